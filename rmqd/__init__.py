@@ -1,0 +1,3 @@
+"""rmqd: an Apache RocketMQ consumer daemon."""
+
+__version__ = "0.1.0"
