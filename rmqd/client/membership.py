@@ -1,0 +1,32 @@
+"""What the client asks of a consumer group that is registered with it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from rmqd.client.remoting import Response
+    from rmqd.wire.command import RemotingCommand
+    from rmqd.wire.heartbeat import ConsumerData
+
+__all__ = ["GroupMembership"]
+
+
+class GroupMembership(Protocol):
+    """A consumer group as the client sees it: what to heartbeat for it, and whom to tell what brokers ask."""
+
+    @property
+    def group(self) -> str:
+        """The group's name as brokers know it, namespace included."""
+
+    def consumer_data(self) -> ConsumerData:
+        """The group's part of the next heartbeat. Called for every heartbeat; must not block."""
+
+    def on_consumer_ids_changed(self) -> None:
+        """A broker said that the group's members changed. Must not block; wakes the rebalance."""
+
+    async def on_request(self, command: RemotingCommand) -> Response | None:
+        """Answer a broker's request (220, 221, 307, 309) for this group, or return None where none is wanted.
+
+        An RmqdError becomes an answer with code 1 and its text as remark.
+        """

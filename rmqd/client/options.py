@@ -1,0 +1,41 @@
+"""What a client of RocketMQ needs to know, in one frozen value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+__all__ = ["ClientOptions", "TlsOptions"]
+
+
+@dataclass(frozen=True, slots=True)
+class TlsOptions:
+    """How connections are encrypted; paths are of PEM files, an empty one is not used."""
+
+    enabled: bool = False
+    ca_file: str = ""
+    cert_file: str = ""
+    key_file: str = ""
+    verify: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ClientOptions:
+    """Settings of the one connection set that all groups of a process share.
+
+    Either `nameservers` (`host:port` each) or `nameserver_url` (an address server) names the cluster; the list wins
+    where both are set, as in the Java client.
+    """
+
+    nameservers: tuple[str, ...] = ()
+    nameserver_url: str = ""
+    instance_name: str = "DEFAULT"
+    namespace: str = ""
+    unit_name: str = ""
+    vip_channel_enabled: bool = False
+    poll_name_server_interval_seconds: float = 30.0
+    heartbeat_broker_interval_seconds: float = 30.0
+    access_key: str = field(default="", repr=False)
+    secret_key: str = field(default="", repr=False)
+    security_token: str = field(default="", repr=False)
+    tls: TlsOptions = TlsOptions()
+    max_frame_size_bytes: int = 16 * 1024 * 1024
