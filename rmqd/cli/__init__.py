@@ -1,0 +1,1 @@
+"""The commands: each module one verb, registered by name in app.py."""

@@ -1,0 +1,1 @@
+"""The consumer engine: from assigned queues to handled messages and committed offsets."""

@@ -1,0 +1,73 @@
+"""What a consumer group tells about itself: plain values that pickle, rendered as metrics and as the status page.
+
+A snapshot is taken whole at one moment of the event loop, so its numbers belong together. Counters only ever grow
+during the life of one consumer; whoever keeps a group over several consumers (a restart, a dead worker) adds them up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rmqd.histogram import HistogramSnapshot
+
+HANDLED_RESULTS = ("acked", "retried", "dead_lettered", "expired", "corrupt")
+FLOW_CONTROL_REASONS = ("count", "size", "span", "paused")
+# The first that applies is a queue's state.
+QUEUE_STATES = ("stuck", "paused", "locked_out", "flow_controlled", "retrying", "handling", "pulling", "waiting")
+GROUP_STATES = ("starting", "running", "draining", "failed", "stopped")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSnapshot:
+    """Counters of one subscribed topic; a retried message counts under its original topic with `is_retry`."""
+
+    topic: str
+    is_retry: bool
+    received: int
+    handled: dict[str, int]  # by HANDLED_RESULTS, each attempt once
+    flow_control: dict[str, int]  # by FLOW_CONTROL_REASONS
+    handler_duration: HistogramSnapshot  # seconds
+    message_age: HistogramSnapshot  # seconds from stored to handled
+    duplicates: dict[str, int]  # by cause
+    exceptions: dict[str, int]  # by class name
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSnapshot:
+    """One owned queue. Times are Unix seconds; None means not known yet."""
+
+    topic: str
+    is_retry: bool
+    broker: str
+    queue: int
+    state: str  # of QUEUE_STATES
+    since: float
+    committed: int | None
+    max: int | None
+    lag: int | None
+    lag_seconds: float | None
+    cached: int  # messages, those being handled included
+    cached_bytes: int  # frames kept alive, not only bodies
+    span: int  # greatest minus smallest cached offset
+    position: int  # the next offset to pull
+    last_commit: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSnapshot:
+    """One consumer group in one process."""
+
+    name: str
+    engine: str
+    state: str  # of GROUP_STATES
+    paused: bool
+    client_id: str
+    failure: str | None
+    ready: bool
+    not_ready_reason: str | None
+    topics: tuple[TopicSnapshot, ...]
+    queues: tuple[QueueSnapshot, ...]
+    assigned: dict[str, int]  # topic -> owned queues
+    rebalances: int
+    handover_timeouts: int
+    handler_hung: bool
