@@ -1,0 +1,55 @@
+"""`log`: one log line per message. For a first look, a test, or an audit trail in the journal."""
+
+from __future__ import annotations
+
+import logging
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from rmqd import Batch, Message
+
+from .units import SizeBytes
+
+logger = logging.getLogger(__name__)
+
+
+class Log:
+    """Writes one line per message to the daemon's log, and acknowledges it."""
+
+    class Options(BaseModel):
+        model_config = ConfigDict(extra="forbid", validate_default=True)
+
+        level: Literal["debug", "info", "warning", "error"] = Field("info", description="level of the lines")
+        body: Literal["never", "always"] = Field(
+            "never", description="whether the body is written too; bodies often hold what must not be in a log"
+        )
+        body_limit: SizeBytes = Field("256B", description="what is written of a longer body")  # type: ignore[assignment]
+
+    def __init__(self, options: Options) -> None:
+        self._level = logging.getLevelNamesMapping()[options.level.upper()]
+        self._body_limit_bytes = options.body_limit if options.body == "always" else None
+
+    def handle(self, batch: Batch) -> None:
+        """Synchronous, so that a log pipe that nobody reads blocks this thread and not the event loop."""
+        if not logger.isEnabledFor(self._level):
+            return
+        for message in batch:
+            logger.log(self._level, "message.handled", extra=self._fields(message))
+
+    def _fields(self, message: Message) -> dict[str, object]:
+        fields: dict[str, object] = {
+            "topic": message.topic,
+            "broker": message.broker_name,
+            "queue": message.queue_id,
+            "offset": message.queue_offset,
+            "msg_id": message.msg_id,
+            "keys": message.keys,
+            "tags": message.tags,
+            "reconsume_times": message.reconsume_times,
+        }
+        if self._body_limit_bytes is not None:
+            body = bytes(message.body)
+            fields["body"] = body[: self._body_limit_bytes].decode(errors="backslashreplace")
+            fields["body_bytes"] = len(body)
+        return fields

@@ -1,0 +1,34 @@
+"""Option types for sizes and durations, written as in rmqd's own configuration: `256KiB`, `5s`."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import BeforeValidator
+
+SIZE_UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+DURATION_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def parse_size_bytes(value: object) -> int:
+    """Read `100MiB` as a number of bytes; a number without its unit is an error."""
+    amount, unit = _split(value, SIZE_UNITS, "a size such as 256KiB or 100MiB")
+    return amount * SIZE_UNITS[unit]
+
+
+def parse_duration_seconds(value: object) -> float:
+    """Read `500ms` as a number of seconds; a number without its unit is an error."""
+    amount, unit = _split(value, DURATION_UNITS, "a duration such as 500ms, 5s or 15m")
+    return amount * DURATION_UNITS[unit]
+
+
+def _split(value: object, units: dict[str, float] | dict[str, int], accepted: str) -> tuple[int, str]:
+    match = re.fullmatch(r"(\d+)\s*([A-Za-z]+)", value) if isinstance(value, str) else None
+    if match is None or match[2] not in units:
+        raise ValueError(f"{value!r} is not {accepted} (units: {', '.join(units)})")
+    return int(match[1]), match[2]
+
+
+SizeBytes = Annotated[int, BeforeValidator(parse_size_bytes, json_schema_input_type=str)]
+DurationSeconds = Annotated[float, BeforeValidator(parse_duration_seconds, json_schema_input_type=str)]
