@@ -1,3 +1,28 @@
-"""rmqd: an Apache RocketMQ consumer daemon."""
+"""rmqd runs Apache RocketMQ consumer groups declared in YAML.
 
+What a handler needs is here, and nothing else: `Batch`, `Message`, `MessageQueue`, `Retry`, `DeadLetter`, `Suspend`.
+
+The rooms of the house, from the top: `cli` the commands, `daemon` the process, `consumer` the engine of one group,
+`client` the connections to RocketMQ, `wire` bytes to values and back. Imports point down only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rmqd.handler import Batch, DeadLetter, Retry, Suspend
+
+if TYPE_CHECKING:
+    from rmqd.wire.message import Message, MessageQueue
+
+__all__ = ["Batch", "DeadLetter", "Message", "MessageQueue", "Retry", "Suspend", "__version__"]
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    # Loaded when first asked for: every command imports this package, and most never look at a message.
+    if name in ("Message", "MessageQueue"):
+        import rmqd.wire.message
+
+        return getattr(rmqd.wire.message, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

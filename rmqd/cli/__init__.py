@@ -1,1 +1,1 @@
-"""The commands: each module one verb, registered by name in app.py."""
+"""The commands: one module each, and everything heavy imported when its command runs."""

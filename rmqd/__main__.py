@@ -1,0 +1,5 @@
+"""`python -m rmqd` is `rmqd`."""
+
+from rmqd.cli.app import main
+
+main()

@@ -1,0 +1,67 @@
+"""What one consumer group is told to do: plain values, with their units in their names.
+
+There are no defaults here. Defaults and accepted ranges are the configuration's business; an engine that had its own
+would disagree with it one day.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+MessageModel = Literal["clustering", "broadcasting"]
+ConsumeMode = Literal["concurrently", "orderly", "pop"]
+ConsumeFromWhere = Literal["last_offset", "first_offset", "timestamp"]
+ExpressionType = Literal["TAG", "SQL92"]
+AllocateStrategy = Literal[
+    "averagely", "averagely_by_circle", "consistent_hash", "by_config", "by_machine_room", "machine_room_nearby"
+]
+OnCorruptMessage = Literal["stop", "dead_letter", "skip"]
+OnOffsetIllegal = Literal["correct", "stop"]
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """Which messages of a topic a group wants: a tag expression (`*` for all) or an SQL92 condition."""
+
+    expression: str
+    kind: ExpressionType
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerOptions:
+    """Everything that the engine must know about one group."""
+
+    group: str
+    message_model: MessageModel
+    consume_mode: ConsumeMode
+    subscriptions: Mapping[str, Subscription]
+    """By topic name, without the group's retry topic."""
+    consume_from_where: ConsumeFromWhere
+    consume_timestamp_ms: int | None
+    """Unix time in milliseconds; None unless `consume_from_where` is `timestamp`."""
+    allocate_strategy: AllocateStrategy
+    concurrency: int
+    consume_message_batch_max_size: int
+    consume_timeout_seconds: float
+    max_reconsume_times: int
+    """-1: as Java, 16 in concurrent groups and no limit in orderly ones."""
+    delay_level_when_next_consume: int
+    """0: the broker decides (3 + reconsume times); -1: straight to the dead letters."""
+    pull_batch_size: int
+    pull_interval_seconds: float
+    pull_threshold_for_queue: int
+    pull_threshold_size_for_queue_bytes: int
+    pull_threshold_for_topic: int
+    """-1: no limit."""
+    pull_threshold_size_for_topic_bytes: int
+    """-1: no limit."""
+    consume_concurrently_max_span: int
+    persist_consumer_offset_interval_seconds: float
+    shutdown_timeout_seconds: float
+    queue_handover_timeout_seconds: float
+    pull_rate_limit: int
+    """Messages a second; 0: no limit."""
+    on_corrupt_message: OnCorruptMessage
+    on_offset_illegal: OnOffsetIllegal

@@ -1,0 +1,196 @@
+"""What a handler sees: its batch of messages, and the ways to say what becomes of them."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NoReturn, overload
+
+if TYPE_CHECKING:
+    from rmqd.wire.message import Message, MessageQueue
+
+
+class Outcome(enum.Enum):
+    """What becomes of one message."""
+
+    ACK = "ack"
+    RETRY = "retry"
+    DEAD_LETTER = "dead_letter"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The handler's word about one message."""
+
+    outcome: Outcome
+    delay_level: int | None = None
+    """For a retry: RocketMQ's delay level; None leaves it to the group's `delay_level_when_next_consume`."""
+    reason: str = ""
+    """For a dead letter: why, in the handler's words."""
+
+
+ACK = Decision(Outcome.ACK)
+_NOTHING_DECIDED: Mapping[int, Decision] = MappingProxyType({})
+
+
+class Batch(Sequence["Message"]):
+    """The messages handed to a handler at once, all from one queue, in the queue's order.
+
+    A handler that returns acknowledges the whole batch, and one that raises has it retried. Where messages differ,
+    `ack`, `retry` and `dead_letter` decide about one each; the last word counts, and it stands if the handler raises
+    afterwards.
+    """
+
+    __slots__ = ("_decisions", "_messages", "_positions", "message_queue")
+
+    def __init__(self, messages: list[Message], message_queue: MessageQueue) -> None:
+        # Made once per message where batches are of one message: nothing is allocated before a decision asks for it.
+        self._messages = messages
+        self.message_queue = message_queue
+        self._decisions: dict[int, Decision] | None = None
+        self._positions: dict[int, int] | None = None
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(self._messages)
+
+    @overload
+    def __getitem__(self, index: int) -> Message: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Message]: ...
+    def __getitem__(self, index: int | slice) -> Message | list[Message]:
+        return self._messages[index]
+
+    def __repr__(self) -> str:
+        return f"<Batch of {len(self._messages)} from {self.message_queue}>"
+
+    def ack(self, message: Message) -> None:
+        """Take this message as done, whatever happens to the others. Raises ValueError for a foreign message."""
+        self._decide(message, ACK)
+
+    def retry(self, message: Message, delay_level: int | None = None) -> None:
+        """Have this message delivered again, after RocketMQ's `delay_level` (1 is 1 s, 18 is 2 h).
+
+        Without a level the group's `delay_level_when_next_consume` holds; 0 leaves it to the broker, and -1 sends the
+        message to the dead letters. Raises ValueError for a foreign message or a level below -1.
+        """
+        self._decide(message, Decision(Outcome.RETRY, delay_level=_checked_level(delay_level)))
+
+    def dead_letter(self, message: Message, reason: str = "") -> None:
+        """Send this message to `%DLQ%group` now, with the reason. Raises ValueError for a foreign message."""
+        self._decide(message, Decision(Outcome.DEAD_LETTER, reason=reason))
+
+    @property
+    def ack_index(self) -> int:
+        """RocketMQ's ackIndex: messages up to and including this index are acknowledged, the rest is retried.
+
+        Reading gives the last index before the first message that is to be retried or dead-lettered; -1 for none.
+        """
+        for index, decision in sorted(self.decisions().items()):
+            if decision.outcome is not Outcome.ACK:
+                return index - 1
+        return len(self._messages) - 1
+
+    @ack_index.setter
+    def ack_index(self, index: int) -> None:
+        if index < -1:
+            raise ValueError(f"ack_index {index} is below -1; -1 acknowledges nothing, 0 the first message, and so on")
+        retry = Decision(Outcome.RETRY)
+        self._decisions = {i: ACK if i <= index else retry for i in range(len(self._messages))}
+
+    def decisions(self) -> Mapping[int, Decision]:
+        """What was decided so far, by the message's index in the batch; the engine's side of `ack` and the others."""
+        return _NOTHING_DECIDED if self._decisions is None else self._decisions
+
+    def commit(self) -> None:
+        """In an orderly group with `auto_commit: false`: commit what was handled since the last commit."""
+        self._refuse("batch.commit()")
+
+    def rollback(self) -> None:
+        """In an orderly group with `auto_commit: false`: have what was handled since the last commit delivered again."""
+        self._refuse("batch.rollback()")
+
+    @property
+    def revoked(self) -> bool:
+        """Whether this process lost the queue's lock meanwhile, so that another member may handle the batch too.
+
+        Only orderly groups hold locks: in the others this is always False.
+        """
+        return False
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise RuntimeError(
+            f"{what} is for groups with consume_mode: orderly and auto_commit: false; "
+            "here, return to acknowledge the batch, or use batch.ack(message) and batch.retry(message)"
+        )
+
+    def _decide(self, message: Message, decision: Decision) -> None:
+        if self._positions is None:
+            self._positions = {id(own): index for index, own in enumerate(self._messages)}
+        index = self._positions.get(id(message))
+        if index is None:
+            raise ValueError(f"{message!r} is not a message of this batch of {len(self)} from {self.message_queue}")
+        if self._decisions is None:
+            self._decisions = {}
+        self._decisions[index] = decision
+
+
+class Retry(Exception):
+    """Raised by a handler: deliver every message again that it did not decide about."""
+
+    def __init__(self, delay_level: int | None = None) -> None:
+        super().__init__(delay_level)
+        self.delay_level = _checked_level(delay_level)
+
+    def __str__(self) -> str:
+        return "retry" if self.delay_level is None else f"retry at delay level {self.delay_level}"
+
+
+class DeadLetter(Exception):
+    """Raised by a handler: send every message to the dead letters that it did not decide about."""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Suspend(Exception):
+    """Raised by a handler of an orderly group: let the queue rest, then hand over the same batch again.
+
+    `seconds` is RocketMQ's suspendCurrentQueueTimeMillis, 0.01 to 30; without it the group's setting holds.
+    """
+
+    def __init__(self, seconds: float | None = None) -> None:
+        super().__init__(seconds)
+        self.seconds = seconds
+
+    def __str__(self) -> str:
+        return "suspend" if self.seconds is None else f"suspend for {self.seconds} s"
+
+
+def _checked_level(delay_level: int | None) -> int | None:
+    if delay_level is not None and delay_level < -1:
+        raise ValueError(
+            f"delay level {delay_level} is below -1; accepted: None for the group's own, -1 for the dead letters, "
+            "0 for the broker's choice, 1 to 18 for RocketMQ's levels"
+        )
+    return delay_level
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedHandler:
+    """A handler plugin, found, given its options, and ready to be started."""
+
+    name: str
+    """As the configuration names it, for logs and metrics."""
+    handle: Callable[[Batch], Any]
+    is_async: bool
+    """Whether `handle` returns an awaitable; a synchronous one is called in a thread."""
+    start: Callable[[], Any] | None
+    """Called once per process before the first message; may return an awaitable."""
+    stop: Callable[[], Any] | None
+    """Called once per process after the last message; may return an awaitable."""
