@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from rmqd.client.remoting import Response
+    from rmqd.client.remoting import Reply
     from rmqd.wire.command import RemotingCommand
     from rmqd.wire.heartbeat import ConsumerData
 
@@ -25,7 +25,7 @@ class GroupMembership(Protocol):
     def on_consumer_ids_changed(self) -> None:
         """A broker said that the group's members changed. Must not block; wakes the rebalance."""
 
-    async def on_request(self, command: RemotingCommand) -> Response | None:
+    async def on_request(self, command: RemotingCommand) -> Reply | None:
         """Answer a broker's request (220, 221, 307, 309) for this group, or return None where none is wanted.
 
         An RmqdError becomes an answer with code 1 and its text as remark.

@@ -37,5 +37,5 @@ class ClientOptions:
     access_key: str = field(default="", repr=False)
     secret_key: str = field(default="", repr=False)
     security_token: str = field(default="", repr=False)
-    tls: TlsOptions = TlsOptions()
+    tls: TlsOptions = field(default_factory=TlsOptions)
     max_frame_size_bytes: int = 16 * 1024 * 1024

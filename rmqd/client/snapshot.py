@@ -1,0 +1,18 @@
+"""What the client tells about itself: plain values, for metrics and the status page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rmqd.histogram import HistogramSnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSnapshot:
+    """The client at one moment. Counters only ever grow."""
+
+    client_id: str
+    brokers_up: dict[str, bool]  # by address: whether the last heartbeat was answered
+    requests: dict[int, HistogramSnapshot]  # seconds to the answer, by request code
+    request_failures: dict[tuple[int, str], int]  # requests without an answer, by code and reason
+    corrupt_frames: int

@@ -1,0 +1,54 @@
+"""Counts of observed values by size, cheap enough for every message and plain enough to cross processes."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class HistogramSnapshot:
+    """What a Histogram held at one moment.
+
+    `counts[i]` is the number of values above `bounds[i - 1]` and not above `bounds[i]`; the last count, one more than
+    there are bounds, is of the values above them all. `sum` is the total of the values.
+    """
+
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+    sum: float
+
+    @property
+    def count(self) -> int:
+        """How many values were observed."""
+        return sum(self.counts)
+
+    def merge(self, other: HistogramSnapshot) -> HistogramSnapshot:
+        """Both together. Raises ValueError if their bounds differ."""
+        if self.bounds != other.bounds:
+            raise ValueError(f"histograms with bounds {self.bounds} and {other.bounds} cannot be added")
+        counts = tuple(mine + theirs for mine, theirs in zip(self.counts, other.counts, strict=True))
+        return HistogramSnapshot(self.bounds, counts, self.sum + other.sum)
+
+
+class Histogram:
+    """Observes values and sorts them into ranges. An upper bound belongs to its range, as in Prometheus."""
+
+    __slots__ = ("_counts", "_sum", "bounds")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = tuple(bounds)
+        if any(low >= high for low, high in zip(self.bounds, self.bounds[1:], strict=False)):
+            raise ValueError(f"histogram bounds must grow: {self.bounds}")
+        self._counts = [0] * (len(self.bounds) + 1)
+        self._sum = 0.0
+
+    def observe(self, value: float, count: int = 1) -> None:
+        """Count `value`, `count` times."""
+        self._counts[bisect_left(self.bounds, value)] += count
+        self._sum += value * count
+
+    def snapshot(self) -> HistogramSnapshot:
+        """The counts so far, as a value that does not change any more."""
+        return HistogramSnapshot(self.bounds, tuple(self._counts), self._sum)
