@@ -1,0 +1,192 @@
+"""One connection to one name server or broker: many requests at once, told apart by their opaque."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from rmqd.errors import ProtocolError, RemotingClosedError, RemotingError, RemotingTimeoutError
+from rmqd.wire.command import RemotingCommand, decode_command, encode_request
+from rmqd.wire.frame import FrameDecoder
+
+if TYPE_CHECKING:
+    from rmqd.client.traffic import Traffic
+
+OPAQUE = itertools.count()  # one series for the process, as the Java client
+
+
+class _Pending:
+    __slots__ = ("code", "deadline", "future", "started", "timeout")
+
+    def __init__(self, code: int, future: asyncio.Future[RemotingCommand], started: float, timeout: float) -> None:
+        self.code = code
+        self.future = future
+        self.started = started
+        self.timeout = timeout
+        self.deadline = started + timeout
+
+
+class RemotingConnection(asyncio.Protocol):
+    """Sends requests, resolves their futures with the replies, and hands the peer's own requests on.
+
+    It never reconnects: when it is lost, every waiting request fails with RemotingClosedError and `on_lost` is called.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        max_frame_size_bytes: int,
+        traffic: Traffic,
+        on_request: Callable[[RemotingConnection, RemotingCommand], None],
+        on_lost: Callable[[RemotingConnection], None],
+    ) -> None:
+        self.address = address
+        self.close_reason = ""
+        self._loop = asyncio.get_running_loop()
+        self._decoder = FrameDecoder(max_frame_size_bytes)
+        self._traffic = traffic
+        self._on_request = on_request
+        self._on_lost = on_lost
+        self._transport: asyncio.Transport | None = None
+        self._pending: dict[int, _Pending] = {}
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = float("inf")
+
+    def __repr__(self) -> str:
+        state = "closed" if self._transport is None else "open"
+        return f"<RemotingConnection {self.address} {state}, {len(self._pending)} waiting>"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether requests can be sent."""
+        return self._transport is not None
+
+    def call(self, code: int, opaque: int, frame: bytes, timeout_seconds: float) -> asyncio.Future[RemotingCommand]:
+        """Send an encoded request; the future gives the reply, whatever its code.
+
+        It fails with RemotingTimeoutError after `timeout_seconds`, with RemotingClosedError when the connection is lost.
+        """
+        future: asyncio.Future[RemotingCommand] = self._loop.create_future()
+        pending = _Pending(code, future, self._loop.time(), timeout_seconds)
+        self._pending[opaque] = pending
+        if pending.deadline < self._timer_at:
+            self._arm(pending.deadline)
+        self.write(frame)
+        return future
+
+    async def invoke(
+        self, code: int, ext_fields: dict[str, str], body: bytes, timeout_seconds: float
+    ) -> RemotingCommand:
+        """Send a request and wait for its reply; a reply that comes after a cancellation is dropped."""
+        await self.drained()
+        opaque = next(OPAQUE) & 0x7FFFFFFF
+        future = self.call(code, opaque, encode_request(code, opaque, ext_fields, body), timeout_seconds)
+        try:
+            return await future
+        finally:
+            self._pending.pop(opaque, None)
+
+    async def invoke_oneway(self, code: int, ext_fields: dict[str, str], body: bytes = b"") -> None:
+        """Send a request that gets no reply."""
+        await self.drained()
+        self.write(encode_request(code, next(OPAQUE) & 0x7FFFFFFF, ext_fields, body, oneway=True))
+
+    async def drained(self) -> None:
+        """Wait while the peer reads slower than we write."""
+        await self._writable.wait()
+
+    def write(self, frame: bytes) -> None:
+        """Send a frame; uvloop gathers the frames of one turn of the loop into one system call."""
+        if self._transport is None:
+            raise RemotingClosedError(self.address, self.close_reason or "the connection is closed")
+        self._transport.write(frame)
+
+    def close(self, reason: str) -> None:
+        """Close at once; waiting requests fail with `reason`."""
+        if self._transport is not None:
+            self.close_reason = self.close_reason or reason
+            self._transport.close()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by the loop."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        raw = transport.get_extra_info("socket")
+        if raw is not None:
+            with contextlib.suppress(OSError):
+                raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                # a peer that vanished without a word is noticed after a minute, not after the kernel's quarter hour
+                raw.setsockopt(socket.IPPROTO_TCP, getattr(socket, "TCP_USER_TIMEOUT", 18), 60_000)
+
+    def data_received(self, data: bytes) -> None:
+        """Called by the loop."""
+        try:
+            for payload in self._decoder.feed(data):
+                command = decode_command(payload)
+                if command.is_response:
+                    self._resolve(command)
+                else:
+                    self._on_request(self, command)
+        except ProtocolError as error:
+            self.corrupt(error)
+
+    def corrupt(self, error: ProtocolError) -> None:
+        """Close because the peer sent what cannot be decoded: what follows it cannot be trusted either."""
+        self._traffic.corrupt_frame(self.address, error)
+        self.close(f"a frame could not be decoded: {error}")
+
+    def pause_writing(self) -> None:
+        """Called by the loop."""
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        """Called by the loop."""
+        self._writable.set()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Called by the loop."""
+        self.close_reason = self.close_reason or (str(error) if error else "the peer closed the connection")
+        self._transport = None
+        self._writable.set()
+        if self._timer is not None:
+            self._timer.cancel()
+        waiting, self._pending = self._pending, {}
+        for pending in waiting.values():
+            self._fail(pending, RemotingClosedError(self.address, self.close_reason), "closed")
+        self._on_lost(self)
+
+    def _resolve(self, command: RemotingCommand) -> None:
+        pending = self._pending.pop(command.opaque, None)
+        if pending is None:  # came after its deadline
+            return
+        self._traffic.answered(pending.code, self._loop.time() - pending.started)
+        if not pending.future.done():
+            pending.future.set_result(command)
+
+    def _arm(self, at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = at
+        self._timer = self._loop.call_at(at, self._expire)
+
+    def _expire(self) -> None:
+        now, self._timer_at, self._timer = self._loop.time(), float("inf"), None
+        for opaque, pending in [(o, p) for o, p in self._pending.items() if p.deadline <= now]:
+            del self._pending[opaque]
+            error = RemotingTimeoutError(self.address, f"no answer to request {pending.code} in {pending.timeout:g} s")
+            self._fail(pending, error, "timeout")
+        if self._pending:
+            self._arm(min(pending.deadline for pending in self._pending.values()))
+
+    def _fail(self, pending: _Pending, error: RemotingError, reason: str) -> None:
+        self._traffic.failed(pending.code, reason)
+        if not pending.future.done():
+            pending.future.set_exception(error)

@@ -1,0 +1,369 @@
+"""Messages as the broker stores them, decoded to lazy views.
+
+Decoding checks a record's frame, its CRC and its compression, and keeps offsets into the pulled bytes; everything
+else (topic, properties, hosts, the body's bytes) is read when a handler asks for it. Layout: `MessageDecoder.java`.
+
+| at | size | field             |    | at | size | field                     |
+|----|------|-------------------|----|----|------|---------------------------|
+| 0  | 4    | total size        |    | 40 | 8    | born timestamp (ms)       |
+| 4  | 4    | magic (V1, V2)    |    | 48 | 8/20 | born host                 |
+| 8  | 4    | body CRC          |    | +0 | 8    | store timestamp (ms)      |
+| 12 | 4    | queue id          |    | +8 | 8/20 | store host                |
+| 16 | 4    | flag              |    | +0 | 4    | reconsume times           |
+| 20 | 8    | queue offset      |    | +4 | 8    | prepared transaction off. |
+| 28 | 8    | commit log offset |    | +12| 4    | body length, then body    |
+| 36 | 4    | sys flag          |    |    |      | topic, properties         |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from struct import Struct
+from typing import Final
+from zlib import crc32
+
+from rmqd.errors import ProtocolError
+from rmqd.wire.compression import decompress
+from rmqd.wire.message_id import offset_message_id
+from rmqd.wire.properties import KEYS, RETRY_TOPIC, TAGS, UNIQ_KEY, parse_properties
+from rmqd.wire.sys_flag import BORN_HOST_V6, COMPRESSED, STORE_HOST_V6
+from rmqd.wire.topics import RETRY_PREFIX
+
+MAGIC_V1: Final = 0xDAA320A7
+MAGIC_V2: Final = 0xDAA320AB  # the topic's length takes two bytes
+
+_HEAD = Struct(">III8xq8xi")  # total size, magic, CRC, queue offset, sys flag
+_IPV4 = Struct(">III8xq8xi16xq20xi")  # the same, and store timestamp, body length: both hosts IPv4
+_INT = Struct(">i")
+_LONG = Struct(">q")
+_SHORT = Struct(">H")
+_MIN_RECORD: Final = 91
+_HOSTS_V6: Final = BORN_HOST_V6 | STORE_HOST_V6
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class MessageQueue:
+    """One queue of a topic on one broker; ordered as RocketMQ orders queues for allocation."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}@{self.broker_name}:{self.queue_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class CorruptMessage:
+    """A record whose frame holds but whose content cannot be trusted."""
+
+    message_queue: MessageQueue
+    queue_offset: int
+    commit_log_offset: int
+    reason: str
+    record: bytes
+
+
+class MessageBlock:
+    """What one reply brought: its bytes, which every message views, and the messages in queue order."""
+
+    __slots__ = ("corrupt", "cursor", "data", "extra_bytes", "message_queue", "messages", "unfinished")
+
+    def __init__(self, data: bytes, message_queue: MessageQueue) -> None:
+        self.data = data
+        self.message_queue = message_queue
+        self.messages: list[Message] = []
+        self.corrupt: list[CorruptMessage] = []
+        self.extra_bytes = 0
+        # the consumer's bookkeeping: messages not finished, and an index that all before are finished
+        self.unfinished = 0
+        self.cursor = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory that the block keeps alive: the reply and what was decompressed from it."""
+        return len(self.data) + self.extra_bytes
+
+
+class Message:
+    """A RocketMQ message. Read-only; fields carry RocketMQ's names, times are milliseconds since 1970."""
+
+    __slots__ = (
+        "_body",
+        "_body_end",
+        "_body_start",
+        "_properties",
+        "_start",
+        "block",
+        "finished",
+        "queue_offset",
+        "store_timestamp",
+    )
+
+    def __init__(
+        self, block: MessageBlock, start: int, body_start: int, body_end: int, queue_offset: int, store_timestamp: int
+    ) -> None:
+        self.block = block
+        self._start = start
+        self._body_start = body_start
+        self._body_end = body_end
+        self.queue_offset = queue_offset
+        self.store_timestamp = store_timestamp
+        self._properties: dict[str, str] | None = None
+        self._body: bytes | None = None
+        self.finished = False  # the consumer's mark, not for handlers
+
+    def __repr__(self) -> str:
+        return f"<Message {self.msg_id} {self.message_queue} offset {self.queue_offset}>"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        record = self.block.data[self._start : self._start + self.store_size]
+        return _restore, (record, self.message_queue)
+
+    @property
+    def message_queue(self) -> MessageQueue:
+        """The queue it was pulled from: of the retry topic for a retried message."""
+        return self.block.message_queue
+
+    @property
+    def body(self) -> bytes:
+        """The body, decompressed."""
+        body = self._body
+        return self.block.data[self._body_start : self._body_end] if body is None else body
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """System and user properties."""
+        if self._properties is None:
+            start, end = self._properties_span()
+            self._properties = parse_properties(self.block.data[start:end])
+        return self._properties
+
+    @property
+    def topic(self) -> str:
+        """The topic; of a retried message the one that it was first sent to."""
+        topic = self.record_topic
+        return self.properties.get(RETRY_TOPIC, topic) if topic.startswith(RETRY_PREFIX) else topic
+
+    @property
+    def record_topic(self) -> str:
+        """The topic that the broker stores the message under."""
+        start, length = self._topic_span()
+        return self.block.data[start : start + length].decode("utf-8", "replace")
+
+    @property
+    def keys(self) -> str | None:
+        """RocketMQ's one string of keys, separated by spaces."""
+        return self.properties.get(KEYS)
+
+    @property
+    def tags(self) -> str | None:
+        """The message's tag."""
+        return self.properties.get(TAGS)
+
+    @property
+    def msg_id(self) -> str:
+        """The producer's unique id, or where there is none the offset id."""
+        return self.properties.get(UNIQ_KEY) or self.offset_msg_id
+
+    @property
+    def offset_msg_id(self) -> str:
+        """The id made of the storing broker's address and the commit log offset."""
+        start, size = self._store_host_span()
+        return offset_message_id(self.block.data[start : start + size], self.commit_log_offset)
+
+    @property
+    def queue_id(self) -> int:
+        """The queue that it was pulled from."""
+        return self.block.message_queue.queue_id
+
+    @property
+    def broker_name(self) -> str:
+        """The broker that it was pulled from."""
+        return self.block.message_queue.broker_name
+
+    @property
+    def store_size(self) -> int:
+        """Bytes that the record takes in the commit log."""
+        return self._int(0)
+
+    @property
+    def body_crc(self) -> int:
+        """CRC-32 of the stored body, its top bit cleared."""
+        return self._int(8)
+
+    @property
+    def flag(self) -> int:
+        """The producer's flag."""
+        return self._int(16)
+
+    @property
+    def commit_log_offset(self) -> int:
+        """Where the broker stores the message; what a send-back names."""
+        return self._long(28)
+
+    @property
+    def sys_flag(self) -> int:
+        """RocketMQ's system flags, as stored."""
+        return self._int(36)
+
+    @property
+    def born_timestamp(self) -> int:
+        """When the producer made it, in milliseconds since 1970."""
+        return self._long(40)
+
+    @property
+    def born_host(self) -> str:
+        """The producer's address, `ip:port`."""
+        return _host(self.block.data, self._start + 48, 20 if self.sys_flag & BORN_HOST_V6 else 8)
+
+    @property
+    def store_host(self) -> str:
+        """The storing broker's address, `ip:port`."""
+        return _host(self.block.data, *self._store_host_span())
+
+    @property
+    def reconsume_times(self) -> int:
+        """How often it was sent back before."""
+        return _INT.unpack_from(self.block.data, self._body_start - 16)[0]
+
+    @property
+    def prepared_transaction_offset(self) -> int:
+        """Offset of the half message of a transaction."""
+        return _LONG.unpack_from(self.block.data, self._body_start - 12)[0]
+
+    @property
+    def stored_body(self) -> bytes:
+        """The body as stored, compressed where the producer compressed it."""
+        return self.block.data[self._body_start : self._body_end]
+
+    def has_tag(self, tags: frozenset[bytes]) -> bool:
+        """Whether TAGS is one of `tags`; reads the stored bytes, so that properties need not be parsed."""
+        start, end = self._properties_span()
+        data = self.block.data
+        if data.startswith(_TAGS_HEAD, start, end):
+            at = start + len(_TAGS_HEAD)
+        else:
+            at = data.find(_TAGS_INNER, start, end) + len(_TAGS_INNER)
+            if at < len(_TAGS_INNER):
+                return False
+        stop = data.find(b"\x02", at, end)
+        return data[at : end if stop < 0 else stop] in tags
+
+    def replace_body(self, body: bytes) -> None:
+        """Keep the decompressed body; for the decoder."""
+        self._body = body
+
+    def _int(self, at: int) -> int:
+        value: int = _INT.unpack_from(self.block.data, self._start + at)[0]
+        return value
+
+    def _long(self, at: int) -> int:
+        value: int = _LONG.unpack_from(self.block.data, self._start + at)[0]
+        return value
+
+    def _store_host_span(self) -> tuple[int, int]:
+        size = 20 if self.sys_flag & STORE_HOST_V6 else 8
+        return self._body_start - 16 - size, size
+
+    def _topic_span(self) -> tuple[int, int]:
+        data, at = self.block.data, self._body_end
+        if data[self._start + 7] == MAGIC_V2 & 0xFF:
+            return at + 2, _SHORT.unpack_from(data, at)[0]
+        return at + 1, data[at]
+
+    def _properties_span(self) -> tuple[int, int]:
+        start, length = self._topic_span()
+        at = start + length
+        return at + 2, at + 2 + _SHORT.unpack_from(self.block.data, at)[0]
+
+
+_TAGS_HEAD: Final = TAGS.encode() + b"\x01"
+_TAGS_INNER: Final = b"\x02" + _TAGS_HEAD
+
+
+def decode_messages(data: bytes, message_queue: MessageQueue, start: int = 0) -> MessageBlock:
+    """Decode the records that fill `data` from `start` on, all of `message_queue`.
+
+    Raises ProtocolError where the records' framing is broken; a record that is framed well but fails its CRC or its
+    decompression is set aside in `MessageBlock.corrupt`.
+    """
+    block = MessageBlock(data, message_queue)
+    add = block.messages.append
+    view = memoryview(data)
+    unpack, size = _IPV4.unpack_from, len(data)
+    while start < size:
+        if size - start < _MIN_RECORD:
+            raise ProtocolError(f"{size - start} bytes after the last message; a message has at least {_MIN_RECORD}")
+        total, magic, crc, queue_offset, sys_flag, store_timestamp, body_size = unpack(data, start)
+        body_start = start + 88
+        if sys_flag & _HOSTS_V6:
+            body_start, store_timestamp, body_size = _long_hosts(data, start, sys_flag)
+        end, body_end = start + total, body_start + body_size
+        if magic == MAGIC_V1 and body_start <= body_end < end - 2 and end <= size:
+            properties = body_end + 1 + data[body_end]
+        elif magic == MAGIC_V2 and body_start <= body_end < end - 3 and end <= size:
+            properties = body_end + 2 + _SHORT.unpack_from(data, body_end)[0]
+        else:
+            raise ProtocolError(_framing_error(magic, total, body_size, size - start))
+        if properties + 2 > end or properties + 2 + _SHORT.unpack_from(data, properties)[0] != end:
+            raise ProtocolError(f"the topic and properties of a message do not fill its {total} bytes")
+        message = Message(block, start, body_start, body_end, queue_offset, store_timestamp)
+        if crc32(view[body_start:body_end]) & 0x7FFFFFFF != crc & 0x7FFFFFFF:
+            _set_aside(block, message, end, "the CRC of its body does not match")
+        elif sys_flag & COMPRESSED and (reason := _decompress(block, message, sys_flag)):
+            _set_aside(block, message, end, reason)
+        else:
+            add(message)
+        start = end
+    block.unfinished = len(block.messages)
+    return block
+
+
+def _decompress(block: MessageBlock, message: Message, sys_flag: int) -> str | None:
+    """Decompress at once, so that a body that cannot be is found before a handler has the message."""
+    try:
+        body = decompress(message.stored_body, sys_flag)
+    except ProtocolError as error:
+        return str(error)
+    message.replace_body(body)
+    block.extra_bytes += len(body)
+    return None
+
+
+def _set_aside(block: MessageBlock, message: Message, end: int, reason: str) -> None:
+    record = block.data[message._start : end]
+    block.corrupt.append(
+        CorruptMessage(block.message_queue, message.queue_offset, message.commit_log_offset, reason, record)
+    )
+
+
+def _long_hosts(data: bytes, start: int, sys_flag: int) -> tuple[int, int, int]:
+    """(where the body starts, store timestamp, body size) of a record with an IPv6 host."""
+    born = 20 if sys_flag & BORN_HOST_V6 else 8
+    store = 20 if sys_flag & STORE_HOST_V6 else 8
+    body_start = start + 72 + born + store
+    if body_start > len(data):
+        raise ProtocolError("a message with IPv6 addresses is cut short")
+    return (
+        body_start,
+        _LONG.unpack_from(data, start + 48 + born)[0],
+        _INT.unpack_from(data, body_start - 4)[0],
+    )
+
+
+def _framing_error(magic: int, total: int, body_size: int, left: int) -> str:
+    if magic not in (MAGIC_V1, MAGIC_V2):
+        return f"a message starts with the magic 0x{magic:08X}, which is none that RocketMQ writes"
+    return f"a message announces {total} bytes and a body of {body_size}; {left} bytes are left"
+
+
+def _host(data: bytes, start: int, size: int) -> str:
+    address, port = data[start : start + size - 4], _INT.unpack_from(data, start + size - 4)[0]
+    if size == 8:
+        return f"{'.'.join(map(str, address))}:{port}"
+    return f"[{':'.join(address[i : i + 2].hex() for i in range(0, 16, 2))}]:{port}"
+
+
+def _restore(record: bytes, message_queue: MessageQueue) -> Message:
+    return decode_messages(record, message_queue).messages[0]
