@@ -1,0 +1,172 @@
+"""Every error that rmqd raises, on one page."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from rmqd.codes import ResponseCode
+
+
+class RmqdError(Exception):
+    """Base of all errors of rmqd."""
+
+
+class ProtocolError(RmqdError):
+    """Bytes from a peer that are not what the protocol says. Decoding raises this and nothing else."""
+
+
+class InvalidNameError(RmqdError):
+    """A topic, a group or a tag expression that RocketMQ refuses; the text says the rule."""
+
+
+class InvalidMessageError(RmqdError):
+    """A message that cannot be sent: too large, or a property that the wire format cannot carry."""
+
+
+class ConfigError(RmqdError):
+    """A configuration that cannot be used. `problems` holds one entry for each thing that is wrong."""
+
+    def __init__(self, problems: list[object]) -> None:
+        super().__init__("\n".join(str(problem) for problem in problems))
+        self.problems = problems
+
+
+class RemotingError(RmqdError):
+    """A request that got no answer. `address` is the peer's "host:port"."""
+
+    def __init__(self, address: str, reason: str) -> None:
+        super().__init__(f"{address}: {reason}")
+        self.address = address
+
+
+class RemotingConnectError(RemotingError):
+    """No connection to the peer could be made."""
+
+
+class RemotingTimeoutError(RemotingError):
+    """The peer did not answer within the request's deadline; it may still have done what was asked."""
+
+
+class RemotingClosedError(RemotingError):
+    """The connection ended while the answer was awaited; the peer may still have done what was asked."""
+
+
+class RouteNotFoundError(RmqdError):
+    """No name server knows the topic."""
+
+    def __init__(self, topic: str, message: str = "") -> None:
+        super().__init__(message or f"no route for topic {topic}: it does not exist, or no broker serves it")
+        self.topic = topic
+
+
+class BrokerError(RmqdError):
+    """A broker or name server answered with an error code. `BrokerError.of` picks the class by code."""
+
+    codes: ClassVar[dict[int, type[BrokerError]]] = {}
+    retriable: ClassVar[bool] = False
+    """The same request may succeed a moment later."""
+    stale_route: ClassVar[bool] = False
+    """The route that led here is out of date: refresh it, then try again."""
+
+    def __init_subclass__(cls, *, code: ResponseCode | None = None) -> None:
+        if code is not None:
+            cls.codes[int(code)] = cls
+
+    def __init__(self, code: int, remark: str | None, address: str) -> None:
+        name = ResponseCode(code).name
+        super().__init__(f"{name} ({int(code)}) from {address}: {remark or 'no reason given'}")
+        self.code = code
+        self.remark = remark or ""
+        self.address = address
+
+    @classmethod
+    def of(cls, code: int, remark: str | None, address: str) -> BrokerError:
+        """The error for a response code; codes without a class of their own give a plain BrokerError."""
+        return cls.codes.get(code, BrokerError)(code, remark, address)
+
+
+class BrokerFailureError(BrokerError, code=ResponseCode.SYSTEM_ERROR):
+    """The broker's handler failed; the remark is its exception text."""
+
+
+class SystemBusyError(BrokerError, code=ResponseCode.SYSTEM_BUSY):
+    """The broker is overloaded, or refuses for now."""
+
+    retriable = True
+
+
+class RequestCodeNotSupportedError(BrokerError, code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED):
+    """The broker does not know the request: it is older than the feature."""
+
+
+class MessageIllegalError(BrokerError, code=ResponseCode.MESSAGE_ILLEGAL):
+    """Body, properties or topic name are too long for the broker."""
+
+
+class ServiceNotAvailableError(BrokerError, code=ResponseCode.SERVICE_NOT_AVAILABLE):
+    """The broker cannot store just now: its disk is full, it is a slave, or it is shutting down."""
+
+    retriable = True
+
+
+class NoPermissionError(BrokerError, code=ResponseCode.NO_PERMISSION):
+    """A permission bit, a disabled group, or access control forbids the request."""
+
+
+class TopicNotExistError(BrokerError, code=ResponseCode.TOPIC_NOT_EXIST):
+    """The broker does not have the topic."""
+
+    stale_route = True
+
+
+class QueryNotFoundError(BrokerError, code=ResponseCode.QUERY_NOT_FOUND):
+    """Nothing is stored under what was asked for, such as a group's offset."""
+
+
+class SubscriptionParseError(BrokerError, code=ResponseCode.SUBSCRIPTION_PARSE_FAILED):
+    """The broker cannot read the subscription's expression."""
+
+
+class SubscriptionNotExistError(BrokerError, code=ResponseCode.SUBSCRIPTION_NOT_EXIST):
+    """The broker has no heartbeat of the group, or the topic is not in the group's subscription."""
+
+    retriable = True
+
+
+class SubscriptionNotLatestError(BrokerError, code=ResponseCode.SUBSCRIPTION_NOT_LATEST):
+    """The broker still has an older subscription of the group; the next heartbeat brings it up to date."""
+
+    retriable = True
+
+
+class SubscriptionGroupNotExistError(BrokerError, code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST):
+    """The broker has no configuration for the group and does not create one by itself."""
+
+
+class InvalidParameterError(BrokerError, code=ResponseCode.INVALID_PARAMETER):
+    """A queue that the topic does not have, or a name that the broker refuses."""
+
+    stale_route = True
+
+
+class ConsumerNotOnlineError(BrokerError, code=ResponseCode.CONSUMER_NOT_ONLINE):
+    """No member of the group is connected."""
+
+
+class FlowControlError(BrokerError, code=ResponseCode.FLOW_CONTROL):
+    """The broker limits the rate of requests."""
+
+    retriable = True
+
+
+class NotLeaderForQueueError(BrokerError, code=ResponseCode.NOT_LEADER_FOR_QUEUE):
+    """The queue of a static topic has moved to another broker."""
+
+    stale_route = True
+
+
+class GoAwayError(BrokerError, code=ResponseCode.GO_AWAY):
+    """The broker is shutting down and asks for a new connection."""
+
+    retriable = True
+    stale_route = True

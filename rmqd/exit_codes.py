@@ -1,0 +1,24 @@
+"""Exit codes of the rmqd command (the last two as in sysexits.h)."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """How the process ended."""
+
+    OK = 0
+    FAILURE = 1
+    USAGE = 2
+    UNAVAILABLE = 69
+    """A name server, a broker or a running daemon could not be reached."""
+    CONFIG = 78
+    """The configuration is wrong; nothing was connected."""
+
+
+OK = ExitCode.OK
+FAILURE = ExitCode.FAILURE
+USAGE = ExitCode.USAGE
+UNAVAILABLE = ExitCode.UNAVAILABLE
+CONFIG = ExitCode.CONFIG

@@ -1,0 +1,225 @@
+"""One request or reply: its header in either serialisation, and its body."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from json import JSONDecoder
+from struct import Struct
+from typing import Any, Final, NoReturn
+
+from rmqd.codes import LanguageCode, SerializeType
+from rmqd.errors import ProtocolError
+from rmqd.wire.binary_header import BinaryHeader, decode_binary_header, encode_binary_header
+from rmqd.wire.frame import MAX_FRAME_SIZE_BYTES
+
+LANGUAGE: Final = LanguageCode.PYTHON
+# 5.3.1: route replies are strict JSON, and no GO_AWAY is sent, which comes with later versions
+VERSION: Final = 475
+RESPONSE_FLAG: Final = 1
+ONEWAY_FLAG: Final = 2
+
+_PREFIX: Final = Struct(">II")
+_MAX_HEADER_BYTES: Final = 0xFFFFFF
+_INT_MIN, _INT_MAX = -(2**31), 2**31 - 1
+_LANGUAGES: Final = {language.name: language for language in LanguageCode}
+_LANGUAGES_BY_BYTE: Final = {int(language): language for language in LanguageCode}
+
+
+class RemotingCommand:
+    """A decoded request or reply. Judge a reply by `code` alone."""
+
+    __slots__ = ("body_start", "code", "ext_fields", "flag", "language", "opaque", "payload", "remark", "version")
+
+    def __init__(
+        self,
+        code: int,
+        opaque: int = 0,
+        flag: int = 0,
+        ext_fields: dict[str, str] | None = None,
+        body: bytes = b"",
+        body_start: int = 0,
+        remark: str | None = None,
+        language: LanguageCode = LANGUAGE,
+        version: int = VERSION,
+    ) -> None:
+        self.code = code
+        self.opaque = opaque
+        self.flag = flag
+        self.ext_fields: dict[str, str] = {} if ext_fields is None else ext_fields
+        self.payload = body
+        """The bytes that came, of which the body is the part from `body_start` on: large bodies need not be copied."""
+        self.body_start = body_start
+        self.remark = remark
+        self.language = language
+        self.version = version
+
+    @property
+    def body(self) -> bytes:
+        """The body; a copy of that part of the frame."""
+        return self.payload[self.body_start :]
+
+    @property
+    def is_response(self) -> bool:
+        """Whether it answers a request."""
+        return self.flag & RESPONSE_FLAG != 0
+
+    @property
+    def is_oneway(self) -> bool:
+        """Whether it is a request that must not be answered."""
+        return self.flag & ONEWAY_FLAG != 0
+
+    def __repr__(self) -> str:
+        kind = "response" if self.is_response else "oneway" if self.is_oneway else "request"
+        size = len(self.payload) - self.body_start
+        return f"<RemotingCommand {kind} code={self.code} opaque={self.opaque} {self.ext_fields} body={size}B>"
+
+
+def decode_command(payload: bytes) -> RemotingCommand:
+    """Decode a frame without its length field. Raises ProtocolError for anything that is not a command."""
+    size = len(payload)
+    if size < 4:
+        raise ProtocolError(f"a frame of {size} bytes has no room for its header's length")
+    body_start = 4 + (payload[1] << 16 | payload[2] << 8 | payload[3])
+    if body_start > size:
+        raise ProtocolError(f"a frame of {size} bytes announces a header of {body_start - 4}")
+    if payload[0] == SerializeType.JSON:
+        return _decode_json(payload, body_start)
+    if payload[0] == SerializeType.ROCKETMQ:
+        header = decode_binary_header(payload[4:body_start])
+        return RemotingCommand(
+            code=header.code,
+            opaque=header.opaque,
+            flag=header.flag,
+            ext_fields=header.ext_fields,
+            body=payload,
+            body_start=body_start,
+            remark=header.remark,
+            language=_LANGUAGES_BY_BYTE.get(header.language, LanguageCode.OTHER),
+            version=header.version,
+        )
+    raise ProtocolError(f"a header of serialize type {payload[0]}; known are 0 (JSON) and 1 (ROCKETMQ)")
+
+
+def encode_command(command: RemotingCommand, serialize_type: SerializeType = SerializeType.JSON) -> bytes:
+    """The whole frame of a command, length field included. Raises ProtocolError where it cannot be written."""
+    if serialize_type is SerializeType.ROCKETMQ:
+        header = encode_binary_header(
+            BinaryHeader(
+                command.code,
+                int(command.language),
+                command.version,
+                command.opaque,
+                command.flag,
+                command.remark,
+                command.ext_fields,
+            )
+        )
+        return _frame(header, command.body, serialize_type)
+    fields: dict[str, object] = {
+        "code": int(command.code),
+        "flag": command.flag,
+        "language": command.language.name,
+        "opaque": command.opaque,
+        "version": command.version,
+    }
+    if command.remark is not None:
+        fields["remark"] = command.remark
+    if command.ext_fields:
+        fields["extFields"] = command.ext_fields
+    return _frame(json.dumps(fields, separators=(",", ":")).encode(), command.body, serialize_type)
+
+
+def encode_request(
+    code: int, opaque: int, ext_fields: Mapping[str, str], body: bytes = b"", oneway: bool = False
+) -> bytes:
+    """The whole frame of a request."""
+    header = (
+        f'{{"code":{int(code)},"flag":{ONEWAY_FLAG if oneway else 0},"language":"{LANGUAGE.name}",'
+        f'"opaque":{opaque},"version":{VERSION}'
+    )
+    header += f',"extFields":{_dumps(ext_fields)}}}' if ext_fields else "}"
+    return _frame(header.encode(), body, SerializeType.JSON)
+
+
+def encode_response(
+    request: RemotingCommand,
+    code: int,
+    remark: str | None = None,
+    ext_fields: Mapping[str, str] | None = None,
+    body: bytes = b"",
+) -> bytes:
+    """The whole frame of the reply to `request`, always with a JSON header, as Java servers answer."""
+    return encode_command(
+        RemotingCommand(code, request.opaque, RESPONSE_FLAG, dict(ext_fields or {}), body, 0, remark or None)
+    )
+
+
+def _frame(header: bytes, body: bytes, serialize_type: SerializeType) -> bytes:
+    length = 4 + len(header) + len(body)
+    if length > MAX_FRAME_SIZE_BYTES or len(header) > _MAX_HEADER_BYTES:
+        raise ProtocolError(f"a frame of {length} bytes; RocketMQ reads at most {MAX_FRAME_SIZE_BYTES}")
+    return b"".join((_PREFIX.pack(length, serialize_type << 24 | len(header)), header, body))
+
+
+def _dumps(ext_fields: Mapping[str, str]) -> str:
+    return json.dumps(ext_fields, separators=(",", ":"))
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON value")
+
+
+_DECODER: Final = JSONDecoder(parse_constant=_refuse_constant)
+_scan: Final[Callable[[str, int], tuple[Any, int]]] = _DECODER.scan_once  # type: ignore[attr-defined]
+
+
+def _decode_json(payload: bytes, body_start: int) -> RemotingCommand:
+    try:
+        text = str(payload[4:body_start], "utf-8")
+        try:
+            header, end = _scan(text, 0)
+            if end != len(text):
+                header = _DECODER.decode(text)
+        except StopIteration:  # how the scanner says "nothing here"; blanks in front lead here too
+            header = _DECODER.decode(text)
+        get = header.get
+        code, opaque, flag, version = header["code"], header["opaque"], get("flag", 0), get("version", 0)
+        if not (type(code) is type(opaque) is type(flag) is type(version) is int):
+            raise ValueError("code, opaque, flag and version must be integers")
+        if not (_INT_MIN <= code <= _INT_MAX and _INT_MIN <= opaque <= _INT_MAX and 0 <= flag <= _INT_MAX):
+            raise ValueError("code, opaque and flag must have 32 bits")
+        remark, ext_fields = get("remark"), get("extFields")
+        if ext_fields:
+            try:
+                "".join(ext_fields.values())  # the cheapest way to ask whether all are strings
+            except TypeError:
+                ext_fields = {key: _as_text(value) for key, value in ext_fields.items() if value is not None}
+        if "\\u" in text:
+            remark, ext_fields = _without_surrogates(remark, ext_fields)
+        if remark is not None and type(remark) is not str:
+            remark = _as_text(remark)
+        language = _LANGUAGES.get(get("language"), LanguageCode.OTHER)
+        return RemotingCommand(code, opaque, flag, ext_fields, payload, body_start, remark, language, version)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ProtocolError(f"a header that is not a command in JSON: {error!r:.200}") from error
+
+
+def _as_text(value: object) -> str:
+    """The text that Java keeps for a value that should have been a string."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str | int | float):
+        return str(value)
+    raise ValueError("an ext field holds neither a string nor a number")
+
+
+def _without_surrogates(remark: object, ext_fields: Mapping[str, str] | None) -> tuple[object, dict[str, str]]:
+    """JSON can escape halves of characters, which no file, socket or log takes; they become "?", as in Java."""
+    if isinstance(remark, str):
+        remark = remark.encode("utf-8", "replace").decode()
+    clean = {
+        key.encode("utf-8", "replace").decode(): value.encode("utf-8", "replace").decode()
+        for key, value in (ext_fields or {}).items()
+    }
+    return remark, clean

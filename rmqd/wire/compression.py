@@ -1,0 +1,91 @@
+"""Compressed message bodies: ZLIB, LZ4 frames and ZSTD frames, decompressed to a bounded size."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Final
+
+from rmqd.errors import ProtocolError
+from rmqd.wire.sys_flag import COMPRESSION_MASK, COMPRESSION_SHIFT, CompressionType
+
+MAX_BODY_BYTES: Final = 64 * 1024 * 1024
+DEFAULT_LEVEL: Final = 5  # Java: rocketmq.message.compressLevel
+_CHUNK_BYTES: Final = 256 * 1024
+_MAX_WINDOW_BYTES: Final = MAX_BODY_BYTES
+
+
+def compress(body: bytes, kind: CompressionType, level: int = DEFAULT_LEVEL) -> bytes:
+    """Compress a body as Java's producer does; `compressed_flag(kind)` are the bits that go with it."""
+    if kind is CompressionType.ZLIB:
+        return zlib.compress(body, level)
+    # imported late: most topics need neither, and they take time to load
+    if kind is CompressionType.LZ4:
+        import lz4.frame  # type: ignore[import-untyped]
+
+        return bytes(lz4.frame.compress(body, compression_level=level))
+    import zstandard
+
+    return zstandard.ZstdCompressor(level=level).compress(body)
+
+
+def decompress(body: bytes, sys_flag: int, max_size_bytes: int = MAX_BODY_BYTES) -> bytes:
+    """Decompress a body whose `sys_flag` has COMPRESSED set; no type bits mean ZLIB, as old producers write it.
+
+    Raises ProtocolError for what is damaged, of an unknown type, or larger than `max_size_bytes`.
+    """
+    kind = (sys_flag & COMPRESSION_MASK) >> COMPRESSION_SHIFT
+    if kind in (0, CompressionType.ZLIB):
+        plain = _inflate(body, max_size_bytes)
+    elif kind == CompressionType.LZ4:
+        plain = _decompress_lz4(body, max_size_bytes)
+    elif kind == CompressionType.ZSTD:
+        plain = _decompress_zstd(body, max_size_bytes)
+    else:
+        raise ProtocolError(f"the body is compressed with type {kind}; known are 1 (LZ4), 2 (ZSTD), 3 and 0 (ZLIB)")
+    if len(plain) > max_size_bytes:
+        raise ProtocolError(f"the body decompresses to more than {max_size_bytes} bytes")
+    return plain
+
+
+def _inflate(body: bytes, max_size_bytes: int) -> bytes:
+    inflater = zlib.decompressobj()
+    try:
+        plain = inflater.decompress(body, max_size_bytes + 1)
+    except zlib.error as error:
+        raise ProtocolError(f"the body is not a ZLIB stream: {error}") from error
+    if not inflater.eof and len(plain) <= max_size_bytes:
+        raise ProtocolError("the body is a ZLIB stream that is cut short")
+    return plain
+
+
+def _decompress_lz4(body: bytes, max_size_bytes: int) -> bytes:
+    import lz4.frame  # type: ignore[import-untyped]
+
+    decompressor = lz4.frame.LZ4FrameDecompressor()
+    try:
+        plain = bytes(decompressor.decompress(body, max_length=max_size_bytes + 1))
+    except (RuntimeError, ValueError, EOFError) as error:
+        raise ProtocolError(f"the body is not an LZ4 frame: {error}") from error
+    if not decompressor.eof and len(plain) <= max_size_bytes:
+        raise ProtocolError("the body is an LZ4 frame that is cut short")
+    return plain
+
+
+def _decompress_zstd(body: bytes, max_size_bytes: int) -> bytes:
+    import zstandard
+
+    try:
+        # a size that the frame announces is not believed: the output grows by what really comes out
+        decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES).decompressobj()
+        chunks, size = [], 0
+        for start in range(0, len(body), _CHUNK_BYTES):
+            chunk = decompressor.decompress(body[start : start + _CHUNK_BYTES])
+            chunks.append(chunk)
+            size += len(chunk)
+            if size > max_size_bytes or decompressor.eof:
+                break
+    except zstandard.ZstdError as error:
+        raise ProtocolError(f"the body is not a ZSTD frame: {error}") from error
+    if not decompressor.eof and size <= max_size_bytes:
+        raise ProtocolError("the body is a ZSTD frame that is cut short")
+    return b"".join(chunks)

@@ -1,0 +1,69 @@
+"""A message's properties: `key \\x01 value \\x02`, repeated, in one string."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from rmqd.errors import InvalidMessageError, ProtocolError
+
+KEYS: Final = "KEYS"
+TAGS: Final = "TAGS"
+WAIT: Final = "WAIT"
+DELAY: Final = "DELAY"
+RETRY_TOPIC: Final = "RETRY_TOPIC"
+ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
+ORIGIN_GROUP: Final = "ORIGIN_GROUP"
+RECONSUME_TIME: Final = "RECONSUME_TIME"
+MAX_RECONSUME_TIMES: Final = "MAX_RECONSUME_TIMES"
+REAL_TOPIC: Final = "REAL_TOPIC"
+REAL_QUEUE_ID: Final = "REAL_QID"
+UNIQ_KEY: Final = "UNIQ_KEY"
+MIN_OFFSET: Final = "MIN_OFFSET"
+MAX_OFFSET: Final = "MAX_OFFSET"
+CONSUME_START_TIME: Final = "CONSUME_START_TIME"
+MSG_REGION: Final = "MSG_REGION"
+TRACE_ON: Final = "TRACE_ON"
+CLUSTER: Final = "CLUSTER"
+PRODUCER_GROUP: Final = "PGROUP"
+TRANSACTION_PREPARED: Final = "TRAN_MSG"
+INSTANCE_ID: Final = "INSTANCE_ID"
+SHARDING_KEY: Final = "__SHARDINGKEY"
+DLQ_ORIGIN_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
+DLQ_ORIGIN_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
+
+MAX_PROPERTIES_BYTES: Final = 32767  # the record's length field is a signed short
+KEY_END: Final = "\x01"
+ENTRY_END: Final = "\x02"
+
+
+def parse_properties(data: str | bytes) -> dict[str, str]:
+    """Read a properties string. Entries without a key or a value are dropped, as Java does; the last of two wins."""
+    if isinstance(data, bytes):
+        try:
+            data = data.decode()
+        except UnicodeDecodeError as error:
+            raise ProtocolError(f"the properties of a message are not UTF-8: {error}") from error
+    properties = {}
+    for entry in data.split(ENTRY_END):
+        key, _, value = entry.partition(KEY_END)
+        if key and value:
+            properties[key] = value
+    return properties
+
+
+def format_properties(properties: Mapping[str, str]) -> str:
+    """Write a properties string; empty values are left out, since no reader would see them.
+
+    Raises InvalidMessageError for what the format cannot carry.
+    """
+    parts = []
+    for key, value in properties.items():
+        if not key or KEY_END in key + value or ENTRY_END in key + value:
+            raise InvalidMessageError(
+                f"property {key!r}={value!r}: the name must not be empty, and neither name nor value may contain "
+                "the characters U+0001 and U+0002, which RocketMQ uses as separators"
+            )
+        if value:
+            parts.append(f"{key}{KEY_END}{value}{ENTRY_END}")
+    return "".join(parts)

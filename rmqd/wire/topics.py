@@ -1,0 +1,112 @@
+"""Topic and group names: what RocketMQ accepts, its derived topics, and namespaces."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from rmqd.errors import InvalidNameError
+
+RETRY_PREFIX: Final = "%RETRY%"
+DLQ_PREFIX: Final = "%DLQ%"
+MAX_TOPIC_LENGTH: Final = 127
+MAX_GROUP_LENGTH: Final = 120
+SUBSCRIPTION_ALL: Final = "*"
+DEFAULT_TOPIC: Final = "TBW102"
+TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+INNER_PRODUCER_GROUP: Final = "CLIENT_INNER_PRODUCER"
+
+_ALLOWED: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+_SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
+_SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
+_SYSTEM_TOPICS: Final = frozenset(
+    "TBW102 SCHEDULE_TOPIC_XXXX BenchmarkTest RMQ_SYS_TRANS_HALF_TOPIC RMQ_SYS_TRANS_OP_HALF_TOPIC RMQ_SYS_TRACE_TOPIC "
+    "TRANS_CHECK_MAX_TIME_TOPIC SELF_TEST_TOPIC OFFSET_MOVED_EVENT CHECKPOINT_TOPIC".split()
+)
+_SYSTEM_GROUPS: Final = frozenset(
+    "DEFAULT_CONSUMER DEFAULT_PRODUCER TOOLS_CONSUMER SCHEDULE_CONSUMER FILTERSRV_CONSUMER __MONITOR_CONSUMER "
+    "CLIENT_INNER_PRODUCER SELF_TEST_P_GROUP SELF_TEST_C_GROUP CID_ONS-HTTP-PROXY CID_ONSAPI_PERMISSION "
+    "CID_ONSAPI_OWNER CID_ONSAPI_PULL".split()
+)
+_RESERVED_GROUPS: Final = frozenset({"DEFAULT_CONSUMER", "DEFAULT_PRODUCER"})
+
+
+def retry_topic(group: str) -> str:
+    """The topic that holds the group's messages until they are tried again."""
+    return RETRY_PREFIX + group
+
+
+def dlq_topic(group: str) -> str:
+    """The topic that holds the messages which the group gave up."""
+    return DLQ_PREFIX + group
+
+
+def is_retry_topic(topic: str) -> bool:
+    """Whether a topic belongs to a group's retries."""
+    return topic.startswith(RETRY_PREFIX)
+
+
+def is_dlq_topic(topic: str) -> bool:
+    """Whether a topic holds a group's dead letters."""
+    return topic.startswith(DLQ_PREFIX)
+
+
+def is_system_topic(topic: str) -> bool:
+    """Whether RocketMQ keeps the topic for itself."""
+    return topic in _SYSTEM_TOPICS or topic.startswith(_SYSTEM_TOPIC_PREFIX)
+
+
+def is_system_group(group: str) -> bool:
+    """Whether RocketMQ keeps the group for itself."""
+    return group in _SYSTEM_GROUPS or group.startswith(_SYSTEM_GROUP_PREFIX)
+
+
+def check_topic(topic: str) -> str:
+    """Return `topic`, or raise InvalidNameError with the rule that it breaks."""
+    return _check("topic", topic, MAX_TOPIC_LENGTH)
+
+
+def check_group(group: str) -> str:
+    """Return `group`, or raise InvalidNameError with the rule that it breaks."""
+    _check("group", group, MAX_GROUP_LENGTH)
+    if group in _RESERVED_GROUPS:
+        raise InvalidNameError(f"the group name {group} is reserved by RocketMQ; choose another")
+    return group
+
+
+def wrap_namespace(resource: str, namespace: str) -> str:
+    """The name of a topic or group as brokers of a shared cluster know it; system names stay as they are."""
+    if not namespace or not resource or is_system_topic(resource) or is_system_group(resource):
+        return resource
+    prefix, plain = _split_prefix(resource)
+    head = f"{namespace}%"
+    return resource if plain.startswith(head) else f"{prefix}{head}{plain}"
+
+
+def unwrap_namespace(resource: str, namespace: str) -> str:
+    """The name of a topic or group as its users know it."""
+    prefix, plain = _split_prefix(resource)
+    return prefix + plain.removeprefix(f"{namespace}%") if namespace else resource
+
+
+def _split_prefix(resource: str) -> tuple[str, str]:
+    for prefix in (RETRY_PREFIX, DLQ_PREFIX):
+        if resource.startswith(prefix):
+            return prefix, resource.removeprefix(prefix)
+    return "", resource
+
+
+def _check(kind: str, name: str, max_length: int) -> str:
+    if not name.strip():
+        raise InvalidNameError(f"a {kind} name must not be empty")
+    if not _ALLOWED.fullmatch(name):
+        raise InvalidNameError(
+            f"the {kind} name {name!r} contains a character that RocketMQ refuses; "
+            "accepted are the letters a-z and A-Z, digits, and % | - _"
+        )
+    if len(name) > max_length:
+        raise InvalidNameError(
+            f"the {kind} name {name!r} has {len(name)} characters; at most {max_length} are accepted"
+        )
+    return name
