@@ -1,0 +1,30 @@
+"""The process's signals: SIGTERM and SIGINT ask for the end, SIGHUP for a reload."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+@contextmanager
+def signals_handled(on_stop: Callable[[signal.Signals], None], on_reload: Callable[[], None]) -> Iterator[None]:
+    """Call `on_stop` at every SIGTERM and SIGINT and `on_reload` at SIGHUP, from the running loop.
+
+    The handlers that were installed before are back when the block ends.
+    """
+    loop = asyncio.get_running_loop()
+    before = {number: signal.getsignal(number) for number in (*STOP_SIGNALS, signal.SIGHUP)}
+    for number in STOP_SIGNALS:
+        loop.add_signal_handler(number, on_stop, number)
+    loop.add_signal_handler(signal.SIGHUP, on_reload)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            loop.remove_signal_handler(number)
+            # None is a handler that was not installed from Python; it cannot be put back from here.
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
