@@ -1,0 +1,110 @@
+"""Membership of consumer groups: who is in, what they subscribe to, joining and leaving."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rmqd.client.api.request import ADMIN_TIMEOUT_SECONDS, REQUEST_TIMEOUT_SECONDS, request
+from rmqd.codes import RequestCode
+from rmqd.errors import BrokerFailureError
+from rmqd.wire.heartbeat import CheckClientRequestBody, HeartbeatData, SubscriptionData
+from rmqd.wire.headers.group import (
+    GetConsumerConnectionListRequestHeader,
+    GetConsumerListByGroupRequestHeader,
+    GetSubscriptionGroupConfigRequestHeader,
+    QuerySubscriptionByConsumerRequestHeader,
+    UnregisterClientRequestHeader,
+)
+from rmqd.wire.stats import ConsumerConnection
+
+if TYPE_CHECKING:
+    from rmqd.client.remoting import RemotingClient
+
+HEARTBEAT_TIMEOUT_SECONDS = 3.0
+
+
+async def get_consumer_list(
+    remoting: RemotingClient, address: str, group: str, *, timeout_seconds: float = REQUEST_TIMEOUT_SECONDS
+) -> list[str]:
+    """The client ids of the group's members that this broker knows; empty where it knows none."""
+    header = GetConsumerListByGroupRequestHeader(consumer_group=group)
+    try:
+        reply = await request(
+            remoting,
+            address,
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP,
+            header.ext_fields(),
+            timeout_seconds=timeout_seconds,
+        )
+    except BrokerFailureError as error:
+        # the broker has no code of its own for this: ConsumerManageProcessor.getConsumerListByGroup
+        if error.remark.startswith("no consumer for this group"):
+            return []
+        raise
+    return list(consumer_ids(reply.body))
+
+
+async def send_heartbeat(
+    remoting: RemotingClient,
+    address: str,
+    heartbeat: HeartbeatData,
+    *,
+    timeout_seconds: float = HEARTBEAT_TIMEOUT_SECONDS,
+) -> int:
+    """Tell a broker which groups are here and what they subscribe to. Returns the broker's version number."""
+    reply = await request(
+        remoting, address, RequestCode.HEART_BEAT, body=heartbeat.to_json(), timeout_seconds=timeout_seconds
+    )
+    return reply.version
+
+
+async def unregister_client(
+    remoting: RemotingClient,
+    address: str,
+    client_id: str,
+    *,
+    consumer_group: str = "",
+    producer_group: str = "",
+    timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
+) -> None:
+    """Take a client out of a group, so that the broker tells the other members at once."""
+    header = UnregisterClientRequestHeader(
+        client_id=client_id, producer_group=producer_group or None, consumer_group=consumer_group or None
+    )
+    await request(
+        remoting, address, RequestCode.UNREGISTER_CLIENT, header.ext_fields(), timeout_seconds=timeout_seconds
+    )
+
+
+async def check_client_config(
+    remoting: RemotingClient,
+    address: str,
+    client_id: str,
+    group: str,
+    subscription: SubscriptionData,
+    *,
+    timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
+) -> None:
+    """Let a broker check a subscription's expression.
+
+    Raises SubscriptionParseError for bad SQL, BrokerFailureError where the broker has SQL filters turned off.
+    """
+    body = CheckClientRequestBody(client_id=client_id, group=group, subscription_data=subscription)
+    await request(
+        remoting, address, RequestCode.CHECK_CLIENT_CONFIG, body=body.to_json(), timeout_seconds=timeout_seconds
+    )
+
+
+async def consumer_connection(
+    remoting: RemotingClient, address: str, group: str, *, timeout_seconds: float = ADMIN_TIMEOUT_SECONDS
+) -> ConsumerConnection:
+    """The group's members with their connections and subscription. Raises ConsumerNotOnlineError if there is none."""
+    header = GetConsumerConnectionListRequestHeader(consumer_group=group)
+    reply = await request(
+        remoting,
+        address,
+        RequestCode.GET_CONSUMER_CONNECTION_LIST,
+        header.ext_fields(),
+        timeout_seconds=timeout_seconds,
+    )
+    return ConsumerConnection.from_json(reply.body)

@@ -1,0 +1,53 @@
+"""Queue locks of a broker: kept in its memory, gone after 60 s without renewal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from rmqd.client.api.request import REQUEST_TIMEOUT_SECONDS, request
+from rmqd.codes import RequestCode
+from rmqd.wire.lock import LockBatchRequestBody, LockBatchResponseBody
+
+if TYPE_CHECKING:
+    from rmqd.client.remoting import RemotingClient
+    from rmqd.wire.message import MessageQueue
+
+
+async def lock_batch(
+    remoting: RemotingClient,
+    address: str,
+    group: str,
+    client_id: str,
+    queues: Iterable[MessageQueue],
+    *,
+    only_this_broker: bool = False,
+    timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
+) -> frozenset[MessageQueue]:
+    """Lock queues for a client, or renew its locks. Returns those that are its own now."""
+    body = LockBatchRequestBody(
+        consumer_group=group, client_id=client_id, only_this_broker=only_this_broker, queues=tuple(queues)
+    )
+    reply = await request(
+        remoting, address, RequestCode.LOCK_BATCH_MQ, body=body.to_json(), timeout_seconds=timeout_seconds
+    )
+    return frozenset(LockBatchResponseBody.from_json(reply.body).queues)
+
+
+async def unlock_batch(
+    remoting: RemotingClient,
+    address: str,
+    group: str,
+    client_id: str,
+    queues: Iterable[MessageQueue],
+    *,
+    only_this_broker: bool = False,
+    timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
+) -> None:
+    """Give locks up; those that are not the client's own are left alone."""
+    body = LockBatchRequestBody(
+        consumer_group=group, client_id=client_id, only_this_broker=only_this_broker, queues=tuple(queues)
+    )
+    await request(
+        remoting, address, RequestCode.UNLOCK_BATCH_MQ, body=body.to_json(), timeout_seconds=timeout_seconds
+    )

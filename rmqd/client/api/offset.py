@@ -1,0 +1,140 @@
+"""A queue's offsets: what a group has committed, and what the broker holds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from rmqd.client.api.request import REQUEST_TIMEOUT_SECONDS, integer_ext_field, request
+from rmqd.codes import RequestCode
+from rmqd.errors import QueryNotFoundError
+from rmqd.wire.headers.offset import (
+    GetEarliestMsgStoretimeRequestHeader,
+    GetMaxOffsetRequestHeader,
+    GetMinOffsetRequestHeader,
+    QueryConsumerOffsetRequestHeader,
+    SearchOffsetRequestHeader,
+    UpdateConsumerOffsetRequestHeader,
+)
+
+if TYPE_CHECKING:
+    from rmqd.client.remoting import RemotingClient
+    from rmqd.wire.message import MessageQueue
+
+
+async def query_consumer_offset(
+    remoting: RemotingClient,
+    address: str,
+    group: str,
+    queue: MessageQueue,
+    *,
+    timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
+) -> int | None:
+    """The group's committed offset on a queue, or None where it never committed.
+
+    Asks with setZeroIfNotFound=false: otherwise the broker answers 0 for a new group on a young queue.
+    """
+    header = QueryConsumerOffsetRequestHeader(
+        consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, set_zero_if_not_found=False
+    )
+    try:
+        reply = await request(
+            remoting,
+            address,
+            RequestCode.QUERY_CONSUMER_OFFSET,
+            header.ext_fields(),
+            timeout_seconds=timeout_seconds,
+        )
+    except QueryNotFoundError:
+        return None
+    return integer_ext_field(reply, "offset")
+
+
+async def update_consumer_offset(
+    remoting: RemotingClient,
+    address: str,
+    group: str,
+    queue: MessageQueue,
+    offset: int,
+    *,
+    timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
+) -> None:
+    """Commit an offset for the group and wait for the answer. The broker takes any value, a lower one too."""
+    header = UpdateConsumerOffsetRequestHeader(
+        consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
+    )
+    await request(
+        remoting, address, RequestCode.UPDATE_CONSUMER_OFFSET, header.ext_fields(), timeout_seconds=timeout_seconds
+    )
+
+
+async def get_max_offset(
+    remoting: RemotingClient,
+    address: str,
+    queue: MessageQueue,
+    *,
+    timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
+) -> int:
+    """The offset that the queue's next message will get."""
+    header = GetMaxOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id)
+    reply = await request(
+        remoting, address, RequestCode.GET_MAX_OFFSET, header.ext_fields(), timeout_seconds=timeout_seconds
+    )
+    return integer_ext_field(reply, "offset")
+
+
+async def get_min_offset(
+    remoting: RemotingClient,
+    address: str,
+    queue: MessageQueue,
+    *,
+    timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
+) -> int:
+    """The offset of the oldest message that the queue still holds."""
+    header = GetMinOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id)
+    reply = await request(
+        remoting, address, RequestCode.GET_MIN_OFFSET, header.ext_fields(), timeout_seconds=timeout_seconds
+    )
+    return integer_ext_field(reply, "offset")
+
+
+async def search_offset(
+    remoting: RemotingClient,
+    address: str,
+    queue: MessageQueue,
+    timestamp_ms: int,
+    *,
+    boundary: Literal["lower", "upper"] = "lower",
+    timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
+) -> int:
+    """The offset of the first message stored at or after a Unix time in milliseconds."""
+    header = SearchOffsetRequestHeader(
+        topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms, boundary_type=boundary
+    )
+    reply = await request(
+        remoting,
+        address,
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+        header.ext_fields(),
+        timeout_seconds=timeout_seconds,
+    )
+    return integer_ext_field(reply, "offset")
+
+
+async def earliest_store_time(
+    remoting: RemotingClient,
+    address: str,
+    queue: MessageQueue,
+    *,
+    timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
+) -> int | None:
+    """When the queue's oldest message was stored (Unix milliseconds); None for an empty queue."""
+    header = GetEarliestMsgStoretimeRequestHeader(topic=queue.topic, queue_id=queue.queue_id)
+    reply = await request(
+        remoting,
+        address,
+        RequestCode.GET_EARLIEST_MSG_STORETIME,
+        header.ext_fields(),
+        timeout_seconds=timeout_seconds,
+    )
+    timestamp_ms = integer_ext_field(reply, "timestamp")
+    return timestamp_ms if timestamp_ms >= 0 else None

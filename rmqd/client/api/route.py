@@ -1,0 +1,28 @@
+"""Requests to name servers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rmqd.client.api.request import REQUEST_TIMEOUT_SECONDS, request
+from rmqd.codes import RequestCode
+from rmqd.wire.headers.route import GetRouteInfoRequestHeader
+from rmqd.wire.route import TopicRouteData
+
+if TYPE_CHECKING:
+    from rmqd.client.remoting import RemotingClient
+
+
+async def get_route(
+    remoting: RemotingClient, address: str, topic: str, *, timeout_seconds: float = REQUEST_TIMEOUT_SECONDS
+) -> TopicRouteData:
+    """Which brokers serve a topic, with how many queues. Raises TopicNotExistError for a topic it does not know."""
+    header = GetRouteInfoRequestHeader(topic=topic, accept_standard_json_only=True)
+    reply = await request(
+        remoting,
+        address,
+        RequestCode.GET_ROUTEINFO_BY_TOPIC,
+        header.ext_fields(),
+        timeout_seconds=timeout_seconds,
+    )
+    return TopicRouteData.from_json(reply.body)

@@ -1,0 +1,91 @@
+"""Storing messages: new ones, and ones that a consumer gives back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rmqd.client.api.request import REQUEST_TIMEOUT_SECONDS, ext_field, integer_ext_field, request
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.wire.headers.send import ConsumerSendMsgBackRequestHeader, SendMessageRequestHeaderV2
+
+if TYPE_CHECKING:
+    from rmqd.client.remoting import RemotingClient
+
+# The message is in the broker's log; only the disk or the slave was slower than the broker waits.
+STORED = frozenset(
+    {
+        ResponseCode.SUCCESS,
+        ResponseCode.FLUSH_DISK_TIMEOUT,
+        ResponseCode.SLAVE_NOT_AVAILABLE,
+        ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SendReceipt:
+    """Where a broker stored a message. `status` is SUCCESS, or tells what was slow: the message is stored all the same."""
+
+    status: ResponseCode
+    offset_msg_id: str
+    queue_id: int
+    queue_offset: int
+
+
+async def send_message(
+    remoting: RemotingClient,
+    address: str,
+    header: SendMessageRequestHeaderV2,
+    body: bytes,
+    *,
+    timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
+) -> SendReceipt:
+    """Store one message. After a RemotingTimeoutError or RemotingClosedError it may have been stored or not."""
+    reply = await request(
+        remoting,
+        address,
+        RequestCode.SEND_MESSAGE_V2,
+        header.ext_fields(),
+        body,
+        timeout_seconds=timeout_seconds,
+        accepted=STORED,
+    )
+    return SendReceipt(
+        status=ResponseCode(reply.code),
+        offset_msg_id=ext_field(reply, "msgId"),
+        queue_id=integer_ext_field(reply, "queueId"),
+        queue_offset=integer_ext_field(reply, "queueOffset"),
+    )
+
+
+async def send_message_back(
+    remoting: RemotingClient,
+    address: str,
+    group: str,
+    commit_log_offset: int,
+    delay_level: int,
+    *,
+    origin_msg_id: str = "",
+    origin_topic: str = "",
+    max_reconsume_times: int | None = None,
+    unit_mode: bool = False,
+    timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
+) -> None:
+    """Have the broker that stores a message deliver it to the group once more.
+
+    `delay_level` 0 lets the broker choose (3 + times so far); below 0 the message goes to the group's dead letters, as
+    it does after `max_reconsume_times` (None: what the broker has for the group).
+    """
+    header = ConsumerSendMsgBackRequestHeader(
+        offset=commit_log_offset,
+        group=group,
+        delay_level=delay_level,
+        origin_msg_id=origin_msg_id or None,
+        origin_topic=origin_topic or None,
+        unit_mode=unit_mode,
+        max_reconsume_times=max_reconsume_times,
+    )
+    await request(
+        remoting, address, RequestCode.CONSUMER_SEND_MSG_BACK, header.ext_fields(), timeout_seconds=timeout_seconds
+    )
