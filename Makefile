@@ -1,0 +1,57 @@
+# What a person runs; .ci/run calls the same. Every target first makes .venv, from pinned versions.
+
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+NAME ?= churn
+ifeq (campaign,$(firstword $(MAKECMDGOALS)))  # `make campaign churn` is `make campaign NAME=churn`
+ifneq (,$(word 2,$(MAKECMDGOALS)))
+NAME := $(word 2,$(MAKECMDGOALS))
+.PHONY: $(NAME)
+$(NAME): ; @:
+endif
+endif
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test check format bench campaign
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+venv: $(VENV)/.installed ## make .venv (Python 3.11 or later), or say what to install
+
+# An interpreter is asked for its version: a name on PATH may be a stub, or older than it says. ensurepip is what Debian
+# leaves out of `python3 -m venv` until python3-venv is installed.
+$(VENV)/.installed: pyproject.toml handlers/pyproject.toml constraints.txt
+	@for name in python3.13 python3.12 python3.11 python3; do \
+		$$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && python=$$name && break; \
+	done; \
+	[ -n "$$python" ] || { echo "rmqd needs Python 3.11 or later (Debian 12: apt-get install python3 python3-venv)" >&2; exit 1; }; \
+	$(PYTHON) -m pip --version >/dev/null 2>&1 || { \
+		$$python -c 'import venv, ensurepip' 2>/dev/null || \
+			{ echo "$$python has no venv module: apt-get install python3-venv" >&2; exit 1; }; \
+		rm -rf $(VENV) && $$python -m venv $(VENV); }
+	@PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(PYTHON) -m pip install --quiet \
+		--disable-pip-version-check --editable '.[dev]' --editable handlers
+	@touch $@
+
+demo: venv ## RocketMQ, a producer and rmqd: messages arriving at a handler
+	@$(PYTHON) -m tests.rocketmq.demo
+
+test: venv ## every test; those against a real RocketMQ need Java and Maven
+	$(PYTHON) -m pytest $(ARGS)
+
+check: venv ## lint, formatting, types and the import rules
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy rmqd handlers tests bench
+	$(PYTHON) -m pytest -q tests/test_architecture.py
+
+format: venv ## put imports and formatting right
+	$(VENV)/bin/ruff check --fix-only .
+	$(VENV)/bin/ruff format .
+
+bench: venv ## rmqd against the Java and Go clients and the broker's limit: the README's table
+	$(PYTHON) -m bench $(ARGS)
+
+campaign: venv ## a long run with faults: make campaign NAME=churn
+	$(PYTHON) -m tests.campaigns $(NAME) $(ARGS)

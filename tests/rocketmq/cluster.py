@@ -1,0 +1,306 @@
+"""RealCluster: a name server and brokers, started, broken on request and asked what they know."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.rocketmq import jvm, rpc, settings
+from tests.rocketmq.errors import ClusterError, NotRegisteredError
+from tests.rocketmq.fetch import say
+from tests.rocketmq.node import Node
+from tests.rocketmq.spec import ClusterSpec
+
+# mqadmin ends with status 0 when a command fails, so its words must tell
+ADMIN_FAILED = re.compile(
+    r"^(?:\[error\]|\S*Exception\b|.*SubCommandException|usage: mqadmin|.*doesn.t exist|The sub command .* not exist)",
+    re.MULTILINE,
+)
+POLL_SECONDS = 0.03
+NUDGE_EVERY_SECONDS = 0.15
+START_ATTEMPTS = 3
+
+
+class RealCluster:
+    """A cluster in a directory. Nodes run in the background, and outlive this object unless `stop` is called."""
+
+    def __init__(self, directory: Path, spec: ClusterSpec) -> None:
+        self.directory = directory
+        self.spec = spec
+        self.nodes = [Node(directory, node) for node in spec.nodes]
+
+    def __repr__(self) -> str:
+        return f"<RealCluster {self.directory} {self.nodes}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop(remove=True)
+
+    # --- making one
+
+    @classmethod
+    def start(
+        cls, spec: ClusterSpec | None = None, directory: Path | None = None, *, timeout_seconds: float = 90
+    ) -> RealCluster:
+        """Start a new cluster, and return once every broker is registered and has stored a message.
+
+        Raises ClusterError with the end of the node's log where one does not come up. Ports are chosen freely unless
+        the spec names them; one that another process took in between is chosen again.
+        """
+        spec = spec or ClusterSpec()
+        directory = (directory or Path(tempfile.mkdtemp(prefix="rmqd-rocketmq-"))).absolute()
+        directory.mkdir(parents=True, exist_ok=True)
+        fixed = bool(spec.namesrv_port or spec.broker_port)
+        for attempt in range(1, START_ATTEMPTS + 1):
+            cluster = cls(directory, spec.with_nodes())
+            try:
+                cluster.up(timeout_seconds=timeout_seconds)
+            except BaseException as error:
+                cluster.down(now=True)
+                retry = isinstance(error, ClusterError) and cluster._port_was_taken() and not fixed
+                if not retry or attempt == START_ATTEMPTS:
+                    raise
+                for node in cluster.nodes:
+                    shutil.rmtree(node.directory, ignore_errors=True)
+            else:
+                return cluster
+        raise AssertionError("unreachable")
+
+    @classmethod
+    def load(cls, directory: Path) -> RealCluster:
+        """A cluster that another process started."""
+        directory = directory.absolute()
+        return cls(directory, ClusterSpec.load(directory))
+
+    def up(
+        self,
+        nodes: Iterable[Node] | None = None,
+        *,
+        timeout_seconds: float = 90,
+        record: dict[str, Path] | None = None,
+    ) -> None:
+        """Start these nodes (all), the name server first, and wait until they work."""
+        settings.write_files(self.directory, self.spec)
+        self.spec.save(self.directory)
+        deadline = time.monotonic() + timeout_seconds
+        chosen = self.nodes if nodes is None else list(nodes)
+        masters = [node for node in chosen if node.is_master]
+        slaves = [node for node in chosen if node.spec.broker_id]
+        for stage in ([node for node in chosen if node is self.namesrv], masters, slaves):
+            for node in stage:
+                node.spawn(self.spec, (record or {}).get(node.spec.kind))
+            for node in stage:
+                self._wait_ready(node, deadline)
+
+    def down(self, nodes: Iterable[Node] | None = None, *, now: bool = False, grace_seconds: float = 40) -> None:
+        """End these nodes (all): in order, which takes a broker 11 s, or by SIGKILL with `now`."""
+        chosen = list(reversed(self.nodes if nodes is None else list(nodes)))
+        if not now:
+            for node in chosen:
+                node.signal(signal.SIGCONT)
+                node.signal(signal.SIGTERM)
+            deadline = time.monotonic() + grace_seconds
+            if all(node.wait_gone(deadline - time.monotonic()) for node in chosen):
+                return
+            say(f"killing what still runs {grace_seconds:g} s after SIGTERM: {chosen}")
+        for node in chosen:
+            node.signal(signal.SIGKILL)
+        for node in chosen:
+            node.kill()
+
+    def stop(self, *, now: bool = True, remove: bool = False) -> None:
+        """End the cluster; with `remove` its directory goes too."""
+        self.down(now=now)
+        if remove:
+            shutil.rmtree(self.directory)
+
+    # --- what there is
+
+    @property
+    def namesrv(self) -> Node:
+        """The name server."""
+        return self.nodes[0]
+
+    @property
+    def masters(self) -> list[Node]:
+        """The brokers that take messages."""
+        return [node for node in self.nodes if node.is_master]
+
+    @property
+    def broker(self) -> Node:
+        """The first master."""
+        return self.masters[0]
+
+    @property
+    def nameserver(self) -> str:
+        """The name server's address, as `nameserver:` in the configuration wants it."""
+        return self.namesrv.address
+
+    @property
+    def credentials(self) -> rpc.Credentials | None:
+        """The super user's keys, in a cluster with access control."""
+        return rpc.Credentials(settings.ACCESS_KEY, settings.SECRET_KEY) if self.spec.acl else None
+
+    def node(self, name: str) -> Node:
+        """By name; `broker` is the first master, `slave` the first slave."""
+        for node in self.nodes:
+            if name == node.name or (name == "slave" and node.spec.broker_id) or (name == "broker" and node.is_master):
+                return node
+        raise ClusterError(f"no node {name!r}; there are: {', '.join(node.name for node in self.nodes)}")
+
+    # --- breaking and mending
+
+    def kill(self, name: str = "broker") -> None:
+        """kill -9 a node, and wait until it is gone."""
+        self.node(name).kill()
+
+    def pause(self, name: str = "broker") -> None:
+        """SIGSTOP a node: connections stay open, nothing answers."""
+        self._signal(name, signal.SIGSTOP)
+
+    def resume(self, name: str = "broker") -> None:
+        """SIGCONT a paused node."""
+        self._signal(name, signal.SIGCONT)
+
+    def restart(
+        self,
+        *names: str,
+        now: bool = False,
+        settings: dict[str, str] | None = None,
+        timeout_seconds: float = 90,
+    ) -> None:
+        """End nodes (all) and start them again, with changed broker settings if given; also starts killed ones."""
+        chosen = [self.node(name) for name in names] or self.nodes
+        self.down(chosen, now=now)
+        self.spec = self.spec.with_settings(settings or {})
+        self.up(chosen, timeout_seconds=timeout_seconds)
+
+    def wait_ready(self, timeout_seconds: float = 60) -> None:
+        """Wait until every node works."""
+        deadline = time.monotonic() + timeout_seconds
+        for node in self.nodes:
+            self._wait_ready(node, deadline)
+
+    def check(self, node: Node) -> None:
+        """Raise OSError or ClusterError unless this node does its work: answers, is registered, takes a message."""
+        if node is self.namesrv:
+            rpc.call(node.address, rpc.GET_BROKER_CLUSTER_INFO, credentials=self.credentials)
+            return
+        registered = rpc.broker_table(self.nameserver, self.credentials).get(node.spec.broker_name, {})
+        if registered.get(str(node.spec.broker_id)) != node.address:
+            raise NotRegisteredError(f"{node.name} is not registered with the name server")
+        if node.is_master:
+            rpc.store_probe(node.address, self.credentials)
+        else:
+            rpc.call(node.address, rpc.GET_BROKER_RUNTIME_INFO, credentials=self.credentials)
+
+    # --- changing and asking
+
+    def create_topic(self, name: str, queues: int = 8, *, permission: int = 6, message_type: str = "") -> str:
+        """Create or change a topic on every master, and wait until the name server lists it; returns its name.
+
+        `permission` is 6 to read and write, 4 to read, 2 to write.
+        """
+        fields: dict[str, object] = {
+            "topic": name,
+            "defaultTopic": "TBW102",
+            "readQueueNums": queues,
+            "writeQueueNums": queues,
+            "perm": permission,
+            "topicFilterType": "SINGLE_TAG",
+            "topicSysFlag": 0,
+            "order": "false",
+            "attributes": f"+message.type={message_type}" if message_type else "",
+        }
+        for node in self.masters:
+            rpc.call(node.address, rpc.UPDATE_AND_CREATE_TOPIC, fields, credentials=self.credentials)
+        self._wait_route(name, [queues] * len(self.masters))
+        return name
+
+    def set_broker(self, **values: object) -> None:
+        """Change settings of every running broker (request code 25), lost at its next start by `restart`."""
+        body = "".join(f"{key}={value}\n" for key, value in values.items()).encode()
+        for node in self.nodes[1:]:
+            rpc.call(node.address, rpc.UPDATE_BROKER_CONFIG, body=body, credentials=self.credentials)
+
+    def admin(self, *arguments: str, check: bool = True) -> str:
+        """What `mqadmin` prints (2 to 6 s: it starts a JVM); raises ClusterError where the command failed."""
+        logs = self.directory / "admin"
+        command = jvm.command("admin", self.directory, logs, "256m")
+        command.insert(1, f"-Drocketmq.namesrv.addr={self.nameserver}")
+        done = subprocess.run(
+            [*command, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+        if check and (done.returncode or ADMIN_FAILED.search(done.stdout)):
+            raise ClusterError(f"mqadmin {' '.join(arguments)} failed:\n{done.stdout}")
+        return done.stdout
+
+    # --- inside
+
+    def _signal(self, name: str, number: signal.Signals) -> None:
+        node = self.node(name)
+        if not node.signal(number):
+            raise ClusterError(f"{node.name} is not running")
+
+    def _wait_ready(self, node: Node, deadline: float) -> None:
+        next_nudge = 0.0
+        while True:
+            if not node.pid:
+                raise ClusterError(f"{node.name} ended while starting:\n{node.log_tail()}")
+            try:
+                self.check(node)
+            except (OSError, ClusterError) as error:
+                problem = error
+            else:
+                return
+            if isinstance(problem, NotRegisteredError) and time.monotonic() > next_nudge:
+                next_nudge = time.monotonic() + NUDGE_EVERY_SECONDS
+                self._nudge(node)
+            if time.monotonic() > deadline:
+                raise ClusterError(f"{node.name} was not ready in time ({problem}):\n{node.log_tail()}")
+            time.sleep(POLL_SECONDS)
+
+    def _nudge(self, node: Node) -> None:
+        """Make a broker register now, by setting its permission to what it is.
+
+        A broker that starts fast registers before its client has a connection to the name server, which then fails
+        silently, and the next try is 10 s later.
+        """
+        permission = self.spec.settings.get("brokerPermission", "6")
+        with contextlib.suppress(OSError, ClusterError):
+            body = f"brokerPermission={permission}\n".encode()
+            rpc.call(node.address, rpc.UPDATE_BROKER_CONFIG, body=body, credentials=self.credentials)
+
+    def _wait_route(self, topic: str, expected: list[int]) -> None:
+        deadline = time.monotonic() + 10
+        found: list[int] = []
+        while time.monotonic() < deadline:  # the broker tells the name server at once, but in the background
+            with contextlib.suppress(ClusterError):
+                found = rpc.write_queue_counts(self.nameserver, topic, self.credentials)
+            if found == expected:
+                return
+            time.sleep(POLL_SECONDS)
+        raise ClusterError(f"the name server does not list {topic} as asked: {found} instead of {expected} queues")
+
+    def _port_was_taken(self) -> bool:
+        signs = ("Address already in use", "Failed to bind")
+        return any(sign in node.log_tail() for node in self.nodes for sign in signs)

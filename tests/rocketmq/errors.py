@@ -1,0 +1,15 @@
+"""What can go wrong around a real RocketMQ."""
+
+from __future__ import annotations
+
+
+class RocketMqUnavailable(Exception):
+    """Java, Maven or the jars can't be had here; the text says what to install."""
+
+
+class ClusterError(Exception):
+    """The cluster, or one of its nodes, did not do what was asked."""
+
+
+class NotRegisteredError(ClusterError):
+    """The broker runs, but the name server does not know it."""

@@ -1,0 +1,101 @@
+"""pytest fixtures over a real RocketMQ: one cluster a run, fresh names a test; loud where there is no Java.
+
+A test that uses one is marked `rocketmq`. Without Java, Maven or a way to the jars it is skipped, and the summary says
+so; where CI is set it fails, because a green run there must mean that everything ran.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.rocketmq.archives import prepare
+from tests.rocketmq.cluster import RealCluster
+from tests.rocketmq.errors import RocketMqUnavailable
+from tests.rocketmq.spec import ClusterSpec
+
+CLUSTER_FIXTURES = {"rocketmq", "rocketmq_faulty"}
+UNAVAILABLE = pytest.StashKey[str]()
+_numbers = itertools.count(1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whoever asks for a cluster carries the marker."""
+    for item in items:
+        if CLUSTER_FIXTURES.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.rocketmq)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Fetch RocketMQ before the first test: by then no test's timeout runs yet."""
+    if session.config.option.collectonly or not any(item.get_closest_marker("rocketmq") for item in session.items):
+        return
+    try:
+        prepare()
+    except RocketMqUnavailable as error:
+        session.config.stash[UNAVAILABLE] = str(error)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip loudly, or fail in CI, what needs a RocketMQ that is not there."""
+    reason = item.config.stash.get(UNAVAILABLE, None)
+    if reason is None or item.get_closest_marker("rocketmq") is None:
+        return
+    if os.environ.get("CI"):
+        pytest.fail(f"no real RocketMQ, and CI is set: {reason}", pytrace=False)
+    pytest.skip(f"no real RocketMQ: {reason}")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Say what was left out."""
+    reason = config.stash.get(UNAVAILABLE, None)
+    if reason is not None:
+        terminalreporter.section("NOT TESTED AGAINST A REAL ROCKETMQ", red=True, bold=True)
+        terminalreporter.line(reason)
+
+
+@pytest.fixture(scope="session")
+def rocketmq() -> Iterator[RealCluster]:
+    """A name server and a broker for the whole run. Only for tests that leave them as they found them."""
+    with RealCluster.start() as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def _faulty_cluster() -> Iterator[RealCluster]:
+    with RealCluster.start(ClusterSpec(heap="384m")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def rocketmq_faulty(_faulty_cluster: RealCluster) -> Iterator[RealCluster]:
+    """Another cluster, whose nodes may be killed, paused and restarted; mended before the next test sees it."""
+    yield _faulty_cluster
+    for node in _faulty_cluster.nodes:
+        if node.state == "paused":
+            _faulty_cluster.resume(node.name)
+    _faulty_cluster.up()
+
+
+@pytest.fixture
+def group(request: pytest.FixtureRequest) -> str:
+    """A consumer group's name that nobody used before."""
+    return fresh_name(request.node.name, "group")
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest, rocketmq: RealCluster) -> str:
+    """A fresh topic with 8 queues on `rocketmq`."""
+    return rocketmq.create_topic(fresh_name(request.node.name, "topic"))
+
+
+def fresh_name(test: str, kind: str) -> str:
+    """A name for a topic or group: of RocketMQ's alphabet, telling the test, never used before."""
+    clean = re.sub(r"[^A-Za-z0-9]+", "_", test.removeprefix("test_"))[:60].strip("_")
+    return f"{clean}_{kind}_{time.time_ns() // 1_000_000 % 10**9}_{os.getpid()}_{next(_numbers)}"

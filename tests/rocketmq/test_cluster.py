@@ -1,0 +1,54 @@
+"""The real RocketMQ that other tests stand on: it does what its methods say."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.rocketmq import ClusterError, RealCluster, rpc
+
+
+def test_topic_has_the_queues_that_were_asked_for(rocketmq: RealCluster, group: str) -> None:
+    """The name server lists a new topic by the time `create_topic` returns."""
+    rocketmq.create_topic(group, queues=3)
+
+    assert rpc.write_queue_counts(rocketmq.nameserver, group) == [3]
+
+
+def test_admin_tells_a_failed_command(rocketmq: RealCluster) -> None:
+    """mqadmin ends with status 0 whatever happens; its words decide."""
+    assert "broker-a" in rocketmq.admin("clusterList")
+    with pytest.raises(ClusterError, match="not exist"):
+        rocketmq.admin("noSuchCommand")
+
+
+def test_setting_of_a_running_broker_changes(rocketmq_faulty: RealCluster) -> None:
+    """Request code 25 changes a setting without a restart."""
+    rocketmq_faulty.set_broker(maxTransferCountOnMessageInMemory=64)
+
+    config = rocketmq_faulty.admin("getBrokerConfig", "-b", rocketmq_faulty.broker.address)
+
+    assert re.search(r"maxTransferCountOnMessageInMemory\s*=\s*64\b", config)
+
+
+def test_killed_broker_comes_back_with_its_topics(rocketmq_faulty: RealCluster, group: str) -> None:
+    """A restart after kill -9 keeps ports and data."""
+    rocketmq_faulty.create_topic(group, queues=2)
+    rocketmq_faulty.kill("broker")
+    assert rocketmq_faulty.broker.state == "dead"
+
+    rocketmq_faulty.restart("broker")
+
+    assert rpc.write_queue_counts(rocketmq_faulty.nameserver, group) == [2]
+
+
+def test_paused_broker_answers_only_after_resume(rocketmq_faulty: RealCluster) -> None:
+    """SIGSTOP leaves connections open and answers out."""
+    rocketmq_faulty.pause("broker")
+    with pytest.raises(TimeoutError):
+        rpc.call(rocketmq_faulty.broker.address, rpc.GET_BROKER_RUNTIME_INFO, timeout_seconds=0.2)
+
+    rocketmq_faulty.resume("broker")
+
+    rocketmq_faulty.wait_ready()
