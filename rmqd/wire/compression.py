@@ -59,7 +59,7 @@ def _inflate(body: bytes, max_size_bytes: int) -> bytes:
 
 
 def _decompress_lz4(body: bytes, max_size_bytes: int) -> bytes:
-    import lz4.frame  # type: ignore[import-untyped]
+    import lz4.frame
 
     decompressor = lz4.frame.LZ4FrameDecompressor()
     try:

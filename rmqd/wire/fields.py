@@ -1,0 +1,121 @@
+"""Typed reading of parsed JSON: each function gives the field's value, or raises ProtocolError saying what was there."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from rmqd.errors import ProtocolError
+from rmqd.wire import loose_json
+
+_LONG_MIN, _LONG_MAX = -(2**63), 2**63 - 1
+
+
+def body_object(body: bytes | str) -> dict[Any, Any]:
+    """Parse a body that must be an object."""
+    return as_object(loose_json.loads(body), "the body")
+
+
+def as_object(value: object, what: str) -> dict[Any, Any]:
+    """`value`, if it is an object."""
+    if isinstance(value, dict):
+        return value
+    raise _wrong(what, "an object", value)
+
+
+def as_key(key: object, what: str) -> dict[str, Any]:
+    """The object that a map key is; also one that was written as a string of JSON."""
+    if isinstance(key, loose_json.ObjectKey):
+        return key.as_dict()
+    if isinstance(key, str):
+        return as_object(loose_json.loads(key), what)
+    raise _wrong(what, "an object as key", key)
+
+
+def as_integer(value: object, what: str) -> int:
+    """`value`, if it is an integer of 64 bits, also one that was written as a string."""
+    if isinstance(value, str) and len(value) <= 20:
+        try:
+            value = int(value)
+        except ValueError:
+            raise _wrong(what, "an integer", value) from None
+    if isinstance(value, int) and not isinstance(value, bool) and _LONG_MIN <= value <= _LONG_MAX:
+        return value
+    raise _wrong(what, "an integer of 64 bits", value)
+
+
+def as_text(value: object, what: str) -> str:
+    """`value`, if it is a string."""
+    if isinstance(value, str):
+        return value
+    raise _wrong(what, "a string", value)
+
+
+def text(data: dict[Any, Any], name: str, default: str | None = None) -> str:
+    """A field that holds a string; without a default it must be there."""
+    value = data.get(name)
+    if value is None and default is not None:
+        return default
+    return as_text(value, name)
+
+
+def optional_text(data: dict[Any, Any], name: str) -> str | None:
+    """A field that holds a string or is left out."""
+    value = data.get(name)
+    return None if value is None else as_text(value, name)
+
+
+def integer(data: dict[Any, Any], name: str, default: int | None = None) -> int:
+    """A field that holds an integer; without a default it must be there."""
+    value = data.get(name)
+    if value is None and default is not None:
+        return default
+    return as_integer(value, name)
+
+
+def number(data: dict[Any, Any], name: str, default: float = 0.0) -> float:
+    """A field that holds a finite number."""
+    value = data.get(name, default)
+    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= 1e300 and math.isfinite(value):
+        return float(value)
+    raise _wrong(name, "a number", value)
+
+
+def boolean(data: dict[Any, Any], name: str, default: bool = False) -> bool:
+    """A field that holds a boolean."""
+    value = data.get(name)
+    if value is None:
+        return default
+    if isinstance(value, bool):
+        return value
+    raise _wrong(name, "true or false", value)
+
+
+def items(data: dict[Any, Any], name: str) -> list[Any]:
+    """A field that holds a list; one that is left out is empty."""
+    value = data.get(name)
+    if value is None:
+        return []
+    if isinstance(value, list):
+        return value
+    raise _wrong(name, "a list", value)
+
+
+def mapping(data: dict[Any, Any], name: str) -> dict[Any, Any]:
+    """A field that holds an object; one that is left out is empty."""
+    value = data.get(name)
+    return {} if value is None else as_object(value, name)
+
+
+def texts(data: dict[Any, Any], name: str) -> tuple[str, ...]:
+    """A field that holds a list of strings; one that is left out is empty."""
+    return tuple(as_text(item, name) for item in items(data, name))
+
+
+def text_mapping(data: dict[Any, Any], name: str) -> dict[str, str]:
+    """A field that holds an object of strings; one that is left out is empty."""
+    return {as_text(key, name): as_text(value, name) for key, value in mapping(data, name).items()}
+
+
+def _wrong(what: str, wanted: str, found: object) -> ProtocolError:
+    return ProtocolError(f"{what} must be {wanted}, and is {found!r:.80}")

@@ -1,0 +1,213 @@
+"""JSON as fastjson writes it: beside strict JSON, map keys may be bare numbers or whole objects.
+
+`{0:"127.0.0.1:10911"}` and `{{"brokerName":"b","queueId":0,"topic":"T"}:5}` are what brokers really send.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from json import JSONDecoder
+from typing import Any, Final, NoReturn
+
+from rmqd.errors import ProtocolError
+
+MAX_DEPTH: Final = 100
+
+_BLANKS: Final = re.compile(r"[ \t\r\n]*")
+_NUMBER: Final = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
+_WORDS: Final[dict[str, object]] = {"true": True, "false": False, "null": None}
+_WORD: Final = re.compile("true|false|null")
+_BROKEN_BY: Final = (ValueError, RecursionError)
+
+
+class ObjectKey(tuple[tuple[str, Any], ...]):
+    """An object that served as a map key: its items, sorted by name, so that it can be a key here too."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, value: Mapping[str, Any]) -> ObjectKey:
+        """The key for an object. Raises ProtocolError where a value of it is an object or a list."""
+        try:
+            key = cls(sorted(value.items()))
+            hash(key)
+        except TypeError as error:
+            raise ProtocolError("an object that is a map key must hold plain values only") from error
+        return key
+
+    def as_dict(self) -> dict[str, Any]:
+        """The object again."""
+        return dict(self)
+
+
+def loads(data: bytes | str) -> Any:
+    """Parse a body. Object keys come as ObjectKey, bare keys as int, bool or None, the last of two equal keys wins.
+
+    Raises ProtocolError for anything else, for nesting deeper than MAX_DEPTH, and for half characters in strings.
+    """
+    try:
+        text = data.decode() if isinstance(data, bytes) else data
+        try:
+            value = _DECODER.decode(text)
+        except json.JSONDecodeError:
+            value = _Parser(text).document()
+        if text.count("[") + text.count("{") > MAX_DEPTH or "\\u" in text:
+            _check(value)
+    except _BROKEN_BY as error:
+        raise ProtocolError(f"a body that is not JSON: {error!r:.200}") from error
+    return value
+
+
+def dumps(value: object) -> bytes:
+    """Write a body: maps with ObjectKey keys get real objects as keys, which is what Java reads."""
+    parts: list[str] = []
+    _write(value, parts)
+    return "".join(parts).encode()
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON value")
+
+
+_DECODER: Final = JSONDecoder(parse_constant=_refuse_constant)
+
+
+def _check(value: object) -> None:
+    """Refuse what the fast parser lets pass: too deep nesting and half characters."""
+    level, depth = [value], 0
+    while level:
+        depth += 1
+        if depth > MAX_DEPTH + 1:
+            raise ValueError(f"nested deeper than {MAX_DEPTH}")
+        below: list[object] = []
+        for item in level:
+            if isinstance(item, dict):
+                below.extend(item)
+                below.extend(item.values())
+            elif isinstance(item, list | tuple):
+                below.extend(item)
+            elif isinstance(item, str):
+                item.encode()  # UnicodeEncodeError, a ValueError, for half of a surrogate pair
+        level = below
+
+
+class _Parser:
+    """A recursive descent over one text; strings are left to the standard library."""
+
+    __slots__ = ("at", "depth", "text")
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.at = 0
+        self.depth = 0
+
+    def document(self) -> object:
+        value = self.value()
+        if self.peek():
+            raise self.unexpected("the end")
+        return value
+
+    def value(self) -> object:
+        char = self.peek()
+        if char == "{":
+            return self.mapping()
+        if char == "[":
+            return self.array()
+        return self.scalar(char)
+
+    def mapping(self) -> dict[Any, Any]:
+        self.enter()
+        result: dict[Any, Any] = {}
+        if self.peek() == "}":
+            self.leave()
+            return result
+        while True:
+            key = self.key()
+            self.expect(":")
+            result[key] = self.value()
+            if self.peek() == "}":
+                self.leave()
+                return result
+            self.expect(",")
+
+    def array(self) -> list[Any]:
+        self.enter()
+        result: list[Any] = []
+        if self.peek() == "]":
+            self.leave()
+            return result
+        while True:
+            result.append(self.value())
+            if self.peek() == "]":
+                self.leave()
+                return result
+            self.expect(",")
+
+    def key(self) -> object:
+        char = self.peek()
+        if char != "{":
+            return self.scalar(char)
+        return ObjectKey.of(self.mapping())
+
+    def scalar(self, char: str) -> object:
+        if char == '"':
+            value, self.at = _DECODER.raw_decode(self.text, self.at)
+            return value
+        if match := _NUMBER.match(self.text, self.at):
+            self.at = match.end()
+            return float(match[0]) if match[1] or match[2] else int(match[0])
+        if match := _WORD.match(self.text, self.at):
+            self.at = match.end()
+            return _WORDS[match[0]]
+        raise self.unexpected("a value")
+
+    def peek(self) -> str:
+        """The next character that is not blank; empty at the end."""
+        match = _BLANKS.match(self.text, self.at)
+        self.at = match.end() if match else self.at
+        return self.text[self.at : self.at + 1]
+
+    def expect(self, char: str) -> None:
+        if self.peek() != char:
+            raise self.unexpected(repr(char))
+        self.at += 1
+
+    def enter(self) -> None:
+        self.at += 1
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise ValueError(f"nested deeper than {MAX_DEPTH}")
+
+    def leave(self) -> None:
+        self.at += 1
+        self.depth -= 1
+
+    def unexpected(self, wanted: str) -> ValueError:
+        found = self.text[self.at : self.at + 20] or "the end"
+        return ValueError(f"at character {self.at}: expected {wanted}, found {found!r}")
+
+
+def _write(value: object, parts: list[str]) -> None:
+    if isinstance(value, dict):
+        parts.append("{")
+        for number, (key, item) in enumerate(value.items()):
+            if number:
+                parts.append(",")
+            if isinstance(key, ObjectKey):
+                _write(key.as_dict(), parts)
+            else:
+                parts.append(json.dumps(key if isinstance(key, str) else json.dumps(key)))
+            parts.append(":")
+            _write(item, parts)
+        parts.append("}")
+    elif isinstance(value, list | tuple):
+        parts.append("[")
+        for number, item in enumerate(value):
+            if number:
+                parts.append(",")
+            _write(item, parts)
+        parts.append("]")
+    else:
+        parts.append(json.dumps(value))
