@@ -51,6 +51,10 @@ class RemotingClosedError(RemotingError):
     """The connection ended while the answer was awaited; the peer may still have done what was asked."""
 
 
+class NameServerError(RemotingError):
+    """None of the name servers answered. `address` is all of theirs, separated by `;`."""
+
+
 class RouteNotFoundError(RmqdError):
     """No name server knows the topic."""
 
