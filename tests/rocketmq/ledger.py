@@ -1,0 +1,50 @@
+"""The ledger: a line for every message sent, begun and finished, by whoever did it. It decides what was lost.
+
+A line is written by one write to a file opened for appending, so that kill -9 leaves whole lines: event, key, broker,
+queue, offset, member, microseconds since 1970, reconsume times, separated by tabs. `java/Ledger.java` writes the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+SENT, START, FINISH = "sent", "start", "finish"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line; `offset` is the queue's, `at_micros` microseconds since 1970."""
+
+    event: str
+    key: str
+    broker: str
+    queue: int
+    offset: int
+    member: str
+    at_micros: int
+    reconsume_times: int
+
+    def line(self) -> str:
+        """The line, with its end."""
+        values = (self.event, self.key, self.broker, self.queue, self.offset, self.member, self.at_micros)
+        return "\t".join(map(str, (*values, self.reconsume_times))) + "\n"
+
+    @classmethod
+    def parse(cls, line: str) -> Entry:
+        """The reverse of `line`."""
+        event, key, broker, queue, offset, member, at_micros, times = line.rstrip("\n").split("\t")
+        return cls(event, key, broker, int(queue), int(offset), member, int(at_micros), int(times))
+
+
+def read(*paths: Path) -> list[Entry]:
+    """Every whole line of these files, in the order of time; a file that is not there yet has none."""
+    return sorted(_lines(paths), key=lambda entry: entry.at_micros)
+
+
+def _lines(paths: tuple[Path, ...]) -> Iterator[Entry]:
+    for path in paths:
+        if path.exists():
+            with path.open() as file:
+                yield from (Entry.parse(line) for line in file if line.endswith("\n"))

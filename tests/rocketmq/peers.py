@@ -1,0 +1,132 @@
+"""Programs with the official Java client : a consumer that keeps a ledger, a producer of numbered messages."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+from tests.rocketmq.errors import ClusterError
+from tests.rocketmq.fetch import find_java, home, jars, locked
+
+SOURCES = Path(__file__).with_name("java")
+LOGBACK = SOURCES / "logback.xml"
+
+
+@dataclass(frozen=True, slots=True)
+class PeerOptions:
+    """What both peers need; further options go to `start_*` by Java's names."""
+
+    nameserver: str
+    topic: str
+    ledger: Path
+
+
+class JavaPeer:
+    """A running Java program; ended by `stop`, `kill`, or at the end of the `with` block."""
+
+    def __init__(self, process: subprocess.Popen[str], errors: IO[str]) -> None:
+        self._process = process
+        self._errors = errors
+        self.client_id = self._read_started()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.kill()
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether the process lives."""
+        return self._process.poll() is None
+
+    def stop(self, timeout_seconds: float = 60) -> int:
+        """SIGTERM, and wait for the orderly end; returns the exit status."""
+        self._process.send_signal(signal.SIGTERM)
+        return self.wait(timeout_seconds)
+
+    def wait(self, timeout_seconds: float = 60) -> int:
+        """Wait for the end; returns the exit status."""
+        status = self._process.wait(timeout_seconds)
+        self._close()
+        return status
+
+    def kill(self) -> None:
+        """kill -9."""
+        self._process.kill()
+        self._process.wait()
+        self._close()
+
+    def _read_started(self) -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line.startswith("started"):
+            self._process.wait(10)
+            self._errors.seek(0)
+            raise ClusterError(f"the Java peer did not start:\n{self._errors.read()}")
+        return line.removeprefix("started").strip()
+
+    def _close(self) -> None:
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        self._errors.close()
+
+
+def start_consumer(peer: PeerOptions, group: str, **options: object) -> JavaPeer:
+    """A DefaultMQPushConsumer: `handle_millis=`, `threads=`, `await_millis=`; its `client_id` is known on return."""
+    return _start("LedgerConsumer", peer, {"group": group, **options})
+
+
+def start_producer(peer: PeerOptions, messages: int, **options: object) -> JavaPeer:
+    """A DefaultMQProducer: `rate=` per second, `prefix=` of the keys, `bytes=`, `tags=`. `wait` for its end."""
+    return _start("NumberedProducer", peer, {"messages": messages, **options})
+
+
+def _start(program: str, peer: PeerOptions, options: dict[str, object]) -> JavaPeer:
+    command = [
+        *(find_java(), "-Xmx192m", "-Xshare:auto", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
+        f"-Drmq.logback.configurationFile={LOGBACK}",
+        f"-Duser.home={peer.ledger.parent}",
+        "-Djava.net.preferIPv4Stack=true",
+        *("-cp", f"{_classes()}:{':'.join(jars())}", program),
+        *("--namesrv", peer.nameserver, "--topic", peer.topic, "--ledger", str(peer.ledger)),
+    ]
+    for name, value in options.items():
+        command += ["--" + name.replace("_", "-"), str(value)]
+    errors = tempfile.TemporaryFile("w+", dir=peer.ledger.parent)  # noqa: SIM115 - the JavaPeer closes it
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True)
+    return JavaPeer(process, errors)
+
+
+def _classes() -> Path:
+    """The directory of the compiled peers; compiled once per change of their sources."""
+    sources = sorted(SOURCES.glob("*.java"))
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:12]
+    classes = home() / "peer" / f"tests-{digest}"
+    with locked(home() / "peer" / ".lock"):
+        if classes.exists():
+            return classes
+        fresh = home() / "peer" / f".new-{os.getpid()}"
+        shutil.rmtree(fresh, ignore_errors=True)
+        fresh.mkdir()
+        command = [find_java("javac"), "-nowarn", "-d", str(fresh), "-cp", ":".join(jars()), *map(str, sources)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise ClusterError(f"the Java peers do not compile:\n{done.stderr}")
+        fresh.rename(classes)
+    return classes

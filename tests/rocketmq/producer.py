@@ -1,0 +1,86 @@
+"""A producer for tests that takes no JVM and none of rmqd's code: one connection, a message or a batch at a time."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import struct
+import time
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+from tests.rocketmq import rpc
+from tests.rocketmq.errors import ClusterError
+
+
+class Producer:
+    """Sends to one broker. Raises OSError or ClusterError where a message was not stored."""
+
+    def __init__(self, broker: str, topic: str, queues: int = 8, *, timeout_seconds: float = 5) -> None:
+        host, port = broker.rsplit(":", 1)
+        self._link = socket.create_connection((host, int(port)), timeout=timeout_seconds)
+        self._topic = topic
+        self._queues = itertools.cycle(range(queues))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._link.close()
+
+    def send(
+        self,
+        body: bytes = b"x",
+        *,
+        key: str = "",
+        tags: str = "",
+        properties: Mapping[str, str] | None = None,
+        queue: int | None = None,
+    ) -> tuple[int, int]:
+        """Store one message; the queue (taken in turn unless given) and the offset that it got."""
+        fields = self._fields(next(self._queues) if queue is None else queue)
+        fields["properties"] = _properties({"KEYS": key, "TAGS": tags, **(properties or {})})
+        return self._store(fields, body)
+
+    def send_batch(self, keys: Sequence[str], body: bytes = b"x", *, queue: int | None = None) -> tuple[int, int]:
+        """Store a message per key in one queue, all or none; the queue and the offset of the first."""
+        fields = self._fields(next(self._queues) if queue is None else queue) | {"batch": "true"}
+        return self._store(fields, b"".join(_batched(key, body) for key in keys))
+
+    def _fields(self, queue: int) -> dict[str, object]:
+        return {
+            "producerGroup": "rmqd_tests",
+            "topic": self._topic,
+            "defaultTopic": "TBW102",
+            "defaultTopicQueueNums": 8,
+            "queueId": queue,
+            "sysFlag": 0,
+            "bornTimestamp": int(time.time() * 1000),
+            "flag": 0,
+            "properties": "",
+            "reconsumeTimes": 0,
+            "unitMode": "false",
+            "batch": "false",
+            "maxReconsumeTimes": 0,
+        }
+
+    def _store(self, fields: dict[str, object], body: bytes) -> tuple[int, int]:
+        answer = rpc.exchange(self._link, rpc.SEND_MESSAGE, fields, body=body, accepted=rpc.STORED)
+        if "queueOffset" not in answer.fields:
+            raise ClusterError(f"the broker stored nothing: {answer}")
+        return int(answer.fields["queueId"]), int(answer.fields["queueOffset"])
+
+
+def _properties(values: Mapping[str, str]) -> str:
+    return "".join(f"{name}\x01{value}\x02" for name, value in values.items() if value)
+
+
+def _batched(key: str, body: bytes) -> bytes:
+    """One message inside a batch: size, magic, CRC (the broker makes both itself), flag, body, properties."""
+    properties = _properties({"KEYS": key}).encode()
+    size = 4 + 4 + 4 + 4 + 4 + len(body) + 2 + len(properties)
+    head = struct.pack(">iiiii", size, 0, 0, 0, len(body))
+    return head + body + struct.pack(">h", len(properties)) + properties
