@@ -1,0 +1,172 @@
+"""`exec`: the command's exit status decides, and nothing of it outlives its batch."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+from pydantic import ValidationError
+
+from rmqd import DeadLetter, Retry
+from rmqd_handlers.exec import CommandFailed, Exec
+from tests.handlers.messages import make_batch, make_message
+from tests.handlers.waiting import wait_until
+
+LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
+    "asyncio": asyncio.new_event_loop,
+    "uvloop": uvloop.new_event_loop,
+}
+
+
+@pytest.fixture(params=LOOPS)
+def run(request: pytest.FixtureRequest) -> Callable[[Any], Any]:
+    """Runs a coroutine on each event loop that rmqd may run on."""
+
+    def run_on_loop(coroutine: Any) -> Any:
+        with asyncio.Runner(loop_factory=LOOPS[request.param]) as runner:
+            return runner.run(coroutine)
+
+    return run_on_loop
+
+
+def make_exec(*command: str, **options: object) -> Exec:
+    handler = Exec(Exec.Options.model_validate({"command": list(command), **options}))
+    handler.start()
+    return handler
+
+
+async def handle(handler: Exec, *bodies: str) -> None:
+    await handler.handle(make_batch(*(make_message(body.encode()) for body in bodies or ("one",))))
+
+
+def shell(script: str, **options: object) -> Exec:
+    return make_exec("sh", "-c", script, **options)
+
+
+async def time_out(handler: Exec, pids: Path) -> list[str]:
+    """Cancel the handler once its command has written its processes' ids, as the engine does at consume_timeout."""
+    task = asyncio.create_task(handle(handler))
+    await asyncio.to_thread(wait_until, lambda: pids.exists() and pids.read_text().endswith("\n"))
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    return pids.read_text().split()
+
+
+def assert_dies(*pids: str) -> None:
+    """The processes are gone, or go within a moment: the kernel takes some time over a SIGKILL."""
+    wait_until(lambda: not any(map(is_alive, pids)))
+
+
+def is_alive(pid: str) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_the_command_reads_the_batch_as_json_lines(run: Callable[[Any], Any], tmp_path: Path) -> None:
+    run(handle(shell('cat > "$OUT"', env={"OUT": str(tmp_path / "out")}), "one", "two"))
+
+    lines = (tmp_path / "out").read_text().splitlines()
+    assert [json.loads(line)["body"] for line in lines] == ["one", "two"]
+
+
+def test_status_75_asks_for_a_retry(run: Callable[[Any], Any]) -> None:
+    with pytest.raises(Retry):
+        run(handle(shell("exit 75")))
+
+
+def test_status_65_dead_letters_with_what_the_command_said(run: Callable[[Any], Any]) -> None:
+    with pytest.raises(DeadLetter, match="status 65: no such customer"):
+        run(handle(shell("echo no such customer >&2; exit 65")))
+
+
+def test_any_other_status_is_a_failure_with_the_end_of_the_output(run: Callable[[Any], Any]) -> None:
+    with pytest.raises(CommandFailed, match=r"(?s)status 3: out\n.*the end$") as failure:
+        run(handle(shell("yes out | head -n 100000; echo the end >&2; exit 3")))
+    assert len(str(failure.value)) < 3000
+
+
+def test_a_command_that_is_killed_is_a_failure(run: Callable[[Any], Any]) -> None:
+    with pytest.raises(CommandFailed, match="SIGKILL"):
+        run(handle(shell("kill -9 $$")))
+
+
+def test_a_command_need_not_read_its_input(run: Callable[[Any], Any]) -> None:
+    run(handle(make_exec("true"), "x" * 5_000_000))
+
+
+def test_the_working_directory_and_its_programs(run: Callable[[Any], Any], tmp_path: Path) -> None:
+    script = tmp_path / "work.sh"
+    script.write_text("#!/bin/sh\npwd > where\n")
+    script.chmod(0o755)
+
+    run(handle(make_exec("./work.sh", cwd=str(tmp_path))))
+
+    assert (tmp_path / "where").read_text().strip() == str(tmp_path)
+
+
+def test_at_a_timeout_the_command_ends_with_all_that_it_started(run: Callable[[Any], Any], tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    handler = shell(f"sleep 300 & echo $$ $! > {pids}; wait", kill_after="10s")
+    started = time.monotonic()
+    left = run(time_out(handler, pids))
+    assert time.monotonic() - started < 8  # the shell obeys SIGTERM, so nobody waits for kill_after
+    assert_dies(*left)
+
+
+def test_a_command_that_ignores_sigterm_is_killed_after_the_grace(run: Callable[[Any], Any], tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    script = (
+        "import os, pathlib, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
+        f"pathlib.Path({str(pid)!r}).write_text(f'{{os.getpid()}}\\n'); time.sleep(300)"
+    )
+    handler = make_exec(sys.executable, "-c", script, kill_after="200ms")
+    assert_dies(*run(time_out(handler, pid)))
+
+
+def test_what_a_command_leaves_in_the_background_delays_nothing(run: Callable[[Any], Any], tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    started = time.monotonic()
+    run(handle(shell(f"sleep 300 & echo $! > {pid}")))
+
+    assert time.monotonic() - started < 10
+    assert_dies(pid.read_text().strip())
+
+
+def test_no_descriptor_is_left_open(run: Callable[[Any], Any]) -> None:
+    async def handle_some() -> tuple[int, int]:
+        await handle(make_exec("true"))
+        before = len(list(Path("/proc/self/fd").iterdir()))
+        for _ in range(5):
+            await handle(make_exec("true"))
+            with pytest.raises(CommandFailed):
+                await handle(make_exec("false"))
+        return before, len(list(Path("/proc/self/fd").iterdir()))
+
+    before, after = run(handle_some())
+    assert after <= before
+
+
+def test_a_program_that_is_missing_fails_the_start() -> None:
+    with pytest.raises(FileNotFoundError, match="no-such-program"):
+        make_exec("no-such-program")
+
+
+def test_a_working_directory_that_is_missing_fails_the_start(tmp_path: Path) -> None:
+    with pytest.raises(NotADirectoryError, match="missing"):
+        make_exec("true", cwd=str(tmp_path / "missing"))
+
+
+@pytest.mark.parametrize("options", [{}, {"command": []}, {"command": "ls -l"}, {"command": ["ls"], "kill_after": 5}])
+def test_wrong_options_are_refused(options: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        Exec.Options.model_validate(options)

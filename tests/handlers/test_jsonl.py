@@ -1,0 +1,238 @@
+"""`jsonl`: what is acknowledged is on the disk, whole lines only, whatever happens in between."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import resource
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from rmqd import Batch
+from rmqd_handlers.jsonl import JsonLines
+from tests.handlers.messages import make_batch, make_message
+from tests.handlers.waiting import wait_until
+
+
+def make_handler(path: Path, **options: object) -> JsonLines:
+    handler = JsonLines(JsonLines.Options.model_validate({"path": str(path), **options}))
+    handler.start()
+    return handler
+
+
+def batch_of(*bodies: str) -> Batch:
+    return make_batch(*(make_message(body.encode()) for body in bodies))
+
+
+def bodies_in(*paths: Path) -> list[str]:
+    return [json.loads(line)["body"] for path in paths for line in path.read_bytes().splitlines()]
+
+
+def all_files(path: Path) -> list[Path]:
+    return [*sorted(path.parent.glob(f"{path.name}.*")), path]
+
+
+@contextmanager
+def disk_full_after(size_bytes: int) -> Iterator[None]:
+    """The kernel writes a file up to this size and then fails, as it does on a full disk."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_batches_are_appended_in_order(tmp_path: Path) -> None:
+    path = tmp_path / "orders.jsonl"
+    handler = make_handler(path)
+
+    handler.handle(batch_of("1", "2"))
+    handler.handle(batch_of("3"))
+    assert bodies_in(path) == ["1", "2", "3"]  # before stop: acknowledged is written
+
+    handler.stop()
+    make_handler(path).handle(batch_of("4"))
+    assert bodies_in(path) == ["1", "2", "3", "4"]
+
+
+def test_a_batch_is_on_the_disk_before_it_is_acknowledged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    real_fsync = os.fsync
+    path = tmp_path / "orders.jsonl"
+    handler = make_handler(path)
+
+    def fsync(fd: int) -> None:
+        real_fsync(fd)
+        synced.append(os.fstat(fd).st_size)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    handler.handle(batch_of("1"))
+
+    assert synced[-1] == path.stat().st_size > 0
+
+
+def test_a_batch_that_fails_in_the_middle_leaves_nothing_and_can_be_retried(tmp_path: Path) -> None:
+    path = tmp_path / "orders.jsonl"
+    handler = make_handler(path)
+    handler.handle(batch_of("before"))
+    size_before = path.stat().st_size
+
+    with disk_full_after(size_before + 100), pytest.raises(OSError, match="File too large"):
+        handler.handle(batch_of("x" * 50, "y" * 5000))
+    assert path.stat().st_size == size_before
+
+    handler.handle(batch_of("x" * 50, "y" * 5000))
+    assert bodies_in(path) == ["before", "x" * 50, "y" * 5000]
+
+
+def test_a_failed_fsync_is_no_acknowledgement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "orders.jsonl"
+    handler = make_handler(path)
+
+    def fsync(fd: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fsync)
+        with pytest.raises(OSError, match="Input/output error"):
+            handler.handle(batch_of("1"))
+
+    handler.handle(batch_of("1"))
+    assert bodies_in(path) == ["1"]
+
+
+def test_threads_share_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "orders.jsonl"
+    handler = make_handler(path, max_size="4KiB")
+
+    def write(thread: int) -> None:
+        for number in range(20):
+            handler.handle(batch_of(f"{thread}-{number}-a", f"{thread}-{number}-b"))
+
+    threads = [threading.Thread(target=write, args=(thread,)) for thread in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    bodies = bodies_in(*all_files(path))
+    assert sorted(bodies) == sorted(f"{t}-{n}-{x}" for t in range(8) for n in range(20) for x in "ab")
+    assert [first[:-1] for first in bodies[::2]] == [second[:-1] for second in bodies[1::2]]  # batches in one piece
+
+
+def test_a_full_file_is_renamed_and_none_is_deleted_unasked(tmp_path: Path) -> None:
+    path = tmp_path / "orders.jsonl"
+    handler = make_handler(path, max_size="2KiB")
+    for number in range(30):
+        handler.handle(batch_of(str(number)))
+
+    files = all_files(path)
+    assert len(files) > 3
+    assert all(file.stat().st_size <= 2048 for file in files)
+    assert bodies_in(*files) == [str(number) for number in range(30)]
+
+
+def test_of_renamed_files_the_newest_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "orders.jsonl"
+    (tmp_path / "orders.jsonl.backup").write_text("not ours")
+    handler = make_handler(path, max_size="1B", keep=2)
+    for number in range(6):
+        handler.handle(batch_of(str(number)))
+
+    rotated = sorted(tmp_path.glob("orders.jsonl.*Z"))
+    assert bodies_in(*rotated, path) == ["3", "4", "5"]
+    assert (tmp_path / "orders.jsonl.backup").read_text() == "not ours"
+
+
+def test_a_batch_larger_than_a_file_may_be_is_written_whole(tmp_path: Path) -> None:
+    path = tmp_path / "orders.jsonl"
+    make_handler(path, max_size="1KiB").handle(batch_of("x" * 3000))
+
+    assert bodies_in(path) == ["x" * 3000]
+
+
+def test_what_a_killed_writer_left_unfinished_is_cut_off(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "orders.jsonl"
+    path.write_text('{"body": "whole"}\n{"body": "torn' + "n" * 100_000)
+
+    make_handler(path).handle(batch_of("new"))
+
+    assert bodies_in(path) == ["whole", "new"]
+    assert [record.getMessage() for record in caplog.records] == ["jsonl.torn_line_cut"]
+
+
+def test_a_last_line_that_only_lacks_its_newline_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "orders.jsonl"
+    path.write_text('{"body": "whole"}\n{"body": "whole too"}')
+
+    make_handler(path).handle(batch_of("new"))
+
+    assert bodies_in(path) == ["whole", "whole too", "new"]
+
+
+def test_a_file_that_was_moved_away_is_begun_anew(tmp_path: Path) -> None:
+    path = tmp_path / "orders.jsonl"
+    handler = make_handler(path)
+    handler.handle(batch_of("1"))
+    path.rename(tmp_path / "elsewhere")
+    handler.handle(batch_of("2"))
+
+    assert bodies_in(tmp_path / "elsewhere") == ["1"]
+    assert bodies_in(path) == ["2"]
+
+
+def _write_until_killed(path: Path, writer: int, acknowledged: str) -> None:
+    handler = make_handler(path, max_size="64KiB")
+    with Path(acknowledged).open("a") as ledger:
+        for number in range(100_000):
+            body = f"{writer}-{number}"
+            handler.handle(batch_of(body, "x" * 2000))
+            ledger.write(f"{body}\n")
+            ledger.flush()
+
+
+def test_processes_share_the_file_and_one_may_be_killed_at_any_moment(tmp_path: Path) -> None:
+    path = tmp_path / "orders.jsonl"
+    ledgers = [tmp_path / f"acknowledged-{writer}" for writer in range(3)]
+    context = multiprocessing.get_context("spawn")
+    writers = [
+        context.Process(target=_write_until_killed, args=(path, writer, str(ledger)))
+        for writer, ledger in enumerate(ledgers)
+    ]
+    for process in writers:
+        process.start()
+    try:
+        wait_until(lambda: all(ledger.exists() and ledger.read_bytes().count(b"\n") >= 50 for ledger in ledgers))
+        for process in writers:  # one after the other: the others go on
+            assert process.pid is not None
+            os.kill(process.pid, signal.SIGKILL)
+            process.join()
+    finally:
+        for process in writers:
+            process.kill()
+            process.join()
+    make_handler(path).stop()  # the next writer cuts what the last one left
+
+    written = set(bodies_in(*all_files(path)))
+    assert {body for ledger in ledgers for body in ledger.read_text().split()} <= written
+
+
+def test_a_missing_folder_fails_the_start(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="missing"):
+        make_handler(tmp_path / "missing" / "orders.jsonl")
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"path": "a", "max_size": "0B"}, {"path": "a", "keep": -1}, {"path": "a", "x": 1}]
+)
+def test_wrong_options_are_refused(options: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        JsonLines.Options.model_validate(options)

@@ -1,0 +1,31 @@
+"""Sizes and durations in options are written as in rmqd's own configuration."""
+
+from __future__ import annotations
+
+import pytest
+
+from rmqd_handlers.units import parse_duration_seconds, parse_size_bytes
+
+
+@pytest.mark.parametrize(
+    ("text", "size_bytes"), [("0B", 0), ("256KiB", 262144), ("100MiB", 104857600), ("1GiB", 1 << 30)]
+)
+def test_a_size(text: str, size_bytes: int) -> None:
+    assert parse_size_bytes(text) == size_bytes
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("50ms", 0.05), ("5s", 5), ("15m", 900), ("1h", 3600)])
+def test_a_duration(text: str, seconds: float) -> None:
+    assert parse_duration_seconds(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", [100, "100", "100MB", "-1KiB", "KiB", "", None, "1.5MiB"])
+def test_a_size_without_its_unit_is_refused_with_the_units_that_there_are(text: object) -> None:
+    with pytest.raises(ValueError, match="B, KiB, MiB, GiB"):
+        parse_size_bytes(text)
+
+
+@pytest.mark.parametrize("text", [5, "5", "5 sec", "-5s", None])
+def test_a_duration_without_its_unit_is_refused(text: object) -> None:
+    with pytest.raises(ValueError, match="ms, s, m, h"):
+        parse_duration_seconds(text)
