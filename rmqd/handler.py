@@ -43,13 +43,13 @@ class Batch(Sequence["Message"]):
     afterwards.
     """
 
-    __slots__ = ("_decisions", "_messages", "_positions", "message_queue")
+    __slots__ = ("_messages", "_positions", "decided", "message_queue")
 
     def __init__(self, messages: list[Message], message_queue: MessageQueue) -> None:
         # Made once per message where batches are of one message: nothing is allocated before a decision asks for it.
         self._messages = messages
         self.message_queue = message_queue
-        self._decisions: dict[int, Decision] | None = None
+        self.decided: dict[int, Decision] | None = None
         self._positions: dict[int, int] | None = None
 
     def __len__(self) -> int:
@@ -100,11 +100,11 @@ class Batch(Sequence["Message"]):
         if index < -1:
             raise ValueError(f"ack_index {index} is below -1; -1 acknowledges nothing, 0 the first message, and so on")
         retry = Decision(Outcome.RETRY)
-        self._decisions = {i: ACK if i <= index else retry for i in range(len(self._messages))}
+        self.decided = {i: ACK if i <= index else retry for i in range(len(self._messages))}
 
     def decisions(self) -> Mapping[int, Decision]:
         """What was decided so far, by the message's index in the batch; the engine's side of `ack` and the others."""
-        return _NOTHING_DECIDED if self._decisions is None else self._decisions
+        return _NOTHING_DECIDED if self.decided is None else self.decided
 
     def commit(self) -> None:
         """In an orderly group with `auto_commit: false`: commit what was handled since the last commit."""
@@ -134,9 +134,9 @@ class Batch(Sequence["Message"]):
         index = self._positions.get(id(message))
         if index is None:
             raise ValueError(f"{message!r} is not a message of this batch of {len(self)} from {self.message_queue}")
-        if self._decisions is None:
-            self._decisions = {}
-        self._decisions[index] = decision
+        if self.decided is None:
+            self.decided = {}
+        self.decided[index] = decision
 
 
 class Retry(Exception):

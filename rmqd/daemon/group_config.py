@@ -1,0 +1,217 @@
+"""One consumer group of the configuration: RocketMQ's parameters in snake case, with the Java client's defaults.
+
+This is the only place that knows a group's defaults and ranges.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from rmqd.consumer.options import (
+    AllocateStrategy,
+    ConsumeFromWhere,
+    ConsumeMode,
+    ConsumerOptions,
+    MessageModel,
+    OnCorruptMessage,
+    OnOffsetIllegal,
+    Subscription,
+)
+from rmqd.daemon.config_types import Choice, Duration, Flag, Size, Text, Whole
+from rmqd.daemon.config_values import PointInTime, SubscriptionForm
+
+JAVA_CONSUME_TIMESTAMP_AGE_SECONDS: Final = 30 * 60
+
+
+def setting(default: object, description: str) -> Any:
+    """A key with its default, written as a user would write it, and what `rmqd schema` says about it."""
+    return Field(default, description=description)
+
+
+class Section(BaseModel):
+    """A mapping of the configuration file: no key but the known ones, and nothing changes after loading."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, protected_namespaces=())
+
+
+class HandlerConfig(Section):
+    """Which code handles a group's messages."""
+
+    plugin: Annotated[str, Text("a name of the entry-point group rmqd.handlers, or module:attribute")] = Field(
+        description="a name in the entry-point group rmqd.handlers (`rmqd handlers` lists them), or module:attribute"
+    )
+    options: dict[str, Any] = Field(
+        default_factory=dict, description="given to the handler; validated by its own Options model where it has one"
+    )
+    concurrency: Annotated[int, Whole(1, 1000)] = setting(20, "batches handled at once in this process, 1 to 1000")
+
+
+class AllocatedQueue(Section):
+    """A queue that `allocate_strategy: by_config` gives to this process."""
+
+    topic: Annotated[str, Text()]
+    broker_name: Annotated[str, Text()]
+    queue_id: Annotated[int, Whole(0)]
+
+
+class SparkConfig(Section):
+    """How a group runs on `engine: spark`."""
+
+    master: Annotated[str, Text()] = setting("local[*]", "Spark master URL")
+    conf: dict[str, Any] = Field(default_factory=dict, description="Spark properties")
+    checkpoint: Annotated[str, Text()] = setting("", "folder or URL of the checkpoint")
+    trigger: Annotated[str, Text()] = setting("", "when a micro-batch starts")
+    max_offsets_per_trigger: Annotated[int, Whole(0)] = setting(0, "messages per micro-batch at most; 0: no limit")
+
+
+class GroupConfig(Section):
+    """One consumer group."""
+
+    engine: Annotated[Literal["local", "spark"], Choice(("local", "spark"))] = setting(
+        "local", "local: asyncio, in the daemon; spark: Structured Streaming through PySpark"
+    )
+    message_model: Annotated[MessageModel, Choice(("clustering", "broadcasting"))] = setting(
+        "clustering", "clustering: the members share the queues; broadcasting: each member gets every message"
+    )
+    consume_mode: Annotated[ConsumeMode, Choice(("concurrently", "orderly", "pop"))] = setting(
+        "concurrently", "concurrently: batches of a queue side by side; orderly: one after the other; pop: by POP"
+    )
+    subscriptions: dict[str, Annotated[Subscription, SubscriptionForm()]] = Field(
+        description='by topic: a tag expression such as "paid || refunded", "*" for all, or {sql: "amount > 100"}'
+    )
+    consume_from_where: Annotated[ConsumeFromWhere, Choice(("last_offset", "first_offset", "timestamp"))] = setting(
+        "last_offset", "where a queue starts for which the group has no offset yet"
+    )
+    consume_timestamp: Annotated[int | None, PointInTime()] = Field(
+        default=None,
+        validate_default=False,
+        description="start for consume_from_where: timestamp, ISO 8601 with a zone or @milliseconds; "
+        "default: half an hour before the start",
+    )
+    allocate_strategy: Annotated[
+        AllocateStrategy,
+        Choice(
+            (
+                "averagely",
+                "averagely_by_circle",
+                "consistent_hash",
+                "by_config",
+                "by_machine_room",
+                "machine_room_nearby",
+            )
+        ),
+    ] = setting("averagely", "how queues are divided among the members; it must be the same in all of them")
+    allocate_queues: list[AllocatedQueue] = Field(
+        default_factory=list, description="the queues of this process, for allocate_strategy: by_config"
+    )
+    machine_rooms: list[Annotated[str, Text()]] = Field(
+        default_factory=list, description="the rooms of this process, for allocate_strategy: by_machine_room"
+    )
+    handler: HandlerConfig | None = Field(
+        default=None, description="the code that handles the messages (engine: local)"
+    )
+    consume_message_batch_max_size: Annotated[int, Whole(1, 1024)] = setting(
+        1, "messages in a batch at most, 1 to 1024"
+    )
+    consume_timeout: Annotated[float, Duration("1ms")] = setting(
+        "15m", "a duration: how long a handler may take for a batch before it is sent back for a retry"
+    )
+    max_reconsume_times: Annotated[int, Whole(0, 2**31 - 1, also=(-1,), meaning="for Java's default")] = setting(
+        -1, "N: N+1 attempts, then the dead letters; -1: 16 in concurrent and pop groups, no limit in orderly ones"
+    )
+    auto_commit: Annotated[bool, Flag()] = setting(
+        True, "orderly groups: commit when the handler returns; false: batch.commit() and batch.rollback() decide"
+    )
+    delay_level_when_next_consume: Annotated[int, Whole(-1)] = setting(
+        0, "delay level of a retry; 0: the broker decides (3 + times); -1: straight to the dead letters"
+    )
+    suspend_current_queue_time: Annotated[float, Duration("10ms", "30s")] = setting(
+        "1s", "a duration, 10ms to 30s: how long an orderly queue rests before the failed batch is repeated"
+    )
+    pull_batch_size: Annotated[int, Whole(1, 1024)] = setting(32, "messages asked for in one pull, 1 to 1024")
+    pull_interval: Annotated[float, Duration("0s", "65535ms")] = setting(
+        "0s", "a duration, 0s to 65535ms: pause between two pulls of a queue"
+    )
+    pull_threshold_for_queue: Annotated[int, Whole(1, 65535)] = setting(
+        1000, "cached messages of a queue above which it is not pulled, 1 to 65535"
+    )
+    pull_threshold_size_for_queue: Annotated[int, Size("1MiB", "1024MiB")] = setting(
+        "100MiB", "cached bytes of a queue above which it is not pulled: a size, 1MiB to 1GiB"
+    )
+    pull_threshold_for_topic: Annotated[int, Whole(1, 6_553_500, also=(-1,), meaning="for no limit")] = setting(
+        -1, "cached messages of a topic, shared by its queues in this process, 1 to 6553500; -1: no limit"
+    )
+    pull_threshold_size_for_topic: Annotated[int, Size("1MiB", "102400MiB", unlimited=True)] = setting(
+        -1, "cached bytes of a topic, shared by its queues in this process: a size, 1MiB to 100GiB; -1: no limit"
+    )
+    consume_concurrently_max_span: Annotated[int, Whole(1, 65535)] = setting(
+        2000, "distance between the lowest and highest cached offset above which a queue is not pulled, 1 to 65535"
+    )
+    persist_consumer_offset_interval: Annotated[float, Duration("10ms")] = setting(
+        "5s", "a duration: how often offsets are committed to the broker"
+    )
+    shutdown_timeout: Annotated[float, Duration("0s")] = setting(
+        "30s", "a duration: how long a stop waits for the batches that are being handled"
+    )
+    queue_handover_timeout: Annotated[float, Duration("0s")] = setting(
+        "5s", "a duration: how long a new owner of a queue waits for the old one to finish and commit"
+    )
+    pull_rate_limit: Annotated[int, Whole(0)] = setting(
+        0, "messages per second at most; 0: no limit; changeable while the group runs"
+    )
+    pop_invisible_time: Annotated[float, Duration("5s", "300s")] = setting(
+        "60s", "a duration, 5s to 5m: how long a popped message is hidden from others (consume_mode: pop)"
+    )
+    pop_batch_nums: Annotated[int, Whole(1, 32)] = setting(32, "messages of one pop, 1 to 32 (consume_mode: pop)")
+    pop_threshold_for_queue: Annotated[int, Whole(1)] = setting(
+        96, "unacknowledged messages of a queue above which it is not popped (consume_mode: pop)"
+    )
+    spark: SparkConfig | None = Field(default=None, description="settings of engine: spark")
+    pipeline: Any = Field(default=None, description="steps of engine: spark, in place of handler")
+    sink: Any = Field(default=None, description="where engine: spark writes, in place of handler")
+    on_corrupt_message: Annotated[OnCorruptMessage, Choice(("stop", "dead_letter", "skip"))] = setting(
+        "stop", "a message that cannot be decoded: stop the queue before it, dead-letter it, or skip it"
+    )
+    on_offset_illegal: Annotated[OnOffsetIllegal, Choice(("correct", "stop"))] = setting(
+        "correct", "correct: go on where the broker says, logged and counted, as Java; stop: hold the queue"
+    )
+
+    def consumer_options(self, name: str) -> ConsumerOptions:
+        """What the engine is told about this group; `name` is its key in the configuration."""
+        return ConsumerOptions(
+            group=name,
+            message_model=self.message_model,
+            consume_mode=self.consume_mode,
+            subscriptions=dict(self.subscriptions),
+            consume_from_where=self.consume_from_where,
+            consume_timestamp_ms=self._consume_timestamp_ms(),
+            allocate_strategy=self.allocate_strategy,
+            concurrency=self.handler.concurrency if self.handler else 1,
+            consume_message_batch_max_size=self.consume_message_batch_max_size,
+            consume_timeout_seconds=self.consume_timeout,
+            max_reconsume_times=self.max_reconsume_times,
+            delay_level_when_next_consume=self.delay_level_when_next_consume,
+            pull_batch_size=self.pull_batch_size,
+            pull_interval_seconds=self.pull_interval,
+            pull_threshold_for_queue=self.pull_threshold_for_queue,
+            pull_threshold_size_for_queue_bytes=self.pull_threshold_size_for_queue,
+            pull_threshold_for_topic=self.pull_threshold_for_topic,
+            pull_threshold_size_for_topic_bytes=self.pull_threshold_size_for_topic,
+            consume_concurrently_max_span=self.consume_concurrently_max_span,
+            persist_consumer_offset_interval_seconds=self.persist_consumer_offset_interval,
+            shutdown_timeout_seconds=self.shutdown_timeout,
+            queue_handover_timeout_seconds=self.queue_handover_timeout,
+            pull_rate_limit=self.pull_rate_limit,
+            on_corrupt_message=self.on_corrupt_message,
+            on_offset_illegal=self.on_offset_illegal,
+        )
+
+    def _consume_timestamp_ms(self) -> int | None:
+        if self.consume_from_where != "timestamp":
+            return None
+        if self.consume_timestamp is not None:
+            return self.consume_timestamp
+        return round((time.time() - JAVA_CONSUME_TIMESTAMP_AGE_SECONDS) * 1000)
