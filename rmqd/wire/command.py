@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
-from json import JSONDecoder
+from json import JSONDecoder, JSONEncoder
 from struct import Struct
 from typing import Any, Final, NoReturn
 
@@ -127,7 +126,7 @@ def encode_command(command: RemotingCommand, serialize_type: SerializeType = Ser
         fields["remark"] = command.remark
     if command.ext_fields:
         fields["extFields"] = command.ext_fields
-    return _frame(json.dumps(fields, separators=(",", ":")).encode(), command.body, serialize_type)
+    return _frame(_ENCODER.encode(fields).encode(), command.body, serialize_type)
 
 
 def encode_request(
@@ -138,7 +137,7 @@ def encode_request(
         f'{{"code":{int(code)},"flag":{ONEWAY_FLAG if oneway else 0},"language":"{LANGUAGE.name}",'
         f'"opaque":{opaque},"version":{VERSION}'
     )
-    header += f',"extFields":{_dumps(ext_fields)}}}' if ext_fields else "}"
+    header += f',"extFields":{_ENCODER.encode(ext_fields)}}}' if ext_fields else "}"
     return _frame(header.encode(), body, SerializeType.JSON)
 
 
@@ -162,14 +161,11 @@ def _frame(header: bytes, body: bytes, serialize_type: SerializeType) -> bytes:
     return b"".join((_PREFIX.pack(length, serialize_type << 24 | len(header)), header, body))
 
 
-def _dumps(ext_fields: Mapping[str, str]) -> str:
-    return json.dumps(ext_fields, separators=(",", ":"))
-
-
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON value")
 
 
+_ENCODER: Final = JSONEncoder(separators=(",", ":"))
 _DECODER: Final = JSONDecoder(parse_constant=_refuse_constant)
 _scan: Final[Callable[[str, int], tuple[Any, int]]] = _DECODER.scan_once  # type: ignore[attr-defined]
 
@@ -185,10 +181,13 @@ def _decode_json(payload: bytes, body_start: int) -> RemotingCommand:
             header = _DECODER.decode(text)
         get = header.get
         code, opaque, flag, version = header["code"], header["opaque"], get("flag", 0), get("version", 0)
-        if not (type(code) is type(opaque) is type(flag) is type(version) is int):
-            raise ValueError("code, opaque, flag and version must be integers")
-        if not (_INT_MIN <= code <= _INT_MAX and _INT_MIN <= opaque <= _INT_MAX and 0 <= flag <= _INT_MAX):
-            raise ValueError("code, opaque and flag must have 32 bits")
+        if not (
+            type(code) is type(opaque) is type(flag) is type(version) is int
+            and _INT_MIN <= code <= _INT_MAX
+            and _INT_MIN <= opaque <= _INT_MAX
+            and 0 <= flag <= _INT_MAX
+        ):
+            raise ProtocolError("a header whose code, opaque, flag and version are not integers of 32 bits")
         remark, ext_fields = get("remark"), get("extFields")
         if ext_fields:
             try:

@@ -1,4 +1,4 @@
-"""Typed reading of parsed JSON: each function gives the field's value, or raises ProtocolError saying what was there."""
+"""Typed reading of parsed JSON: each function gives the field's value, or a ProtocolError that says what was there."""
 
 from __future__ import annotations
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from struct import Struct
-from struct import error as StructError
 from typing import Final, NamedTuple
 
 from rmqd.errors import ProtocolError
@@ -12,7 +12,7 @@ from rmqd.errors import ProtocolError
 _OFFSET: Final = Struct(">q")
 _PORT: Final = Struct(">i")
 _UNIQUE_TAIL: Final = Struct(">IH")
-_OFFSET_ID_BYTES: Final = (16, 28)
+_OFFSET_ID: Final = re.compile("[0-9A-Fa-f]{32}([0-9A-Fa-f]{24})?")
 _LARGEST_COUNTER: Final = 0xFFFF
 
 
@@ -36,14 +36,10 @@ def offset_message_id(store_host: bytes, commit_log_offset: int) -> str:
 
 def parse_offset_message_id(message_id: str) -> OffsetMessageId:
     """Read an offset id. Raises ProtocolError for anything else."""
-    try:
-        data = bytes.fromhex(message_id)
-        if len(data) not in _OFFSET_ID_BYTES or len(message_id) != 2 * len(data):
-            raise ValueError("it must have 32 or 56 hex digits")
-        (offset,) = _OFFSET.unpack_from(data, len(data) - 8)
-        (port,) = _PORT.unpack_from(data, len(data) - 12)
-    except (ValueError, StructError) as error:
-        raise ProtocolError(f"{message_id[:80]!r} is no offset message id: {error}") from error
+    if not _OFFSET_ID.fullmatch(message_id):
+        raise ProtocolError(f"{message_id[:80]!r} is no offset message id, which has 32 or 56 hex digits")
+    data = bytes.fromhex(message_id)
+    (port,), (offset,) = _PORT.unpack_from(data, len(data) - 12), _OFFSET.unpack_from(data, len(data) - 8)
     return OffsetMessageId(host_text(data[:-12]), port, offset)
 
 

@@ -1,0 +1,117 @@
+"""Headers of what administrators and tests ask: topics, groups, statistics, single messages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from rmqd.codes import RequestCode
+from rmqd.wire.headers.base import Header, RequestHeader
+from rmqd.wire.topics import DEFAULT_TOPIC
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateTopicRequestHeader(RequestHeader):
+    """Makes or changes a topic on one broker. `attributes` is Java's "+key=value,-key"."""
+
+    code: ClassVar[RequestCode] = RequestCode.UPDATE_AND_CREATE_TOPIC
+
+    topic: str
+    default_topic: str = DEFAULT_TOPIC
+    read_queue_nums: int
+    write_queue_nums: int
+    perm: int = 6
+    topic_filter_type: str = "SINGLE_TAG"
+    topic_sys_flag: int | None = 0
+    order: bool = False
+    attributes: str | None = None
+    force: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteTopicRequestHeader(RequestHeader):
+    """Deletes a topic on one broker."""
+
+    code: ClassVar[RequestCode] = RequestCode.DELETE_TOPIC_IN_BROKER
+
+    topic: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteSubscriptionGroupRequestHeader(RequestHeader):
+    """Deletes a group's configuration on one broker, and if asked its offsets."""
+
+    code: ClassVar[RequestCode] = RequestCode.DELETE_SUBSCRIPTIONGROUP
+
+    group_name: str
+    clean_offset: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetTopicConfigRequestHeader(RequestHeader):
+    """Asks for a topic's configuration."""
+
+    code: ClassVar[RequestCode] = RequestCode.GET_TOPIC_CONFIG
+
+    topic: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetSubscriptionGroupConfigRequestHeader(RequestHeader):
+    """Asks for a group's configuration."""
+
+    code: ClassVar[RequestCode] = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
+
+    group: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetTopicStatsInfoRequestHeader(RequestHeader):
+    """Asks for the offsets at the ends of a topic's queues."""
+
+    code: ClassVar[RequestCode] = RequestCode.GET_TOPIC_STATS_INFO
+
+    topic: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetConsumeStatsRequestHeader(RequestHeader):
+    """Asks how far a group is, in one topic or in all."""
+
+    code: ClassVar[RequestCode] = RequestCode.GET_CONSUME_STATS
+
+    consumer_group: str
+    topic: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryMessageRequestHeader(RequestHeader):
+    """Asks for messages by key, stored between two times in milliseconds."""
+
+    code: ClassVar[RequestCode] = RequestCode.QUERY_MESSAGE
+
+    topic: str
+    key: str
+    max_num: int
+    begin_timestamp: int
+    end_timestamp: int
+    index_type: str | None = None
+    last_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryMessageResponseHeader(Header):
+    """How far the broker's index of keys has come."""
+
+    index_last_update_timestamp: int
+    index_last_update_phyoffset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewMessageRequestHeader(RequestHeader):
+    """Asks for the message at a commit log offset."""
+
+    code: ClassVar[RequestCode] = RequestCode.VIEW_MESSAGE_BY_ID
+
+    offset: int
+    topic: str | None = None

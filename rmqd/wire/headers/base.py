@@ -1,0 +1,103 @@
+"""How a header dataclass becomes ext fields and back.
+
+A field's wire name is its own in camel case unless `wire_name` gives another; its type is str, int or bool, and a field
+that may be None is left out when it is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, Self, get_args, get_type_hints
+
+from rmqd.codes import RequestCode
+from rmqd.errors import ProtocolError
+
+_INTEGER: Final = re.compile(r"[+-]?\d{1,19}", re.ASCII)
+_LONG_MIN, _LONG_MAX = -(2**63), 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    name: str
+    wire: str
+    kind: type
+    required: bool
+
+
+def wire_name(name: str, default: Any = dataclasses.MISSING) -> Any:
+    """A field whose name on the wire is not its own in camel case."""
+    return dataclasses.field(default=default, metadata={"wire": name})
+
+
+def parse_integer(text: str, what: str) -> int:
+    """An integer of 64 bits as Java's `Long.parseLong` reads it. Raises ProtocolError."""
+    if _INTEGER.fullmatch(text):
+        value = int(text)
+        if _LONG_MIN <= value <= _LONG_MAX:
+            return value
+    raise ProtocolError(f"{what} must be an integer, and is {text!r:.80}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """Base of all headers."""
+
+    def ext_fields(self) -> dict[str, str]:
+        """The header as ext fields."""
+        result = {}
+        for field in _fields(type(self)):
+            value = getattr(self, field.name)
+            if value is None:
+                continue
+            if field.kind is bool:
+                result[field.wire] = "true" if value else "false"
+            else:
+                result[field.wire] = value if field.kind is str else str(int(value))
+        return result
+
+    @classmethod
+    def from_ext_fields(cls, ext_fields: Mapping[str, str]) -> Self:
+        """Read a header; unknown ext fields are ignored. Raises ProtocolError for missing or wrong ones."""
+        values: dict[str, Any] = {}
+        for field in _fields(cls):
+            text = ext_fields.get(field.wire)
+            if text is None:
+                if field.required:
+                    raise ProtocolError(f"{cls.__name__}: the ext field {field.wire} is missing")
+            elif field.kind is str:
+                values[field.name] = text
+            elif field.kind is bool:
+                values[field.name] = text.lower() == "true"
+            elif text or field.required:
+                values[field.name] = parse_integer(text, field.wire)
+        return cls(**values)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestHeader(Header):
+    """Base of the headers of requests; `bname` is the name of the broker that is asked."""
+
+    code: ClassVar[RequestCode]
+
+    bname: str | None = None
+
+
+@functools.cache
+def _fields(cls: Hashable) -> tuple[_Field, ...]:
+    assert isinstance(cls, type)
+    hints = get_type_hints(cls)
+    result = []
+    for field in dataclasses.fields(cls):
+        kind = next((kind for kind in get_args(hints[field.name]) if kind is not type(None)), hints[field.name])
+        wire = field.metadata.get("wire") or _camel_case(field.name)
+        result.append(_Field(field.name, wire, kind, field.default is dataclasses.MISSING))
+    return tuple(result)
+
+
+def _camel_case(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(word.capitalize() for word in others)

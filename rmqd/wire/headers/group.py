@@ -1,0 +1,94 @@
+"""Headers about the members of groups: leaving, asking who is there, and what brokers ask a member."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from rmqd.codes import RequestCode
+from rmqd.wire.headers.base import RequestHeader, wire_name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnregisterClientRequestHeader(RequestHeader):
+    """Leaves a group at once, so that the broker need not wait for the connection to end."""
+
+    code: ClassVar[RequestCode] = RequestCode.UNREGISTER_CLIENT
+
+    client_id: str = wire_name("clientID")
+    producer_group: str | None = None
+    consumer_group: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetConsumerListByGroupRequestHeader(RequestHeader):
+    """Asks for the client ids of a group's members."""
+
+    code: ClassVar[RequestCode] = RequestCode.GET_CONSUMER_LIST_BY_GROUP
+
+    consumer_group: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetConsumerConnectionListRequestHeader(RequestHeader):
+    """Asks for a group's members with their addresses and subscriptions."""
+
+    code: ClassVar[RequestCode] = RequestCode.GET_CONSUMER_CONNECTION_LIST
+
+    consumer_group: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuerySubscriptionByConsumerRequestHeader(RequestHeader):
+    """Asks for the subscription of a group, to one topic or to all."""
+
+    code: ClassVar[RequestCode] = RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER
+
+    group: str
+    topic: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotifyConsumerIdsChangedRequestHeader(RequestHeader):
+    """A broker's word that the members of a group changed."""
+
+    code: ClassVar[RequestCode] = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
+
+    consumer_group: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetConsumerStatusRequestHeader(RequestHeader):
+    """Asks a member (221), or a broker for its members (223), for the offsets that they hold of a topic."""
+
+    code: ClassVar[RequestCode] = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
+
+    topic: str
+    group: str
+    client_addr: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetConsumerRunningInfoRequestHeader(RequestHeader):
+    """Asks a member how it is doing."""
+
+    code: ClassVar[RequestCode] = RequestCode.GET_CONSUMER_RUNNING_INFO
+
+    consumer_group: str
+    client_id: str
+    jstack_enable: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumeMessageDirectlyResultRequestHeader(RequestHeader):
+    """Asks a member to handle the one message in the body, outside its queues."""
+
+    code: ClassVar[RequestCode] = RequestCode.CONSUME_MESSAGE_DIRECTLY
+
+    consumer_group: str
+    client_id: str | None = None
+    msg_id: str | None = None
+    broker_name: str | None = None
+    topic: str | None = None
+    topic_sys_flag: int | None = None
+    group_sys_flag: int | None = None

@@ -1,0 +1,128 @@
+"""Headers of pulling, and the template that writes a queue's pull requests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from struct import Struct
+from typing import ClassVar, Final, NamedTuple, Self
+
+from rmqd.codes import RequestCode
+from rmqd.errors import ProtocolError
+from rmqd.wire.command import LANGUAGE, VERSION
+from rmqd.wire.headers.base import RequestHeader
+from rmqd.wire.heartbeat import EXPRESSION_TAG
+
+MAX_MSG_BYTES: Final = 262144  # Java: pullBatchSizeInBytes
+_PREFIX: Final = Struct(">II")
+_LONG_MAX: Final = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullMessageRequestHeader(RequestHeader):
+    """Asks for messages of one queue; the bits of `sys_flag` are in PullSysFlag."""
+
+    code: ClassVar[RequestCode] = RequestCode.PULL_MESSAGE
+
+    consumer_group: str
+    topic: str
+    queue_id: int
+    queue_offset: int
+    max_msg_nums: int
+    sys_flag: int
+    commit_offset: int
+    suspend_timeout_millis: int
+    subscription: str | None = None
+    sub_version: int
+    expression_type: str | None = None
+    max_msg_bytes: int | None = None
+
+
+class PullMessageResponseHeader(NamedTuple):
+    """Where to go on, and the queue's ends. A tuple, because thousands are made each second."""
+
+    next_begin_offset: int
+    min_offset: int
+    max_offset: int
+    suggest_which_broker_id: int = 0
+
+    @classmethod
+    def from_ext_fields(cls, ext_fields: Mapping[str, str]) -> Self:
+        """Read the reply to a pull, whatever its code among 0, 19, 20 and 21. Raises ProtocolError."""
+        try:
+            header = cls(
+                int(ext_fields["nextBeginOffset"]),
+                int(ext_fields["minOffset"]),
+                int(ext_fields["maxOffset"]),
+                int(ext_fields.get("suggestWhichBrokerId", "0")),
+            )
+        except (KeyError, ValueError) as error:
+            raise ProtocolError(f"the reply to a pull lacks an offset: {error!r:.200}") from error
+        if not 0 <= header[0] <= _LONG_MAX:
+            raise ProtocolError(f"the reply to a pull goes on at {header[0]}, which is no offset")
+        return header
+
+    def ext_fields(self) -> dict[str, str]:
+        """The header as ext fields."""
+        return {
+            "nextBeginOffset": str(self.next_begin_offset),
+            "minOffset": str(self.min_offset),
+            "maxOffset": str(self.max_offset),
+            "suggestWhichBrokerId": str(self.suggest_which_broker_id),
+        }
+
+
+class PullRequestTemplate:
+    """Writes the frames of one queue's pull requests; all that stays the same is encoded once."""
+
+    __slots__ = ("_format",)
+
+    def __init__(
+        self,
+        *,
+        group: str,
+        topic: str,
+        queue_id: int,
+        broker_name: str,
+        expression_type: str = EXPRESSION_TAG,
+        subscription: str | None = None,
+        max_msg_bytes: int = MAX_MSG_BYTES,
+        extra_fields: Mapping[str, str] | None = None,
+        code: int = RequestCode.PULL_MESSAGE,
+    ) -> None:
+        """`subscription` is for PullSysFlag.SUBSCRIPTION, `extra_fields` for what all requests of the client carry."""
+        fixed = {
+            **(extra_fields or {}),
+            "bname": broker_name,
+            "consumerGroup": group,
+            "expressionType": expression_type,
+            "maxMsgBytes": str(max_msg_bytes),
+            "queueId": str(queue_id),
+            "topic": topic,
+        }
+        if subscription is not None:
+            fixed["subscription"] = subscription
+        members = json.dumps(fixed, separators=(",", ":"))[1:-1].encode().replace(b"%", b"%%")
+        self._format = (
+            b'{"code":%d,"flag":0,"language":"%s","version":%d,' % (code, LANGUAGE.name.encode(), VERSION)
+            + b'"opaque":%d,"extFields":{"queueOffset":"%d","commitOffset":"%d","sysFlag":"%d","subVersion":"%d",'
+            + b'"suspendTimeoutMillis":"%d","maxMsgNums":"%d",'
+            + members
+            + b"}}"
+        )
+
+    def frame(
+        self,
+        opaque: int,
+        queue_offset: int,
+        commit_offset: int,
+        sys_flag: int,
+        sub_version: int,
+        suspend_ms: int,
+        max_msg_nums: int,
+    ) -> bytes:
+        """The whole frame of one pull request."""
+        header = self._format % (opaque, queue_offset, commit_offset, sys_flag, sub_version, suspend_ms, max_msg_nums)
+        size = len(header)
+        return _PREFIX.pack(size + 4, size) + header

@@ -1,0 +1,19 @@
+"""Headers of requests to a name server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from rmqd.codes import RequestCode
+from rmqd.wire.headers.base import RequestHeader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetRouteInfoRequestHeader(RequestHeader):
+    """Asks where a topic's queues are."""
+
+    code: ClassVar[RequestCode] = RequestCode.GET_ROUTEINFO_BY_TOPIC
+
+    topic: str
+    accept_standard_json_only: bool | None = None
