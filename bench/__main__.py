@@ -1,0 +1,91 @@
+"""`python -m bench`: rmqd beside the official Java consumer, the Go client and a raw puller, on a real RocketMQ."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from bench import contenders, goals, help_time, profiling
+from bench.scenarios import SCENARIOS, Arena, say
+from tests.rocketmq import ClusterError, RocketMqUnavailable
+from tests.rocketmq.archives import prepare
+
+QUICK_MESSAGES = 100_000
+QUICK_PACED_SECONDS = 5
+
+
+def names(text: str) -> tuple[str, ...]:
+    """A comma-separated choice of contenders."""
+    chosen = tuple(part.strip() for part in text.split(","))
+    unknown = set(chosen) - set(contenders.NAMES)
+    if unknown:
+        raise argparse.ArgumentTypeError(f"no contender {', '.join(unknown)}; there are {', '.join(contenders.NAMES)}")
+    return chosen
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    root = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    root.add_argument("--messages", type=int, default=300_000, help="messages in a drain (default 300000)")
+    root.add_argument("--runs", type=int, default=3, help="runs of each contender in each scenario (default 3)")
+    root.add_argument("--only", type=names, default=contenders.NAMES, help="some contenders: rmqd,java,go,raw")
+    root.add_argument(
+        "--scenario",
+        action="append",
+        choices=[scenario.name for scenario in SCENARIOS],
+        help="some scenarios; may be given several times",
+    )
+    root.add_argument("--paced-seconds", type=int, default=20, help="length of a paced run (default 20)")
+    root.add_argument("--quick", action="store_true", help="one short run of each, to see that all works")
+    root.add_argument("--json", type=Path, metavar="FILE", help="also write every run's figures as JSON")
+    commands = root.add_subparsers(dest="command", metavar="profile")
+    sub = commands.add_parser("profile", help="run rmqd's drain under a profiler instead")
+    sub.add_argument("--how", choices=("sample", "trace"), default="sample", help="a sampler (default), or cProfile")
+    sub.add_argument("--batch", type=int, default=1, help="consume_message_batch_max_size (default 1)")
+    return root
+
+
+def compete(options: argparse.Namespace) -> int:
+    """Run the scenarios and print the tables; 1 where a contender failed."""
+    if options.quick:
+        options.messages, options.runs, options.paced_seconds = QUICK_MESSAGES, 1, QUICK_PACED_SECONDS
+    available = contenders.available()
+    for name in set(options.only) - set(available):
+        say(f"{name} is left out: it is not installed here")
+    chosen = tuple(name for name in contenders.NAMES if name in options.only and name in available)
+    scenarios = [scenario for scenario in SCENARIOS if not options.scenario or scenario.name in options.scenario]
+    contenders.build(chosen)
+    with Arena.opened(options.messages, options.paced_seconds) as arena:
+        results = arena.compete(scenarios, chosen, options.runs)
+    print(f"medians of {options.runs} runs; {options.messages:,} messages of 256 bytes in 8 queues; 20 threads\n")
+    print(goals.medians_table(results), end="\n\n")
+    print(goals.goals_table(results), end="\n\n")
+    for note in goals.notes(results):
+        print(note)
+    if "rmqd" in chosen:
+        print(help_time.measure())
+    if options.json:
+        options.json.write_text(json.dumps(goals.as_json(results), indent=1) + "\n")
+    return 1 if results.failures else 0
+
+
+def main() -> int:
+    """Run what was asked for; 1 with a line on stderr where it could not be done."""
+    options = parser().parse_args()
+    try:
+        prepare()
+        if options.command == "profile":
+            print(profiling.profile(options.messages, options.batch, options.how))
+            return 0
+        return compete(options)
+    except (ClusterError, RocketMqUnavailable) as error:
+        say(str(error))
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

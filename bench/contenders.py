@@ -1,0 +1,156 @@
+"""The contenders: how each is built, and the command line that has it drain a topic."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from bench.job import THREADS, Job
+from tests.rocketmq.fetch import find_java, home, jars
+
+ROOT = Path(__file__).resolve().parent.parent
+PEERS = Path(__file__).resolve().parent / "peers"
+JAVA_HEAP = "512m"
+NAMES = ("java", "go", "rmqd", "raw")  # also the order in which they take turns
+
+RMQD_CONFIG = """\
+nameserver: "{nameserver}"
+http: {{listen: "127.0.0.1:{http_port}"}}
+state_dir: "{state_dir}"
+groups:
+  {group}:
+    subscriptions: {{"{topic}": "*"}}
+    consume_from_where: first_offset
+    handler:
+      plugin: "bench.handler:{handler}"
+      options: {{messages: {messages}, warm: {warm}, sample_file: "{sample_file}"}}
+      concurrency: {concurrency}
+    consume_message_batch_max_size: {consume_batch}
+    pull_batch_size: {pull_batch}
+"""
+
+
+def available() -> tuple[str, ...]:
+    """The contenders that can run here: Go's needs a Go toolchain, or a build of it from before."""
+    return tuple(name for name in NAMES if name != "go" or shutil.which("go") or _go_binary().exists())
+
+
+def build(names: tuple[str, ...]) -> None:
+    """Compile what these contenders and the loader need, unless it is there."""
+    _build_java()
+    if "go" in names:
+        _build_go()
+
+
+def environment() -> dict[str, str]:
+    """The environment of every contender: this package can be imported, and nothing points to another cluster."""
+    values = {key: value for key, value in os.environ.items() if key not in {"NAMESRV_ADDR", "RMQD_CONFIG"}}
+    return {**values, "PYTHONPATH": str(ROOT)}
+
+
+def command(job: Job) -> list[str]:
+    """The command that does this job."""
+    arguments: dict[str, str | int] = {
+        "namesrv": job.nameserver,
+        "topic": job.topic,
+        "group": job.group,
+        "messages": job.messages,
+        "pull-batch": job.pull_batch,
+    }
+    if job.contender == "raw":
+        return [sys.executable, "-m", "bench.raw_puller", *_options("--", arguments)]
+    if job.contender == "rmqd":
+        return [*rmqd(), "run", "--config", str(_write_config(job))]
+    arguments |= {"consume-batch": job.consume_batch, "threads": THREADS, "timeout": int(job.timeout_seconds)}
+    if job.paced:
+        arguments["warm"] = job.warm
+    if job.contender == "go":
+        return [str(_go_binary()), *_options("-", arguments), *(["-latency"] if job.paced else [])]
+    return [*java("Consume"), *_options("--", arguments), *(["--latency"] if job.paced else [])]
+
+
+def rmqd() -> list[str]:
+    """The `rmqd` command of this interpreter's environment."""
+    script = Path(sys.executable).with_name("rmqd")
+    return [str(script)] if script.exists() else [sys.executable, "-m", "rmqd"]
+
+
+def java(main_class: str) -> list[str]:
+    """The command that starts one of the Java programs, without its arguments."""
+    return [
+        find_java(),
+        "-Xshare:auto",
+        f"-Xmx{JAVA_HEAP}",
+        f"-Drmq.logback.configurationFile={PEERS / 'java' / 'logback.xml'}",
+        f"-Duser.home={tempfile.gettempdir()}",
+        "-Djava.net.preferIPv4Stack=true",
+        "-cp",
+        ":".join([str(_java_classes()), *jars()]),
+        main_class,
+    ]
+
+
+def _options(dashes: str, values: dict[str, str | int]) -> list[str]:
+    return [part for name, value in values.items() for part in (f"{dashes}{name}", str(value))]
+
+
+def _write_config(job: Job) -> Path:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        http_port = probe.getsockname()[1]
+    path = job.directory / "rmqd.yaml"
+    text = RMQD_CONFIG.format(
+        nameserver=job.nameserver,
+        http_port=http_port,
+        state_dir=job.directory,
+        group=job.group,
+        topic=job.topic,
+        handler="Delays" if job.paced else "Drain",
+        messages=job.messages,
+        warm=job.warm,
+        sample_file=job.sample_file or "",
+        concurrency=THREADS,
+        consume_batch=job.consume_batch,
+        pull_batch=job.pull_batch,
+    )
+    path.write_text(text)
+    return path
+
+
+def _digest(*paths: Path) -> str:
+    return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(paths))).hexdigest()[:12]
+
+
+def _java_classes() -> Path:
+    return home() / "bench" / f"java-{_digest(*(PEERS / 'java').glob('*.java'))}"
+
+
+def _go_binary() -> Path:
+    return home() / "bench" / f"go-{_digest(PEERS / 'go' / 'main.go', PEERS / 'go' / 'go.mod')}"
+
+
+def _build_java() -> None:
+    target = _java_classes()
+    if target.exists():
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    fresh = Path(tempfile.mkdtemp(dir=target.parent, prefix=".new-"))
+    sources = [str(path) for path in (PEERS / "java").glob("*.java")]
+    subprocess.run([find_java("javac"), "-nowarn", "-d", fresh, "-cp", ":".join(jars()), *sources], check=True)
+    fresh.rename(target)
+
+
+def _build_go() -> None:
+    target = _go_binary()
+    if target.exists():
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    fresh = target.with_suffix(f".{os.getpid()}")
+    subprocess.run(["go", "build", "-o", str(fresh), "."], cwd=PEERS / "go", check=True)
+    fresh.rename(target)

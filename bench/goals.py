@@ -1,0 +1,150 @@
+"""The goals of speed: which figures each compares, and the tables that show how they were met."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+
+from bench.job import Figures
+from bench.scenarios import Results
+
+# The Java client sometimes takes nothing until its second heartbeat, 30 s after the start. Such starts, whoever's
+# they are, would hide what a start takes otherwise, so they are counted apart.
+STALLED_SECONDS = 20.0
+
+COLUMNS: tuple[tuple[str, str, str], ...] = (
+    ("messages_per_second", "msg/s", "{:,.0f}"),
+    ("cpu_us_per_message", "CPU µs/msg", "{:.2f}"),
+    ("cpu_us_per_message_with_start", "with start", "{:.2f}"),
+    ("peak_rss_mib", "peak RSS MiB", "{:.0f}"),
+    ("first_seconds", "s to first", "{:.2f}"),
+    ("last_seconds", "s to last", "{:.2f}"),
+    ("p50_ms", "p50 ms", "{:.2f}"),
+    ("p99_ms", "p99 ms", "{:.2f}"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """rmqd's figure over another contender's is to be at least, or at most, a number."""
+
+    what: str
+    scenario: str
+    figure: str
+    against: str
+    limit: float
+    at_least: bool = False
+
+    def met_by(self, ratio: float) -> bool:
+        """Whether this ratio meets the goal."""
+        return ratio >= self.limit if self.at_least else ratio <= self.limit
+
+
+GOALS = (
+    Goal("messages/s against Java's, batch size 1", "batch 1", "messages_per_second", "java", 2.5, at_least=True),
+    Goal("messages/s against Java's, batch size 32", "batch 32", "messages_per_second", "java", 3.0, at_least=True),
+    Goal("messages/s against Go's, batch size 1", "batch 1", "messages_per_second", "go", 1.5, at_least=True),
+    Goal("messages/s against the raw puller's, batch size 32", "batch 32", "messages_per_second", "raw", 0.75, True),
+    Goal("messages/s against the raw puller's, batch size 1", "batch 1", "messages_per_second", "raw", 0.6, True),
+    Goal("CPU per message against Java's, batch size 1", "batch 1", "cpu_us_per_message", "java", 0.35),
+    Goal("CPU per message against Java's, batch size 32", "batch 32", "cpu_us_per_message", "java", 0.25),
+    Goal("peak RSS against Java's, batch size 1", "batch 1", "peak_rss_mib", "java", 0.25),
+    Goal("peak RSS against Java's, batch size 32", "batch 32", "peak_rss_mib", "java", 0.25),
+    Goal("CPU per message against Go's, batch size 1", "batch 1", "cpu_us_per_message", "go", 0.6),
+    Goal("process start to first message against Java's", "batch 1", "first_seconds", "java", 0.3),
+    Goal("p50 born-to-handled at 1,000 msg/s against Go's", "paced", "p50_ms", "go", 1.0),
+    Goal("p99 born-to-handled at 1,000 msg/s against Go's", "paced", "p99_ms", "go", 1.0),
+    Goal("CPU per message at 1,000 msg/s against Go's", "paced", "cpu_us_per_message", "go", 1.0),
+    Goal("messages/s at pull and batch 1024 against Java's", "batch 1024", "messages_per_second", "java", 1.0, True),
+)
+
+
+def median(runs: Iterable[Figures], figure: str) -> float | None:
+    """The median of one figure over these runs; None where no run has it. Stalled starts do not count as starts."""
+    values = [value for run in runs if (value := getattr(run, figure)) is not None]
+    if figure in ("first_seconds", "last_seconds"):
+        values = [value for run in runs if run.first_seconds < STALLED_SECONDS for value in [getattr(run, figure)]]
+    return statistics.median(values) if values else None
+
+
+def measured(goal: Goal, results: Results) -> tuple[float, float] | None:
+    """rmqd's median and the other's, or None where one of them was not measured."""
+    scenario = results.runs.get(goal.scenario, {})
+    ours = median(scenario.get("rmqd", []), goal.figure)
+    theirs = median(scenario.get(goal.against, []), goal.figure)
+    return None if ours is None or not theirs else (ours, theirs)
+
+
+def goals_table(results: Results) -> str:
+    """The goals with the measured ratio and a mark each, as a Markdown table; those not measured are left out."""
+    rows = []
+    for goal in GOALS:
+        pair = measured(goal, results)
+        if pair is not None:
+            ratio = pair[0] / pair[1]
+            mark = "met" if goal.met_by(ratio) else "MISSED"
+            bound = f"{'≥' if goal.at_least else '≤'} {goal.limit:g}"
+            form = _form(goal.figure)
+            rows.append((goal.what, form.format(pair[0]), form.format(pair[1]), f"{ratio:.2f}", bound, mark))
+    return table(("what", "rmqd", "other", "ratio", "goal", ""), rows)
+
+
+def medians_table(results: Results) -> str:
+    """Every scenario's medians by contender, as a Markdown table."""
+    rows = []
+    for scenario, by_contender in results.runs.items():
+        for contender, runs in by_contender.items():
+            cells = [(median(runs, figure), form) for figure, _, form in COLUMNS]
+            rows.append((scenario, contender, *("" if v is None else form.format(v) for v, form in cells)))
+    return table(("scenario", "contender", *(title for _, title, _ in COLUMNS)), rows)
+
+
+def notes(results: Results) -> list[str]:
+    """What a reader of the tables must know beside them."""
+    lines = [f"failed: {text}" for text in results.failures]
+    for scenario, by_contender in results.runs.items():
+        for contender, runs in by_contender.items():
+            stalled = [run for run in runs if run.first_seconds >= STALLED_SECONDS]
+            if stalled:
+                lines.append(
+                    f"{scenario}: {len(stalled)} of {len(runs)} starts of {contender} had no message for "
+                    f"{STALLED_SECONDS:g} s or longer; they are left out of its seconds to first and last message"
+                )
+    return lines
+
+
+def as_json(results: Results) -> dict[str, object]:
+    """Everything measured, for a machine."""
+    ratios = {}
+    for goal in GOALS:
+        pair = measured(goal, results)
+        if pair is not None:
+            ratio = pair[0] / pair[1]
+            ratios[goal.what] = {
+                "rmqd": pair[0],
+                "other": pair[1],
+                "ratio": ratio,
+                "limit": goal.limit,
+                "at_least": goal.at_least,
+                "met": goal.met_by(ratio),
+            }
+    runs = {name: {who: [asdict(run) for run in of] for who, of in by.items()} for name, by in results.runs.items()}
+    return {"goals": ratios, "runs": runs, "failures": results.failures}
+
+
+def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    """A Markdown table with its columns aligned."""
+    lines = [head, *rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
+    shown = ["| " + " | ".join(_padded(cell, widths[at], at) for at, cell in enumerate(line)) + " |" for line in lines]
+    rule = "|" + "|".join("-" * (width + 2) for width in widths) + "|"
+    return "\n".join([shown[0], rule, *shown[1:]])
+
+
+def _padded(cell: str, width: int, column: int) -> str:
+    return cell.rjust(width) if column and cell[:1].isdigit() else cell.ljust(width)
+
+
+def _form(figure: str) -> str:
+    return next(form for name, _, form in COLUMNS if name == figure)

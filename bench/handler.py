@@ -1,0 +1,89 @@
+"""The handlers that the benchmark gives to rmqd: they count, and print one line of figures after the last message.
+
+`Drain` does as little as a handler can; `Delays` also notes how old each message was when it came.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from bench import process_figures
+
+STAMP_DIGITS = 16  # a body begins with the moment of its making: microseconds since 1970, in 16 digits
+
+
+class Drain:
+    """Counts messages and does nothing else."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self._messages = int(options["messages"])
+        self._seen = 0
+        self._next_mark = 1
+        self._first: process_figures.Moment | None = None
+        self._sampler: Any = None
+        self._sample_file = Path(options["sample_file"]) if options.get("sample_file") else None
+
+    async def handle(self, batch: Any) -> None:
+        """Count the batch; twice in a run, look at the clock."""
+        self._seen += len(batch)
+        if self._seen >= self._next_mark:
+            self._reach_mark()
+
+    def _reach_mark(self) -> None:
+        moment = process_figures.now()
+        if self._first is None:
+            self._first = moment
+            self._next_mark = self._messages
+            self._sample()
+        if self._seen >= self._messages:
+            self._next_mark = sys.maxsize
+            if self._sampler is not None and self._sample_file is not None:
+                self._sampler.stop()
+                self._sampler.write(self._sample_file)
+            print(process_figures.line("rmqd", self._seen, self._first, self._first, moment, 0), flush=True)
+
+    def _sample(self) -> None:
+        if self._sample_file is not None:
+            from bench.sampling import Sampler  # only where it is asked for: its import is no part of a start
+
+            self._sampler = Sampler()
+            self._sampler.start()
+
+
+class Delays:
+    """Notes each message's age, in microseconds from the stamp in its body, leaving out the first `warm` messages."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self._messages = int(options["messages"])
+        self._warm = int(options["warm"])
+        self._delays_us: list[int] = []
+        self._first: process_figures.Moment | None = None
+        self._marked: process_figures.Moment | None = None
+        self._done = False
+
+    async def handle(self, batch: Any) -> None:
+        """Note the age of each message of the batch."""
+        now_us = time.time_ns() // 1000
+        delays = self._delays_us
+        for message in batch:
+            delays.append(now_us - int(message.body[:STAMP_DIGITS]))
+        if self._marked is None or len(delays) >= self._messages:
+            self._reach_mark()
+
+    def _reach_mark(self) -> None:
+        moment = process_figures.now()
+        seen = len(self._delays_us)
+        if self._first is None:
+            self._first = moment
+            print(process_figures.STARTED, flush=True)
+        if self._marked is None and seen > self._warm:
+            self._marked = moment
+        if seen >= self._messages and self._marked is not None and not self._done:
+            self._done = True
+            text = process_figures.line(
+                "rmqd", seen, self._first, self._marked, moment, self._warm, self._delays_us[self._warm :]
+            )
+            print(text, flush=True)

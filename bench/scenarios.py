@@ -1,0 +1,184 @@
+"""What is measured: the scenarios, run by run, the contenders taking turns."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench import contenders, contest
+from bench.job import Figures, Job
+from tests.rocketmq import ClusterSpec, RealCluster
+
+QUEUES = 8
+BODY_BYTES = 256
+BROKER_HEAP = "1g"
+TIMEOUT_SECONDS = 180.0
+
+BROKER_LIMITS = {"maxTransferCountOnMessageInMemory": 32, "maxTransferBytesOnMessageInMemory": 262_144}
+RAISED_LIMITS = {"maxTransferCountOnMessageInMemory": 1024, "maxTransferBytesOnMessageInMemory": 8 << 20}
+
+PACED_RATE = 1000
+PRELOADED = 800  # there before a paced run starts: on an empty topic the Java client often takes nothing for 30 s
+PACED_WARM_SECONDS = 5
+SETTLE_SECONDS = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A way of draining, and who does it."""
+
+    name: str
+    consume_batch: int
+    pull_batch: int
+    contenders: tuple[str, ...]
+    limits_raised: bool = False
+    paced: bool = False
+
+
+SCENARIOS = (
+    Scenario("batch 1", 1, 32, contenders.NAMES),
+    Scenario("batch 32", 32, 32, contenders.NAMES),
+    Scenario("batch 1024", 1024, 1024, ("java", "rmqd", "raw"), limits_raised=True),
+    Scenario("paced", 1, 32, ("java", "go", "rmqd"), paced=True),
+)
+
+
+@dataclass(slots=True)
+class Results:
+    """Every run's figures, by scenario and contender; and what went wrong."""
+
+    runs: dict[str, dict[str, list[Figures]]] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+
+    def add(self, scenario: str, contender: str, figures: Figures) -> None:
+        """Note one run."""
+        self.runs.setdefault(scenario, {}).setdefault(contender, []).append(figures)
+
+
+def say(text: str) -> None:
+    """A line for the person who waits."""
+    print(text, file=sys.stderr, flush=True)
+
+
+class Arena:
+    """A real RocketMQ with a filled topic, in which contenders take turns."""
+
+    def __init__(self, cluster: RealCluster, messages: int, paced_seconds: int) -> None:
+        self._cluster = cluster
+        self._messages = messages
+        self._paced_seconds = paced_seconds
+        self._numbers = itertools.count(1)
+        self._filled_topic: str | None = None
+
+    @classmethod
+    @contextmanager
+    def opened(cls, messages: int, paced_seconds: int = 20) -> Iterator[Arena]:
+        """Start a RocketMQ for the time of the block."""
+        say(f"starting RocketMQ (heap {BROKER_HEAP})")
+        with RealCluster.start(ClusterSpec(heap=BROKER_HEAP)) as cluster:
+            yield cls(cluster, messages, paced_seconds)
+
+    def compete(self, chosen: list[Scenario], names: tuple[str, ...], runs: int) -> Results:
+        """Let these contenders run every chosen scenario, each of them once before any of them the second time."""
+        results = Results()
+        for scenario in chosen:
+            self._cluster.set_broker(**(RAISED_LIMITS if scenario.limits_raised else BROKER_LIMITS))
+            for number in range(1, runs + 1):
+                for name in (name for name in scenario.contenders if name in names):
+                    say(f"{scenario.name}, run {number} of {runs}: {name}")
+                    try:
+                        figures = self.run(scenario, name)
+                    except contest.ContestError as error:
+                        say(str(error))
+                        results.failures.append(f"{scenario.name}, run {number}: {error}")
+                    else:
+                        say(f"  {summary(figures)}")
+                        results.add(scenario.name, name, figures)
+        return results
+
+    def run(
+        self, scenario: Scenario, contender: str, *, sample_file: Path | None = None, prefix: tuple[str, ...] = ()
+    ) -> Figures:
+        """One contender, once. Raises ContestError where it gives no figures."""
+        directory = Path(tempfile.mkdtemp(prefix="rmqd-bench-"))
+        try:
+            if scenario.paced:
+                return self._run_paced(scenario, contender, directory)
+            job = self._job(scenario, contender, self._filled(), self._messages, directory, sample_file=sample_file)
+            return contest.run(job, prefix=prefix)
+        finally:
+            shutil.rmtree(directory)
+
+    def _run_paced(self, scenario: Scenario, contender: str, directory: Path) -> Figures:
+        topic = self._fill(PRELOADED)
+        paced = PACED_RATE * (PACED_WARM_SECONDS + self._paced_seconds)
+        warm = PRELOADED + PACED_RATE * PACED_WARM_SECONDS
+        job = self._job(scenario, contender, topic, PRELOADED + paced, directory, warm=warm)
+
+        def load() -> None:
+            time.sleep(SETTLE_SECONDS)
+            self._load(topic, paced, "--rate", str(PACED_RATE))
+
+        return contest.run(job, when_started=load)
+
+    def _job(
+        self,
+        scenario: Scenario,
+        contender: str,
+        topic: str,
+        messages: int,
+        directory: Path,
+        *,
+        warm: int = 0,
+        sample_file: Path | None = None,
+    ) -> Job:
+        return Job(
+            contender=contender,
+            nameserver=self._cluster.nameserver,
+            topic=topic,
+            group=f"bench_{contender}_{os.getpid()}_{next(self._numbers)}",
+            messages=messages,
+            consume_batch=scenario.consume_batch,
+            pull_batch=scenario.pull_batch,
+            directory=directory,
+            timeout_seconds=TIMEOUT_SECONDS,
+            paced=scenario.paced,
+            warm=warm,
+            sample_file=sample_file,
+        )
+
+    def _filled(self) -> str:
+        if self._filled_topic is None:
+            say(f"loading {self._messages:,} messages of {BODY_BYTES} bytes into {QUEUES} queues")
+            self._filled_topic = self._fill(self._messages)
+        return self._filled_topic
+
+    def _fill(self, messages: int) -> str:
+        topic = self._cluster.create_topic(f"bench_{os.getpid()}_{next(self._numbers)}", QUEUES)
+        self._load(topic, messages)
+        return topic
+
+    def _load(self, topic: str, messages: int, *extra: str) -> None:
+        arguments = ["--namesrv", self._cluster.nameserver, "--topic", topic, "--messages", str(messages)]
+        arguments += ["--bytes", str(BODY_BYTES), *extra]
+        subprocess.run([*contenders.java("Load"), *arguments], check=True, stdout=subprocess.DEVNULL)
+
+
+def summary(figures: Figures) -> str:
+    """One run in one line."""
+    text = (
+        f"{figures.messages_per_second:,.0f} msg/s, CPU {figures.cpu_us_per_message:.2f} µs/msg, "
+        f"{figures.peak_rss_mib:.0f} MiB, first message after {figures.first_seconds:.2f} s"
+    )
+    if figures.p50_ms is not None:
+        text += f", p50 {figures.p50_ms:.2f} ms, p99 {figures.p99_ms:.2f} ms"
+    return text
