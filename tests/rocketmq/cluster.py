@@ -14,8 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.rocketmq import jvm, rpc, settings
-from tests.rocketmq.errors import ClusterError, NotRegisteredError
+from tests.rocketmq import jvm, readiness, rpc, settings
+from tests.rocketmq.errors import ClusterError
 from tests.rocketmq.fetch import say
 from tests.rocketmq.node import Node
 from tests.rocketmq.spec import ClusterSpec
@@ -26,7 +26,6 @@ ADMIN_FAILED = re.compile(
     re.MULTILINE,
 )
 POLL_SECONDS = 0.03
-NUDGE_EVERY_SECONDS = 0.15
 START_ATTEMPTS = 3
 
 
@@ -196,16 +195,7 @@ class RealCluster:
 
     def check(self, node: Node) -> None:
         """Raise OSError or ClusterError unless this node does its work: answers, is registered, takes a message."""
-        if node is self.namesrv:
-            rpc.call(node.address, rpc.GET_BROKER_CLUSTER_INFO, credentials=self.credentials)
-            return
-        registered = rpc.broker_table(self.nameserver, self.credentials).get(node.spec.broker_name, {})
-        if registered.get(str(node.spec.broker_id)) != node.address:
-            raise NotRegisteredError(f"{node.name} is not registered with the name server")
-        if node.is_master:
-            rpc.store_probe(node.address, self.credentials)
-        else:
-            rpc.call(node.address, rpc.GET_BROKER_RUNTIME_INFO, credentials=self.credentials)
+        readiness.check(node, self.nameserver, self.credentials)
 
     # --- changing and asking
 
@@ -262,33 +252,8 @@ class RealCluster:
             raise ClusterError(f"{node.name} is not running")
 
     def _wait_ready(self, node: Node, deadline: float) -> None:
-        next_nudge = 0.0
-        while True:
-            if not node.pid:
-                raise ClusterError(f"{node.name} ended while starting:\n{node.log_tail()}")
-            try:
-                self.check(node)
-            except (OSError, ClusterError) as error:
-                problem = error
-            else:
-                return
-            if isinstance(problem, NotRegisteredError) and time.monotonic() > next_nudge:
-                next_nudge = time.monotonic() + NUDGE_EVERY_SECONDS
-                self._nudge(node)
-            if time.monotonic() > deadline:
-                raise ClusterError(f"{node.name} was not ready in time ({problem}):\n{node.log_tail()}")
-            time.sleep(POLL_SECONDS)
-
-    def _nudge(self, node: Node) -> None:
-        """Make a broker register now, by setting its permission to what it is.
-
-        A broker that starts fast registers before its client has a connection to the name server, which then fails
-        silently, and the next try is 10 s later.
-        """
         permission = self.spec.settings.get("brokerPermission", "6")
-        with contextlib.suppress(OSError, ClusterError):
-            body = f"brokerPermission={permission}\n".encode()
-            rpc.call(node.address, rpc.UPDATE_BROKER_CONFIG, body=body, credentials=self.credentials)
+        readiness.wait(node, self.nameserver, self.credentials, permission, deadline)
 
     def _wait_route(self, topic: str, expected: list[int]) -> None:
         deadline = time.monotonic() + 10

@@ -1,0 +1,61 @@
+"""Whether a node does its work, and waiting until it does."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+from tests.rocketmq import rpc
+from tests.rocketmq.errors import ClusterError, NotRegisteredError
+from tests.rocketmq.node import Node
+
+POLL_SECONDS = 0.03
+NUDGE_EVERY_SECONDS = 0.15
+
+
+def check(node: Node, nameserver: str, credentials: rpc.Credentials | None) -> None:
+    """Raise OSError or ClusterError unless the node answers, is registered, and takes a message if it is a master."""
+    if node.spec.kind == "namesrv":
+        rpc.call(node.address, rpc.GET_BROKER_CLUSTER_INFO, credentials=credentials)
+        return
+    registered = rpc.broker_table(nameserver, credentials).get(node.spec.broker_name, {})
+    if registered.get(str(node.spec.broker_id)) != node.address:
+        raise NotRegisteredError(f"{node.name} is not registered with the name server")
+    if node.is_master:
+        rpc.store_probe(node.address, credentials)
+    else:
+        rpc.call(node.address, rpc.GET_BROKER_RUNTIME_INFO, credentials=credentials)
+
+
+def wait(node: Node, nameserver: str, credentials: rpc.Credentials | None, permission: str, deadline: float) -> None:
+    """Wait until `check` passes; ClusterError with the node's log where it ends, or at `deadline` (monotonic).
+
+    `permission` is the broker's configured one, for the nudge.
+    """
+    next_nudge = 0.0
+    while True:
+        if not node.pid:
+            raise ClusterError(f"{node.name} ended while starting:\n{node.log_tail()}")
+        try:
+            check(node, nameserver, credentials)
+        except (OSError, ClusterError) as error:
+            problem = error
+        else:
+            return
+        if isinstance(problem, NotRegisteredError) and time.monotonic() > next_nudge:
+            next_nudge = time.monotonic() + NUDGE_EVERY_SECONDS
+            _nudge(node, credentials, permission)
+        if time.monotonic() > deadline:
+            raise ClusterError(f"{node.name} was not ready in time ({problem}):\n{node.log_tail()}")
+        time.sleep(POLL_SECONDS)
+
+
+def _nudge(node: Node, credentials: rpc.Credentials | None, permission: str) -> None:
+    """Make a broker register now, by setting its permission to what it is.
+
+    A broker that starts fast registers before its client has a connection to the name server, which then fails
+    silently, and the next try is 10 s later.
+    """
+    with contextlib.suppress(OSError, ClusterError):
+        body = f"brokerPermission={permission}\n".encode()
+        rpc.call(node.address, rpc.UPDATE_BROKER_CONFIG, body=body, credentials=credentials)
