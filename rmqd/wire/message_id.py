@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 from struct import Struct
+from struct import error as StructError
 from typing import Final, NamedTuple
 
-from rmqd.errors import ProtocolError
+from rmqd.errors import InvalidMessageError, ProtocolError
 
 _OFFSET: Final = Struct(">q")
 _PORT: Final = Struct(">i")
@@ -48,6 +49,17 @@ def host_text(address: bytes) -> str:
     if len(address) == 4:
         return ".".join(map(str, address))
     return ":".join(address[i : i + 2].hex() for i in range(0, len(address), 2))
+
+
+def parse_host(address: str) -> bytes:
+    """An address "ip:port", IPv6 in brackets, as it is stored. Raises InvalidMessageError where it is none."""
+    import ipaddress  # takes a while to load, and consumers do without
+
+    host, _, port = address.rpartition(":")
+    try:
+        return ipaddress.ip_address(host.removeprefix("[").removesuffix("]")).packed + _PORT.pack(int(port))
+    except (ValueError, StructError) as error:
+        raise InvalidMessageError(f"{address!r} is no ip:port: {error}") from error
 
 
 class UniqueKeys:

@@ -7,9 +7,8 @@ that may be None is left out when it is.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import re
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Self, get_args, get_type_hints
 
@@ -26,6 +25,9 @@ class _Field:
     wire: str
     kind: type
     required: bool
+
+
+_FIELDS: Final[dict[type, tuple[_Field, ...]]] = {}
 
 
 def wire_name(name: str, default: Any = dataclasses.MISSING) -> Any:
@@ -86,9 +88,14 @@ class RequestHeader(Header):
     bname: str | None = None
 
 
-@functools.cache
-def _fields(cls: Hashable) -> tuple[_Field, ...]:
-    assert isinstance(cls, type)
+def _fields(cls: type[Header]) -> tuple[_Field, ...]:
+    known = _FIELDS.get(cls)
+    if known is None:
+        known = _FIELDS[cls] = _read_fields(cls)
+    return known
+
+
+def _read_fields(cls: type[Header]) -> tuple[_Field, ...]:
     hints = get_type_hints(cls)
     result = []
     for field in dataclasses.fields(cls):

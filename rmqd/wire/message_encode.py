@@ -1,0 +1,143 @@
+"""Writes messages: batches to send, and stored records as a broker writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from struct import Struct
+from struct import error as StructError
+from typing import Final
+from zlib import crc32
+
+from rmqd.errors import InvalidMessageError, ProtocolError
+from rmqd.wire.message_id import parse_host
+from rmqd.wire.properties import MAX_PROPERTIES_BYTES, format_properties, parse_properties
+from rmqd.wire.sys_flag import BORN_HOST_V6, STORE_HOST_V6
+
+MAX_BODY_BYTES: Final = 4 * 1024 * 1024  # Java: maxMessageSize, of producers and brokers
+_MAGIC_V1: Final = 0xDAA320A7
+_MAGIC_V2: Final = 0xDAA320AB
+_MAX_V1_TOPIC_BYTES: Final = 127
+_MAX_TOPIC_BYTES: Final = 0xFFFF
+_CRC_MASK: Final = 0x7FFFFFFF
+
+_RECORD_HEAD: Final = Struct(">IIIiiqqiq")
+_RECORD_MIDDLE: Final = Struct(">iqi")
+_LONG: Final = Struct(">q")
+_SHORT: Final = Struct(">H")
+_BATCH_HEAD: Final = Struct(">iiiii")  # total size, magic, CRC, flag, body size; magic and CRC stay zero
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredMessage:
+    """One record of the commit log. The body is written as given: compress it first where `sys_flag` says so.
+
+    Hosts are "ip:port", IPv6 in brackets; timestamps are milliseconds; the two IPv6 bits of `sys_flag` set themselves.
+    """
+
+    topic: str
+    body: bytes
+    queue_id: int = 0
+    queue_offset: int = 0
+    commit_log_offset: int = 0
+    flag: int = 0
+    sys_flag: int = 0
+    born_timestamp: int = 0
+    born_host: str = "127.0.0.1:0"
+    store_timestamp: int = 0
+    store_host: str = "127.0.0.1:10911"
+    reconsume_times: int = 0
+    prepared_transaction_offset: int = 0
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
+def encode_message(message: StoredMessage) -> bytes:
+    """The record of a message, V2 where the topic needs it. Raises InvalidMessageError where it cannot be written."""
+    topic, properties = message.topic.encode(), encode_properties(message.properties)
+    born_host, store_host = parse_host(message.born_host), parse_host(message.store_host)
+    if len(topic) > _MAX_TOPIC_BYTES:
+        raise InvalidMessageError(f"a topic name of {len(topic)} bytes; at most {_MAX_TOPIC_BYTES} can be written")
+    if len(topic) > _MAX_V1_TOPIC_BYTES:
+        magic, topic_size = _MAGIC_V2, _SHORT.pack(len(topic))
+    else:
+        magic, topic_size = _MAGIC_V1, bytes([len(topic)])
+    sys_flag = message.sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6)
+    sys_flag |= (BORN_HOST_V6 if len(born_host) > 8 else 0) | (STORE_HOST_V6 if len(store_host) > 8 else 0)
+    tail = b"".join((topic_size, topic, _SHORT.pack(len(properties)), properties))
+    size = _RECORD_HEAD.size + len(born_host) + _LONG.size + len(store_host) + _RECORD_MIDDLE.size
+    try:
+        head = _RECORD_HEAD.pack(
+            size + len(message.body) + len(tail),
+            magic,
+            body_crc(message.body),
+            message.queue_id,
+            message.flag,
+            message.queue_offset,
+            message.commit_log_offset,
+            sys_flag,
+            message.born_timestamp,
+        )
+        stored = _LONG.pack(message.store_timestamp)
+        middle = _RECORD_MIDDLE.pack(message.reconsume_times, message.prepared_transaction_offset, len(message.body))
+    except StructError as error:
+        raise InvalidMessageError(f"a message that cannot be written: {error}") from error
+    return b"".join((head, born_host, stored, store_host, middle, message.body, tail))
+
+
+def body_crc(body: bytes) -> int:
+    """The CRC-32 of a stored body without its top bit, as brokers write it."""
+    return crc32(body) & _CRC_MASK
+
+
+def encode_properties(properties: Mapping[str, str]) -> bytes:
+    """The properties string in bytes. Raises InvalidMessageError where it is too long or cannot be written."""
+    try:
+        data = format_properties(properties).encode()
+    except UnicodeEncodeError as error:
+        raise InvalidMessageError(f"a property holds half a character: {error}") from error
+    if len(data) > MAX_PROPERTIES_BYTES:
+        raise InvalidMessageError(f"the properties take {len(data)} bytes; at most {MAX_PROPERTIES_BYTES} are accepted")
+    return data
+
+
+@dataclass(frozen=True, slots=True)
+class BatchMember:
+    """One message of a batch; topic and queue are the batch's."""
+
+    body: bytes
+    properties: Mapping[str, str] = field(default_factory=dict)
+    flag: int = 0
+
+
+def encode_batch(messages: Iterable[BatchMember]) -> bytes:
+    """The body of a batch send (320). Raises InvalidMessageError where a message cannot be written."""
+    parts: list[bytes] = []
+    for message in messages:
+        properties = encode_properties(message.properties)
+        size = _BATCH_HEAD.size + len(message.body) + _SHORT.size + len(properties)
+        try:
+            parts.append(_BATCH_HEAD.pack(size, 0, 0, message.flag, len(message.body)))
+        except StructError as error:
+            raise InvalidMessageError(f"a message that cannot be written: {error}") from error
+        parts += [message.body, _SHORT.pack(len(properties)), properties]
+    return b"".join(parts)
+
+
+def decode_batch(body: bytes) -> list[BatchMember]:
+    """The messages of a batch send. Raises ProtocolError."""
+    messages, at = [], 0
+    try:
+        while at < len(body):
+            size, _, _, flag, body_size = _BATCH_HEAD.unpack_from(body, at)
+            body_start = at + _BATCH_HEAD.size
+            body_end, end = body_start + body_size, at + size
+            (properties_size,) = _SHORT.unpack_from(body, body_end)
+            properties_start = body_end + _SHORT.size
+            if body_size < 0 or properties_start + properties_size != end or end > len(body):
+                raise ProtocolError(f"a message of a batch announces {size} bytes, which its parts do not fill")
+            properties = parse_properties(body[properties_start:end])
+            messages.append(BatchMember(body[body_start:body_end], properties, flag))
+            at = end
+    except StructError as error:
+        raise ProtocolError(f"a batch is cut short: {error}") from error
+    return messages
