@@ -22,6 +22,7 @@ COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("last_seconds", "s to last", "{:.2f}"),
     ("p50_ms", "p50 ms", "{:.2f}"),
     ("p99_ms", "p99 ms", "{:.2f}"),
+    ("broker_cpu_us_per_message", "broker µs/msg", "{:.2f}"),
 )
 
 

@@ -48,6 +48,8 @@ class Figures:
     """From the start of the process to its last message."""
     p50_ms: float | None = None
     p99_ms: float | None = None
+    broker_cpu_us_per_message: float | None = None
+    """What the broker spent meanwhile, from the start of the contender to its end."""
 
     @classmethod
     def from_line(cls, line: str, spawned_at: float) -> Figures | None:

@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bench import contenders, contest
@@ -30,6 +30,7 @@ PACED_RATE = 1000
 PRELOADED = 800  # there before a paced run starts: on an empty topic the Java client often takes nothing for 30 s
 PACED_WARM_SECONDS = 5
 SETTLE_SECONDS = 3.0
+WARM_UP_DRAINS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,7 @@ class Arena:
         for scenario in chosen:
             self._cluster.set_broker(**(RAISED_LIMITS if scenario.limits_raised else BROKER_LIMITS))
             for number in range(1, runs + 1):
-                for name in (name for name in scenario.contenders if name in names):
+                for name in turns([name for name in scenario.contenders if name in names], number):
                     say(f"{scenario.name}, run {number} of {runs}: {name}")
                     try:
                         figures = self.run(scenario, name)
@@ -114,7 +115,10 @@ class Arena:
             if scenario.paced:
                 return self._run_paced(scenario, contender, directory)
             job = self._job(scenario, contender, self._filled(), self._messages, directory, sample_file=sample_file)
-            return contest.run(job, prefix=prefix)
+            before = self._broker_cpu_seconds()
+            figures = contest.run(job, prefix=prefix)
+            spent = self._broker_cpu_seconds() - before
+            return replace(figures, broker_cpu_us_per_message=spent * 1e6 / job.messages)
         finally:
             shutil.rmtree(directory)
 
@@ -160,7 +164,18 @@ class Arena:
         if self._filled_topic is None:
             say(f"loading {self._messages:,} messages of {BODY_BYTES} bytes into {QUEUES} queues")
             self._filled_topic = self._fill(self._messages)
+            self._warm_up()
         return self._filled_topic
+
+    def _warm_up(self) -> None:
+        """Have the broker compile its pulling, so that whoever comes first does not wait for it."""
+        say(f"warming the broker up: {WARM_UP_DRAINS} raw drains")
+        for _ in range(WARM_UP_DRAINS):
+            self.run(SCENARIOS[0], "raw")
+
+    def _broker_cpu_seconds(self) -> float:
+        fields = Path(f"/proc/{self._cluster.broker.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def _fill(self, messages: int) -> str:
         topic = self._cluster.create_topic(f"bench_{os.getpid()}_{next(self._numbers)}", QUEUES)
@@ -171,6 +186,12 @@ class Arena:
         arguments = ["--namesrv", self._cluster.nameserver, "--topic", topic, "--messages", str(messages)]
         arguments += ["--bytes", str(BODY_BYTES), *extra]
         subprocess.run([*contenders.java("Load"), *arguments], check=True, stdout=subprocess.DEVNULL)
+
+
+def turns(names: list[str], run: int) -> list[str]:
+    """The order of a run (counted from 1): each contender comes first, and last, equally often."""
+    start = (run - 1) % len(names) if names else 0
+    return names[start:] + names[:start]
 
 
 def summary(figures: Figures) -> str:
