@@ -16,7 +16,7 @@ class LockBatchRequestBody:
 
     consumer_group: str
     client_id: str
-    mq_set: frozenset[MessageQueue]
+    queues: tuple[MessageQueue, ...]
     only_this_broker: bool = False
 
     def to_json(self) -> bytes:
@@ -25,7 +25,7 @@ class LockBatchRequestBody:
             {
                 "clientId": self.client_id,
                 "consumerGroup": self.consumer_group,
-                "mqSet": [queue_to_dict(queue) for queue in sorted(self.mq_set)],
+                "mqSet": [queue_to_dict(queue) for queue in self.queues],
                 "onlyThisBroker": self.only_this_broker,
             }
         )
@@ -37,7 +37,7 @@ class LockBatchRequestBody:
         return cls(
             consumer_group=fields.text(data, "consumerGroup"),
             client_id=fields.text(data, "clientId"),
-            mq_set=frozenset(queue_from_dict(item) for item in fields.items(data, "mqSet")),
+            queues=tuple(queue_from_dict(item) for item in fields.items(data, "mqSet")),
             only_this_broker=fields.boolean(data, "onlyThisBroker"),
         )
 
@@ -49,11 +49,11 @@ UnlockBatchRequestBody = LockBatchRequestBody
 class LockBatchResponseBody:
     """The queues that are locked for the asker; what is missing here belongs to another member."""
 
-    lock_ok_mq_set: frozenset[MessageQueue]
+    queues: frozenset[MessageQueue]
 
     def to_json(self) -> bytes:
         """The body of the reply to 41."""
-        return loose_json.dumps({"lockOKMQSet": [queue_to_dict(queue) for queue in sorted(self.lock_ok_mq_set)]})
+        return loose_json.dumps({"lockOKMQSet": [queue_to_dict(queue) for queue in sorted(self.queues)]})
 
     @classmethod
     def from_json(cls, body: bytes) -> Self:

@@ -57,15 +57,6 @@ class GetTopicConfigRequestHeader(RequestHeader):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GetSubscriptionGroupConfigRequestHeader(RequestHeader):
-    """Asks for a group's configuration."""
-
-    code: ClassVar[RequestCode] = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
-
-    group: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GetTopicStatsInfoRequestHeader(RequestHeader):
     """Asks for the offsets at the ends of a topic's queues."""
 

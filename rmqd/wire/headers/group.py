@@ -49,6 +49,15 @@ class QuerySubscriptionByConsumerRequestHeader(RequestHeader):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GetSubscriptionGroupConfigRequestHeader(RequestHeader):
+    """Asks for a group's configuration."""
+
+    code: ClassVar[RequestCode] = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
+
+    group: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NotifyConsumerIdsChangedRequestHeader(RequestHeader):
     """A broker's word that the members of a group changed."""
 
