@@ -55,13 +55,10 @@ class MessageQueue:
 
 @dataclass(frozen=True, slots=True)
 class CorruptMessage:
-    """A record whose frame holds but whose content cannot be trusted."""
+    """A record whose frame holds but whose body cannot be trusted; `message` gives what is known of it."""
 
-    message_queue: MessageQueue
-    queue_offset: int
-    commit_log_offset: int
+    message: Message
     reason: str
-    record: bytes
 
 
 class MessageBlock:
@@ -136,7 +133,7 @@ class Message:
         """System and user properties."""
         if self._properties is None:
             start, end = self._properties_span()
-            self._properties = parse_properties(self.block.data[start:end])
+            self._properties = parse_properties(self.block.data[start:end].decode("utf-8", "replace"))
         return self._properties
 
     @property
@@ -310,9 +307,9 @@ def decode_messages(data: bytes, message_queue: MessageQueue, start: int = 0) ->
             raise ProtocolError(f"the topic and properties of a message do not fill its {total} bytes")
         message = Message(block, start, body_start, body_end, queue_offset, store_timestamp)
         if crc32(view[body_start:body_end]) & 0x7FFFFFFF != crc & 0x7FFFFFFF:
-            _set_aside(block, message, end, "the CRC of its body does not match")
+            block.corrupt.append(CorruptMessage(message, "the CRC of its body does not match"))
         elif sys_flag & COMPRESSED and (reason := _decompress(block, message, sys_flag)):
-            _set_aside(block, message, end, reason)
+            block.corrupt.append(CorruptMessage(message, reason))
         else:
             add(message)
         start = end
@@ -329,13 +326,6 @@ def _decompress(block: MessageBlock, message: Message, sys_flag: int) -> str | N
     message.replace_body(body)
     block.extra_bytes += len(body)
     return None
-
-
-def _set_aside(block: MessageBlock, message: Message, end: int, reason: str) -> None:
-    record = block.data[message._start : end]
-    block.corrupt.append(
-        CorruptMessage(block.message_queue, message.queue_offset, message.commit_log_offset, reason, record)
-    )
 
 
 def _long_hosts(data: bytes, start: int, sys_flag: int) -> tuple[int, int, int]:

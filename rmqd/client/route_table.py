@@ -1,0 +1,251 @@
+"""Where the topics' queues are: routes from the name servers, kept up to date and swapped whole."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import structlog
+
+from rmqd.client.coalesce import Coalesced
+from rmqd.client.routes import Routes
+from rmqd.errors import RemotingTimeoutError, RmqdError, RouteNotFoundError, TopicNotExistError
+from rmqd.wire.message import MessageQueue
+from rmqd.wire.route import TopicRouteData
+
+log = structlog.get_logger(__name__)
+
+AskRoute = Callable[[str], Awaitable[TopicRouteData]]
+
+REFRESH_INTERVAL_SECONDS = 30.0  # Java: pollNameServerInterval
+ROUTE_DEADLINE_SECONDS = 6.0  # two rounds of name servers, connecting included
+REFRESH_GAP_SECONDS = 1.0  # between two refreshes of one topic that errors asked for
+UNKNOWN_TOPIC_FIRST_SECONDS = 0.5
+# A restarted name server knows no topic until the brokers have registered again, which they do every 30 s. Java keeps
+# the route of a topic that "does not exist" for ever; this is long enough for a restart and still notices a deletion.
+UNKNOWN_TOPIC_GRACE_SECONDS = 65.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Learned:
+    """What asking about one topic brought. `order` tells which of two is newer."""
+
+    topic: str
+    order: int
+    route: TopicRouteData | None
+    error: RmqdError | None = None
+
+
+class _Watched:
+    """How a topic that somebody uses is kept up to date; times are the loop's."""
+
+    __slots__ = ("asked_at", "due_at", "unknown_delay", "unknown_since", "users")
+
+    def __init__(self, now: float) -> None:
+        self.users = 0
+        self.due_at = now
+        self.asked_at = -REFRESH_GAP_SECONDS
+        self.unknown_since: float | None = None
+        self.unknown_delay = UNKNOWN_TOPIC_FIRST_SECONDS
+
+
+class RouteTable:
+    """The routes of all topics in use. Reading never waits; `run` refreshes watched topics every 30 s.
+
+    A refresh asks for all due topics at once and swaps the table once. While no name server answers, the last known
+    routes stay. `route_of` asks a name server: it raises TopicNotExistError, or any other RmqdError if none answered.
+    """
+
+    def __init__(
+        self,
+        route_of: AskRoute,
+        *,
+        refresh_interval_seconds: float = REFRESH_INTERVAL_SECONDS,
+        deadline_seconds: float = ROUTE_DEADLINE_SECONDS,
+        unknown_topic_grace_seconds: float = UNKNOWN_TOPIC_GRACE_SECONDS,
+    ) -> None:
+        self._route_of = route_of
+        self._interval = refresh_interval_seconds
+        self._deadline = deadline_seconds
+        self._grace = unknown_topic_grace_seconds
+        self._routes = Routes()
+        self._orders: dict[str, int] = {}
+        self._watched: dict[str, _Watched] = {}
+        self._callbacks: list[Callable[[frozenset[str]], None]] = []
+        self._order = itertools.count()
+        self._learn = Coalesced(self._ask)
+        self._sooner = asyncio.Event()
+        self._name_servers_answer = True
+
+    def on_change(self, callback: Callable[[frozenset[str]], None]) -> None:
+        """Call `callback(topics)` after each swap with the topics whose routes changed. It must not block or raise."""
+        self._callbacks.append(callback)
+
+    def off_change(self, callback: Callable[[frozenset[str]], None]) -> None:
+        """Undo one `on_change`."""
+        self._callbacks.remove(callback)
+
+    def watch(self, topic: str) -> None:
+        """Keep a topic's route up to date until `unwatch` was called as often; `run` asks for it at once."""
+        watched = self._watched.get(topic)
+        if watched is None:
+            watched = self._watched[topic] = _Watched(_now())
+            self._sooner.set()
+        watched.users += 1
+
+    def unwatch(self, topic: str) -> None:
+        """Undo one `watch`; after the last one the route is forgotten."""
+        watched = self._watched.get(topic)
+        if watched is None:
+            return
+        watched.users -= 1
+        if watched.users == 0:
+            del self._watched[topic]
+            self._orders.pop(topic, None)
+            self._routes = self._routes.replaced({topic: None})
+
+    def route(self, topic: str) -> TopicRouteData | None:
+        """A topic's last known route."""
+        return self._routes.by_topic.get(topic)
+
+    def queues(self, topic: str) -> list[MessageQueue]:
+        """The queues that consumers read, in RocketMQ's order; empty without a route."""
+        return self._routes.readable(topic)
+
+    def writable_queues(self, topic: str) -> list[MessageQueue]:
+        """The queues that producers may send to, in RocketMQ's order; empty without a route."""
+        return self._routes.writable(topic)
+
+    def master(self, broker_name: str) -> str | None:
+        """The address of a broker's master; None while the route names none."""
+        return self._routes.brokers.get(broker_name, {}).get(0)
+
+    def address(self, broker_name: str, broker_id: int = 0) -> str | None:
+        """The address of one replica of a broker, or of another one that is there in its place."""
+        replicas = self._routes.brokers.get(broker_name, {})
+        return replicas.get(broker_id) or next(iter(replicas.values()), None)
+
+    def brokers(self) -> Mapping[str, Mapping[int, str]]:
+        """Every known broker: name, replica id (0 is the master), address."""
+        return self._routes.brokers
+
+    def broker_addresses(self) -> frozenset[str]:
+        """The addresses of all brokers, slaves included."""
+        return frozenset(address for replicas in self._routes.brokers.values() for address in replicas.values())
+
+    async def refresh(self, topic: str) -> TopicRouteData:
+        """Ask for a topic's route now. Raises RouteNotFoundError, or RemotingError if no name server answers."""
+        learned = await self._learn(topic)
+        self._apply([learned])
+        if learned.route is not None:
+            return learned.route
+        if isinstance(learned.error, TopicNotExistError):
+            raise RouteNotFoundError(topic) from learned.error
+        assert learned.error is not None
+        raise learned.error
+
+    async def lookup(self, topic: str) -> TopicRouteData:
+        """A topic's known route, or what `refresh` brings."""
+        return self.route(topic) or await self.refresh(topic)
+
+    def refresh_soon(self, topics: Iterable[str] | None = None) -> None:
+        """Have watched topics (None: all) refreshed after an error that a stale route may explain.
+
+        Errors come in crowds: one refresh answers all of them, and a topic is asked for at most once a second.
+        """
+        for topic in list(self._watched) if topics is None else topics:
+            if (watched := self._watched.get(topic)) is not None:
+                watched.due_at = min(watched.due_at, max(_now(), watched.asked_at + REFRESH_GAP_SECONDS))
+        self._sooner.set()
+
+    async def run(self) -> None:
+        """Keep the watched topics up to date. Ends only by cancellation."""
+        while True:
+            self._sooner.clear()
+            now = _now()
+            # what is due within a twentieth of the interval goes along: all topics fall into step
+            slack = now + self._interval / 20
+            if any(watched.due_at <= now for watched in self._watched.values()):
+                await self._refresh([topic for topic, watched in self._watched.items() if watched.due_at <= slack])
+                continue
+            next_due = min((watched.due_at for watched in self._watched.values()), default=None)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(next_due):
+                    await self._sooner.wait()
+
+    async def _refresh(self, topics: list[str]) -> None:
+        self._apply(await asyncio.gather(*map(self._learn, topics)))
+
+    async def _ask(self, topic: str) -> _Learned:
+        order = next(self._order)
+        if (watched := self._watched.get(topic)) is not None:
+            watched.asked_at = _now()
+        try:
+            async with asyncio.timeout(self._deadline):
+                return _Learned(topic, order, await self._route_of(topic))
+        except TimeoutError:
+            reason = f"no route of {topic} within {self._deadline:g} s"
+            return _Learned(topic, order, None, RemotingTimeoutError("name servers", reason))
+        except RmqdError as error:
+            return _Learned(topic, order, None, error)
+
+    def _apply(self, answers: Iterable[_Learned]) -> None:
+        changes: dict[str, TopicRouteData | None] = {}
+        for learned in answers:
+            self._reschedule(learned)
+            if learned.order < self._orders.get(learned.topic, 0):
+                continue  # a later question was answered earlier
+            if learned.route is not None:
+                self._orders[learned.topic] = learned.order
+                changes[learned.topic] = learned.route
+            elif self._is_gone(learned):
+                changes[learned.topic] = None
+        before, self._routes = self._routes, self._routes.replaced(changes)
+        changed = frozenset(topic for topic in changes if before.differs(self._routes, topic))
+        if changed:
+            log.info("route.changed", topics=sorted(changed), brokers=sorted(self._routes.brokers))
+            for callback in self._callbacks:
+                callback(changed)
+
+    def _reschedule(self, learned: _Learned) -> None:
+        now = _now()
+        if not isinstance(learned.error, TopicNotExistError):
+            self._note_answer(learned.error)
+        watched = self._watched.get(learned.topic)
+        if watched is None:
+            return
+        watched.due_at = now + self._interval
+        if isinstance(learned.error, TopicNotExistError):
+            if watched.unknown_since is None:
+                watched.unknown_since = now
+                log.warning("route.unknown_topic", topic=learned.topic)
+            watched.due_at = now + min(watched.unknown_delay, self._interval)
+            watched.unknown_delay *= 2
+        elif learned.route is not None:
+            watched.unknown_since, watched.unknown_delay = None, UNKNOWN_TOPIC_FIRST_SECONDS
+        elif learned.route is None and self.route(learned.topic) is None:
+            watched.due_at = now + min(REFRESH_GAP_SECONDS, self._interval)
+
+    def _note_answer(self, error: RmqdError | None) -> None:
+        answered = error is None
+        if answered != self._name_servers_answer:
+            self._name_servers_answer = answered
+            if answered:
+                log.info("route.name_servers_back")
+            else:
+                log.warning("route.kept", reason=str(error), topics=len(self._routes.by_topic))
+
+    def _is_gone(self, learned: _Learned) -> bool:
+        if not isinstance(learned.error, TopicNotExistError) or learned.topic not in self._routes.by_topic:
+            return False
+        watched = self._watched.get(learned.topic)
+        if watched is None or watched.unknown_since is None:
+            return True
+        return _now() - watched.unknown_since >= self._grace
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,180 @@
+"""One ownership of a queue, from the hand-over by its last owner to the hand-over to its next one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+
+import structlog
+
+from rmqd.consumer.context import GroupContext
+from rmqd.consumer.process_queue import ProcessQueue
+from rmqd.consumer.pull_loop import EXCEPTION_DELAY_SECONDS, PullLoop
+from rmqd.consumer.snapshot import QueueSnapshot
+from rmqd.consumer.start_offset import compute_start_offset
+from rmqd.errors import RmqdError
+from rmqd.wire.message import MessageQueue
+
+log = structlog.get_logger(__name__)
+
+
+class AssignedQueue:
+    """Takes a queue over, pulls it, and gives it up when told to.
+
+    `run` ends when the queue was given up: what handlers had is finished and committed, or the time for it is over.
+    """
+
+    def __init__(self, context: GroupContext, queue: MessageQueue) -> None:
+        self.message_queue = queue
+        self.loop: PullLoop | None = None
+        self._context = context
+        self._leaving = asyncio.Event()
+        self._drain_seconds = 0.0
+        self._last = False  # the whole group ends: nobody has the queue before it is unlocked
+        self._hurry = asyncio.Event()
+        self._state = "waiting"
+        self._since = context.clock.wall()
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether it was told to give the queue up."""
+        return self._leaving.is_set()
+
+    @property
+    def process_queue(self) -> ProcessQueue | None:
+        """The cache; None until the queue was taken over."""
+        return None if self.loop is None else self.loop.process_queue
+
+    def leave(self, drain_seconds: float, *, last: bool = False) -> None:
+        """Give the queue up; handlers get `drain_seconds` to finish what they have."""
+        if not self.is_leaving:
+            self._drain_seconds, self._last = drain_seconds, last
+            self._leaving.set()
+
+    def hurry(self) -> None:
+        """Wait for handlers no longer."""
+        self._hurry.set()
+
+    async def run(self) -> None:
+        """Own the queue until `leave`."""
+        async with asyncio.TaskGroup() as tasks:
+            owning = tasks.create_task(self._own(), name=f"pull:{self.message_queue}")
+            await self._leaving.wait()
+            owning.cancel()
+        await self._give_up()
+
+    async def _own(self) -> None:
+        context, queue = self._context, self.message_queue
+        await context.ownership.acquire(queue)
+        while True:
+            try:
+                stored = await context.store.read(queue)
+                offset = await compute_start_offset(context.client, context.options, queue, stored)
+                context.store.take_over(queue, stored)
+                if stored is None:
+                    # kept at once: what comes while the group is down would be passed over by "the queue's end"
+                    await context.store.commit(queue, offset)
+                break
+            except RmqdError as error:
+                log.warning("queue.start_failed", queue=str(queue), error=str(error))
+                context.client.routes.refresh_soon([queue.topic])
+                await asyncio.sleep(EXCEPTION_DELAY_SECONDS * random.uniform(0.75, 1.25))
+        self.loop = PullLoop(context, queue, offset)
+        await self.loop.run()
+
+    async def _give_up(self) -> None:
+        context, queue = self._context, self.process_queue
+        if queue is not None:
+            queue.leave()
+            drained = await self._drain(queue)
+            await self._commit(queue, drained)
+            queue.drop()
+        await context.ownership.release(self.message_queue)
+        context.store.forget(self.message_queue)
+
+    async def _drain(self, queue: ProcessQueue) -> bool:
+        """Wait until no handler has a batch of the queue; False if the time for it ran out."""
+        if not queue.in_flight:
+            return True
+        queue.idle = asyncio.get_running_loop().create_future()
+        hurry = asyncio.ensure_future(self._hurry.wait())
+        try:
+            await asyncio.wait((queue.idle, hurry), timeout=self._drain_seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            hurry.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await hurry
+        if queue.in_flight:
+            log.warning("queue.not_drained", queue=str(self.message_queue), batches=queue.in_flight)
+        return not queue.in_flight
+
+    async def _commit(self, queue: ProcessQueue, drained: bool) -> None:
+        """Commit with an answered request. Past the time of a hand-over nothing is: the next owner is at work."""
+        store, offset = self._context.store, queue.commit_offset()
+        try:
+            if self._last:
+                await store.commit(self.message_queue, offset)
+            elif drained:
+                await store.commit_upward(self.message_queue, offset)
+        except RmqdError as error:
+            log.error("offset.commit_failed", queue=str(self.message_queue), offset=offset, error=str(error))
+
+    def tick(self) -> None:
+        """Note when the queue's state changed; called every second or so."""
+        state = self._current_state()
+        if state != self._state:
+            self._state, self._since = state, self._context.clock.wall()
+
+    def _current_state(self) -> str:
+        loop = self.loop
+        if loop is None:
+            return "paused" if self._context.paused else "waiting"
+        queue = loop.process_queue
+        if loop.stuck is not None:
+            return "stuck"
+        if self._context.paused:
+            return "paused"
+        if loop.held_by is not None:
+            return "flow_controlled"
+        if queue.retrying:
+            return "retrying"
+        if queue.in_flight or queue.pending:
+            return "handling"
+        behind = loop.max_offset is not None and loop.max_offset > queue.next_offset
+        return "pulling" if behind else "waiting"
+
+    def snapshot(self) -> QueueSnapshot | None:
+        """What is known of the queue; None until it was taken over."""
+        loop = self.loop
+        if loop is None:
+            return None
+        self.tick()
+        queue, store, stats = loop.process_queue, self._context.store, loop.process_queue.stats
+        position = queue.commit_offset()
+        lag = None if loop.max_offset is None else max(0, loop.max_offset - position)
+        return QueueSnapshot(
+            topic=stats.topic,
+            is_retry=stats.is_retry,
+            broker=self.message_queue.broker_name,
+            queue=self.message_queue.queue_id,
+            state=self._state,
+            since=self._since,
+            committed=store.committed.get(self.message_queue),
+            max=loop.max_offset,
+            lag=lag,
+            lag_seconds=self._lag_seconds(queue, lag),
+            cached=queue.cached_count,
+            cached_bytes=queue.cached_bytes,
+            span=queue.span(),
+            position=queue.next_offset,
+            last_commit=store.committed_at.get(self.message_queue),
+        )
+
+    def _lag_seconds(self, queue: ProcessQueue, lag: int | None) -> float | None:
+        """Age of the oldest message that waits; with none cached, that of the last one seen."""
+        if lag == 0:
+            return 0.0
+        oldest = queue.oldest()
+        stored_ms = queue.last_store_timestamp if oldest is None else oldest.store_timestamp
+        return max(0.0, self._context.clock.wall() - stored_ms / 1000) if stored_ms else None

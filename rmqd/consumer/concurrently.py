@@ -1,0 +1,164 @@
+"""Concurrent consumption: a line of queues with messages, and workers that take batches from it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from rmqd.clock import Clock
+from rmqd.consumer.options import ConsumerOptions
+from rmqd.consumer.process_queue import ProcessQueue
+from rmqd.consumer.send_back import SendBack
+from rmqd.consumer.settlement import EXPIRED, Settlement
+from rmqd.consumer.threads import HandlerThread
+from rmqd.consumer.worker import Worker
+from rmqd.errors import RmqdError
+from rmqd.handler import Batch, LoadedHandler
+
+log = structlog.get_logger(__name__)
+
+TICK_SECONDS = 0.25
+CANCEL_GRACE_SECONDS = 5.0  # for a handler that was cancelled at its deadline to end
+
+
+class HandlerHungError(RmqdError):
+    """Every slot of the group is taken by a call that did not end at its deadline."""
+
+
+class ConsumeMessageConcurrentlyService:
+    """Hands batches to `concurrency` workers, round robin over the queues that have messages."""
+
+    def __init__(self, options: ConsumerOptions, handler: LoadedHandler, send_back: SendBack, clock: Clock) -> None:
+        self.clock = clock
+        self.batch_size = options.consume_message_batch_max_size
+        self.line: deque[ProcessQueue] = deque()
+        self.sleepers: list[asyncio.Future[None]] = []
+        self.settlement = Settlement(send_back, options.delay_level_when_next_consume, self.submit)
+        self.wall_offset = clock.wall() - clock.monotonic()  # turns monotonic time into wall time
+        self.abandoned = 0  # calls past their deadline that have not ended
+        self._handler = handler
+        self._concurrency = options.concurrency
+        self._timeout = options.consume_timeout_seconds
+        self._held: deque[ProcessQueue] | None = None  # the line of a paused group
+        self._workers: dict[Worker, asyncio.Task[None]] = {}
+        self._threads: dict[Worker, HandlerThread] = {}
+        self._waking = False
+        self._last_tick = clock.monotonic()
+
+    def submit(self, queue: ProcessQueue) -> None:
+        """A queue has messages to hand out."""
+        if queue.pending and not queue.queued:
+            queue.queued = True
+            (self.line if self._held is None else self._held).append(queue)
+        if self.line and self.sleepers:
+            self.wake()
+
+    def pause(self) -> None:
+        """Hand out nothing more; handlers finish what they have."""
+        if self._held is None:
+            self._held = self.line.copy()
+            self.line.clear()
+
+    def resume(self) -> None:
+        """Go on handing out."""
+        if self._held is not None:
+            self.line.extend(self._held)
+            self._held = None
+            if self.line and self.sleepers:
+                self.wake()
+
+    def wake(self) -> None:
+        """Wake one worker, which wakes the next if there is more than it can take: most handlers need only one."""
+        if not self._waking:
+            self._waking = True
+            sleeper = self.sleepers.pop()
+            if not sleeper.done():
+                sleeper.set_result(None)
+
+    async def rest(self) -> None:
+        """Wait until there is work; called by workers."""
+        sleeper = asyncio.get_running_loop().create_future()
+        self.sleepers.append(sleeper)
+        try:
+            await sleeper
+        finally:
+            self._waking = False
+            if sleeper in self.sleepers:
+                self.sleepers.remove(sleeper)
+
+    async def run(self) -> None:
+        """Work until cancelled. Raises HandlerHungError when no slot is left that can work."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for number in range(self._concurrency):
+                    self._start_worker(tasks, number)
+                while True:
+                    await asyncio.sleep(TICK_SECONDS)
+                    self._tick(tasks)
+        finally:
+            for thread in self._threads.values():
+                thread.stop()
+
+    def took_long(self, started: float, ended: float) -> None:
+        """A handler call took over a second; if no tick came through meanwhile, it kept the event loop to itself."""
+        if self._handler.is_async and self._last_tick < started:
+            log.warning("handler.blocked_loop", handler=self._handler.name, seconds=round(ended - started, 3))
+
+    def _start_worker(self, tasks: asyncio.TaskGroup, number: int) -> None:
+        call: Callable[[Batch], Awaitable[object]] = self._handler.handle
+        thread = None
+        if not self._handler.is_async:
+            thread = HandlerThread(self._handler.handle, f"{self._handler.name}-{number}")
+            call = thread.call
+        worker = Worker(self, call, number)
+        if thread is not None:
+            self._threads[worker] = thread
+        self._workers[worker] = tasks.create_task(worker.run(), name=f"worker:{number}")
+
+    def _tick(self, tasks: asyncio.TaskGroup) -> None:
+        now = self._last_tick = self.clock.monotonic()
+        self.wall_offset = self.clock.wall() - now
+        for worker, task in list(self._workers.items()):
+            if worker.batch is None or now - worker.started < self._timeout:
+                continue
+            if not worker.expired:
+                self._expire(worker, task)
+            elif now - worker.started > self._timeout + CANCEL_GRACE_SECONDS and task.cancelling():
+                self._replace(tasks, worker, task)
+        if self.abandoned >= self._concurrency:
+            raise HandlerHungError(
+                f"all {self._concurrency} slots of handler {self._handler.name} hang past consume_timeout"
+            )
+
+    def _expire(self, worker: Worker, task: asyncio.Task[None]) -> None:
+        """End a call at its deadline: cancel an async handler, leave a sync one to its thread."""
+        thread = self._threads.get(worker)
+        if thread is None:
+            worker.expired = True
+            task.cancel()
+        elif thread.is_calling:
+            worker.expired = True
+            self.abandoned += 1
+            thread.abandon(EXPIRED, self._came_back)
+
+    def _replace(self, tasks: asyncio.TaskGroup, worker: Worker, task: asyncio.Task[None]) -> None:
+        """Give the slot of a handler that ignores its cancellation to a new worker."""
+        log.error("handler.ignores_cancellation", handler=self._handler.name)
+        assert worker.queue is not None
+        assert worker.batch is not None
+        worker.replaced = True
+        del self._workers[worker]
+        self.abandoned += 1
+        task.add_done_callback(lambda _: self._came_back())
+        tasks.create_task(self._settle_replaced(worker.queue, worker.batch), name="settle-expired")
+        self._start_worker(tasks, worker.number)
+
+    async def _settle_replaced(self, queue: ProcessQueue, batch: Batch) -> None:
+        await self.settlement.settle(queue, batch, EXPIRED)
+        queue.leave_handler()
+
+    def _came_back(self) -> None:
+        self.abandoned -= 1

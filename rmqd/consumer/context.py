@@ -1,0 +1,41 @@
+"""What the parts of one running group share."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from rmqd.client.instance import ClientInstance
+from rmqd.clock import Clock
+from rmqd.consumer.concurrently import ConsumeMessageConcurrentlyService
+from rmqd.consumer.flow_control import Thresholds
+from rmqd.consumer.offset_store import RemoteBrokerOffsetStore
+from rmqd.consumer.options import ConsumerOptions
+from rmqd.consumer.ownership import QueueOwnership
+from rmqd.consumer.rate_limit import RateLimit
+from rmqd.consumer.send_back import SendBack
+from rmqd.consumer.stats import TopicStats
+from rmqd.wire.heartbeat import SubscriptionData
+
+
+@dataclass(slots=True)
+class GroupContext:
+    """One group's options, services and switches. Topic names are those that brokers know."""
+
+    options: ConsumerOptions
+    client: ClientInstance
+    clock: Clock
+    subscriptions: dict[str, SubscriptionData]  # with the retry topic
+    stats: dict[str, TopicStats]
+    service: ConsumeMessageConcurrentlyService
+    send_back: SendBack
+    store: RemoteBrokerOffsetStore
+    ownership: QueueOwnership
+    rate_limit: RateLimit
+    thresholds: Thresholds
+    resumed: asyncio.Event = field(default_factory=asyncio.Event)  # cleared while the group is paused
+
+    @property
+    def paused(self) -> bool:
+        """Whether an operator paused the group: nothing is pulled and nothing is handed out."""
+        return not self.resumed.is_set()

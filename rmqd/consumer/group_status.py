@@ -1,0 +1,69 @@
+"""What a group tells about itself: assembled from its parts when somebody asks."""
+
+from __future__ import annotations
+
+from rmqd.consumer.concurrently import HandlerHungError
+from rmqd.consumer.context import GroupContext
+from rmqd.consumer.rebalance import Rebalance
+from rmqd.consumer.snapshot import GroupSnapshot
+from rmqd.wire.topics import is_retry_topic
+
+ENGINE = "local"
+
+
+class GroupStatus:
+    """The state of a group, why it failed, and whether it is ready."""
+
+    def __init__(self, context: GroupContext, rebalance: Rebalance) -> None:
+        self.state = "starting"
+        self._context = context
+        self._rebalance = rebalance
+        self._failure: str | None = None
+        self._hung = False
+
+    def failed(self, error: BaseException) -> None:
+        """The group ends because of `error`."""
+        causes = _leaves(error)
+        self.state = "failed"
+        self._failure = "; ".join(f"{type(cause).__name__}: {cause}" for cause in causes)
+        self._hung = any(isinstance(cause, HandlerHungError) for cause in causes)
+
+    def snapshot(self) -> GroupSnapshot:
+        """Everything at this moment."""
+        context, assigned = self._context, self._rebalance.assigned.values()
+        reason = self._not_ready()
+        return GroupSnapshot(
+            name=context.options.group,
+            engine=ENGINE,
+            state=self.state,
+            paused=context.paused,
+            client_id=context.client.client_id,
+            failure=self._failure,
+            ready=reason is None,
+            not_ready_reason=reason,
+            topics=tuple(stats.snapshot() for stats in context.stats.values()),
+            queues=tuple(queue for queue in (entry.snapshot() for entry in assigned) if queue is not None),
+            assigned={
+                topic: sum(queue.topic == topic for queue in self._rebalance.assigned)
+                for topic in context.subscriptions
+                if not is_retry_topic(topic)
+            },
+            rebalances=self._rebalance.count,
+            handover_timeouts=context.ownership.timeouts,
+            handler_hung=self._hung,
+        )
+
+    def _not_ready(self) -> str | None:
+        if self.state != "running":
+            return f"group {self._context.options.group} is {self.state}"
+        missing = sorted(topic for topic in self._rebalance.unrouted if not is_retry_topic(topic))
+        if missing:
+            return f"group {self._context.options.group} waits for its first assignment of {', '.join(missing)}"
+        return None
+
+
+def _leaves(error: BaseException) -> list[BaseException]:
+    """The errors inside of exception groups."""
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for inner in error.exceptions for leaf in _leaves(inner)]
+    return [error]

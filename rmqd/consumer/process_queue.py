@@ -1,0 +1,153 @@
+"""What one ownership of a queue holds: messages pulled, handed out, and finished.
+
+The offset to commit is the smallest one that is not finished; with nothing cached it is the next one to pull, so that
+messages which the broker's filter passed over count as consumed.
+"""
+
+from __future__ import annotations
+
+from asyncio import Future
+from collections import deque
+
+from rmqd.consumer.stats import TopicStats
+from rmqd.wire.message import Message, MessageBlock, MessageQueue
+
+
+class ProcessQueue:
+    """The cache of one MessageQueue. Does no I/O and knows no consumer; used from the event loop only."""
+
+    __slots__ = (
+        "blocks",
+        "cached_bytes",
+        "cached_count",
+        "dropped",
+        "idle",
+        "in_flight",
+        "leaving",
+        "last_store_timestamp",
+        "message_queue",
+        "next_offset",
+        "pending",
+        "queued",
+        "relief",
+        "retrying",
+        "stats",
+    )
+
+    def __init__(self, message_queue: MessageQueue, next_offset: int, stats: TopicStats) -> None:
+        self.message_queue = message_queue
+        self.stats = stats  # of the queue's topic
+        self.next_offset = next_offset  # where the next pull starts
+        self.blocks: deque[MessageBlock] = deque()  # replies with unfinished messages, in queue order
+        self.pending: deque[Message] = deque()  # not handed out yet
+        self.cached_count = 0  # not finished: waiting or being handled
+        self.cached_bytes = 0
+        self.in_flight = 0  # batches that a handler has now
+        self.retrying = 0  # messages that wait for another try of their send-back
+        self.leaving = False  # being given up: nothing more is handed out, what handlers have may finish
+        self.dropped = False  # owned no more: results that still come are thrown away
+        self.queued = False  # stands in the dispatcher's line
+        self.last_store_timestamp = 0
+        self.relief: Future[None] | None = None  # a pull loop that waits until messages are finished
+        self.idle: Future[None] | None = None  # whoever waits until nothing is in flight
+
+    def put(self, block: MessageBlock, next_offset: int) -> None:
+        """Add a reply's messages and move on to `next_offset`."""
+        self.next_offset = next_offset
+        messages = block.messages
+        if not block.unfinished:
+            messages.clear()
+            return
+        self.blocks.append(block)
+        if block.unfinished == len(messages):
+            self.pending.extend(messages)
+        else:
+            self.pending.extend([message for message in messages if not message.finished])
+        self.cached_count += block.unfinished
+        self.cached_bytes += block.size_bytes
+        self.last_store_timestamp = messages[-1].store_timestamp
+
+    def take(self, most: int) -> list[Message]:
+        """Hand out up to `most` messages, in queue order."""
+        pending = self.pending
+        if most == 1:
+            return [pending.popleft()]
+        if len(pending) <= most:
+            messages = list(pending)
+            pending.clear()
+            return messages
+        return [pending.popleft() for _ in range(most)]
+
+    def put_back(self, messages: list[Message]) -> None:
+        """Hand these out again, before all others."""
+        self.pending.extendleft(reversed(messages))
+
+    def finish(self, messages: list[Message]) -> None:
+        """Mark messages as done: acknowledged, sent back, or dead-lettered."""
+        for message in messages:
+            message.finished = True
+            block = message.block
+            block.unfinished -= 1
+            if not block.unfinished:
+                self._forget(block)
+        self.cached_count -= len(messages)
+        if self.relief is not None and not self.relief.done():
+            self.relief.set_result(None)
+
+    def skip(self, message: Message) -> None:
+        """Mark a message of a block that was not put yet as not wanted: the group's filter does not match it."""
+        message.finished = True
+        message.block.unfinished -= 1
+
+    def leave_handler(self) -> None:
+        """A batch came back from its handler."""
+        self.in_flight -= 1
+        if self.idle is not None and not self.in_flight and not self.idle.done():
+            self.idle.set_result(None)
+
+    def leave(self) -> None:
+        """Hand out nothing more; what no handler has yet stays unfinished, so the commit offset does not pass it."""
+        self.leaving = True
+        self.pending.clear()
+
+    def drop(self) -> None:
+        """End this ownership: results that come later change nothing, and the cached bytes are let go."""
+        self.dropped = True
+        self.pending.clear()
+        for block in self.blocks:
+            block.messages.clear()
+        self.blocks.clear()
+        self.cached_count = self.cached_bytes = 0
+
+    def commit_offset(self) -> int:
+        """The offset below which every message is finished."""
+        oldest = self.oldest()
+        return self.next_offset if oldest is None else oldest.queue_offset
+
+    def oldest(self) -> Message | None:
+        """The first message that is not finished."""
+        if not self.blocks:
+            return None
+        block = self.blocks[0]
+        messages, cursor = block.messages, block.cursor
+        while messages[cursor].finished:
+            cursor += 1
+        block.cursor = cursor
+        return messages[cursor]
+
+    def span(self) -> int:
+        """Greatest minus smallest cached offset."""
+        oldest = self.oldest()
+        return 0 if oldest is None else self.blocks[-1].messages[-1].queue_offset - oldest.queue_offset
+
+    def _forget(self, block: MessageBlock) -> None:
+        blocks = self.blocks
+        if blocks and blocks[0] is block:
+            blocks.popleft()
+        elif block in blocks:
+            blocks.remove(block)
+        else:  # dropped meanwhile
+            return
+        self.cached_bytes -= block.size_bytes
+        # the list and the messages refer to each other: without this only the garbage collector would free them
+        block.messages.clear()

@@ -1,0 +1,249 @@
+"""Pulls one queue: asks the broker for what comes next, and puts it where workers take it from."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from typing import Final
+
+import structlog
+
+from rmqd.client.connection import OPAQUE
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.consumer.context import GroupContext
+from rmqd.consumer.flow_control import Reason, exceeded
+from rmqd.consumer.process_queue import ProcessQueue
+from rmqd.errors import (
+    BrokerError,
+    ProtocolError,
+    RmqdError,
+    RouteNotFoundError,
+    SubscriptionNotExistError,
+    SubscriptionNotLatestError,
+)
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.headers.pull import PullMessageResponseHeader, PullRequestTemplate
+from rmqd.wire.heartbeat import EXPRESSION_TAG
+from rmqd.wire.message import CorruptMessage, MessageBlock, MessageQueue, decode_messages
+from rmqd.wire.sys_flag import PullSysFlag
+
+log = structlog.get_logger(__name__)
+
+SUSPEND_MS: Final = 15_000  # Java: brokerSuspendMaxTimeMillis
+PULL_TIMEOUT_SECONDS: Final = 30.0  # Java: the broker's scan may answer 5 s late
+EXCEPTION_DELAY_SECONDS: Final = 1.0  # Java: pullTimeDelayMillsWhenException
+RECHECK_SECONDS: Final = 1.0
+STUCK_RECHECK_SECONDS: Final = 10.0  # how soon an operator's reset reaches a queue that is held
+UNHELD_SECONDS: Final = 0.01
+UNHELD_DELAY_SECONDS: Final = 0.1
+OPERATOR_RESET: Final = "OFFSET_RESET"
+
+_FOUND: Final = int(ResponseCode.SUCCESS)
+_NOTHING: Final = frozenset((int(ResponseCode.PULL_NOT_FOUND), int(ResponseCode.PULL_RETRY_IMMEDIATELY)))
+_ILLEGAL: Final = int(ResponseCode.PULL_OFFSET_MOVED)
+_PULL: Final = int(RequestCode.PULL_MESSAGE)
+
+
+class PullLoop:
+    """One queue's pulls, for as long as it is owned. `process_queue` is replaced when the broker moves the offset."""
+
+    def __init__(self, context: GroupContext, queue: MessageQueue, offset: int) -> None:
+        self.process_queue = ProcessQueue(queue, offset, context.stats[queue.topic])
+        self.held_by: Reason | None = None
+        self.stuck: str | None = None  # why nothing is pulled until an operator acts
+        self.max_offset: int | None = None
+        self.answered_at = context.clock.monotonic()
+        self._context = context
+        self._queue = queue
+        self._broker_id = 0
+        self._corrupt_offset = -1  # the last corrupt message that was reported
+        options, subscription = context.options, context.subscriptions[queue.topic]
+        self._sub_version = subscription.sub_version
+        by_tag = subscription.expression_type == EXPRESSION_TAG
+        self._tags = frozenset(tag.encode() for tag in subscription.tags_set) if by_tag else frozenset[bytes]()
+        self._batch_size = context.rate_limit.most(options.pull_batch_size)
+        self._template = PullRequestTemplate(
+            group=options.group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            broker_name=queue.broker_name,
+            expression_type=subscription.expression_type,
+        )
+
+    async def run(self) -> None:
+        """Pull until cancelled."""
+        context, interval = self._context, self._context.options.pull_interval_seconds
+        while True:
+            if (reason := self._hold_back()) is not None:
+                await self._wait_for_relief(reason)
+                continue
+            if context.rate_limit.per_second:
+                await context.rate_limit.wait()
+            try:
+                reply = await self._pull()
+                if reply.code == _FOUND:
+                    await self._found(reply)
+                else:
+                    await self._not_found(reply)
+            except RmqdError as error:
+                await self._failed(error)
+            if interval:
+                await asyncio.sleep(interval)
+
+    async def _pull(self) -> RemotingCommand:
+        client = self._context.client
+        address = client.routes.address(self._queue.broker_name, self._broker_id)
+        if address is None:
+            raise RouteNotFoundError(self._queue.topic, f"no address is known for broker {self._queue.broker_name}")
+        connection = client.remoting.connected(address) or await client.remoting.connection(address)
+        opaque = next(OPAQUE) & 0x7FFFFFFF
+        frame = self._template.frame(
+            opaque,
+            self.process_queue.next_offset,
+            0,
+            PullSysFlag.SUSPEND,
+            self._sub_version,
+            SUSPEND_MS,
+            self._batch_size,
+        )
+        asked_at = self._context.clock.monotonic()
+        reply = await connection.call(_PULL, opaque, frame, PULL_TIMEOUT_SECONDS)
+        self.answered_at = self._context.clock.monotonic()
+        if reply.code in _NOTHING and self.answered_at - asked_at < UNHELD_SECONDS:
+            await self._not_held(reply)
+        return reply
+
+    async def _found(self, reply: RemotingCommand) -> None:
+        header = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
+        queue = self.process_queue
+        if header.next_begin_offset <= queue.next_offset:
+            raise ProtocolError(f"a pull at {queue.next_offset} found messages, and is to go on at {header[0]}")
+        self._broker_id, self.max_offset = header.suggest_which_broker_id, header.max_offset
+        try:
+            block = decode_messages(reply.payload, self._queue, reply.body_start)
+        except ProtocolError as error:
+            self._close_corrupt(error)
+            raise
+        if block.corrupt and not await self._set_aside(block):
+            return
+        self.stuck = None
+        if self._tags:
+            for message in block.messages:
+                if not message.has_tag(self._tags):
+                    queue.skip(message)
+        received = block.unfinished
+        queue.put(block, header.next_begin_offset)
+        queue.stats.received += received
+        self._context.rate_limit.spend(received)
+        self._context.service.submit(queue)
+
+    async def _not_found(self, reply: RemotingCommand) -> None:
+        if reply.code in _NOTHING:
+            header = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
+            self._broker_id, self.max_offset = header.suggest_which_broker_id, header.max_offset
+            self.stuck = None
+            self.process_queue.next_offset = max(self.process_queue.next_offset, header.next_begin_offset)
+        elif reply.code == _ILLEGAL:
+            header = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
+            self.max_offset = header.max_offset
+            await self._offset_illegal(header.next_begin_offset, reply.remark or "")
+        else:
+            raise BrokerError.of(reply.code, reply.remark, self._queue.broker_name)
+
+    async def _not_held(self, reply: RemotingCommand) -> None:
+        """Keep from asking in circles where the broker answers "nothing" without waiting, as when it shuts down."""
+        moved = reply.ext_fields.get("nextBeginOffset") != str(self.process_queue.next_offset)
+        if not moved:
+            await asyncio.sleep(UNHELD_DELAY_SECONDS)
+
+    async def _offset_illegal(self, offset: int, remark: str) -> None:
+        """The broker says where to go on: its queue does not have our offset, or an operator reset the group."""
+        queue, context = self.process_queue, self._context
+        if remark != OPERATOR_RESET and context.options.on_offset_illegal == "stop":
+            if self.stuck is None:
+                log.error("offset.illegal", queue=str(self._queue), offset=queue.next_offset, broker_offers=offset)
+            self.stuck = f"offset {queue.next_offset} is illegal, the broker offers {offset}"
+            await asyncio.sleep(STUCK_RECHECK_SECONDS)
+            return
+        log.warning(
+            "offset.corrected", queue=str(self._queue), offset=queue.next_offset, corrected=offset, remark=remark
+        )
+        queue.drop()
+        self.stuck = None
+        self.process_queue = ProcessQueue(self._queue, offset, queue.stats)
+        await context.store.commit(self._queue, offset, downward=True)
+
+    async def _set_aside(self, block: MessageBlock) -> bool:
+        """Treat corrupt messages as `on_corrupt_message` says; False if the queue is held there."""
+        policy, stats = self._context.options.on_corrupt_message, self.process_queue.stats
+        for corrupt in block.corrupt:
+            message = corrupt.message
+            if message.queue_offset > self._corrupt_offset:
+                self._corrupt_offset = message.queue_offset
+                stats.count("corrupt")
+                log.error(
+                    "message.corrupt", queue=str(self._queue), offset=message.queue_offset, reason=corrupt.reason,
+                    on_corrupt_message=policy,
+                )  # fmt: skip
+            if policy == "stop":
+                await self._stop_at(block, corrupt)
+                return False
+            if policy == "dead_letter":
+                while not await self._context.send_back.dead_letter(message, corrupt.reason, None):
+                    await asyncio.sleep(EXCEPTION_DELAY_SECONDS)
+        return True
+
+    async def _stop_at(self, block: MessageBlock, corrupt: CorruptMessage) -> None:
+        """Take what stands before a corrupt message, and hold the queue there until an operator moves its offset."""
+        queue, offset = self.process_queue, corrupt.message.queue_offset
+        for message in block.messages:
+            if message.queue_offset > offset or (self._tags and not message.has_tag(self._tags)):
+                queue.skip(message)
+        received = block.unfinished
+        queue.put(block, offset)
+        queue.stats.received += received
+        self._context.service.submit(queue)
+        self.stuck = f"message at offset {offset} is corrupt: {corrupt.reason}"
+        await asyncio.sleep(STUCK_RECHECK_SECONDS)
+
+    async def _failed(self, error: RmqdError) -> None:
+        client = self._context.client
+        log.warning("pull.failed", queue=str(self._queue), error=str(error))
+        if isinstance(error, SubscriptionNotExistError | SubscriptionNotLatestError):
+            client.heartbeat.beat_soon()
+        if not isinstance(error, BrokerError) or error.stale_route:
+            self._broker_id = 0
+            client.routes.refresh_soon([self._queue.topic])
+        # spread, so that the queues of a broker that comes back do not ask all at once
+        await asyncio.sleep(EXCEPTION_DELAY_SECONDS * random.uniform(0.75, 1.25))
+
+    def _close_corrupt(self, error: ProtocolError) -> None:
+        client = self._context.client
+        address = client.routes.address(self._queue.broker_name, self._broker_id)
+        connection = client.remoting.connected(address) if address else None
+        if connection is not None:
+            connection.corrupt(error)
+
+    def _hold_back(self) -> Reason | None:
+        if self._context.paused:
+            return "paused"
+        return exceeded(self.process_queue, self._context.thresholds)
+
+    async def _wait_for_relief(self, reason: Reason) -> None:
+        """Wait until the reason to hold back has gone; it is counted once."""
+        queue, context = self.process_queue, self._context
+        queue.stats.flow_control[reason] += 1
+        self.held_by = reason
+        try:
+            while self._hold_back() == reason:
+                if reason == "paused":
+                    await context.resumed.wait()
+                    continue
+                queue.relief = asyncio.get_running_loop().create_future()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(RECHECK_SECONDS):
+                        await queue.relief
+        finally:
+            queue.relief = None
+            self.held_by = None

@@ -1,0 +1,230 @@
+"""One consumer group in this process: put together, started, drained."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import structlog
+
+from rmqd.client.instance import ClientInstance
+from rmqd.client.remoting import Reply
+from rmqd.clock import Clock, SystemClock
+from rmqd.codes import ResponseCode
+from rmqd.consumer.concurrently import ConsumeMessageConcurrentlyService
+from rmqd.consumer.context import GroupContext
+from rmqd.consumer.flow_control import Thresholds
+from rmqd.consumer.group_status import GroupStatus
+from rmqd.consumer.lag import refresh_max_offsets
+from rmqd.consumer.offset_store import RemoteBrokerOffsetStore
+from rmqd.consumer.options import ConsumerOptions
+from rmqd.consumer.ownership import QueueOwnership
+from rmqd.consumer.rate_limit import RateLimit
+from rmqd.consumer.rebalance import Rebalance
+from rmqd.consumer.send_back import SendBack
+from rmqd.consumer.snapshot import GroupSnapshot
+from rmqd.consumer.stats import TopicStats
+from rmqd.errors import RmqdError
+from rmqd.handler import LoadedHandler
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.filter import sql_subscription, tag_subscription
+from rmqd.wire.heartbeat import ConsumeFromWhere, ConsumerData, SubscriptionData
+from rmqd.wire.topics import SUBSCRIPTION_ALL, retry_topic
+
+log = structlog.get_logger(__name__)
+
+_WHERE: Final = {
+    "last_offset": ConsumeFromWhere.LAST_OFFSET,
+    "first_offset": ConsumeFromWhere.FIRST_OFFSET,
+    "timestamp": ConsumeFromWhere.TIMESTAMP,
+}
+
+
+class PushConsumer:
+    """Consumes one group in clustering mode, concurrently.
+
+    `run` starts the handler, joins the group, and consumes until `stop`; it returns when what handlers had is finished
+    and committed, and the brokers know that the member has left. It raises what ends the group otherwise: a handler
+    that does not start, HandlerHungError, a fault of ours. It can be run once.
+    """
+
+    def __init__(
+        self, options: ConsumerOptions, handler: LoadedHandler, client: ClientInstance, clock: Clock | None = None
+    ) -> None:
+        clock = clock or SystemClock()
+        self.group = options.group
+        self._handler = handler
+        self._client = client
+        self._stopping = asyncio.Event()
+        self._drain_seconds = options.shutdown_timeout_seconds
+        send_back = SendBack(client, options.group, options.max_reconsume_times)
+        self._context = GroupContext(
+            options=options,
+            client=client,
+            clock=clock,
+            subscriptions=_subscriptions(options, int(clock.wall() * 1000)),
+            stats=_stats(options),
+            service=ConsumeMessageConcurrentlyService(options, handler, send_back, clock),
+            send_back=send_back,
+            store=RemoteBrokerOffsetStore(client, options.group, clock),
+            ownership=QueueOwnership(client, options.group, options.queue_handover_timeout_seconds, clock),
+            rate_limit=RateLimit(options.pull_rate_limit, clock),
+            thresholds=Thresholds.divided(options, 0),
+        )
+        self._context.resumed.set()
+        self._rebalance = Rebalance(self._context)
+        self._status = GroupStatus(self._context, self._rebalance)
+
+    async def run(self) -> None:
+        """Consume until `stop`."""
+        try:
+            await _call(self._handler.start)
+            try:
+                await self._consume()
+            finally:
+                await _call(self._handler.stop)
+        except BaseException as error:
+            self._status.failed(error)
+            raise
+        self._status.state = "stopped"
+
+    def stop(self, *, shutdown_timeout_seconds: float | None = None) -> None:
+        """Ask for the graceful end; handlers get `shutdown_timeout` to finish what they have."""
+        if shutdown_timeout_seconds is not None:
+            self._drain_seconds = shutdown_timeout_seconds
+        self._stopping.set()
+
+    def hurry(self) -> None:
+        """End at once: what is finished is committed, what handlers have now will be delivered again."""
+        self._drain_seconds = 0.0
+        self._stopping.set()
+        for assigned in self._rebalance.assigned.values():
+            assigned.hurry()
+
+    @property
+    def paused(self) -> bool:
+        """Whether the group is paused."""
+        return self._context.paused
+
+    def pause(self) -> None:
+        """Pull nothing and hand out nothing more; the queues are kept, and handlers finish what they have."""
+        self._context.resumed.clear()
+        self._context.service.pause()
+        log.info("group.paused", group=self.group)
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        self._context.resumed.set()
+        self._context.service.resume()
+        log.info("group.resumed", group=self.group)
+
+    def snapshot(self) -> GroupSnapshot:
+        """What the group tells about itself now."""
+        return self._status.snapshot()
+
+    def consumer_data(self) -> ConsumerData:
+        """The group's part of a heartbeat."""
+        return ConsumerData(
+            group_name=self.group,
+            subscription_data_set=tuple(self._context.subscriptions.values()),
+            consume_from_where=_WHERE[self._context.options.consume_from_where],
+        )
+
+    def on_consumer_ids_changed(self) -> None:
+        """A broker says that members came or went."""
+        self._rebalance.soon()
+
+    async def on_request(self, command: RemotingCommand) -> Reply | None:
+        """Answer a broker's request for this group."""
+        remark = f"request type {command.code} not supported"
+        return (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark, {}, b"")
+
+    async def _consume(self) -> None:
+        context, routes = self._context, self._client.routes
+        routes.on_change(self._routes_changed)
+        self._client.register(self)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                helpers = [
+                    tasks.create_task(context.service.run(), name=f"handlers:{self.group}"),
+                    tasks.create_task(context.ownership.run(), name=f"ownership:{self.group}"),
+                    tasks.create_task(self._persist(), name=f"persist:{self.group}"),
+                ]
+                await self._join()
+                self._status.state = "running"
+                rebalancing = tasks.create_task(self._rebalance.run(), name=f"rebalance:{self.group}")
+                await self._stopping.wait()
+                self._status.state = "draining"
+                self._rebalance.leave_all(self._drain_seconds)
+                await rebalancing
+                for helper in helpers:
+                    helper.cancel()
+        finally:
+            routes.off_change(self._routes_changed)
+            await self._client.unregister(self.group)
+            log.info("group.left", group=self.group)
+
+    async def _join(self) -> None:
+        """Learn the routes and tell the brokers about us, so that the first pass finds us in the list."""
+        topics = list(self._context.options.subscriptions)
+        await asyncio.gather(*(self._learn_route(topic) for topic in topics))
+        await self._client.heartbeat.beat()
+        await self._learn_route(retry_topic(self.group))  # the first heartbeat creates it
+
+    async def _learn_route(self, topic: str) -> None:
+        try:
+            await self._client.routes.lookup(topic)
+        except RmqdError as error:
+            log.warning("route.missing", topic=topic, error=str(error))
+
+    def _routes_changed(self, topics: frozenset[str]) -> None:
+        if topics & self._context.subscriptions.keys():
+            self._rebalance.soon()
+
+    async def _persist(self) -> None:
+        interval = self._context.options.persist_consumer_offset_interval_seconds
+        while True:
+            await asyncio.sleep(interval)
+            offsets = {
+                queue: assigned.process_queue.commit_offset()
+                for queue, assigned in self._rebalance.assigned.items()
+                if assigned.process_queue is not None and not assigned.is_leaving
+            }
+            await self._context.store.persist(offsets)
+            await refresh_max_offsets(self._client, self._rebalance.assigned.values(), self._context.clock)
+
+
+def _subscriptions(options: ConsumerOptions, version: int) -> dict[str, SubscriptionData]:
+    result = {}
+    for topic, subscription in options.subscriptions.items():
+        build = tag_subscription if subscription.kind == "TAG" else sql_subscription
+        result[topic] = build(topic, subscription.expression, version)
+    retry = retry_topic(options.group)
+    result[retry] = tag_subscription(retry, SUBSCRIPTION_ALL, version)
+    return result
+
+
+def _stats(options: ConsumerOptions) -> dict[str, TopicStats]:
+    """Counters by topic. A group's retry topic is one for all its topics, so it has counters of its own."""
+    stats = {topic: TopicStats(topic, is_retry=False) for topic in options.subscriptions}
+    stats[retry_topic(options.group)] = TopicStats(_retried_topic(options), is_retry=True)
+    return stats
+
+
+def _retried_topic(options: ConsumerOptions) -> str:
+    topics = list(options.subscriptions)
+    return topics[0] if len(topics) == 1 else retry_topic(options.group)
+
+
+async def _call(function: Callable[[], Any] | None) -> None:
+    """Call a handler's start or stop; synchronous ones in a thread, as they may take their time."""
+    if function is None:
+        return
+    if inspect.iscoroutinefunction(function):
+        await function()
+        return
+    result = await asyncio.to_thread(function)
+    if isinstance(result, Awaitable):
+        await result

@@ -1,0 +1,153 @@
+"""Which queues this member has: asks who is in the group, computes its share, takes and gives up queues."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from rmqd.client.api.group import get_consumer_list
+from rmqd.consumer.allocate import ALLOCATE_STRATEGIES, sorted_client_ids
+from rmqd.consumer.assigned_queue import AssignedQueue
+from rmqd.consumer.context import GroupContext
+from rmqd.consumer.flow_control import Thresholds
+from rmqd.errors import RmqdError
+from rmqd.wire.message import MessageQueue
+from rmqd.wire.topics import is_retry_topic
+
+log = structlog.get_logger(__name__)
+
+INTERVAL_SECONDS: Final = 20.0  # Java: rocketmq.client.rebalance.waitInterval
+UNBALANCED_SECONDS: Final = 1.0  # Java: rocketmq.client.rebalance.minInterval
+
+
+@dataclass(frozen=True, slots=True)
+class RebalancePlan:
+    """What changes: queues to take and queues to give up."""
+
+    take: frozenset[MessageQueue]
+    give_up: frozenset[MessageQueue]
+
+
+def plan(wanted: Iterable[MessageQueue], held: Iterable[MessageQueue]) -> RebalancePlan:
+    """The way from the queues that are held to those that the group's members agree on."""
+    wanted, held = frozenset(wanted), frozenset(held)
+    return RebalancePlan(take=wanted - held, give_up=held - wanted)
+
+
+class Rebalance:
+    """Runs at once on start, on a broker's notice and on a route change, else every 20 s."""
+
+    def __init__(self, context: GroupContext) -> None:
+        self.assigned: dict[MessageQueue, AssignedQueue] = {}
+        self.count = 0  # passes that changed the assignment
+        self.unrouted: frozenset[str] = frozenset(context.subscriptions)  # topics without a first assignment
+        self._context = context
+        self._strategy = ALLOCATE_STRATEGIES[context.options.allocate_strategy]
+        self._soon = asyncio.Event()
+        self._ending = False
+
+    def soon(self) -> None:
+        """Have the next pass at once."""
+        self._soon.set()
+
+    async def run(self) -> None:
+        """Rebalance until `leave_all`, then until the last queue was given up. A queue's failure ends it."""
+        async with asyncio.TaskGroup() as tasks:
+            while not self._ending:
+                self._soon.clear()
+                balanced = await self._pass(tasks)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(INTERVAL_SECONDS if balanced else UNBALANCED_SECONDS):
+                        await self._soon.wait()
+
+    def leave_all(self, drain_seconds: float) -> None:
+        """Give up every queue, and take no more."""
+        self._ending = True
+        for assigned in self.assigned.values():
+            assigned.leave(drain_seconds, last=True)
+        self._soon.set()
+
+    async def _pass(self, tasks: asyncio.TaskGroup) -> bool:
+        """One pass over all topics; False if another one should follow soon."""
+        results = await asyncio.gather(*(self._share_of(topic) for topic in self._context.subscriptions))
+        if self._ending:
+            return True
+        balanced = True
+        for topic, share in zip(self._context.subscriptions, results, strict=True):
+            held = {queue for queue in self.assigned if queue.topic == topic}
+            if share is None:
+                balanced = balanced and is_retry_topic(topic)
+                continue
+            self.unrouted -= {topic}
+            balanced = self._apply(tasks, topic, plan(share, held)) and balanced
+        return balanced
+
+    async def _share_of(self, topic: str) -> list[MessageQueue] | None:
+        """This member's queues of a topic; None while it cannot be told."""
+        context = self._context
+        queues = context.client.routes.queues(topic)
+        if not queues:
+            return None
+        members = await self._members(topic)
+        if members is None:
+            return None
+        context.ownership.members_are(members)
+        return self._strategy(context.options.group, context.client.client_id, queues, sorted_client_ids(members))
+
+    async def _members(self, topic: str) -> list[str] | None:
+        """The group's client ids as one of the topic's brokers lists them."""
+        client, group = self._context.client, self._context.options.group
+        route = client.routes.route(topic)
+        names = [broker.broker_name for broker in route.broker_datas] if route is not None else []
+        for name in random.sample(names, len(names)):
+            address = client.routes.address(name)
+            if address is None:
+                continue
+            try:
+                members = await get_consumer_list(client.remoting, address, group)
+                if client.client_id not in members:
+                    # a broker that restarted knows us only after the next heartbeat; without us we would get no queue
+                    await client.heartbeat.beat_address(address)
+                    members = await get_consumer_list(client.remoting, address, group)
+            except RmqdError as error:
+                log.warning("rebalance.no_member_list", topic=topic, address=address, error=str(error))
+                continue
+            return members
+        return None
+
+    def _apply(self, tasks: asyncio.TaskGroup, topic: str, change: RebalancePlan) -> bool:
+        options = self._context.options
+        for queue in change.give_up:
+            self.assigned[queue].leave(options.queue_handover_timeout_seconds)
+        # a queue that comes back while it is being given up is taken again once that is done
+        returning = [queue for queue, assigned in self.assigned.items() if assigned.is_leaving and queue.topic == topic]
+        for queue in sorted(change.take):
+            self.assigned[queue] = assigned = AssignedQueue(self._context, queue)
+            tasks.create_task(self._hold(assigned), name=f"queue:{queue}")
+        if change.take or change.give_up:
+            self.count += 1
+            self._divide_thresholds()
+            log.info(
+                "rebalance.changed",
+                topic=topic,
+                taken=[str(queue) for queue in sorted(change.take)],
+                given_up=[str(queue) for queue in sorted(change.give_up)],
+            )
+        return not returning
+
+    async def _hold(self, assigned: AssignedQueue) -> None:
+        try:
+            await assigned.run()
+        finally:
+            del self.assigned[assigned.message_queue]
+            self._divide_thresholds()
+            self.soon()
+
+    def _divide_thresholds(self) -> None:
+        self._context.thresholds = Thresholds.divided(self._context.options, len(self.assigned))

@@ -1,0 +1,150 @@
+"""Gives a message back: to be delivered again later, or to the group's dead letters."""
+
+from __future__ import annotations
+
+import traceback
+from typing import Final
+
+import structlog
+
+from rmqd.client.api.send import send_message, send_message_back
+from rmqd.client.instance import ClientInstance
+from rmqd.errors import InvalidMessageError, RmqdError
+from rmqd.wire import properties as names
+from rmqd.wire.headers.send import SendMessageRequestHeaderV2
+from rmqd.wire.message import Message
+from rmqd.wire.sys_flag import COMPRESSED, COMPRESSION_MASK
+from rmqd.wire.topics import DEFAULT_TOPIC, INNER_PRODUCER_GROUP, dlq_topic, retry_topic
+
+log = structlog.get_logger(__name__)
+
+SEND_BACK_TIMEOUT_SECONDS: Final = 5.0  # Java: consumerSendMessageBack
+CONCURRENT_MAX_RECONSUME_TIMES: Final = 16  # Java: what -1 means in a concurrent group
+FIRST_DELAY_LEVEL: Final = 3  # the broker's choice is 3 + reconsume times
+LAST_DELAY_LEVEL: Final = 18
+
+RMQD_GROUP: Final = "RMQD_GROUP"
+RMQD_REASON: Final = "RMQD_REASON"
+RMQD_EXCEPTION: Final = "RMQD_EXCEPTION"
+
+# what made the broker hold the message back the last time; a dead letter that kept it would be held back again
+_DELIVERY_PROPERTIES: Final = frozenset(
+    (names.DELAY, names.REAL_TOPIC, names.REAL_QUEUE_ID, names.WAIT, names.RECONSUME_TIME, names.MAX_RECONSUME_TIMES)
+)
+_TIMER_PREFIX: Final = "TIMER_"
+_DEAD_LETTER_QUEUES: Final = 1  # as the broker makes the topic itself
+_ANY_QUEUE: Final = -1
+
+
+class SendBack:
+    """The ways back of one group. Each method says whether a broker took the message, and raises nothing for a refusal."""
+
+    def __init__(self, client: ClientInstance, group: str, max_reconsume_times: int) -> None:
+        self._client = client
+        self._group = group
+        self._max = CONCURRENT_MAX_RECONSUME_TIMES if max_reconsume_times == -1 else max_reconsume_times
+
+    def is_last_attempt(self, message: Message) -> bool:
+        """Whether the group gives the message up if this attempt fails; N reconsume times make N + 1 attempts."""
+        return message.reconsume_times >= self._max
+
+    async def retry(self, message: Message, delay_level: int) -> bool:
+        """Have the message delivered again: by send-back, else as a message to the group's retry topic."""
+        return await self.by_broker(message, delay_level) or await self._to_retry_topic(message, delay_level)
+
+    async def dead_letter(self, message: Message, reason: str, error: BaseException | None) -> bool:
+        """Put the message into the group's dead letters, with the reason; by send-back where that is refused."""
+        sent = await self._to_dead_letters(message, reason, error) or await self.by_broker(message, -1)
+        if sent:
+            log.warning(
+                "message.dead_lettered",
+                queue=str(message.message_queue),
+                offset=message.queue_offset,
+                msg_id=message.msg_id,
+                reason=reason,
+            )
+        return sent
+
+    async def by_broker(self, message: Message, delay_level: int) -> bool:
+        """CONSUMER_SEND_MSG_BACK: the broker copies the message out of its own log."""
+        address = self._client.routes.master(message.broker_name)
+        if address is None:
+            return False
+        try:
+            await send_message_back(
+                self._client.remoting,
+                address,
+                self._group,
+                message.commit_log_offset,
+                delay_level,
+                origin_msg_id=message.msg_id,
+                origin_topic=message.topic,
+                max_reconsume_times=self._max,
+                timeout_seconds=SEND_BACK_TIMEOUT_SECONDS,
+            )
+        except RmqdError as error:
+            log.warning("send_back.failed", queue=str(message.message_queue), error=str(error))
+            return False
+        return True
+
+    async def _to_retry_topic(self, message: Message, delay_level: int) -> bool:
+        times = message.reconsume_times
+        level = min(delay_level or FIRST_DELAY_LEVEL + times, LAST_DELAY_LEVEL)
+        properties = self._origin(message) | {
+            names.RECONSUME_TIME: str(times + 1),
+            names.MAX_RECONSUME_TIMES: str(self._max),
+            names.DELAY: str(level),
+        }
+        return await self._send(message, retry_topic(self._group), properties, times + 1)
+
+    async def _to_dead_letters(self, message: Message, reason: str, error: BaseException | None) -> bool:
+        properties = self._origin(message) | {RMQD_GROUP: self._group, RMQD_REASON: _plain(reason)}
+        if error is not None:
+            properties[RMQD_EXCEPTION] = ""
+            room = names.MAX_PROPERTIES_BYTES - len(names.format_properties(properties).encode()) - 64
+            text = "".join(traceback.format_exception(error))
+            properties[RMQD_EXCEPTION] = _plain(text).encode()[-max(room, 0) :].decode("utf-8", "ignore")
+        return await self._send(message, dlq_topic(self._group), properties, message.reconsume_times)
+
+    def _origin(self, message: Message) -> dict[str, str]:
+        kept = {
+            name: value
+            for name, value in message.properties.items()
+            if name not in _DELIVERY_PROPERTIES and not name.startswith(_TIMER_PREFIX)
+        }
+        origin = message.properties.get(names.ORIGIN_MESSAGE_ID) or message.offset_msg_id
+        return kept | {names.RETRY_TOPIC: message.topic, names.ORIGIN_MESSAGE_ID: origin}
+
+    async def _send(self, message: Message, topic: str, properties: dict[str, str], reconsume_times: int) -> bool:
+        address = self._client.routes.master(message.broker_name)
+        if address is None:
+            return False
+        try:
+            header = SendMessageRequestHeaderV2(
+                producer_group=INNER_PRODUCER_GROUP,
+                topic=topic,
+                default_topic=DEFAULT_TOPIC,
+                default_topic_queue_nums=_DEAD_LETTER_QUEUES,
+                queue_id=_ANY_QUEUE,
+                sys_flag=message.sys_flag & (COMPRESSED | COMPRESSION_MASK),
+                born_timestamp=message.born_timestamp,
+                flag=message.flag,
+                properties=names.format_properties(properties),
+                reconsume_times=reconsume_times,
+                unit_mode=False,
+                max_reconsume_times=self._max,
+                batch=False,
+                broker_name=message.broker_name,
+            )
+            await send_message(
+                self._client.remoting, address, header, message.stored_body, timeout_seconds=SEND_BACK_TIMEOUT_SECONDS
+            )
+        except (RmqdError, InvalidMessageError) as error:
+            log.warning("send_back.failed", queue=str(message.message_queue), topic=topic, error=str(error))
+            return False
+        return True
+
+
+def _plain(text: str) -> str:
+    """Text without the two characters that separate properties."""
+    return text.replace(names.KEY_END, " ").replace(names.ENTRY_END, " ")

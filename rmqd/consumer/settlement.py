@@ -1,0 +1,127 @@
+"""What becomes of a batch that was not simply acknowledged: retries, dead letters, and what can be neither for now."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from rmqd.consumer.process_queue import ProcessQueue
+from rmqd.consumer.send_back import SendBack
+from rmqd.handler import ACK, Batch, DeadLetter, Decision, Outcome, Retry
+from rmqd.wire.message import Message
+
+log = structlog.get_logger(__name__)
+
+LOCAL_RETRY_SECONDS: Final = 5.0  # Java: submitConsumeRequestLater
+EXPIRED_DELAY_LEVEL: Final = 3  # Java: cleanExpiredMsg
+DEAD_LETTER_LEVEL: Final = -1
+
+
+class ConsumeTimeoutError(Exception):
+    """A handler took longer than the group's consume_timeout."""
+
+
+EXPIRED: Final = ConsumeTimeoutError("the handler took longer than consume_timeout")
+
+
+class Settlement:
+    """Carries out a handler's decisions. Never raises for what a broker refuses: such messages are tried again."""
+
+    def __init__(self, send_back: SendBack, delay_level: int, resubmit: Callable[[ProcessQueue], None]) -> None:
+        self._send_back = send_back
+        self._delay_level = delay_level
+        self._resubmit = resubmit
+
+    async def settle(self, queue: ProcessQueue, batch: Batch, error: BaseException | None) -> None:
+        """Acknowledge, send back or dead-letter each message of the batch, as decided or as the exception says."""
+        self._report(queue, batch, error)
+        rest = _default(error)
+        decisions, stats = batch.decisions(), queue.stats
+        acknowledged: list[Message] = []
+        returned: list[tuple[Message, Decision]] = []
+        for index, message in enumerate(batch):
+            decision = decisions.get(index, rest)
+            if decision.outcome is Outcome.ACK:
+                acknowledged.append(message)
+            else:
+                returned.append((message, decision))
+        if queue.dropped:
+            # somebody else has the queue and will handle these again; sending them back would only add copies
+            stats.may_repeat("handed_over", len(batch))
+            return
+        queue.finish(acknowledged)
+        stats.acked += len(acknowledged)
+        await self._return(queue, returned, error)
+
+    async def dead_letter_corrupt(self, queue_message: Message) -> bool:
+        """Have the broker move a message that cannot be decoded to the dead letters."""
+        return await self._send_back.by_broker(queue_message, DEAD_LETTER_LEVEL)
+
+    async def _return(
+        self, queue: ProcessQueue, returned: list[tuple[Message, Decision]], error: BaseException | None
+    ) -> None:
+        if not returned:
+            return
+        results = await asyncio.gather(*(self._return_one(message, decision, error) for message, decision in returned))
+        done, failed = [], []
+        for (message, _), result in zip(returned, results, strict=True):
+            if result is None:
+                failed.append(message)
+            else:
+                done.append(message)
+                queue.stats.count(result)
+        if queue.dropped:
+            return
+        queue.finish(done)
+        if failed:
+            log.warning(
+                "retry.postponed", queue=str(queue.message_queue), messages=len(failed), seconds=LOCAL_RETRY_SECONDS
+            )
+            queue.retrying += len(failed)
+            asyncio.get_running_loop().call_later(LOCAL_RETRY_SECONDS, self._again, queue, failed)
+
+    async def _return_one(self, message: Message, decision: Decision, error: BaseException | None) -> str | None:
+        """How the attempt counts: `retried`, `expired` or `dead_lettered`; None if no broker took the message."""
+        level = self._delay_level if decision.delay_level is None else decision.delay_level
+        reason = decision.reason
+        if decision.outcome is Outcome.RETRY:
+            if level != DEAD_LETTER_LEVEL and not self._send_back.is_last_attempt(message):
+                sent = await self._send_back.retry(message, level)
+                return None if not sent else "expired" if error is EXPIRED else "retried"
+            reason = "delay level -1" if level == DEAD_LETTER_LEVEL else "max_reconsume_times reached"
+        sent = await self._send_back.dead_letter(message, reason, error)
+        return "dead_lettered" if sent else None
+
+    def _again(self, queue: ProcessQueue, messages: list[Message]) -> None:
+        queue.retrying -= len(messages)
+        if not queue.dropped and not queue.leaving:
+            queue.put_back(messages)
+            self._resubmit(queue)
+
+    def _report(self, queue: ProcessQueue, batch: Batch, error: BaseException | None) -> None:
+        if error is None:
+            return
+        place = {"queue": str(queue.message_queue), "first_offset": batch[0].queue_offset, "messages": len(batch)}
+        queue.stats.raised(error)
+        if error is EXPIRED:
+            log.error("handler.timed_out", msg_id=batch[0].msg_id, **place)
+        elif isinstance(error, Retry | DeadLetter):
+            log.info("handler.declined", msg_id=batch[0].msg_id, decision=type(error).__name__, **place)
+        else:
+            log.error("handler.failed", msg_id=batch[0].msg_id, error=repr(error), exc_info=error, **place)
+
+
+def _default(error: BaseException | None) -> Decision:
+    """What an exception means for the messages that the handler did not decide about."""
+    if error is None:
+        return ACK
+    if error is EXPIRED:
+        return Decision(Outcome.RETRY, delay_level=EXPIRED_DELAY_LEVEL)
+    if isinstance(error, Retry):
+        return Decision(Outcome.RETRY, delay_level=error.delay_level)
+    if isinstance(error, DeadLetter):
+        return Decision(Outcome.DEAD_LETTER, reason=error.reason)
+    return Decision(Outcome.RETRY)

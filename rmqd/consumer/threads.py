@@ -1,0 +1,101 @@
+"""Threads for synchronous handlers: daemon threads of our own, so that a hung call never delays the exit."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from rmqd.handler import Batch
+
+
+class HandlerThread:
+    """Calls a synchronous handler, one batch at a time, without blocking the event loop."""
+
+    def __init__(self, handle: Callable[[Batch], Any], name: str) -> None:
+        self._handle = handle
+        self._name = name
+        self._line: _Line | None = None
+        self._future: asyncio.Future[None] | None = None
+
+    @property
+    def is_calling(self) -> bool:
+        """Whether a call is under way."""
+        return self._future is not None and not self._future.done()
+
+    async def call(self, batch: Batch) -> None:
+        """Call the handler in the thread and wait for it; raises what it raises."""
+        loop = asyncio.get_running_loop()
+        if self._line is None:
+            self._line = _Line(self._handle, self._name)
+        self._future = future = loop.create_future()
+        self._line.put((batch, future, loop))
+        await future
+
+    def abandon(self, error: Exception, came_back: Callable[[], None]) -> None:
+        """Leave the call under way to its thread and go on with a new one; `came_back` is told if it ever ends."""
+        future, line = self._future, self._line
+        if future is None or line is None or future.done():
+            return
+        loop = future.get_loop()
+        line.stop(lambda: _call_in(loop, came_back))
+        self._line = None
+        future.set_exception(error)
+
+    def stop(self) -> None:
+        """Let the thread end after its call."""
+        if self._line is not None:
+            self._line.stop(lambda: None)
+            self._line = None
+
+
+_Job = tuple[Batch, "asyncio.Future[None]", asyncio.AbstractEventLoop]
+
+
+class _Line:
+    """One thread and the line that it takes calls from."""
+
+    def __init__(self, handle: Callable[[Batch], Any], name: str) -> None:
+        self._handle = handle
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._at_end: Callable[[], None] = lambda: None
+        threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    def put(self, job: _Job) -> None:
+        self._jobs.put(job)
+
+    def stop(self, at_end: Callable[[], None]) -> None:
+        self._at_end = at_end
+        self._jobs.put(None)
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            batch, future, loop = job
+            error: BaseException | None = None
+            try:
+                self._handle(batch)
+            except BaseException as raised:  # noqa: BLE001  whatever a handler raises is its result
+                error = raised
+            _call_in(loop, lambda future=future, error=error: _resolve(future, error))  # type: ignore[misc]
+            del batch, job
+        self._at_end()
+
+
+def _call_in(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
+    try:
+        loop.call_soon_threadsafe(callback)
+    except RuntimeError:  # the loop has ended: nobody waits any more
+        return
+
+
+def _resolve(future: asyncio.Future[None], error: BaseException | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        # a future takes no StopIteration, and SystemExit would end the process instead of the batch
+        plain = isinstance(error, Exception) and not isinstance(error, StopIteration)
+        future.set_exception(error if plain else RuntimeError(repr(error)))
