@@ -96,8 +96,7 @@ def medians_table(results: Results) -> str:
     rows = []
     for scenario, by_contender in results.runs.items():
         for contender, runs in by_contender.items():
-            cells = [(median(runs, figure), form) for figure, _, form in COLUMNS]
-            rows.append((scenario, contender, *("" if v is None else form.format(v) for v, form in cells)))
+            rows.append((scenario, contender, *(_cell(runs, figure, form) for figure, _, form in COLUMNS)))
     return table(("scenario", "contender", *(title for _, title, _ in COLUMNS)), rows)
 
 
@@ -141,6 +140,14 @@ def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     shown = ["| " + " | ".join(_padded(cell, widths[at], at) for at, cell in enumerate(line)) + " |" for line in lines]
     rule = "|" + "|".join("-" * (width + 2) for width in widths) + "|"
     return "\n".join([shown[0], rule, *shown[1:]])
+
+
+def _cell(runs: list[Figures], figure: str, form: str) -> str:
+    paced = any(run.p50_ms is not None for run in runs)
+    if paced and figure in ("messages_per_second", "last_seconds"):
+        return ""  # the loader's speed, not the contender's
+    value = median(runs, figure)
+    return "" if value is None else form.format(value)
 
 
 def _padded(cell: str, width: int, column: int) -> str:

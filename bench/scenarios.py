@@ -91,6 +91,7 @@ class Arena:
     def compete(self, chosen: list[Scenario], names: tuple[str, ...], runs: int) -> Results:
         """Let these contenders run every chosen scenario, each of them once before any of them the second time."""
         results = Results()
+        self._filled()  # warms the broker up, which a paced run alone would not
         for scenario in chosen:
             self._cluster.set_broker(**(RAISED_LIMITS if scenario.limits_raised else BROKER_LIMITS))
             for number in range(1, runs + 1):
