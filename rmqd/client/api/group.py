@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rmqd.client.api.request import ADMIN_TIMEOUT_SECONDS, REQUEST_TIMEOUT_SECONDS, request
 from rmqd.codes import RequestCode
 from rmqd.errors import BrokerFailureError
-from rmqd.wire.heartbeat import CheckClientRequestBody, HeartbeatData, SubscriptionData
+from rmqd.wire.group import GetConsumerListByGroupResponseBody, QuerySubscriptionResponseBody
 from rmqd.wire.headers.group import (
     GetConsumerConnectionListRequestHeader,
     GetConsumerListByGroupRequestHeader,
@@ -15,10 +15,13 @@ from rmqd.wire.headers.group import (
     QuerySubscriptionByConsumerRequestHeader,
     UnregisterClientRequestHeader,
 )
+from rmqd.wire.heartbeat import CheckClientRequestBody
+from rmqd.wire.settings import SubscriptionGroupConfig
 from rmqd.wire.stats import ConsumerConnection
 
 if TYPE_CHECKING:
     from rmqd.client.remoting import RemotingClient
+    from rmqd.wire.heartbeat import HeartbeatData, SubscriptionData
 
 HEARTBEAT_TIMEOUT_SECONDS = 3.0
 
@@ -32,8 +35,7 @@ async def get_consumer_list(
         reply = await request(
             remoting,
             address,
-            RequestCode.GET_CONSUMER_LIST_BY_GROUP,
-            header.ext_fields(),
+            header,
             timeout_seconds=timeout_seconds,
         )
     except BrokerFailureError as error:
@@ -41,7 +43,7 @@ async def get_consumer_list(
         if error.remark.startswith("no consumer for this group"):
             return []
         raise
-    return list(consumer_ids(reply.body))
+    return list(GetConsumerListByGroupResponseBody.from_json(reply.body).consumer_id_list)
 
 
 async def send_heartbeat(
@@ -53,7 +55,7 @@ async def send_heartbeat(
 ) -> int:
     """Tell a broker which groups are here and what they subscribe to. Returns the broker's version number."""
     reply = await request(
-        remoting, address, RequestCode.HEART_BEAT, body=heartbeat.to_json(), timeout_seconds=timeout_seconds
+        remoting, address, RequestCode.HEART_BEAT, heartbeat.to_json(), timeout_seconds=timeout_seconds
     )
     return reply.version
 
@@ -71,9 +73,7 @@ async def unregister_client(
     header = UnregisterClientRequestHeader(
         client_id=client_id, producer_group=producer_group or None, consumer_group=consumer_group or None
     )
-    await request(
-        remoting, address, RequestCode.UNREGISTER_CLIENT, header.ext_fields(), timeout_seconds=timeout_seconds
-    )
+    await request(remoting, address, header, timeout_seconds=timeout_seconds)
 
 
 async def check_client_config(
@@ -90,9 +90,7 @@ async def check_client_config(
     Raises SubscriptionParseError for bad SQL, BrokerFailureError where the broker has SQL filters turned off.
     """
     body = CheckClientRequestBody(client_id=client_id, group=group, subscription_data=subscription)
-    await request(
-        remoting, address, RequestCode.CHECK_CLIENT_CONFIG, body=body.to_json(), timeout_seconds=timeout_seconds
-    )
+    await request(remoting, address, RequestCode.CHECK_CLIENT_CONFIG, body.to_json(), timeout_seconds=timeout_seconds)
 
 
 async def consumer_connection(
@@ -103,8 +101,42 @@ async def consumer_connection(
     reply = await request(
         remoting,
         address,
-        RequestCode.GET_CONSUMER_CONNECTION_LIST,
-        header.ext_fields(),
+        header,
         timeout_seconds=timeout_seconds,
     )
     return ConsumerConnection.from_json(reply.body)
+
+
+async def query_subscription(
+    remoting: RemotingClient,
+    address: str,
+    group: str,
+    topic: str,
+    *,
+    timeout_seconds: float = ADMIN_TIMEOUT_SECONDS,
+) -> SubscriptionData | None:
+    """The group's subscription to a topic as the broker has it from the last heartbeat of any member."""
+    header = QuerySubscriptionByConsumerRequestHeader(group=group, topic=topic)
+    reply = await request(remoting, address, header, timeout_seconds=timeout_seconds)
+    return QuerySubscriptionResponseBody.from_json(reply.body).subscription_data
+
+
+async def subscription_group(
+    remoting: RemotingClient, address: str, group: str, *, timeout_seconds: float = ADMIN_TIMEOUT_SECONDS
+) -> SubscriptionGroupConfig:
+    """The group's settings on a broker. Raises SubscriptionGroupNotExistError where it has none."""
+    header = GetSubscriptionGroupConfigRequestHeader(group=group)
+    reply = await request(remoting, address, header, timeout_seconds=timeout_seconds)
+    return SubscriptionGroupConfig.from_json(reply.body)
+
+
+async def update_subscription_group(
+    remoting: RemotingClient,
+    address: str,
+    config: SubscriptionGroupConfig,
+    *,
+    timeout_seconds: float = ADMIN_TIMEOUT_SECONDS,
+) -> None:
+    """Make or change the group's settings on a broker."""
+    code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+    await request(remoting, address, code, config.to_json(), timeout_seconds=timeout_seconds)

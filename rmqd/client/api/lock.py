@@ -28,9 +28,7 @@ async def lock_batch(
     body = LockBatchRequestBody(
         consumer_group=group, client_id=client_id, only_this_broker=only_this_broker, queues=tuple(queues)
     )
-    reply = await request(
-        remoting, address, RequestCode.LOCK_BATCH_MQ, body=body.to_json(), timeout_seconds=timeout_seconds
-    )
+    reply = await request(remoting, address, RequestCode.LOCK_BATCH_MQ, body.to_json(), timeout_seconds=timeout_seconds)
     return frozenset(LockBatchResponseBody.from_json(reply.body).queues)
 
 
@@ -48,6 +46,4 @@ async def unlock_batch(
     body = LockBatchRequestBody(
         consumer_group=group, client_id=client_id, only_this_broker=only_this_broker, queues=tuple(queues)
     )
-    await request(
-        remoting, address, RequestCode.UNLOCK_BATCH_MQ, body=body.to_json(), timeout_seconds=timeout_seconds
-    )
+    await request(remoting, address, RequestCode.UNLOCK_BATCH_MQ, body.to_json(), timeout_seconds=timeout_seconds)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from rmqd.client.api.request import REQUEST_TIMEOUT_SECONDS, integer_ext_field, request
-from rmqd.codes import RequestCode
+from rmqd.client.api.request import REQUEST_TIMEOUT_SECONDS, request
 from rmqd.errors import QueryNotFoundError
 from rmqd.wire.headers.offset import (
     GetEarliestMsgStoretimeRequestHeader,
+    GetEarliestMsgStoretimeResponseHeader,
     GetMaxOffsetRequestHeader,
     GetMinOffsetRequestHeader,
+    OffsetResponseHeader,
     QueryConsumerOffsetRequestHeader,
     SearchOffsetRequestHeader,
     UpdateConsumerOffsetRequestHeader,
@@ -18,6 +19,7 @@ from rmqd.wire.headers.offset import (
 
 if TYPE_CHECKING:
     from rmqd.client.remoting import RemotingClient
+    from rmqd.wire.headers.base import RequestHeader
     from rmqd.wire.message import MessageQueue
 
 
@@ -34,19 +36,16 @@ async def query_consumer_offset(
     Asks with setZeroIfNotFound=false: otherwise the broker answers 0 for a new group on a young queue.
     """
     header = QueryConsumerOffsetRequestHeader(
-        consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, set_zero_if_not_found=False
+        consumer_group=group,
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        set_zero_if_not_found=False,
+        bname=queue.broker_name,
     )
     try:
-        reply = await request(
-            remoting,
-            address,
-            RequestCode.QUERY_CONSUMER_OFFSET,
-            header.ext_fields(),
-            timeout_seconds=timeout_seconds,
-        )
+        return await _offset(remoting, address, header, timeout_seconds)
     except QueryNotFoundError:
         return None
-    return integer_ext_field(reply, "offset")
 
 
 async def update_consumer_offset(
@@ -60,41 +59,29 @@ async def update_consumer_offset(
 ) -> None:
     """Commit an offset for the group and wait for the answer. The broker takes any value, a lower one too."""
     header = UpdateConsumerOffsetRequestHeader(
-        consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
+        consumer_group=group,
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        commit_offset=offset,
+        bname=queue.broker_name,
     )
-    await request(
-        remoting, address, RequestCode.UPDATE_CONSUMER_OFFSET, header.ext_fields(), timeout_seconds=timeout_seconds
-    )
+    await request(remoting, address, header, timeout_seconds=timeout_seconds)
 
 
 async def get_max_offset(
-    remoting: RemotingClient,
-    address: str,
-    queue: MessageQueue,
-    *,
-    timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
+    remoting: RemotingClient, address: str, queue: MessageQueue, *, timeout_seconds: float = REQUEST_TIMEOUT_SECONDS
 ) -> int:
     """The offset that the queue's next message will get."""
-    header = GetMaxOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id)
-    reply = await request(
-        remoting, address, RequestCode.GET_MAX_OFFSET, header.ext_fields(), timeout_seconds=timeout_seconds
-    )
-    return integer_ext_field(reply, "offset")
+    header = GetMaxOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name)
+    return await _offset(remoting, address, header, timeout_seconds)
 
 
 async def get_min_offset(
-    remoting: RemotingClient,
-    address: str,
-    queue: MessageQueue,
-    *,
-    timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
+    remoting: RemotingClient, address: str, queue: MessageQueue, *, timeout_seconds: float = REQUEST_TIMEOUT_SECONDS
 ) -> int:
     """The offset of the oldest message that the queue still holds."""
-    header = GetMinOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id)
-    reply = await request(
-        remoting, address, RequestCode.GET_MIN_OFFSET, header.ext_fields(), timeout_seconds=timeout_seconds
-    )
-    return integer_ext_field(reply, "offset")
+    header = GetMinOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name)
+    return await _offset(remoting, address, header, timeout_seconds)
 
 
 async def search_offset(
@@ -108,33 +95,25 @@ async def search_offset(
 ) -> int:
     """The offset of the first message stored at or after a Unix time in milliseconds."""
     header = SearchOffsetRequestHeader(
-        topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms, boundary_type=boundary
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        timestamp=timestamp_ms,
+        boundary_type=boundary,
+        bname=queue.broker_name,
     )
-    reply = await request(
-        remoting,
-        address,
-        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
-        header.ext_fields(),
-        timeout_seconds=timeout_seconds,
-    )
-    return integer_ext_field(reply, "offset")
+    return await _offset(remoting, address, header, timeout_seconds)
 
 
 async def earliest_store_time(
-    remoting: RemotingClient,
-    address: str,
-    queue: MessageQueue,
-    *,
-    timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
+    remoting: RemotingClient, address: str, queue: MessageQueue, *, timeout_seconds: float = REQUEST_TIMEOUT_SECONDS
 ) -> int | None:
     """When the queue's oldest message was stored (Unix milliseconds); None for an empty queue."""
-    header = GetEarliestMsgStoretimeRequestHeader(topic=queue.topic, queue_id=queue.queue_id)
-    reply = await request(
-        remoting,
-        address,
-        RequestCode.GET_EARLIEST_MSG_STORETIME,
-        header.ext_fields(),
-        timeout_seconds=timeout_seconds,
-    )
-    timestamp_ms = integer_ext_field(reply, "timestamp")
+    header = GetEarliestMsgStoretimeRequestHeader(topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name)
+    reply = await request(remoting, address, header, timeout_seconds=timeout_seconds)
+    timestamp_ms = GetEarliestMsgStoretimeResponseHeader.from_ext_fields(reply.ext_fields).timestamp
     return timestamp_ms if timestamp_ms >= 0 else None
+
+
+async def _offset(remoting: RemotingClient, address: str, header: RequestHeader, timeout_seconds: float) -> int:
+    reply = await request(remoting, address, header, timeout_seconds=timeout_seconds)
+    return OffsetResponseHeader.from_ext_fields(reply.ext_fields).offset

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rmqd.client.api.request import REQUEST_TIMEOUT_SECONDS, request
-from rmqd.codes import RequestCode
 from rmqd.wire.headers.route import GetRouteInfoRequestHeader
 from rmqd.wire.route import TopicRouteData
 
@@ -21,8 +20,7 @@ async def get_route(
     reply = await request(
         remoting,
         address,
-        RequestCode.GET_ROUTEINFO_BY_TOPIC,
-        header.ext_fields(),
+        header,
         timeout_seconds=timeout_seconds,
     )
     return TopicRouteData.from_json(reply.body)

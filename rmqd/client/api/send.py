@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rmqd.client.api.request import REQUEST_TIMEOUT_SECONDS, ext_field, integer_ext_field, request
-from rmqd.codes import RequestCode, ResponseCode
-from rmqd.wire.headers.send import ConsumerSendMsgBackRequestHeader, SendMessageRequestHeaderV2
+from rmqd.client.api.request import REQUEST_TIMEOUT_SECONDS, request
+from rmqd.codes import ResponseCode
+from rmqd.wire.headers.send import ConsumerSendMsgBackRequestHeader, SendMessageResponseHeader
 
 if TYPE_CHECKING:
     from rmqd.client.remoting import RemotingClient
+    from rmqd.wire.headers.send import SendMessageRequestHeaderV2
 
 # The message is in the broker's log; only the disk or the slave was slower than the broker waits.
 STORED = frozenset(
@@ -25,7 +26,7 @@ STORED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class SendReceipt:
-    """Where a broker stored a message. `status` is SUCCESS, or tells what was slow: the message is stored all the same."""
+    """Where a broker stored a message. `status` is SUCCESS, or says what was slow; it is stored all the same."""
 
     status: ResponseCode
     offset_msg_id: str
@@ -45,18 +46,13 @@ async def send_message(
     reply = await request(
         remoting,
         address,
-        RequestCode.SEND_MESSAGE_V2,
-        header.ext_fields(),
+        header,
         body,
         timeout_seconds=timeout_seconds,
         accepted=STORED,
     )
-    return SendReceipt(
-        status=ResponseCode(reply.code),
-        offset_msg_id=ext_field(reply, "msgId"),
-        queue_id=integer_ext_field(reply, "queueId"),
-        queue_offset=integer_ext_field(reply, "queueOffset"),
-    )
+    stored = SendMessageResponseHeader.from_ext_fields(reply.ext_fields)
+    return SendReceipt(ResponseCode(reply.code), stored.msg_id, stored.queue_id, stored.queue_offset)
 
 
 async def send_message_back(
@@ -86,6 +82,4 @@ async def send_message_back(
         unit_mode=unit_mode,
         max_reconsume_times=max_reconsume_times,
     )
-    await request(
-        remoting, address, RequestCode.CONSUMER_SEND_MSG_BACK, header.ext_fields(), timeout_seconds=timeout_seconds
-    )
+    await request(remoting, address, header, timeout_seconds=timeout_seconds)

@@ -1,0 +1,216 @@
+"""What operators and tests ask: the cluster, statistics, topics, offset resets, single messages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rmqd.client.api.request import ADMIN_TIMEOUT_SECONDS, request
+from rmqd.codes import RequestCode
+from rmqd.errors import BrokerFailureError, QueryNotFoundError
+from rmqd.wire.cluster import ClusterInfo, TopicList
+from rmqd.wire.group import GetConsumerStatusBody, ResetOffsetBody
+from rmqd.wire.headers.admin import (
+    CreateTopicRequestHeader,
+    DeleteSubscriptionGroupRequestHeader,
+    DeleteTopicRequestHeader,
+    GetConsumeStatsRequestHeader,
+    GetTopicConfigRequestHeader,
+    GetTopicStatsInfoRequestHeader,
+    QueryMessageRequestHeader,
+    ViewMessageRequestHeader,
+)
+from rmqd.wire.headers.group import GetConsumerStatusRequestHeader
+from rmqd.wire.headers.offset import ResetOffsetRequestHeader
+from rmqd.wire.settings import TopicConfig
+from rmqd.wire.stats import ConsumeStats, TopicStatsTable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rmqd.client.remoting import RemotingClient
+    from rmqd.wire.message import MessageQueue
+
+RESET_TO_END = -1
+
+
+async def cluster_info(
+    remoting: RemotingClient, address: str, *, timeout_seconds: float = ADMIN_TIMEOUT_SECONDS
+) -> ClusterInfo:
+    """All brokers that a name server knows."""
+    code = RequestCode.GET_BROKER_CLUSTER_INFO
+    reply = await request(remoting, address, code, timeout_seconds=timeout_seconds)
+    return ClusterInfo.from_json(reply.body)
+
+
+async def topic_list(
+    remoting: RemotingClient, address: str, *, timeout_seconds: float = ADMIN_TIMEOUT_SECONDS
+) -> tuple[str, ...]:
+    """All topics that a name server knows."""
+    code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
+    reply = await request(remoting, address, code, timeout_seconds=timeout_seconds)
+    return TopicList.from_json(reply.body).topics
+
+
+async def topic_stats(
+    remoting: RemotingClient, address: str, topic: str, *, timeout_seconds: float = ADMIN_TIMEOUT_SECONDS
+) -> TopicStatsTable:
+    """The ends of a topic's queues on one broker."""
+    header = GetTopicStatsInfoRequestHeader(topic=topic)
+    reply = await request(remoting, address, header, timeout_seconds=timeout_seconds)
+    return TopicStatsTable.from_json(reply.body)
+
+
+async def consume_stats(
+    remoting: RemotingClient,
+    address: str,
+    group: str,
+    *,
+    topic: str = "",
+    timeout_seconds: float = ADMIN_TIMEOUT_SECONDS,
+) -> ConsumeStats:
+    """How far a group is on one broker, in one topic or in all that it subscribes to."""
+    header = GetConsumeStatsRequestHeader(consumer_group=group, topic=topic or None)
+    reply = await request(remoting, address, header, timeout_seconds=timeout_seconds)
+    return ConsumeStats.from_json(reply.body)
+
+
+async def create_topic(
+    remoting: RemotingClient,
+    address: str,
+    topic: str,
+    queues: int,
+    *,
+    perm: int = 6,
+    attributes: Mapping[str, str] | None = None,
+    timeout_seconds: float = ADMIN_TIMEOUT_SECONDS,
+) -> None:
+    """Make a topic on one broker, or change it. Name servers hear of it within moments, not at once."""
+    header = CreateTopicRequestHeader(
+        topic=topic,
+        read_queue_nums=queues,
+        write_queue_nums=queues,
+        perm=perm,
+        attributes=",".join(f"+{key}={value}" for key, value in attributes.items()) if attributes else None,
+    )
+    await request(remoting, address, header, timeout_seconds=timeout_seconds)
+
+
+async def delete_topic(
+    remoting: RemotingClient, address: str, topic: str, *, timeout_seconds: float = ADMIN_TIMEOUT_SECONDS
+) -> None:
+    """Delete a topic on one broker."""
+    await request(remoting, address, DeleteTopicRequestHeader(topic=topic), timeout_seconds=timeout_seconds)
+
+
+async def topic_config(
+    remoting: RemotingClient, address: str, topic: str, *, timeout_seconds: float = ADMIN_TIMEOUT_SECONDS
+) -> TopicConfig:
+    """A topic's settings on one broker. Raises TopicNotExistError where it has none."""
+    reply = await request(remoting, address, GetTopicConfigRequestHeader(topic=topic), timeout_seconds=timeout_seconds)
+    return TopicConfig.from_json(reply.body)
+
+
+async def delete_group(
+    remoting: RemotingClient,
+    address: str,
+    group: str,
+    *,
+    clean_offset: bool = False,
+    timeout_seconds: float = ADMIN_TIMEOUT_SECONDS,
+) -> None:
+    """Delete a group's settings on one broker, and its offsets where `clean_offset` says so."""
+    header = DeleteSubscriptionGroupRequestHeader(group_name=group, clean_offset=clean_offset)
+    await request(remoting, address, header, timeout_seconds=timeout_seconds)
+
+
+async def reset_offset(
+    remoting: RemotingClient,
+    address: str,
+    group: str,
+    topic: str,
+    timestamp_ms: int,
+    *,
+    force: bool = True,
+    queue_id: int | None = None,
+    offset: int | None = None,
+    timeout_seconds: float = ADMIN_TIMEOUT_SECONDS,
+) -> dict[MessageQueue, int]:
+    """Set a group back or ahead to a time (Unix milliseconds; RESET_TO_END), on all queues of a broker or on one.
+
+    Without `force` no queue goes ahead. A 5.x broker tells the members with their next pull, a 4.x one pushes it to
+    them and raises ConsumerNotOnlineError if there are none. Returns the new offsets.
+    """
+    header = ResetOffsetRequestHeader(
+        topic=topic,
+        group=group,
+        timestamp=timestamp_ms,
+        is_force=force,
+        queue_id=-1 if queue_id is None else queue_id,
+        offset=offset,
+    )
+    reply = await request(remoting, address, header, timeout_seconds=timeout_seconds)
+    return ResetOffsetBody.from_json(reply.body).offset_table
+
+
+async def consumer_status(
+    remoting: RemotingClient,
+    address: str,
+    group: str,
+    topic: str,
+    *,
+    client_id: str = "",
+    timeout_seconds: float = ADMIN_TIMEOUT_SECONDS,
+) -> Mapping[str, Mapping[MessageQueue, int]]:
+    """The offsets that the group's members hold of a topic, by client id; the broker asks each of them."""
+    header = GetConsumerStatusRequestHeader(topic=topic, group=group, client_addr=client_id or None)
+    # the header's own code is what the broker then asks its clients
+    code = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
+    reply = await request(remoting, address, header, code=code, timeout_seconds=timeout_seconds)
+    return GetConsumerStatusBody.from_json(reply.body).consumer_table
+
+
+async def view_message(
+    remoting: RemotingClient,
+    address: str,
+    commit_log_offset: int,
+    *,
+    topic: str = "",
+    timeout_seconds: float = ADMIN_TIMEOUT_SECONDS,
+) -> bytes | None:
+    """The stored record at a commit log offset, undecoded; None where there is none."""
+    header = ViewMessageRequestHeader(offset=commit_log_offset, topic=topic or None)
+    try:
+        reply = await request(remoting, address, header, timeout_seconds=timeout_seconds)
+    except BrokerFailureError as error:
+        # no code of its own: QueryMessageProcessor.viewMessageById
+        if "can not find message" in error.remark:
+            return None
+        raise
+    return reply.body
+
+
+async def query_message(
+    remoting: RemotingClient,
+    address: str,
+    topic: str,
+    key: str,
+    *,
+    max_messages: int = 32,
+    begin_ms: int = 0,
+    end_ms: int = 2**63 - 1,
+    unique: bool = False,
+    timeout_seconds: float = ADMIN_TIMEOUT_SECONDS,
+) -> bytes:
+    """Stored records with a key, or with a unique key, one after another, undecoded; empty where there is none.
+
+    `begin_ms` and `end_ms` bound the store time. Brokers find by hash: check the keys of what comes.
+    """
+    header = QueryMessageRequestHeader(
+        topic=topic, key=key, max_num=max_messages, begin_timestamp=begin_ms, end_timestamp=end_ms
+    )
+    extra = {"_UNIQUE_KEY_QUERY": "true"} if unique else {}
+    try:
+        reply = await request(remoting, address, header, extra_fields=extra, timeout_seconds=timeout_seconds)
+    except QueryNotFoundError:
+        return b""
+    return reply.body
