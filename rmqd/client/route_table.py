@@ -226,7 +226,7 @@ class RouteTable:
             watched.unknown_delay *= 2
         elif learned.route is not None:
             watched.unknown_since, watched.unknown_delay = None, UNKNOWN_TOPIC_FIRST_SECONDS
-        elif learned.route is None and self.route(learned.topic) is None:
+        elif self.route(learned.topic) is None:
             watched.due_at = now + min(REFRESH_GAP_SECONDS, self._interval)
 
     def _note_answer(self, error: RmqdError | None) -> None:

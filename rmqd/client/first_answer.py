@@ -1,0 +1,58 @@
+"""Several peers that can answer the same question: ask one, and the others too if it fails or is slow."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, NamedTuple, TypeVar
+
+from rmqd.errors import RmqdError
+
+T = TypeVar("T")
+
+
+class Answer(NamedTuple, Generic[T]):
+    """Who answered, and what."""
+
+    address: str
+    value: T
+
+
+async def first_answer(
+    addresses: Sequence[str], question: Callable[[str], Awaitable[T]], *, patience_seconds: float
+) -> Answer[T]:
+    """Ask the first address; once it has failed, or been silent for `patience_seconds`, all the others at once.
+
+    The first answer counts and the rest are cancelled. An RmqdError is a failure of that address. If all fail, raises
+    an ExceptionGroup of their errors in the order of failing; any other exception ends it at once.
+    """
+    first, others = addresses[0], list(addresses[1:])
+    asked = {_ask(first, question): first}
+    waiting: set[asyncio.Task[T]] = set(asked)
+    errors: list[RmqdError] = []
+    try:
+        while waiting:
+            patience = patience_seconds if others else None
+            done, waiting = await asyncio.wait(waiting, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                try:
+                    return Answer(asked[task], task.result())
+                except RmqdError as error:
+                    errors.append(error)
+            started = {_ask(address, question): address for address in others}
+            others.clear()
+            asked |= started
+            waiting |= set(started)
+        raise ExceptionGroup("no address answered", errors)
+    finally:
+        for task in asked:
+            task.cancel()
+        # ends within this turn or two: a cancelled request only drops its future
+        await asyncio.gather(*asked, return_exceptions=True)
+
+
+def _ask(address: str, question: Callable[[str], Awaitable[T]]) -> asyncio.Task[T]:
+    async def asking() -> T:
+        return await question(address)
+
+    return asyncio.create_task(asking(), name=f"ask:{address}")

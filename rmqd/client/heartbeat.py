@@ -1,0 +1,185 @@
+"""Heartbeats: every broker is told every 30 s, and at once when something changed, which groups are here."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import structlog
+
+from rmqd.client.api.group import HEARTBEAT_TIMEOUT_SECONDS, send_heartbeat
+from rmqd.client.coalesce import Coalesced
+from rmqd.errors import RemotingTimeoutError, RmqdError
+from rmqd.wire.heartbeat import HeartbeatData
+
+if TYPE_CHECKING:
+    from rmqd.client.membership import GroupMembership
+    from rmqd.client.remoting import RemotingClient
+    from rmqd.client.route_table import RouteTable
+
+log = structlog.get_logger(__name__)
+
+RETRY_FIRST_SECONDS = 0.2
+RETRY_MOST_SECONDS = 5.0
+
+
+@dataclass(slots=True)
+class _Broker:
+    """One address of a broker: what its last heartbeat brought, and the wish for another one."""
+
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    up: bool | None = None
+    version: int = 0
+    failures: int = 0
+
+
+class Heartbeat:
+    """Sends the registered groups to every address of every known broker, slaves included.
+
+    Each address has a task of its own in `run` and a deadline for each heartbeat, so a dead broker delays no other. A
+    failed heartbeat is repeated soon, and asks for fresh routes.
+    """
+
+    def __init__(
+        self,
+        remoting: RemotingClient,
+        routes: RouteTable,
+        client_id: str,
+        memberships: Callable[[], Iterable[GroupMembership]],
+        *,
+        interval_seconds: float,
+        deadline_seconds: float = HEARTBEAT_TIMEOUT_SECONDS,
+    ) -> None:
+        self._remoting = remoting
+        self._routes = routes
+        self._client_id = client_id
+        self._memberships = memberships
+        self._interval = interval_seconds
+        self._deadline = deadline_seconds
+        self._brokers: dict[str, _Broker] = {}
+        self._send = Coalesced(self._send_now)
+        self._reconcile = asyncio.Event()
+        routes.on_change(lambda _: self._reconcile.set())
+        remoting.on_open(self._opened)
+        remoting.on_lost(lambda address, _: self.beat_soon(address))
+
+    @property
+    def brokers_up(self) -> Mapping[str, bool]:
+        """By address, whether the last heartbeat was answered; without those that none was sent to yet."""
+        known = self._routes.broker_addresses()
+        return {
+            address: broker.up
+            for address, broker in sorted(self._brokers.items())
+            if address in known and broker.up is not None
+        }
+
+    def broker_version(self, address: str) -> int | None:
+        """The version number that a broker named in its last answer."""
+        broker = self._brokers.get(address)
+        return broker.version if broker is not None and broker.up else None
+
+    async def beat(self) -> dict[str, RmqdError | None]:
+        """Heartbeat to every known broker now and wait for the answers, each at most for the deadline.
+
+        Returns by address what went wrong, None where the broker answered. Without groups nothing is sent.
+        """
+        if not any(True for _ in self._memberships()):
+            return {}
+        addresses = sorted(self._routes.broker_addresses())
+        errors = await asyncio.gather(*map(self._send, addresses))
+        for address, error in zip(addresses, errors, strict=True):
+            if error is not None:
+                self.beat_soon(address)  # `run` tries again until the broker answers
+        return dict(zip(addresses, errors, strict=True))
+
+    async def beat_address(self, address: str) -> None:
+        """Heartbeat to one broker now. Raises the RmqdError of its failure."""
+        if (error := await self._send(address)) is not None:
+            self.beat_soon(address)
+            raise error
+
+    def beat_soon(self, address: str | None = None) -> None:
+        """Have one known broker, or all, get a heartbeat at once from `run`."""
+        for known, broker in self._brokers.items():
+            if address is None or known == address:
+                broker.wake.set()
+
+    async def settled(self, address: str) -> None:
+        """Wait until no heartbeat is under way that was built before this call."""
+        await self._send.settled(address)
+
+    async def run(self) -> None:
+        """Heartbeat to all brokers that the routes name, as they come and go. Ends only by cancellation."""
+        async with asyncio.TaskGroup() as tasks:
+            keeping: dict[str, asyncio.Task[None]] = {}
+            while True:
+                self._reconcile.clear()
+                wanted = self._routes.broker_addresses()
+                for address in keeping.keys() - wanted:
+                    keeping.pop(address).cancel()
+                for address in self._brokers.keys() - wanted:
+                    del self._brokers[address]
+                for address in wanted - keeping.keys():
+                    keeping[address] = tasks.create_task(self._keep(address), name=f"heartbeat:{address}")
+                await self._reconcile.wait()
+
+    async def _keep(self, address: str) -> None:
+        broker = self._broker(address)
+        while True:
+            broker.wake.clear()
+            if any(True for _ in self._memberships()):
+                await self._send(address)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._pause_seconds(broker)):
+                    await broker.wake.wait()
+
+    def _pause_seconds(self, broker: _Broker) -> float:
+        if broker.failures == 0:
+            return self._interval
+        doublings = min(broker.failures - 1, 10)
+        delay = min(RETRY_FIRST_SECONDS * float(1 << doublings), RETRY_MOST_SECONDS, self._interval)
+        return delay * random.uniform(0.75, 1.25)
+
+    async def _send_now(self, address: str) -> RmqdError | None:
+        data = HeartbeatData(
+            client_id=self._client_id,
+            consumer_data_set=tuple(membership.consumer_data() for membership in self._memberships()),
+        )
+        try:
+            async with asyncio.timeout(self._deadline):
+                version = await send_heartbeat(self._remoting, address, data, timeout_seconds=self._deadline)
+        except TimeoutError:
+            error: RmqdError = RemotingTimeoutError(address, f"no answer to the heartbeat in {self._deadline:g} s")
+        except RmqdError as failure:
+            error = failure
+        else:
+            self._answered(address, version)
+            return None
+        self._failed(address, error)
+        return error
+
+    def _answered(self, address: str, version: int) -> None:
+        broker = self._broker(address)
+        if not broker.up:
+            log.info("broker.up", address=address, version=version)
+        broker.up, broker.version, broker.failures = True, version, 0
+
+    def _failed(self, address: str, error: RmqdError) -> None:
+        broker = self._broker(address)
+        broker.failures += 1
+        if broker.up is not False:
+            log.warning("broker.down", address=address, reason=str(error))
+        broker.up = False
+        self._routes.refresh_soon()
+
+    def _broker(self, address: str) -> _Broker:
+        return self._brokers.setdefault(address, _Broker())
+
+    def _opened(self, address: str) -> None:
+        # a broker forgets its clients with their connections; a heartbeat that opened this one is on its way already
+        if not self._send.is_running(address):
+            self.beat_soon(address)

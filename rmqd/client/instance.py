@@ -1,0 +1,168 @@
+"""The one client of a process: connections, routes and heartbeats that all consumer groups share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import structlog
+
+from rmqd.client.api.group import unregister_client
+from rmqd.client.client_id import local_address, make_client_id
+from rmqd.client.heartbeat import Heartbeat
+from rmqd.client.name_server import NameServers
+from rmqd.client.producer import Producer
+from rmqd.client.remoting import RemotingClient
+from rmqd.client.route_table import RouteTable
+from rmqd.client.snapshot import ClientSnapshot
+from rmqd.client.vip_channel import vip_address
+from rmqd.clock import Clock, SystemClock
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.errors import RmqdError
+
+if TYPE_CHECKING:
+    from rmqd.client.membership import GroupMembership
+    from rmqd.client.options import ClientOptions
+    from rmqd.client.remoting import Reply
+    from rmqd.wire.command import RemotingCommand
+
+log = structlog.get_logger(__name__)
+
+UNREGISTER_DEADLINE_SECONDS = 3.0
+
+# In which field a broker's request names the group it is for.
+GROUP_FIELDS = {
+    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: "consumerGroup",
+    RequestCode.RESET_CONSUMER_CLIENT_OFFSET: "group",
+    RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: "group",
+    RequestCode.GET_CONSUMER_RUNNING_INFO: "consumerGroup",
+    RequestCode.CONSUME_MESSAGE_DIRECTLY: "consumerGroup",
+}
+
+
+class ClientInstance:
+    """What every group of the process shares. Groups come and go by `register` and `unregister`, also while it runs.
+
+    `run` owns all tasks; the constructor starts none. Requests may be sent from the moment of construction on.
+    """
+
+    def __init__(
+        self, options: ClientOptions, *, remoting: RemotingClient | None = None, clock: Clock | None = None
+    ) -> None:
+        self.options = options
+        self.client_id = make_client_id(local_address(options.nameservers), options.instance_name, options.unit_name)
+        self.remoting = remoting or RemotingClient(max_frame_size_bytes=options.max_frame_size_bytes)
+        self.name_servers = NameServers(
+            self.remoting, options.nameservers, url=options.nameserver_url, unit_name=options.unit_name
+        )
+        self.routes = RouteTable(
+            self.name_servers.get_route, refresh_interval_seconds=options.poll_name_server_interval_seconds
+        )
+        self._memberships: dict[str, GroupMembership] = {}
+        self._topics: dict[str, frozenset[str]] = {}
+        self.heartbeat = Heartbeat(
+            self.remoting,
+            self.routes,
+            self.client_id,
+            self._memberships.values,
+            interval_seconds=options.heartbeat_broker_interval_seconds,
+        )
+        self.producer = Producer(
+            self.remoting, self.routes, clock=clock or SystemClock(), vip_channel_enabled=options.vip_channel_enabled
+        )
+        self._stop = asyncio.Event()
+        for code in GROUP_FIELDS:
+            self.remoting.on_request(code, self._asked)
+
+    @property
+    def groups(self) -> Mapping[str, GroupMembership]:
+        """The registered groups by name."""
+        return self._memberships
+
+    def register(self, membership: GroupMembership) -> None:
+        """Let a group take part: its topics are watched, heartbeats name it, brokers' requests reach it.
+
+        Raises RmqdError if a group of that name is registered already.
+        """
+        group = membership.group
+        if group in self._memberships:
+            raise RmqdError(f"consumer group {group} is running in this process already")
+        self._memberships[group] = membership
+        self._topics[group] = frozenset(
+            subscription.topic for subscription in membership.consumer_data().subscription_data_set
+        )
+        for topic in self._topics[group]:
+            self.routes.watch(topic)
+        self.heartbeat.beat_soon()
+
+    async def unregister(self, group: str) -> None:
+        """Take a group out, and tell every broker that is up; its answer is awaited for at most 3 s.
+
+        The brokers tell the other members at once, so they need not wait for this one to expire. Raises nothing.
+        """
+        if self._memberships.pop(group, None) is None:
+            return
+        topics = self._topics.pop(group)
+        addresses = [address for address, up in self.heartbeat.brokers_up.items() if up]
+        await asyncio.gather(*(self._unregister_at(address, group) for address in addresses))
+        for topic in topics:
+            self.routes.unwatch(topic)
+        if group in self._memberships:  # it came back meanwhile, and the brokers may have heard that first
+            self.heartbeat.beat_soon()
+
+    def send_address(self, address: str) -> str:
+        """Where messages, send-backs and locks for a broker's address go: to its VIP channel, where that is enabled."""
+        return vip_address(address) if self.options.vip_channel_enabled else address
+
+    def stop(self) -> None:
+        """Have `run` take the remaining groups out and end."""
+        self._stop.set()
+
+    async def run(self) -> None:
+        """Keep addresses, routes and heartbeats up to date until `stop`, or cancellation, which says no good-bye."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                keepers = [
+                    tasks.create_task(self.name_servers.run(), name="name-servers"),
+                    tasks.create_task(self.routes.run(), name="routes"),
+                    tasks.create_task(self.heartbeat.run(), name="heartbeats"),
+                ]
+                await self._stop.wait()
+                await asyncio.gather(*(self.unregister(group) for group in list(self._memberships)))
+                for keeper in keepers:
+                    keeper.cancel()
+        finally:
+            await self.remoting.close()
+
+    def snapshot(self) -> ClientSnapshot:
+        """What the client tells about itself."""
+        traffic = self.remoting.traffic
+        return ClientSnapshot(
+            client_id=self.client_id,
+            brokers_up=dict(self.heartbeat.brokers_up),
+            requests={int(code): histogram.snapshot() for code, histogram in traffic.durations.items()},
+            request_failures=dict(traffic.failures),
+            corrupt_frames=traffic.corrupt_frames,
+        )
+
+    async def _unregister_at(self, address: str, group: str) -> None:
+        try:
+            async with asyncio.timeout(UNREGISTER_DEADLINE_SECONDS):
+                # one that names the group may be on its way and would bring it back
+                await self.heartbeat.settled(address)
+                await unregister_client(self.remoting, address, self.client_id, consumer_group=group)
+        except (RmqdError, TimeoutError) as error:
+            reason = str(error) or f"no answer in {UNREGISTER_DEADLINE_SECONDS:g} s"
+            log.warning("group.not_unregistered", group=group, address=address, reason=reason)
+
+    async def _asked(self, command: RemotingCommand, address: str) -> Reply | None:
+        group = command.ext_fields.get(GROUP_FIELDS[RequestCode(command.code)], "")
+        membership = self._memberships.get(group)
+        if membership is None:
+            log.debug("request.unknown_group", code=int(command.code), group=group, address=address)
+            return ResponseCode.SYSTEM_ERROR, f"the consumer group <{group}> is not in this client", {}, b""
+        if command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
+            membership.on_consumer_ids_changed()
+            return None
+        return await membership.on_request(command)
