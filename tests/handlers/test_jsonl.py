@@ -143,12 +143,12 @@ def test_a_full_file_is_renamed_and_none_is_deleted_unasked(tmp_path: Path) -> N
 def test_of_renamed_files_the_newest_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "orders.jsonl"
     (tmp_path / "orders.jsonl.backup").write_text("not ours")
-    handler = make_handler(path, max_size="1B", keep=2)
+    handler = make_handler(path, max_size="1B", keep=3)
     for number in range(6):
         handler.handle(batch_of(str(number)))
 
     rotated = sorted(tmp_path.glob("orders.jsonl.*Z"))
-    assert bodies_in(*rotated, path) == ["3", "4", "5"]
+    assert bodies_in(*rotated, path) == ["2", "3", "4", "5"]
     assert (tmp_path / "orders.jsonl.backup").read_text() == "not ours"
 
 
@@ -187,6 +187,16 @@ def test_a_file_that_was_moved_away_is_begun_anew(tmp_path: Path) -> None:
 
     assert bodies_in(tmp_path / "elsewhere") == ["1"]
     assert bodies_in(path) == ["2"]
+
+
+def test_a_file_that_another_process_has_rotated_is_followed(tmp_path: Path) -> None:
+    path = tmp_path / "orders.jsonl"
+    one, other = make_handler(path, max_size="1B"), make_handler(path, max_size="1MiB")
+    one.handle(batch_of("1"))
+    one.handle(batch_of("2"))
+    other.handle(batch_of("3"))
+
+    assert bodies_in(path) == ["2", "3"]
 
 
 def _write_until_killed(path: Path, writer: int, acknowledged: str) -> None:
