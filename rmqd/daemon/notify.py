@@ -66,7 +66,7 @@ class ServiceManager:
                 sock.sendto(message.encode(), address)
         except OSError as error:
             if not self._failed:
-                log.warning("service_manager_unreachable", address=self._address, error=str(error))
+                log.warning("service_manager.unreachable", address=self._address, error=str(error))
             self._failed = True
         else:
             self._failed = False

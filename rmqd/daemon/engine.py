@@ -1,0 +1,68 @@
+"""How the parts of the local engine are built: the seam between this room and the ones below."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, cast
+
+from rmqd.client.options import ClientOptions
+from rmqd.client.snapshot import ClientSnapshot
+from rmqd.clock import Clock
+from rmqd.consumer.contract import Consumer
+from rmqd.consumer.options import ConsumerOptions
+from rmqd.handler import LoadedHandler
+
+if TYPE_CHECKING:
+    from rmqd.daemon.config import GroupConfig
+
+
+class Client(Protocol):
+    """What all groups of a process share, as the process sees it."""
+
+    async def run(self) -> None:
+        """Serve the groups until `stop`."""
+
+    def stop(self) -> None:
+        """Have `run` end."""
+
+    def snapshot(self) -> ClientSnapshot:
+        """What the client tells about itself."""
+
+
+class Engine(Protocol):
+    """Builds clients, handlers and consumers. Nothing that it builds runs yet."""
+
+    def build_client(self, options: ClientOptions) -> Client:
+        """A client for one set of connections."""
+
+    def load_handler(self, group: str, settings: GroupConfig) -> LoadedHandler:
+        """The group's handler. Raises ConfigError for what the configuration has wrong."""
+
+    def build_consumer(self, options: ConsumerOptions, handler: LoadedHandler, client: Client) -> Consumer:
+        """A consumer of one group. `client` is one that this engine built."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalEngine:
+    """The engine of this program: asyncio, in this process."""
+
+    clock: Clock
+
+    def build_client(self, options: ClientOptions) -> Client:
+        """A ClientInstance."""
+        from rmqd.client.instance import ClientInstance
+
+        return ClientInstance(options, clock=self.clock)
+
+    def load_handler(self, group: str, settings: GroupConfig) -> LoadedHandler:
+        """The plugin that the group names."""
+        from rmqd.daemon.handler_registry import load_handler
+
+        return load_handler(group, settings)
+
+    def build_consumer(self, options: ConsumerOptions, handler: LoadedHandler, client: Client) -> Consumer:
+        """A PushConsumer."""
+        from rmqd.client.instance import ClientInstance
+        from rmqd.consumer.push_consumer import PushConsumer
+
+        return PushConsumer(options, handler, cast(ClientInstance, client), self.clock)

@@ -1,0 +1,78 @@
+"""What runs the groups, as the rest of the daemon sees it: this process itself, or a pool of worker processes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from rmqd.daemon.config import RootConfig
+from rmqd.daemon.totals import ProcessSnapshot
+
+
+class UnknownGroupError(Exception):
+    """No group of that name is configured here."""
+
+    def __init__(self, group: str, known: list[str]) -> None:
+        super().__init__(f"there is no group {group} here; known: {', '.join(known) or 'none'}")
+        self.group = group
+
+
+@dataclass(frozen=True, slots=True)
+class GroupChanges:
+    """What a reload did, by group name."""
+
+    unchanged: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    started: tuple[str, ...] = ()
+    stopped: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HostView:
+    """Everything that is known at one moment. `workers` counts worker processes by state, None where there are none."""
+
+    processes: tuple[ProcessSnapshot, ...]
+    past: tuple[ProcessSnapshot, ...] = ()
+    workers: dict[str, int] | None = None
+    worker_restarts: int = 0
+    missing: tuple[str, ...] = ()
+    """Why what is shown is not the whole, such as a worker that is being restarted."""
+
+
+class GroupHost(Protocol):
+    """Runs the configured groups until it is stopped."""
+
+    async def run(self) -> None:
+        """Run until `stop` and the drain after it. Raises only for what no restart of a group could cure."""
+
+    async def started(self, patience_seconds: float) -> None:
+        """Wait until every group is ready, at most `patience_seconds`."""
+
+    async def view(self) -> HostView:
+        """All groups of all processes, now."""
+
+    async def pause(self, group: str) -> None:
+        """Pause a group everywhere. Raises UnknownGroupError."""
+
+    async def resume(self, group: str) -> None:
+        """Resume a group everywhere. Raises UnknownGroupError."""
+
+    async def apply(self, config: RootConfig) -> GroupChanges:
+        """Run what `config` says; groups it does not change go on untouched.
+
+        Raises ConfigError, with nothing changed, if a part of the new configuration cannot be built.
+        """
+
+    def stop(self) -> None:
+        """Drain all groups in parallel, each up to its shutdown timeout; `run` then ends."""
+
+    def hurry(self) -> None:
+        """Cut the drain short."""
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the end was asked for."""
+
+    @property
+    def longest_drain_seconds(self) -> float:
+        """How long a graceful end may take."""

@@ -1,0 +1,148 @@
+"""What the HTTP endpoint answers: metrics, health, the status, the few things that an operator may change, one page."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from rmqd.daemon.group_host import GroupHost, HostView, UnknownGroupError
+from rmqd.daemon.health import Check, LoopMonitor, readiness
+from rmqd.daemon.http_access import AccessPolicy, Refusal
+from rmqd.daemon.metrics import DaemonFacts, render
+from rmqd.daemon.reload import ReloadReport
+from rmqd.daemon.status import status_document
+from rmqd.daemon.status_page import status_page
+from rmqd.daemon.totals import merge_processes
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+class DaemonControl(Protocol):
+    """The daemon as its HTTP endpoint sees it."""
+
+    host: GroupHost
+    monitor: LoopMonitor
+
+    @property
+    def access(self) -> AccessPolicy:
+        """The rules in force; a reload replaces them."""
+
+    def facts(self, view: HostView) -> DaemonFacts:
+        """What the metrics say about the daemon itself."""
+
+    async def reload(self) -> ReloadReport:
+        """Read the configuration again and take it over, or say why not."""
+
+
+class HttpApi:
+    """The endpoints, over a daemon."""
+
+    def __init__(self, daemon: DaemonControl) -> None:
+        self._daemon = daemon
+
+    def app(self) -> Starlette:
+        """The ASGI app."""
+        named, changing = self._named, self._changing
+        return Starlette(
+            routes=[
+                Route("/livez", self.livez),
+                Route("/readyz", self.readyz),
+                Route("/metrics", self.metrics),
+                Route("/", named(self.page)),
+                Route("/api/v1/status", named(self.status)),
+                Route("/api/v1/groups/{group}/pause", changing(self.pause), methods=["POST"]),
+                Route("/api/v1/groups/{group}/resume", changing(self.resume), methods=["POST"]),
+                Route("/api/v1/reload", changing(self.reload), methods=["POST"]),
+            ]
+        )
+
+    async def livez(self, _request: Request) -> Response:
+        """200 as long as the event loop runs; the cluster has no say."""
+        return _checks_response((self._daemon.monitor.liveness(),))
+
+    async def readyz(self, _request: Request) -> Response:
+        """200 once each group has a route and its first assignment, else 503 with the reasons."""
+        host = self._daemon.host
+        return _checks_response(readiness(await host.view(), host.stopping))
+
+    async def metrics(self, request: Request) -> Response:
+        """The exposition, rendered in a thread: with thousands of series it takes a while."""
+        view = await self._daemon.host.view()
+        accept = request.headers.get("accept", "")
+        facts = self._daemon.facts(view)
+        if not view.processes:
+            return PlainTextResponse("no worker answers; see /readyz\n", 503)
+        body, content_type = await asyncio.to_thread(
+            lambda: render(merge_processes(view.processes, view.past), facts, accept)
+        )
+        return Response(body, headers={"content-type": content_type})
+
+    async def status(self, _request: Request) -> Response:
+        """The status of every group and queue."""
+        return JSONResponse(status_document(await self._daemon.host.view()))
+
+    async def page(self, _request: Request) -> Response:
+        """The status for a person."""
+        document = status_document(await self._daemon.host.view())
+        headers = {"content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"}
+        return HTMLResponse(status_page(document), headers=headers)
+
+    async def pause(self, request: Request) -> Response:
+        """Pause one group: it keeps its queues and hands out nothing."""
+        return await self._switch(request, self._daemon.host.pause, "paused")
+
+    async def resume(self, request: Request) -> Response:
+        """Resume one group."""
+        return await self._switch(request, self._daemon.host.resume, "resumed")
+
+    async def reload(self, _request: Request) -> Response:
+        """Reload the configuration; 500 with the reasons, and nothing changed, where it is not taken over."""
+        report = await self._daemon.reload()
+        return JSONResponse(report.as_document(), 200 if report.successful else 500)
+
+    async def _switch(self, request: Request, action: Callable[[str], Awaitable[None]], result: str) -> Response:
+        group = request.path_params["group"]
+        try:
+            await action(group)
+        except UnknownGroupError as error:
+            return JSONResponse({"error": str(error)}, 404)
+        return JSONResponse({"group": group, "result": result})
+
+    def _named(self, endpoint: Endpoint) -> Endpoint:
+        async def checked(request: Request) -> Response:
+            return _refusal(self._check_names(request)) or await endpoint(request)
+
+        return checked
+
+    def _changing(self, endpoint: Endpoint) -> Endpoint:
+        async def checked(request: Request) -> Response:
+            client = request.client.host if request.client else ""
+            refusal = self._check_names(request) or self._daemon.access.check_change(
+                request.headers.get("authorization"), client
+            )
+            return _refusal(refusal) or await endpoint(request)
+
+        return checked
+
+    def _check_names(self, request: Request) -> Refusal | None:
+        own_address = (request.scope.get("server") or ("", 0))[0]
+        headers = request.headers
+        return self._daemon.access.check_names(headers.get("host"), headers.get("origin"), own_address)
+
+
+def _refusal(refusal: Refusal | None) -> Response | None:
+    if refusal is None:
+        return None
+    headers = {"www-authenticate": "Bearer"} if refusal.status == 401 else {}
+    return JSONResponse({"error": refusal.reason}, refusal.status, headers=headers)
+
+
+def _checks_response(checks: tuple[Check, ...]) -> Response:
+    lines = [f"[{'+' if check.ok else '-'}] {check.name}: {check.reason or 'ok'}\n" for check in checks]
+    return PlainTextResponse("".join(lines), 200 if all(check.ok for check in checks) else 503)

@@ -1,0 +1,51 @@
+"""The listening socket of the HTTP endpoint, taken before anything else so that a taken port is known at once.
+
+Nothing here imports the HTTP server: connections wait in the socket's queue until it is up.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+from rmqd.errors import RmqdError
+
+BACKLOG = 256
+
+
+class ListenError(RmqdError):
+    """The configured address cannot be listened on."""
+
+
+def split_listen_address(listen: str) -> tuple[str, int]:
+    """`host:port` or `[v6]:port` as its two parts."""
+    host, _, port = listen.rpartition(":")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def listen_on(listen: str) -> socket.socket:
+    """A non-blocking socket that listens on `host:port`. Raises ListenError."""
+    host, port = split_listen_address(listen)
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind(address)
+            sock.listen(BACKLOG)
+            sock.setblocking(False)
+        except OSError:
+            sock.close()
+            raise
+    except OSError as error:
+        hint = "; is another rmqd running? http.listen chooses the address" if error.errno == errno.EADDRINUSE else ""
+        raise ListenError(f"cannot listen on {listen} for HTTP: {error.strerror or error}{hint}") from error
+    return sock
+
+
+def address_of(sock: socket.socket) -> str:
+    """Where the socket listens, as `host:port` with the port that it really has."""
+    host, port = sock.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,223 @@
+"""The groups of one process: one client, and a supervisor for each group."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from rmqd.client.options import ClientOptions
+from rmqd.client.snapshot import ClientSnapshot
+from rmqd.clock import Clock
+from rmqd.consumer.contract import Consumer
+from rmqd.consumer.options import ConsumerOptions
+from rmqd.daemon.config import GroupConfig, RootConfig
+from rmqd.daemon.engine import Client, Engine
+from rmqd.daemon.group_host import GroupChanges, HostView, UnknownGroupError
+from rmqd.daemon.health import LoopMonitor
+from rmqd.daemon.reload import ConfigState, plan_changes
+from rmqd.daemon.supervisor import Backoff, GroupSupervisor
+from rmqd.daemon.totals import ProcessSnapshot, add_client_counters, retired_group
+from rmqd.errors import ConfigError
+from rmqd.handler import LoadedHandler
+
+READINESS_POLL_SECONDS = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Which of several worker processes this is, counted from 1. Alone it is number 1 of 1."""
+
+    worker: int | None = None
+    workers: int = 1
+
+    def of_client(self, options: ClientOptions) -> ClientOptions:
+        """A name of its own for each worker: two members with one client id would own the same queues."""
+        if self.worker is None or options.instance_name == "DEFAULT":
+            return options
+        return replace(options, instance_name=f"{options.instance_name}-{self.worker}")
+
+    def of_group(self, options: ConsumerOptions) -> ConsumerOptions:
+        """The worker's part of the group's rate limit; at least one message a second, as 0 means no limit."""
+        if self.worker is None or not options.pull_rate_limit:
+            return options
+        part, rest = divmod(options.pull_rate_limit, self.workers)
+        return replace(options, pull_rate_limit=max(1, part + (1 if self.worker <= rest else 0)))
+
+    def has(self, group: GroupConfig) -> bool:
+        """Whether this process runs the group: every broadcasting member gets all messages, so one worker is enough."""
+        return group.message_model != "broadcasting" or self.worker in (None, 1)
+
+
+class LocalGroups:
+    """Runs groups in this process. Constructing builds everything and starts nothing; raises ConfigError."""
+
+    def __init__(
+        self, config: RootConfig, engine: Engine, clock: Clock, monitor: LoopMonitor, share: Share | None = None
+    ) -> None:
+        self._engine = engine
+        self._clock = clock
+        self._monitor = monitor
+        self._share = share or Share()
+        self._state = ConfigState.of(config)
+        self._client = self._build_client(config)
+        self._past_client: ClientSnapshot | None = None
+        self._groups = self._build_groups(config, config.groups, self._client)
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._stop = asyncio.Event()
+        self._changing = asyncio.Lock()
+        self._tasks: asyncio.TaskGroup | None = None
+        self._client_task: asyncio.Task[None] | None = None
+
+    async def run(self) -> None:
+        """Run until `stop` and the drain after it. A failure of the client, which groups cannot survive, is raised."""
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            self._client_task = tasks.create_task(self._client.run(), name="client")
+            for name in self._groups:
+                self._launch(name)
+            await self._stop.wait()
+            async with self._changing:
+                await self._drain(list(self._groups))
+                await self._end_client()
+
+    async def started(self, patience_seconds: float) -> None:
+        """Wait until every group is ready, at most `patience_seconds`."""
+        deadline = self._clock.monotonic() + patience_seconds
+        while self._clock.monotonic() < deadline and not self.stopping:
+            if all(group.snapshot().ready for group in self._groups.values()):
+                return
+            await asyncio.sleep(READINESS_POLL_SECONDS)
+
+    async def view(self) -> HostView:
+        """This process, now."""
+        return HostView((self.snapshot(),))
+
+    def snapshot(self) -> ProcessSnapshot:
+        """All groups and the client, with the counters of those that they replaced."""
+        return ProcessSnapshot(
+            worker=self._share.worker,
+            pid=os.getpid(),
+            client=add_client_counters(self._client.snapshot(), self._past_client),
+            groups=tuple(group.snapshot() for group in self._groups.values()),
+            loop_delay=self._monitor.snapshot(),
+        )
+
+    async def pause(self, group: str) -> None:
+        """Pause a group. Raises UnknownGroupError."""
+        self._group(group).pause()
+
+    async def resume(self, group: str) -> None:
+        """Resume a group. Raises UnknownGroupError."""
+        self._group(group).resume()
+
+    async def apply(self, config: RootConfig) -> GroupChanges:
+        """Build what is new, drain what changed or went, start what is new. Raises ConfigError with nothing changed."""
+        async with self._changing:
+            if self.stopping:
+                raise ConfigError(["the daemon is about to end, and takes no new configuration"])
+            state = ConfigState.of(config)
+            changes = plan_changes(self._state, state)
+            same_client = self._state.same_client(state)
+            client = self._client if same_client else self._build_client(config)
+            groups = self._build_groups(config, (*changes.changed, *changes.started), client)
+            await self._drain([*changes.changed, *changes.stopped])
+            if not same_client:
+                await self._replace_client(client)
+            for name in changes.stopped:
+                self._groups.pop(name, None)
+            for name, group in groups.items():
+                self._take_over(name, group)
+            self._state = state
+            return changes
+
+    def stop(self) -> None:
+        """Drain all groups in parallel, each up to its shutdown timeout."""
+        self._stop.set()
+        for group in self._groups.values():
+            group.stop()
+
+    def hurry(self) -> None:
+        """Cut all drains short."""
+        self._stop.set()
+        for group in self._groups.values():
+            group.hurry()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the end was asked for."""
+        return self._stop.is_set()
+
+    @property
+    def longest_drain_seconds(self) -> float:
+        """The longest shutdown timeout of all groups."""
+        return max((group.shutdown_timeout_seconds for group in self._groups.values()), default=0.0)
+
+    def _group(self, name: str) -> GroupSupervisor:
+        if name not in self._groups:
+            raise UnknownGroupError(name, list(self._groups))
+        return self._groups[name]
+
+    def _build_client(self, config: RootConfig) -> Client:
+        return self._engine.build_client(self._share.of_client(config.client_options()))
+
+    def _build_groups(self, config: RootConfig, names: Iterable[str], client: Client) -> dict[str, GroupSupervisor]:
+        groups, problems = {}, []
+        for name in names:
+            settings = config.groups[name]
+            if not self._share.has(settings):
+                continue
+            try:
+                groups[name] = self._build_group(name, settings, client)
+            except ConfigError as error:
+                problems += error.problems
+        if problems:
+            raise ConfigError(problems)
+        return groups
+
+    def _build_group(self, name: str, settings: GroupConfig, client: Client) -> GroupSupervisor:
+        options = self._share.of_group(settings.consumer_options(name))
+        loaded: list[LoadedHandler] = [self._engine.load_handler(name, settings)]
+
+        def build() -> Consumer:
+            # A handler serves one consumer: what comes after a failure starts with a fresh one.
+            handler = loaded.pop() if loaded else self._engine.load_handler(name, settings)
+            return self._engine.build_consumer(options, handler, client)
+
+        return GroupSupervisor(name, build, options.shutdown_timeout_seconds, self._clock, Backoff())
+
+    def _take_over(self, name: str, group: GroupSupervisor) -> None:
+        former = self._groups.get(name)
+        if former is not None:
+            group.inherit(retired_group(former.snapshot()), paused=former.paused)
+        self._groups[name] = group
+        if not self.stopping:
+            self._launch(name)
+
+    def _launch(self, name: str) -> None:
+        assert self._tasks is not None
+        self._running[name] = self._tasks.create_task(self._groups[name].run(), name=f"supervisor of {name}")
+
+    async def _drain(self, names: list[str]) -> None:
+        tasks: list[asyncio.Task[None]] = []
+        for name in names:
+            task = self._running.pop(name, None)
+            if task is not None:
+                self._groups[name].stop()
+                tasks.append(task)
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def _replace_client(self, client: Client) -> None:
+        await self._end_client()
+        past = add_client_counters(self._client.snapshot(), self._past_client)
+        self._past_client = replace(past, brokers_up={})
+        self._client = client
+        assert self._tasks is not None
+        self._client_task = self._tasks.create_task(client.run(), name="client")
+
+    async def _end_client(self) -> None:
+        self._client.stop()
+        if self._client_task is not None:
+            await asyncio.wait([self._client_task])

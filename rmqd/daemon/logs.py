@@ -1,0 +1,168 @@
+"""Logs: one event per line on standard error, JSON or for people, the handlers' own logging joined in.
+
+Errors that repeat are counted instead of written: the first is a line, and after ten seconds one more says how many
+followed it. A poison queue must not fill a disk.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from collections.abc import MutableMapping
+from datetime import UTC, datetime
+from typing import IO, Any, Literal
+
+# structlog prefers rich for tracebacks where it is installed, and its import takes as long as all the rest of ours.
+_rich = sys.modules.setdefault("rich", None)  # type: ignore[arg-type]
+import structlog  # noqa: E402
+
+if _rich is None:
+    del sys.modules["rich"]
+
+LogFormat = Literal["auto", "json", "console"]
+EventDict = MutableMapping[str, Any]
+
+REPEAT_SECONDS = 10.0
+MOST_REPEATED_KINDS = 1_000
+# What tells one repeated error from another: its name and its place, not the values in it.
+_PLACE_KEYS = ("event", "group", "topic", "broker", "queue", "address", "handler", "worker")
+_WORTH_LIMITING = {"warning", "error", "exception", "critical"}
+
+
+def configure_logging(
+    level: str, log_format: LogFormat, *, stream: IO[str] | None = None, worker: int | None = None
+) -> None:
+    """Send structlog's and the standard library's logs to `stream` (standard error); may be called again."""
+    stream = sys.stderr if stream is None else stream
+    terminal = stream.isatty()
+    shared: list[Any] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.ExtraAdder(),
+        _timestamp,
+    ]
+    if worker is not None:
+        shared.append(_Constant("worker", worker))
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(_formatter(log_format == "console" or (log_format == "auto" and terminal), terminal, shared))
+    root = logging.getLogger()
+    for old in root.handlers[:]:
+        root.removeHandler(old)
+    root.addHandler(handler)
+    root.setLevel(level.upper())
+    # The HTTP server's own lines (started, shutting down) repeat ours.
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    logging.getLogger("asyncio").setLevel(max(logging.WARNING, root.level))
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *shared,
+            repeats,
+            structlog.stdlib.PositionalArgumentsFormatter(),
+            structlog.processors.StackInfoRenderer(),
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=True,
+    )
+
+
+def set_level(level: str) -> None:
+    """Change the level of everything that is logged, from the next line on."""
+    logging.getLogger().setLevel(level.upper())
+
+
+def _formatter(console: bool, terminal: bool, shared: list[Any]) -> logging.Formatter:
+    renderers: list[Any]
+    if console:
+        colors = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        plain = structlog.dev.plain_traceback
+        renderers = [structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=plain)]
+    else:
+        renderers = [structlog.processors.format_exc_info, _in_order, structlog.processors.JSONRenderer(default=str)]
+    return structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=shared, processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderers]
+    )
+
+
+def _timestamp(_logger: object, _method: str, event: EventDict) -> EventDict:
+    now = datetime.now(UTC)
+    event["timestamp"] = f"{now:%Y-%m-%dT%H:%M:%S}.{now.microsecond // 1000:03d}Z"
+    return event
+
+
+def _in_order(_logger: object, _method: str, event: EventDict) -> EventDict:
+    """Time, level and event first, as a person reads them."""
+    return {key: event[key] for key in ("timestamp", "level", "event") if key in event} | dict(event)
+
+
+class _Constant:
+    def __init__(self, key: str, value: object) -> None:
+        self._key = key
+        self._value = value
+
+    def __call__(self, _logger: object, _method: str, event: EventDict) -> EventDict:
+        event[self._key] = self._value
+        return event
+
+
+class RepeatLimiter:
+    """A structlog processor that lets the first of equal warnings and errors pass and counts the others."""
+
+    def __init__(self, interval_seconds: float = REPEAT_SECONDS) -> None:
+        self._interval = interval_seconds
+        self._seen: dict[tuple[object, ...], _Repeated] = {}
+
+    def __call__(self, _logger: object, method: str, event: EventDict) -> EventDict:
+        if method not in _WORTH_LIMITING:
+            return event
+        now = time.monotonic()
+        key = (method, *(event.get(name) for name in _PLACE_KEYS))
+        seen = self._seen.get(key)
+        if seen is not None and now - seen.since < self._interval:
+            seen.count += 1
+            raise structlog.DropEvent
+        if seen is not None and seen.count:
+            event["repeated"] = seen.count
+        self._make_room(now)
+        self._seen[key] = _Repeated(now, {name: event[name] for name in _PLACE_KEYS if name in event}, method)
+        return event
+
+    def flush(self) -> None:
+        """Say how often each error came again whose ten seconds are over. To be called now and then."""
+        now = time.monotonic()
+        for key, seen in list(self._seen.items()):
+            if now - seen.since < self._interval:
+                continue
+            del self._seen[key]
+            if seen.count:
+                fields = {name: value for name, value in seen.fields.items() if name != "event"}
+                # Not through this processor's own count: the line is about what it held back.
+                _log.info("log.repeated", of=seen.fields["event"], of_level=seen.level, count=seen.count, **fields)
+
+    def _make_room(self, now: float) -> None:
+        if len(self._seen) < MOST_REPEATED_KINDS:
+            return
+        for key, seen in list(self._seen.items()):
+            if now - seen.since >= self._interval:
+                del self._seen[key]
+        while len(self._seen) >= MOST_REPEATED_KINDS:
+            del self._seen[next(iter(self._seen))]
+
+
+class _Repeated:
+    __slots__ = ("count", "fields", "level", "since")
+
+    def __init__(self, since: float, fields: dict[str, object], level: str) -> None:
+        self.since = since
+        self.fields = fields
+        self.level = level
+        self.count = 0
+
+
+repeats = RepeatLimiter()
+_log = structlog.get_logger(__name__)

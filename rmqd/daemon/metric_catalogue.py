@@ -1,0 +1,146 @@
+"""Every metric that the daemon exports: name, kind, labels and meaning. docs/metrics.md lists the same.
+
+Names end in their unit (seconds, bytes) or, where they only grow, in `_total`. Label values come from closed sets,
+from the configuration or from the cluster's own names; never from messages.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["counter", "gauge", "histogram"]
+
+_GROUP = ("engine", "group")
+_TOPIC = (*_GROUP, "topic", "is_retry")
+_QUEUE = (*_TOPIC, "broker", "queue")
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One family of series."""
+
+    name: str
+    kind: Kind
+    labels: tuple[str, ...]
+    help: str
+
+
+BUILD_INFO = Metric(
+    "rmqd_build_info", "gauge", ("version", "python"), "Always 1; the labels say which rmqd and which Python run."
+)
+CONFIG_INFO = Metric(
+    "rmqd_config_info",
+    "gauge",
+    ("hash",),
+    "Always 1; the label is a hash of the configuration in force, secrets left out.",
+)
+RELOAD_SUCCESSFUL = Metric(
+    "rmqd_config_last_reload_successful",
+    "gauge",
+    (),
+    "1 if the last load or reload of the configuration succeeded, else 0.",
+)
+RELOAD_SUCCESS_TIME = Metric(
+    "rmqd_config_last_reload_success_timestamp_seconds",
+    "gauge",
+    (),
+    "When a configuration was last taken over (Unix time).",
+)
+GROUP_STATE = Metric(
+    "rmqd_group_state",
+    "gauge",
+    (*_GROUP, "state"),
+    "1 for the group's current state of starting, running, draining, failed, stopped; 0 for the others.",
+)
+GROUP_PAUSED = Metric("rmqd_group_paused", "gauge", _GROUP, "1 while the group is paused by an operator, else 0.")
+MESSAGES_RECEIVED = Metric(
+    "rmqd_messages_received_total", "counter", _TOPIC, "Messages pulled that passed the group's own tag check."
+)
+MESSAGES_HANDLED = Metric(
+    "rmqd_messages_handled_total",
+    "counter",
+    (*_TOPIC, "result"),
+    "Attempts to handle a message, by how they ended: acked, retried (sent back), dead_lettered, expired (sent back at "
+    "the timeout), corrupt.",
+)
+HANDLER_DURATION = Metric(
+    "rmqd_handler_duration_seconds", "histogram", _TOPIC, "How long the handler took for one batch."
+)
+MESSAGE_AGE = Metric("rmqd_message_age_seconds", "histogram", _TOPIC, "From stored on the broker to handled.")
+HANDLER_EXCEPTIONS = Metric(
+    "rmqd_handler_exceptions_total",
+    "counter",
+    (*_TOPIC, "exception"),
+    "Batches whose handler raised, by the exception's class; after 50 classes the rest is other.",
+)
+DUPLICATES = Metric(
+    "rmqd_duplicates_total",
+    "counter",
+    (*_TOPIC, "cause"),
+    "Messages handled here that a member of the group will handle again, by why.",
+)
+FLOW_CONTROL = Metric(
+    "rmqd_flow_control_total",
+    "counter",
+    (*_TOPIC, "reason"),
+    "Pulls put off because of a threshold (count, size, span) or a pause (paused).",
+)
+CACHED_MESSAGES = Metric(
+    "rmqd_cached_messages", "gauge", _QUEUE, "Messages pulled and not finished, those being handled included."
+)
+CACHED_BYTES = Metric(
+    "rmqd_cached_bytes", "gauge", _QUEUE, "Bytes kept alive by cached messages, whole frames counted."
+)
+QUEUE_SPAN = Metric(
+    "rmqd_queue_span_messages", "gauge", _QUEUE, "Offsets between the oldest and the newest unfinished message."
+)
+LAG_MESSAGES = Metric(
+    "rmqd_consumer_lag_messages", "gauge", _QUEUE, "Messages above the committed offset on the broker."
+)
+LAG_SECONDS = Metric(
+    "rmqd_consumer_lag_seconds", "gauge", _QUEUE, "Age of the oldest uncommitted message; 0 where nothing waits."
+)
+OFFSET_COMMITTED = Metric("rmqd_offset_committed", "gauge", _QUEUE, "The offset last committed to the broker.")
+OFFSET_POSITION = Metric("rmqd_offset_position", "gauge", _QUEUE, "The next offset to pull.")
+OFFSET_MAX = Metric("rmqd_offset_max", "gauge", _QUEUE, "The broker's max offset as the last pull said.")
+LAST_COMMIT = Metric(
+    "rmqd_last_commit_timestamp_seconds", "gauge", _QUEUE, "When an offset was last committed, in Unix seconds."
+)
+QUEUE_STATE = Metric(
+    "rmqd_queue_state",
+    "gauge",
+    (*_QUEUE, "state"),
+    "1 for the queue's current state of stuck, paused, locked_out, flow_controlled, retrying, handling, pulling, "
+    "waiting; 0 for the others.",
+)
+ASSIGNED_QUEUES = Metric("rmqd_assigned_queues", "gauge", (*_GROUP, "topic"), "Queues that this daemon owns.")
+REBALANCES = Metric("rmqd_rebalances_total", "counter", _GROUP, "Rebalances that changed which queues are owned.")
+HANDOVER_TIMEOUTS = Metric(
+    "rmqd_handover_timeouts_total",
+    "counter",
+    _GROUP,
+    "Queues taken over before their former owner had finished, because queue_handover_timeout had passed.",
+)
+HANDLER_HUNG = Metric(
+    "rmqd_handler_hung", "gauge", _GROUP, "1 if all calls that concurrency allows hang in their threads."
+)
+REQUEST_DURATION = Metric(
+    "rmqd_broker_request_duration_seconds", "histogram", ("code",), "From a request to its answer, by request code."
+)
+REQUEST_FAILURES = Metric(
+    "rmqd_broker_request_failures_total", "counter", ("code", "reason"), "Requests that got no answer, by why."
+)
+BROKER_UP = Metric("rmqd_broker_up", "gauge", ("broker",), "1 if the broker (host:port) answered the last heartbeat.")
+CORRUPT_FRAMES = Metric(
+    "rmqd_corrupt_frames_total", "counter", (), "Frames that could not be decoded; each one closed its connection."
+)
+LOOP_DELAY = Metric(
+    "rmqd_event_loop_lag_seconds", "histogram", (), "How late the event loop ran a timer, measured once a second."
+)
+WORKERS = Metric(
+    "rmqd_workers", "gauge", ("state",), "Worker processes by state: running, restarting. Absent without --workers."
+)
+WORKER_RESTARTS = Metric("rmqd_worker_restarts_total", "counter", (), "Workers replaced because they had died.")
+
+CATALOGUE: tuple[Metric, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Metric))

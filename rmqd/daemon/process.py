@@ -1,0 +1,310 @@
+"""The daemon process, top to bottom: read the configuration, take the port, run the groups, drain, exit.
+
+Start-up is measured from the process's start to the first handled message, so what that does not need (the HTTP
+server, Prometheus) is imported after the groups were started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import importlib
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+# First of our own: it keeps structlog from importing rich, see there.
+from rmqd.daemon import logs
+
+# isort: split
+
+import structlog
+
+from rmqd import __version__
+from rmqd.clock import Clock, SystemClock
+from rmqd.daemon.config import RootConfig
+from rmqd.daemon.engine import LocalEngine
+from rmqd.daemon.group_host import GroupHost, HostView
+from rmqd.daemon.health import LoopMonitor, readiness
+from rmqd.daemon.http_access import AccessPolicy
+from rmqd.daemon.listener import ListenError, address_of, listen_on
+from rmqd.daemon.local_groups import LocalGroups
+from rmqd.daemon.notify import ServiceManager
+from rmqd.daemon.reload import ReloadReport, config_hash, refused_changes
+from rmqd.daemon.signals import signals_handled
+from rmqd.errors import ConfigError
+from rmqd.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from rmqd.daemon.metrics import DaemonFacts
+
+log = structlog.get_logger(__name__)
+
+START_PATIENCE_SECONDS = 0.5
+HTTP_CLOSE_SECONDS = 2.0
+LOG_FLUSH_SECONDS = 5.0
+# Collections look at every object; after the start most of them stay for good, and messages make no cycles.
+GC_THRESHOLD = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """What `rmqd run` was asked for."""
+
+    config: Path | None = None
+    overrides: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    """Only these groups; empty for all."""
+    workers: int = 1
+
+
+def run_daemon(options: RunOptions) -> int:
+    """Run until a signal ends it; the exit code, as documented in docs/operations.md."""
+    try:
+        config, access = read_config(options)
+        clock = SystemClock()
+        logs.configure_logging(config.log.level, config.log.format)
+        monitor = LoopMonitor(clock)
+        host = build_host(config, options, clock, monitor)
+        sock = listen_on(config.http.listen)
+    except ConfigError as error:
+        for problem in error.problems:
+            print(problem, file=sys.stderr)  # noqa: T201 the errors of a configuration are for a person, not a log
+        return ExitCode.CONFIG
+    except ListenError as error:
+        log.error("http.listen_failed", error=str(error))  # noqa: TRY400 the text says it all
+        return ExitCode.FAILURE
+    daemon = Daemon(config, access, options, host, monitor, clock, sock)
+    return run_in_loop(daemon.run())
+
+
+def build_host(config: RootConfig, options: RunOptions, clock: Clock, monitor: LoopMonitor) -> GroupHost:
+    """This process, or a pool of workers, with the groups of `config`. Raises ConfigError."""
+    if options.workers > 1:
+        from rmqd.daemon.workers import WorkerPool
+
+        return WorkerPool(config, options.workers, clock)
+    return LocalGroups(config, LocalEngine(clock), clock, monitor)
+
+
+def read_config(options: RunOptions) -> tuple[RootConfig, AccessPolicy]:
+    """The configuration with `--set` and `--group` applied, and who may use the HTTP endpoint. Raises ConfigError."""
+    from rmqd.daemon.config_file import load_config
+
+    config = load_config(options.config, options.overrides)
+    if options.groups:
+        unknown = [group for group in options.groups if group not in config.groups]
+        if unknown:
+            known = ", ".join(config.groups) or "none"
+            raise ConfigError([f"--group {group}: there is no such group; configured: {known}" for group in unknown])
+        config = config.model_copy(update={"groups": {name: config.groups[name] for name in options.groups}})
+    try:
+        token = config.http.read_token()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError([f"http.token_file: cannot read {config.http.token_file}: {error}"]) from error
+    if config.http.token_file and not token:
+        raise ConfigError([f"http.token_file: {config.http.token_file} is empty; it must hold the token"])
+    return config, AccessPolicy(token, frozenset(name.lower() for name in config.http.allowed_hosts))
+
+
+class Daemon:
+    """The running daemon: its groups, wherever they run, and everything that looks at them."""
+
+    def __init__(
+        self,
+        config: RootConfig,
+        access: AccessPolicy,
+        options: RunOptions,
+        host: GroupHost,
+        monitor: LoopMonitor,
+        clock: Clock,
+        sock: socket.socket,
+    ) -> None:
+        self.host = host
+        self.monitor = monitor
+        self.access = access
+        self._config = config
+        self._options = options
+        self._clock = clock
+        self._socket = sock
+        self._manager = ServiceManager()
+        self._reloading = asyncio.Lock()
+        self._reload_ok, self._reload_time = True, clock.wall()
+        self._stop_signals = 0
+        self._exit_code: int = ExitCode.OK
+        self._tasks: asyncio.TaskGroup | None = None
+        self._stop_http: Callable[[], None] = lambda: None
+
+    async def run(self) -> int:
+        """Run the groups until a signal, drain, and give the exit code."""
+        began = self._clock.monotonic()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._tasks = tasks
+                with signals_handled(self._on_stop, self._on_reload):
+                    await self._serve(tasks)
+        except Exception as error:
+            log.critical("daemon.failed", exc_info=error)
+            return ExitCode.FAILURE
+        finally:
+            self._socket.close()
+        log.info("daemon.stopped", seconds=round(self._clock.monotonic() - began, 1), exit_code=int(self._exit_code))
+        return self._exit_code
+
+    async def reload(self) -> ReloadReport:
+        """Read the configuration again and take it over; with problems, keep the old one and say so."""
+        async with self._reloading:
+            self._manager.reloading(self._clock.monotonic())
+            report = await self._try_reload()
+            self._reload_ok = report.successful
+            if report.successful:
+                self._reload_time = self._clock.wall()
+                log.info("config.reloaded", **report.as_document())
+            else:
+                log.error("config.reload_refused", problems=list(report.problems))
+            self._manager.ready(self._status_line())
+            return report
+
+    def facts(self, view: HostView) -> DaemonFacts:
+        """What the metrics say about the daemon itself."""
+        from rmqd.daemon.metrics import DaemonFacts
+
+        return DaemonFacts(
+            config_hash=config_hash(self._config),
+            reload_successful=self._reload_ok,
+            reload_success_time=self._reload_time,
+            workers=view.workers,
+            worker_restarts=view.worker_restarts,
+        )
+
+    async def _serve(self, tasks: asyncio.TaskGroup) -> None:
+        log.info(
+            "daemon.starting",
+            version=__version__,
+            groups=list(self._config.groups),
+            http=address_of(self._socket),
+            config_hash=config_hash(self._config),
+            workers=self._options.workers,
+        )
+        groups = tasks.create_task(self.host.run(), name="groups")
+        background = [
+            tasks.create_task(self.monitor.run(), name="loop monitor"),
+            tasks.create_task(self._manager.keep_watchdog_quiet(), name="watchdog"),
+            tasks.create_task(self._flush_logs(), name="log flush"),
+        ]
+        await self.host.started(START_PATIENCE_SECONDS)
+        http = tasks.create_task(self._serve_http(), name="http") if not self.host.stopping else None
+        await self._report_start()
+        await asyncio.wait({groups})
+        if http is not None:
+            self._stop_http()
+            await asyncio.wait({http}, timeout=HTTP_CLOSE_SECONDS)
+            http.cancel()
+        for task in background:
+            task.cancel()
+
+    async def _serve_http(self) -> None:
+        # In a thread, as it takes a good part of a second in which messages are handled already.
+        api = await asyncio.to_thread(importlib.import_module, "rmqd.daemon.http_api")
+        server_module = await asyncio.to_thread(importlib.import_module, "rmqd.daemon.http_server")
+        server = server_module.HttpServer(api.HttpApi(self).app(), self._socket)
+        self._stop_http = server.stop
+        # What was made so far stays: collections need not look at it again.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(GC_THRESHOLD, 20, 50)
+        try:
+            await server.run()
+        except Exception:  # the groups do not need it; probes notice, and so does the log
+            log.exception("http.failed")
+
+    async def _report_start(self) -> None:
+        if self.host.stopping:
+            return
+        for check in readiness(await self.host.view(), stopping=False):
+            if not check.ok:
+                log.warning("daemon.not_ready", check=check.name, reason=check.reason)
+        self._manager.ready(self._status_line())
+        log.info("daemon.started", http=address_of(self._socket))
+
+    async def _flush_logs(self) -> None:
+        while True:
+            await asyncio.sleep(LOG_FLUSH_SECONDS)
+            logs.repeats.flush()
+
+    async def _try_reload(self) -> ReloadReport:
+        try:
+            config, access = await asyncio.to_thread(read_config, self._options)
+            refused = refused_changes(self._config, config)
+            if refused:
+                return ReloadReport(problems=refused)
+            changes = await self.host.apply(config)
+        except ConfigError as error:
+            return ReloadReport(problems=tuple(str(problem) for problem in error.problems))
+        self._config, self.access = config, access
+        logs.configure_logging(config.log.level, config.log.format)
+        return ReloadReport(changes)
+
+    def _status_line(self) -> str:
+        count = len(self._config.groups)
+        return f"{count} group{'s' if count != 1 else ''}, http on {address_of(self._socket)}"
+
+    def _on_reload(self) -> None:
+        assert self._tasks is not None
+        log.info("signal.received", signal="SIGHUP", action="reload")
+        self._tasks.create_task(self.reload(), name="reload")
+
+    def _on_stop(self, number: signal.Signals) -> None:
+        self._stop_signals += 1
+        if self._stop_signals == 1:
+            drain_seconds = self.host.longest_drain_seconds
+            log.info("signal.received", signal=number.name, action="drain", drain_seconds=drain_seconds)
+            # The stop itself (commits, good-byes, HTTP) needs some seconds more than the longest drain.
+            self._manager.stopping(drain_seconds + 15)
+            self.host.stop()
+            return
+        log.warning("signal.received", signal=number.name, action="hurry")
+        self._exit_code = 128 + number
+        self.host.hurry()
+
+
+def run_in_loop(main: Coroutine[Any, Any, int]) -> int:
+    """Run `main` in an event loop of its own, and wait for no thread afterwards.
+
+    `asyncio.run` would join the threads of the default executor: one that hangs in a name lookup, or in what a
+    handler gave it, would delay the exit for good.
+    """
+    import uvloop
+
+    loop = uvloop.new_event_loop()
+    asyncio.set_event_loop(loop)
+    try:
+        return loop.run_until_complete(main)
+    finally:
+        leftover = asyncio.all_tasks(loop)
+        for task in leftover:
+            task.cancel()
+        loop.run_until_complete(asyncio.wait(leftover, timeout=1.0) if leftover else asyncio.sleep(0))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        asyncio.set_event_loop(None)
+        loop.close()
+
+
+def leave(exit_code: int) -> None:
+    """Exit the process; where a thread would hold the interpreter, without waiting for it."""
+    others = [one for one in threading.enumerate() if one is not threading.main_thread() and not one.daemon]
+    sys.stdout.flush()
+    sys.stderr.flush()
+    deadline = time.monotonic() + 0.5
+    for thread in others:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    if any(thread.is_alive() for thread in others):
+        os._exit(exit_code)
+    sys.exit(exit_code)

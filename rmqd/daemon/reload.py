@@ -1,0 +1,85 @@
+"""Taking over a new configuration while the old one runs: all of it, or nothing."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rmqd.daemon.config import RootConfig
+from rmqd.daemon.group_host import GroupChanges
+
+
+@dataclass(frozen=True, slots=True)
+class ReloadReport:
+    """How a reload ended. With problems nothing was changed."""
+
+    changes: GroupChanges = field(default_factory=GroupChanges)
+    problems: tuple[str, ...] = ()
+
+    @property
+    def successful(self) -> bool:
+        """Whether the new configuration is in force."""
+        return not self.problems
+
+    def as_document(self) -> dict[str, Any]:
+        """For the API and the command."""
+        if self.problems:
+            error = "the configuration was not taken over; the old one stays in force"
+            return {"result": "refused", "error": error, "problems": list(self.problems)}
+        return {"result": "applied"} | {name: list(groups) for name, groups in asdict(self.changes).items()}
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigState:
+    """The configuration in force together with what it points to: `files` holds the contents of its certificates."""
+
+    config: RootConfig
+    files: tuple[bytes, ...]
+
+    @classmethod
+    def of(cls, config: RootConfig) -> ConfigState:
+        """Reads the files that the client reads; one that cannot be read counts as empty, and the client complains."""
+        tls = config.client.tls
+        return cls(config, tuple(_contents(path) for path in (tls.ca_file, tls.cert_file, tls.key_file) if path))
+
+    def same_client(self, other: ConfigState) -> bool:
+        """Whether one client serves both."""
+        return self.files == other.files and self.config.client_options() == other.config.client_options()
+
+
+def _contents(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError:
+        return b""
+
+
+def plan_changes(old: ConfigState, new: ConfigState) -> GroupChanges:
+    """Which groups a reload touches. Where the client changes, every group does."""
+    before, after = old.config.groups, new.config.groups
+    kept = [name for name in after if name in before]
+    same_client = old.same_client(new)
+    unchanged = [name for name in kept if same_client and before[name] == after[name]]
+    return GroupChanges(
+        unchanged=tuple(unchanged),
+        changed=tuple(name for name in kept if name not in unchanged),
+        started=tuple(name for name in after if name not in before),
+        stopped=tuple(name for name in before if name not in after),
+    )
+
+
+def refused_changes(old: RootConfig, new: RootConfig) -> tuple[str, ...]:
+    """What a reload cannot do, each with what to do instead."""
+    fixed = (("http.listen", old.http.listen, new.http.listen), ("state_dir", old.state_dir, new.state_dir))
+    return tuple(
+        f"{key}: cannot change from {before} to {after} while the daemon runs; restart it for that"
+        for key, before, after in fixed
+        if before != after
+    )
+
+
+def config_hash(config: RootConfig) -> str:
+    """A short hash to compare configurations by. Secrets have no part in it, as they have none in the `repr`."""
+    return hashlib.sha256(repr(config).encode()).hexdigest()[:16]

@@ -1,0 +1,72 @@
+"""The JSON of /api/v1/status: what each group and each of its queues does right now. Times are Unix seconds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rmqd import __version__
+from rmqd.consumer.snapshot import GroupSnapshot, QueueSnapshot
+from rmqd.daemon.group_host import HostView
+from rmqd.daemon.totals import ProcessSnapshot, merge_processes
+
+
+def status_document(view: HostView) -> dict[str, Any]:
+    """The whole status. With workers, `client_id` of the daemon and of a group is null: each queue has its own."""
+    whole = merge_processes(view.processes, view.past) if view.processes else None
+    only = view.processes[0] if len(view.processes) == 1 and view.workers is None else None
+    document: dict[str, Any] = {
+        "version": __version__,
+        "client_id": only.client.client_id if only else None,
+        "groups": [_group(group, view) for group in (whole.groups if whole else ())],
+    }
+    if view.workers is not None:
+        document["workers"] = [_worker(process) for process in view.processes]
+        document["problems"] = list(view.missing)
+    return document
+
+
+def _worker(process: ProcessSnapshot) -> dict[str, Any]:
+    return {"worker": process.worker, "pid": process.pid, "client_id": process.client.client_id}
+
+
+def _group(group: GroupSnapshot, view: HostView) -> dict[str, Any]:
+    queues = [
+        _queue(queue, member, process.worker)
+        for process in view.processes
+        for member in process.groups
+        if member.name == group.name
+        for queue in member.queues
+    ]
+    queues.sort(key=lambda queue: (queue["topic"], queue["is_retry"], queue["broker"], queue["queue"]))
+    return {
+        "name": group.name,
+        "engine": group.engine,
+        "state": group.state,
+        "paused": group.paused,
+        "client_id": group.client_id if view.workers is None else None,
+        "failure": group.failure,
+        "ready": group.ready,
+        "not_ready_reason": group.not_ready_reason,
+        "queues": queues,
+    }
+
+
+def _queue(queue: QueueSnapshot, member: GroupSnapshot, worker: int | None) -> dict[str, Any]:
+    return {
+        "topic": queue.topic,
+        "is_retry": queue.is_retry,
+        "broker": queue.broker,
+        "queue": queue.queue,
+        "state": queue.state,
+        "since": queue.since,
+        "committed": queue.committed,
+        "position": queue.position,
+        "max": queue.max,
+        "lag": queue.lag,
+        "lag_seconds": queue.lag_seconds,
+        "cached": queue.cached,
+        "cached_bytes": queue.cached_bytes,
+        "last_commit": queue.last_commit,
+        "worker": worker,
+        "client_id": member.client_id,
+    }

@@ -1,0 +1,187 @@
+"""Keeps one group running: a consumer that fails is replaced after a while, and the other groups do not notice.
+
+A failure is shown (state `failed`, with its reason) for as long as the group rests. The rest doubles from one second
+to a minute, and starts again at one second after the group was well for a minute.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+
+import structlog
+
+from rmqd.clock import Clock
+from rmqd.consumer.contract import Consumer
+from rmqd.consumer.snapshot import GroupSnapshot
+from rmqd.daemon.totals import add_counters, retired_group
+
+log = structlog.get_logger(__name__)
+
+FIRST_REST_SECONDS = 1.0
+LONGEST_REST_SECONDS = 60.0
+HEALTHY_SECONDS = 60.0
+# A consumer ends by itself within its shutdown timeout; this is for the commits after it, and for one that does not.
+END_GRACE_SECONDS = 10.0
+HURRY_GRACE_SECONDS = 5.0
+
+
+class Backoff:
+    """How long to rest after a failure: doubling, and from the start again after a healthy time."""
+
+    def __init__(
+        self, first: float = FIRST_REST_SECONDS, longest: float = LONGEST_REST_SECONDS, healthy: float = HEALTHY_SECONDS
+    ) -> None:
+        self._first = first
+        self._longest = longest
+        self._healthy = healthy
+        self._next = first
+
+    def after(self, lived_seconds: float) -> float:
+        """Seconds to rest after what lived for so long has failed."""
+        if lived_seconds >= self._healthy:
+            self._next = self._first
+        rest, self._next = self._next, min(self._next * 2, self._longest)
+        return rest
+
+
+class GroupEndedError(Exception):
+    """A consumer's `run` returned although nobody had asked it to stop."""
+
+
+class GroupSupervisor:
+    """One group of this process, over all the consumers that serve it one after the other."""
+
+    def __init__(
+        self, name: str, build: Callable[[], Consumer], shutdown_timeout_seconds: float, clock: Clock, backoff: Backoff
+    ) -> None:
+        """`build` makes the next consumer; what it raises counts as a failure of the group."""
+        self.name = name
+        self.shutdown_timeout_seconds = shutdown_timeout_seconds
+        self._build = build
+        self._clock = clock
+        self._backoff = backoff
+        self._log = log.bind(group=name)
+        self._consumer = build()
+        self._past: GroupSnapshot | None = None
+        self._failure: str | None = None
+        self._paused = False
+        self._stop = asyncio.Event()
+        self._hurry = asyncio.Event()
+
+    async def run(self) -> None:
+        """Serve the group until `stop` was called and the drain is over. Never raises for a group's failure."""
+        while not self._stop.is_set():
+            started = self._clock.monotonic()
+            try:
+                await self._run_consumer()
+                return
+            except Exception as error:  # noqa: BLE001 a failed group takes no other with it: it is shown, and tried again
+                await self._rest(error, self._clock.monotonic() - started)
+
+    def stop(self) -> None:
+        """Ask for the graceful end."""
+        self._stop.set()
+
+    def hurry(self) -> None:
+        """End now: handlers still running are abandoned, what is finished is committed."""
+        self._stop.set()
+        self._hurry.set()
+
+    def pause(self) -> None:
+        """Stop handing out messages, and keep the queues. Holds over restarts of the group."""
+        self._paused = True
+        self._consumer.pause()
+
+    def resume(self) -> None:
+        """Go on after a pause."""
+        self._paused = False
+        self._consumer.resume()
+
+    @property
+    def paused(self) -> bool:
+        """Whether the group is paused."""
+        return self._paused
+
+    def inherit(self, past: GroupSnapshot, *, paused: bool) -> None:
+        """Go on with the counters of the group that this one replaces, and with its pause."""
+        self._past = past
+        if paused:
+            self.pause()
+
+    def snapshot(self) -> GroupSnapshot:
+        """The group now, with the counters of all its consumers."""
+        group = self._consumer.snapshot()
+        if self._failure is not None:
+            shown = replace(group, state="failed", failure=self._failure, paused=self._paused)
+            group = replace(shown, ready=False, not_ready_reason=self._failure, queues=(), assigned={})
+        return add_counters(group, self._past)
+
+    async def _run_consumer(self) -> None:
+        running = asyncio.create_task(self._consumer.run(), name=f"group {self.name}")
+        stop = asyncio.create_task(self._stop.wait(), name=f"stop of {self.name}")
+        try:
+            await asyncio.wait({running, stop}, return_when=asyncio.FIRST_COMPLETED)
+            if running.done() and not self._stop.is_set():
+                running.result()
+                raise GroupEndedError("the group ended although nobody stopped it")
+            await self._end(running)
+        finally:
+            stop.cancel()
+            await _cancelled(running)
+
+    async def _end(self, running: asyncio.Task[None]) -> None:
+        self._consumer.stop()
+        hurry = asyncio.create_task(self._hurry.wait(), name=f"hurry of {self.name}")
+        try:
+            drain_seconds = self.shutdown_timeout_seconds + END_GRACE_SECONDS
+            await asyncio.wait({running, hurry}, timeout=drain_seconds, return_when=asyncio.FIRST_COMPLETED)
+            if not running.done():
+                self._consumer.hurry()
+                await asyncio.wait({running}, timeout=HURRY_GRACE_SECONDS)
+        finally:
+            hurry.cancel()
+        if not running.done():
+            self._log.error("group.abandoned", after_seconds=drain_seconds + HURRY_GRACE_SECONDS)
+        elif running.exception() is not None:
+            self._log.error("group.drain_failed", exc_info=running.exception())
+
+    async def _rest(self, error: Exception, lived_seconds: float) -> None:
+        seconds = self._backoff.after(lived_seconds)
+        self._failure = _describe(error)
+        self._log.error("group.failed", error=self._failure, retry_in_seconds=seconds, exc_info=error)
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._stop.wait()
+                return
+            try:
+                consumer = self._build()
+            except Exception as again:  # noqa: BLE001 such as a handler whose constructor needs what is away now
+                seconds = self._backoff.after(0.0)
+                self._failure = _describe(again)
+                self._log.error("group.failed", error=self._failure, retry_in_seconds=seconds, exc_info=again)
+                continue
+            self._replace(consumer)
+            return
+
+    def _replace(self, consumer: Consumer) -> None:
+        self._past = retired_group(add_counters(self._consumer.snapshot(), self._past))
+        self._consumer, self._failure = consumer, None
+        if self._paused:
+            consumer.pause()
+        self._log.info("group.restarted")
+
+
+async def _cancelled(task: asyncio.Task[None]) -> None:
+    if not task.done():
+        task.cancel()
+        await asyncio.wait({task})
+
+
+def _describe(error: BaseException) -> str:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
