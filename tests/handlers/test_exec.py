@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from rmqd import DeadLetter, Retry
 from rmqd_handlers.exec import CommandFailed, Exec
 from tests.handlers.messages import make_batch, make_message
-from tests.handlers.waiting import wait_until
+from tests.integration.waiting import wait_until
 
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "asyncio": asyncio.new_event_loop,
@@ -53,7 +53,7 @@ def shell(script: str, **options: object) -> Exec:
 async def time_out(handler: Exec, pids: Path) -> list[str]:
     """Cancel the handler once its command has written its processes' ids, as the engine does at consume_timeout."""
     task = asyncio.create_task(handle(handler))
-    await asyncio.to_thread(wait_until, lambda: pids.exists() and pids.read_text().endswith("\n"))
+    await asyncio.to_thread(wait_until, lambda: pids.exists() and pids.read_text().endswith("\n"), "the command began")
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -62,7 +62,7 @@ async def time_out(handler: Exec, pids: Path) -> list[str]:
 
 def assert_dies(*pids: str) -> None:
     """The processes are gone, or go within a moment: the kernel takes some time over a SIGKILL."""
-    wait_until(lambda: not any(map(is_alive, pids)))
+    wait_until(lambda: not any(map(is_alive, pids)), f"{pids} are gone")
 
 
 def is_alive(pid: str) -> bool:
