@@ -1,0 +1,81 @@
+"""Load: numbered messages sent at a pace from a thread of the test, through whatever happens to the broker."""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import TracebackType
+from typing import Self
+
+from tests.rocketmq import ClusterError, RealCluster
+from tests.rocketmq.producer import Producer
+
+RETRY_SECONDS = 0.2
+
+
+class Load:
+    """Sends `messages` messages with the keys PREFIX0, PREFIX1, … in turn to the queues of a topic.
+
+    A key counts as sent once the broker said that it is stored; a send that failed is repeated, so that the topic may
+    hold a key twice where the broker stored it and could not say so.
+    """
+
+    def __init__(
+        self, cluster: RealCluster, topic: str, messages: int, *, per_second: float, queues: int = 8, prefix: str = "m"
+    ) -> None:
+        self.sent: dict[str, tuple[int, int]] = {}
+        """Each key with the queue and the offset that it got."""
+        self.repeated = 0
+        self._broker = cluster.broker.address
+        self._topic = topic
+        self._queues = queues
+        self._keys = [f"{prefix}{number}" for number in range(messages)]
+        self._per_second = per_second
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True, name=f"load {topic}")
+        self._producer: Producer | None = None
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    @property
+    def done(self) -> bool:
+        """Whether every message is stored."""
+        return not self._thread.is_alive()
+
+    def wait(self, timeout_seconds: float) -> None:
+        """Wait until every message is stored."""
+        self._thread.join(timeout_seconds)
+        assert self.done, f"only {len(self.sent)} of {len(self._keys)} messages could be sent in {timeout_seconds:g} s"
+
+    def _run(self) -> None:
+        begin = time.monotonic()
+        for number, key in enumerate(self._keys):
+            wait_seconds = begin + number / self._per_second - time.monotonic()
+            if self._stop.wait(max(0.0, wait_seconds)):
+                break
+            self._send(number, key)
+        if self._producer is not None:
+            self._producer.close()
+
+    def _send(self, number: int, key: str) -> None:
+        while not self._stop.is_set():
+            try:
+                if self._producer is None:
+                    self._producer = Producer(self._broker, self._topic, self._queues)
+                self.sent[key] = self._producer.send(key=key, queue=number % self._queues)
+            except (OSError, ClusterError):
+                self.repeated += 1
+                if self._producer is not None:
+                    self._producer.close()
+                self._producer = None
+                self._stop.wait(RETRY_SECONDS)
+            else:
+                return

@@ -1,0 +1,187 @@
+"""RmqdProcess: the real `rmqd run`, its configuration, its HTTP endpoint, its log, its signals."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.integration.waiting import wait_until
+from tests.rocketmq.spec import free_port
+
+TOP = Path(__file__).parent.parent.parent
+LEDGER_HANDLER = "tests.integration.ledger_handler:LedgerHandler"
+
+
+def ledger_group(topic: str, ledger: Path, member: str, *, concurrency: int = 20, **group: object) -> dict[str, Any]:
+    """A group that keeps a ledger; `group` adds or replaces keys, `handler_options` the handler's."""
+    options = {"path": str(ledger), "member": member, **_mapping(group.pop("handler_options", {}))}
+    return {
+        "subscriptions": {topic: "*"},
+        "consume_from_where": "first_offset",
+        "handler": {"plugin": LEDGER_HANDLER, "options": options, "concurrency": concurrency},
+        **group,
+    }
+
+
+class RmqdProcess:
+    """A daemon in a directory of its own; killed at the end of the `with` block if it still runs."""
+
+    def __init__(
+        self, directory: Path, nameserver: str, groups: Mapping[str, Mapping[str, Any]], *arguments: str
+    ) -> None:
+        self.directory = directory
+        self.http = f"127.0.0.1:{free_port(set(), (0,))}"
+        directory.mkdir(parents=True, exist_ok=True)
+        self.config_path = directory / "rmqd.yaml"
+        self.write_config(nameserver, groups)
+        self._arguments = arguments
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is not None:
+            error.add_note(self.tail())
+        self.kill()
+
+    def write_config(self, nameserver: str, groups: Mapping[str, Mapping[str, Any]]) -> None:
+        """Write the configuration; a running daemon reads it at SIGHUP."""
+        document = {
+            "nameserver": nameserver,
+            "http": {"listen": self.http},
+            "log": {"level": "info", "format": "json"},
+            "state_dir": str(self.directory / "state"),
+            "groups": {name: dict(group) for name, group in groups.items()},
+        }
+        self.config_path.write_text(yaml.safe_dump(document))
+
+    # --- the process
+
+    def start(self) -> None:
+        """Start `rmqd run`; it may be started again after its end."""
+        with (self.directory / "out.log").open("ab") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "rmqd", "run", "--config", str(self.config_path), *self._arguments],
+                cwd=TOP,
+                env={**os.environ, "PYTHONPATH": str(TOP)},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._running().pid
+
+    @property
+    def running(self) -> bool:
+        """Whether the process lives."""
+        return self._process is not None and self._process.poll() is None
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the daemon alone."""
+        self._running().send_signal(number)
+
+    def wait(self, timeout_seconds: float = 40) -> int:
+        """Wait for the end; its exit status."""
+        return self._running().wait(timeout_seconds)
+
+    def terminate(self, timeout_seconds: float = 40) -> tuple[int, float]:
+        """SIGTERM and the orderly end: exit status, and the seconds that it took."""
+        begin = time.monotonic()
+        self.signal(signal.SIGTERM)
+        return self.wait(timeout_seconds), time.monotonic() - begin
+
+    def kill(self) -> None:
+        """kill -9, workers too."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+    # --- what it says
+
+    def get(self, path: str) -> tuple[int, bytes]:
+        """Status and body of a GET; (0, b"") where nothing listens yet."""
+        try:
+            with urllib.request.urlopen(f"http://{self.http}{path}", timeout=5) as response:
+                return response.status, response.read()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read()
+        except OSError:
+            return 0, b""
+
+    def wait_ready(self, timeout_seconds: float = 20) -> None:
+        """Wait until /readyz says so: every group has a route and its first assignment."""
+        wait_until(self._ready, f"rmqd is ready\n{self.tail()}", timeout_seconds)
+
+    def status(self) -> dict[str, Any]:
+        """/api/v1/status."""
+        code, body = self.get("/api/v1/status")
+        assert code == 200, f"/api/v1/status gave {code} {body!r}\n{self.tail()}"
+        document: dict[str, Any] = json.loads(body)
+        return document
+
+    def queues(self, group: str) -> list[dict[str, Any]]:
+        """The queues of a group in /api/v1/status."""
+        return next(entry["queues"] for entry in self.status()["groups"] if entry["name"] == group)
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The sum of a metric's samples that carry these labels; 0 where there is none."""
+        _, body = self.get("/metrics")
+        return sum(
+            sample.value
+            for family in text_string_to_metric_families(body.decode())
+            for sample in family.samples
+            if sample.name == name and labels.items() <= sample.labels.items()
+        )
+
+    def events(self, name: str | None = None) -> list[dict[str, Any]]:
+        """The log's lines so far, those of one event if named."""
+        found = []
+        for line in self._output().splitlines():
+            with contextlib.suppress(ValueError):
+                found.append(json.loads(line))
+        return [event for event in found if name is None or event.get("event") == name]
+
+    def tail(self, lines: int = 40) -> str:
+        """The end of the output, for an error text."""
+        return "\n".join(["--- rmqd's output ends with", *self._output().splitlines()[-lines:]])
+
+    def _output(self) -> str:
+        path = self.directory / "out.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def _ready(self) -> bool:
+        assert self.running, f"rmqd ended with {self._running().poll()}\n{self.tail()}"
+        return self.get("/readyz")[0] == 200
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        assert self._process is not None, "not started"
+        return self._process
+
+
+def _mapping(value: object) -> Mapping[str, object]:
+    assert isinstance(value, Mapping)
+    return value

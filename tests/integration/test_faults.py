@@ -1,0 +1,88 @@
+"""Brokers and name servers that end, hang and come back, and lines that are cut: rmqd goes on by itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.integration.fault_proxy import FaultProxy
+from tests.integration.load import Load
+from tests.integration.rmqd_process import RmqdProcess, ledger_group
+from tests.integration.waiting import wait_until
+from tests.rocketmq import RealCluster, ledger, offsets
+from tests.rocketmq.fixtures import fresh_name
+
+PAUSE_SECONDS = 20
+
+
+def handled(path: Path) -> set[str]:
+    """The keys that were handled to the end."""
+    return {entry.key for entry in ledger.read(path) if entry.event == ledger.FINISH}
+
+
+@contextmanager
+def loaded_daemon(
+    cluster: RealCluster, tmp_path: Path, nameserver: str, messages: int
+) -> Iterator[tuple[RmqdProcess, Load, Path]]:
+    """A daemon under load; in the end it must be the same process, have handled every message, and have no lag."""
+    topic = cluster.create_topic(fresh_name("faults", "topic"))
+    group = fresh_name("faults", "group")
+    path = tmp_path / "ledger"
+    config = ledger_group(topic, path, "a", handler_options={"seconds": 0.01})
+    with (
+        Load(cluster, topic, messages, per_second=200) as load,
+        RmqdProcess(tmp_path / "rmqd", nameserver, {group: config}) as rmqd,
+    ):
+        pid = rmqd.pid
+        wait_until(lambda: len(handled(path)) > 200, "200 messages are handled", 30)
+        yield rmqd, load, path
+        load.wait(60)
+        wait_until(lambda: handled(path) >= load.sent.keys(), "every message is handled", 60)
+        wait_until(lambda: offsets.lag(cluster, group, topic) == 0, "the lag is 0", 30)
+        assert rmqd.running
+        assert rmqd.pid == pid
+        assert rmqd.get("/readyz")[0] == 200
+
+
+def test_broker_restart(rocketmq_faulty: RealCluster, tmp_path: Path) -> None:
+    """A broker that was killed and comes back is consumed from again, and nothing is lost."""
+    with loaded_daemon(rocketmq_faulty, tmp_path, rocketmq_faulty.nameserver, 2000):
+        rocketmq_faulty.kill("broker")
+        rocketmq_faulty.restart("broker")
+
+
+def test_name_server_restart(rocketmq_faulty: RealCluster, tmp_path: Path) -> None:
+    """Without its name server the daemon goes on with the routes that it has."""
+    with loaded_daemon(rocketmq_faulty, tmp_path, rocketmq_faulty.nameserver, 2000) as (_, _, path):
+        rocketmq_faulty.kill("namesrv")
+        seen = len(handled(path))
+        wait_until(lambda: len(handled(path)) > seen + 300, "messages are handled without a name server", 10)
+        rocketmq_faulty.restart("namesrv")
+        rocketmq_faulty.wait_ready()
+
+
+@pytest.mark.slow
+def test_broker_pause(rocketmq_faulty: RealCluster, tmp_path: Path) -> None:
+    """A broker that hangs with open connections, as in a long garbage collection, loses nothing and is found again."""
+    with loaded_daemon(rocketmq_faulty, tmp_path, rocketmq_faulty.nameserver, 2000):
+        rocketmq_faulty.pause("broker")
+        time.sleep(PAUSE_SECONDS)
+        rocketmq_faulty.resume("broker")
+
+
+def test_line_cut_inside_a_frame(rocketmq_faulty: RealCluster, tmp_path: Path) -> None:
+    """Half a pull's answer is thrown away with its connection; the queue goes on where it was."""
+    broker = rocketmq_faulty.broker.address
+    with (
+        FaultProxy(broker) as line,
+        FaultProxy(rocketmq_faulty.nameserver, {broker: line.address}) as names,
+        loaded_daemon(rocketmq_faulty, tmp_path, names.address, 3000) as (rmqd, _, _),
+    ):
+        for _ in range(5):
+            line.cut_inside_next_frame(above_bytes=250)
+            wait_until(lambda: not line.armed, "the line is cut inside a frame", 20)
+            wait_until(lambda: rmqd.metric("rmqd_broker_up") >= 1, "rmqd is connected again", 20)

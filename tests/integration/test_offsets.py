@@ -1,0 +1,149 @@
+"""What the broker knows of a group while rmqd works, after it ended in order, and after it was killed."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from functools import partial
+from pathlib import Path
+
+from tests.integration.load import Load
+from tests.integration.rmqd_process import RmqdProcess, ledger_group
+from tests.integration.waiting import wait_until
+from tests.rocketmq import RealCluster, ledger, offsets
+from tests.rocketmq.offsets import Queue
+from tests.rocketmq.producer import Producer
+
+PERSIST_SECONDS = 5.0
+MARGIN_SECONDS = 2.0
+BROKER = "broker-a"
+
+
+def finished(path: Path) -> Counter[str]:
+    """How often each key was handled to the end."""
+    return Counter(entry.key for entry in ledger.read(path) if entry.event == ledger.FINISH)
+
+
+def test_offsets_after_five_seconds_equal_what_was_handled(
+    rocketmq: RealCluster, topic: str, group: str, tmp_path: Path
+) -> None:
+    """All was handled, and 5 s later at most the brokers know it, queue by queue."""
+    path = tmp_path / "ledger"
+    with Producer(rocketmq.broker.address, topic) as producer:
+        for start in range(0, 2000, 25):
+            producer.send_batch([f"m{number}" for number in range(start, start + 25)])
+
+    with RmqdProcess(tmp_path / "rmqd", rocketmq.nameserver, {group: ledger_group(topic, path, "a")}):
+        wait_until(lambda: len(finished(path)) == 2000, "2000 messages are handled", 30)
+        wait_until(
+            lambda: offsets.committed(rocketmq, group, topic) == offsets.stored(rocketmq, topic),
+            "the committed offsets are those of the ends of the queues",
+            PERSIST_SECONDS + MARGIN_SECONDS,
+        )
+
+    assert set(finished(path).values()) == {1}
+
+
+def test_unfinished_message_holds_its_queues_offset(
+    rocketmq: RealCluster, topic: str, group: str, tmp_path: Path
+) -> None:
+    """Later messages of its queue are handled, but nothing above the unfinished one is committed."""
+    path = tmp_path / "ledger"
+    with Producer(rocketmq.broker.address, topic) as producer:
+        for number in range(10):
+            producer.send(key=f"before{number}", queue=3)
+        _, held = producer.send(key="slow", queue=3)
+        for number in range(10):
+            producer.send(key=f"after{number}", queue=3)
+    options = {"slow_key": "slow", "slow_seconds": 60}
+    config = ledger_group(topic, path, "a", handler_options=options, shutdown_timeout="1s")
+
+    with RmqdProcess(tmp_path / "rmqd", rocketmq.nameserver, {group: config}) as rmqd:
+        wait_until(lambda: len(finished(path)) == 20, "all but the slow message are handled")
+        wait_until(
+            lambda: offsets.committed(rocketmq, group, topic).get(Queue(BROKER, 3)) == held,
+            f"offset {held}, that of the slow message, is committed",
+            PERSIST_SECONDS + MARGIN_SECONDS,
+        )
+        status, seconds = rmqd.terminate()
+
+    assert status == 0
+    assert seconds < 1 + MARGIN_SECONDS
+    assert offsets.committed(rocketmq, group, topic)[Queue(BROKER, 3)] == held
+
+
+def test_mqadmin_shows_the_group_its_client_and_no_lag(
+    rocketmq: RealCluster, topic: str, group: str, tmp_path: Path
+) -> None:
+    """`mqadmin consumerProgress` and `consumerConnection` look as they do for a Java consumer."""
+    path = tmp_path / "ledger"
+    with Producer(rocketmq.broker.address, topic) as producer:
+        for number in range(100):
+            producer.send(key=f"m{number}")
+
+    with RmqdProcess(tmp_path / "rmqd", rocketmq.nameserver, {group: ledger_group(topic, path, "a")}) as rmqd:
+        wait_until(lambda: offsets.lag(rocketmq, group, topic) == 0, "the lag is 0")
+        progress = rocketmq.admin("consumerProgress", "-g", group, "-s", "true")
+        connection = rocketmq.admin("consumerConnection", "-g", group)
+        client_id = rmqd.status()["client_id"]
+
+    rows = [line.split() for line in progress.splitlines() if line.startswith(topic)]
+    assert len(rows) == 8
+    client_ip = client_id.partition("@")[0]
+    assert {row[5] for row in rows} == {client_ip}, "each queue has this client as its owner"
+    assert re.search(r"Diff Total: 0$", progress, re.MULTILINE)
+    assert client_id in connection
+
+
+def test_sigterm_under_load_commits_all_that_was_finished(
+    rocketmq: RealCluster, topic: str, group: str, tmp_path: Path
+) -> None:
+    """The end is in order, in time and complete: the next daemon handles the rest, and nothing twice."""
+    path = tmp_path / "ledger"
+    config = ledger_group(topic, path, "a", handler_options={"seconds": 0.05}, shutdown_timeout="10s")
+    with (
+        Load(rocketmq, topic, 3000, per_second=500) as load,
+        RmqdProcess(tmp_path / "rmqd", rocketmq.nameserver, {group: config}) as rmqd,
+    ):
+        wait_until(lambda: len(finished(path)) > 500, "500 messages are handled")
+        status, seconds = rmqd.terminate()
+
+        assert status == 0
+        assert seconds < 10
+        committed = offsets.committed(rocketmq, group, topic)
+        entries = ledger.read(path)
+        begun = {entry.key for entry in entries if entry.event == ledger.START}
+        assert begun == set(finished(path)), "what was begun was finished"
+        assert not [
+            entry
+            for entry in entries
+            if entry.event == ledger.FINISH and entry.offset >= committed.get(Queue(entry.broker, entry.queue), 0)
+        ], "what was finished is committed"
+        assert offsets.members(rocketmq, group) == []
+
+        rmqd.start()
+        load.wait(30)
+        wait_until(lambda: len(finished(path)) == 3000, "everything is handled", 30)
+
+    assert set(finished(path).values()) == {1}, "nothing is handled twice"
+
+
+def test_kill_loses_nothing(rocketmq: RealCluster, topic: str, group: str, tmp_path: Path) -> None:
+    """After kill -9 at any moment the next daemon handles all that was not finished."""
+    path = tmp_path / "ledger"
+    config = ledger_group(topic, path, "a", handler_options={"seconds": 0.02})
+    with (
+        Load(rocketmq, topic, 3000, per_second=500) as load,
+        RmqdProcess(tmp_path / "rmqd", rocketmq.nameserver, {group: config}) as rmqd,
+    ):
+        for target in (500, 1200, 2000):
+            wait_until(partial(more_than, path, target), f"{target} messages are handled", 40)
+            rmqd.kill()
+            rmqd.start()
+        load.wait(30)
+        wait_until(lambda: finished(path).keys() == load.sent.keys(), "every message is handled", 40)
+
+
+def more_than(path: Path, number: int) -> bool:
+    """Whether so many messages were handled."""
+    return len(finished(path)) > number
