@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import socket
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from rmqd.errors import ProtocolError, RemotingClosedError, RemotingError, RemotingTimeoutError
 from rmqd.wire.command import RemotingCommand, decode_command, encode_request
@@ -73,12 +73,14 @@ class RemotingConnection(asyncio.Protocol):
 
         It fails with RemotingTimeoutError after `timeout_seconds`, with RemotingClosedError when the connection is lost.
         """
+        if self._transport is None:
+            raise RemotingClosedError(self.address, self.close_reason)
         future: asyncio.Future[RemotingCommand] = self._loop.create_future()
         pending = _Pending(code, future, self._loop.time(), timeout_seconds)
         self._pending[opaque] = pending
         if pending.deadline < self._timer_at:
             self._arm(pending.deadline)
-        self.write(frame)
+        self._transport.write(frame)
         return future
 
     async def invoke(
@@ -116,8 +118,7 @@ class RemotingConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by the loop."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is one by its methods, not by its class
         raw = transport.get_extra_info("socket")
         if raw is not None:
             with contextlib.suppress(OSError):
