@@ -16,6 +16,7 @@ from rmqd.wire.headers.admin import (
     GetConsumeStatsRequestHeader,
     GetTopicConfigRequestHeader,
     GetTopicStatsInfoRequestHeader,
+    QueryConsumeTimeSpanRequestHeader,
     QueryMessageRequestHeader,
     ViewMessageRequestHeader,
 )
@@ -23,12 +24,14 @@ from rmqd.wire.headers.group import GetConsumerStatusRequestHeader
 from rmqd.wire.headers.offset import ResetOffsetRequestHeader
 from rmqd.wire.settings import TopicConfig
 from rmqd.wire.stats import ConsumeStats, TopicStatsTable
+from rmqd.wire.time_span import QueryConsumeTimeSpanBody
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from rmqd.client.remoting import RemotingClient
     from rmqd.wire.message import MessageQueue
+    from rmqd.wire.time_span import QueueTimeSpan
 
 RESET_TO_END = -1
 
@@ -72,6 +75,21 @@ async def consume_stats(
     header = GetConsumeStatsRequestHeader(consumer_group=group, topic=topic or None)
     reply = await request(remoting, address, header, timeout_seconds=timeout_seconds)
     return ConsumeStats.from_json(reply.body)
+
+
+async def consume_time_span(
+    remoting: RemotingClient,
+    address: str,
+    group: str,
+    topic: str,
+    *,
+    timeout_seconds: float = ADMIN_TIMEOUT_SECONDS,
+) -> dict[MessageQueue, QueueTimeSpan]:
+    """How old the messages are that a group has not handled yet, queue by queue of one broker."""
+    header = QueryConsumeTimeSpanRequestHeader(topic=topic, group=group)
+    reply = await request(remoting, address, header, timeout_seconds=timeout_seconds)
+    spans = QueryConsumeTimeSpanBody.from_json(reply.body).consume_time_span_set
+    return {span.message_queue: span for span in spans}
 
 
 async def create_topic(

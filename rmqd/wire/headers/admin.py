@@ -76,6 +76,16 @@ class GetConsumeStatsRequestHeader(RequestHeader):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QueryConsumeTimeSpanRequestHeader(RequestHeader):
+    """Asks how old the messages are that a group has not handled yet."""
+
+    code: ClassVar[RequestCode] = RequestCode.QUERY_CONSUME_TIME_SPAN
+
+    topic: str
+    group: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QueryMessageRequestHeader(RequestHeader):
     """Asks for messages by key, stored between two times in milliseconds."""
 
