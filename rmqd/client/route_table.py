@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from rmqd.client.routes import Routes
 from rmqd.errors import RemotingTimeoutError, RmqdError, RouteNotFoundError, TopicNotExistError
 from rmqd.wire.message import MessageQueue
 from rmqd.wire.route import TopicRouteData
+from rmqd.wire.topics import is_retry_topic
 
 log = structlog.get_logger(__name__)
 
@@ -221,7 +223,9 @@ class RouteTable:
         if isinstance(learned.error, TopicNotExistError):
             if watched.unknown_since is None:
                 watched.unknown_since = now
-                log.warning("route.unknown_topic", topic=learned.topic)
+                # a group's retry topic is made by the group's first heartbeat
+                level = logging.DEBUG if is_retry_topic(learned.topic) else logging.WARNING
+                log.log(level, "route.unknown_topic", topic=learned.topic)
             watched.due_at = now + min(watched.unknown_delay, self._interval)
             watched.unknown_delay *= 2
         elif learned.route is not None:

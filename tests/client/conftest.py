@@ -1,0 +1,35 @@
+"""Every test of the client runs on asyncio's own loop and on uvloop, and fails if it leaves a task behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+import uvloop
+
+from tests.client.peer import Peer
+
+
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Item
+) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """The loops that rmqd runs on."""
+    return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+
+
+@pytest.fixture
+async def peer() -> AsyncIterator[Peer]:
+    """A scripted peer on a free port."""
+    async with Peer() as peer:
+        yield peer
+
+
+@pytest.fixture(autouse=True)
+async def no_task_left() -> AsyncIterator[None]:
+    """A task that outlives what started it is a leak."""
+    yield
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    if left:  # a cancelled one may need a turn of the loop to end
+        _, left = await asyncio.wait(left, timeout=1)
+    assert not left, f"left running: {left}"
