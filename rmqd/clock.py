@@ -19,14 +19,8 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's clock."""
+    """The machine's clock: `monotonic` and `wall` are the system's own functions, as every batch reads the time."""
 
     __slots__ = ()
-
-    def monotonic(self) -> float:
-        """Seconds that never go back; only differences mean anything."""
-        return time.monotonic()
-
-    def wall(self) -> float:
-        """Seconds since 1970 (UTC); may jump when the machine's clock is set."""
-        return time.time()
+    monotonic = staticmethod(time.monotonic)
+    wall = staticmethod(time.time)

@@ -45,7 +45,7 @@ class ConsumeMessageConcurrentlyService:
         self._held: deque[ProcessQueue] | None = None  # the line of a paused group
         self._workers: dict[Worker, asyncio.Task[None]] = {}
         self._threads: dict[Worker, HandlerThread] = {}
-        self._waking = False
+        self.can_wake = False  # somebody sleeps, and nobody who was woken is still on the way
         self._last_tick = clock.monotonic()
 
     def submit(self, queue: ProcessQueue) -> None:
@@ -53,7 +53,7 @@ class ConsumeMessageConcurrentlyService:
         if queue.pending and not queue.queued:
             queue.queued = True
             (self.line if self._held is None else self._held).append(queue)
-        if self.line and self.sleepers:
+        if self.line and self.can_wake:
             self.wake()
 
     def pause(self) -> None:
@@ -67,27 +67,27 @@ class ConsumeMessageConcurrentlyService:
         if self._held is not None:
             self.line.extend(self._held)
             self._held = None
-            if self.line and self.sleepers:
+            if self.line and self.can_wake:
                 self.wake()
 
     def wake(self) -> None:
         """Wake one worker, which wakes the next if there is more than it can take: most handlers need only one."""
-        if not self._waking:
-            self._waking = True
-            sleeper = self.sleepers.pop()
-            if not sleeper.done():
-                sleeper.set_result(None)
+        self.can_wake = False
+        sleeper = self.sleepers.pop()
+        if not sleeper.done():
+            sleeper.set_result(None)
 
     async def rest(self) -> None:
         """Wait until there is work; called by workers."""
         sleeper = asyncio.get_running_loop().create_future()
         self.sleepers.append(sleeper)
+        self.can_wake = True
         try:
             await sleeper
         finally:
-            self._waking = False
             if sleeper in self.sleepers:
                 self.sleepers.remove(sleeper)
+            self.can_wake = bool(self.sleepers)
 
     async def run(self) -> None:
         """Work until cancelled. Raises HandlerHungError when no slot is left that can work."""
@@ -102,10 +102,11 @@ class ConsumeMessageConcurrentlyService:
             for thread in self._threads.values():
                 thread.stop()
 
-    def took_long(self, started: float, ended: float) -> None:
+    def took_long(self, started: float) -> None:
         """A handler call took over a second; if no tick came through meanwhile, it kept the event loop to itself."""
         if self._handler.is_async and self._last_tick < started:
-            log.warning("handler.blocked_loop", handler=self._handler.name, seconds=round(ended - started, 3))
+            seconds = round(self.clock.monotonic() - started, 3)
+            log.warning("handler.blocked_loop", handler=self._handler.name, seconds=seconds)
 
     def _start_worker(self, tasks: asyncio.TaskGroup, number: int) -> None:
         call: Callable[[Batch], Awaitable[object]] = self._handler.handle
@@ -158,7 +159,8 @@ class ConsumeMessageConcurrentlyService:
 
     async def _settle_replaced(self, queue: ProcessQueue, batch: Batch) -> None:
         await self.settlement.settle(queue, batch, EXPIRED)
-        queue.leave_handler()
+        queue.in_flight -= 1
+        queue.note_idle()
 
     def _came_back(self) -> None:
         self.abandoned -= 1

@@ -99,9 +99,8 @@ class ProcessQueue:
         message.finished = True
         message.block.unfinished -= 1
 
-    def leave_handler(self) -> None:
-        """A batch came back from its handler."""
-        self.in_flight -= 1
+    def note_idle(self) -> None:
+        """Tell who waits for it if no handler has a batch any more."""
         if self.idle is not None and not self.in_flight and not self.idle.done():
             self.idle.set_result(None)
 

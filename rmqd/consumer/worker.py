@@ -53,15 +53,16 @@ class Worker:
                 slice_end = started + TIME_SLICE_SECONDS
                 continue
             queue = line[0]
-            if not queue.pending:  # given up meanwhile
+            pending = queue.pending
+            if not pending:  # given up meanwhile
                 line.popleft().queued = False
                 continue
-            messages = queue.take(size)
-            if not queue.pending:
+            messages = [pending.popleft()] if size == 1 else queue.take(size)
+            if not pending:
                 line.popleft().queued = False
             elif len(line) > 1:
                 line.rotate(-1)
-            if line and service.sleepers:
+            if service.can_wake and line:
                 service.wake()
             self.batch = batch = Batch(messages, queue.message_queue)
             self.queue, self.started = queue, started
@@ -80,33 +81,28 @@ class Worker:
             self.batch = None
             ended = clock()
             if error is None and batch.decided is None and not queue.dropped:
-                self._acknowledge(queue, messages, started, ended)
+                age = ended + service.wall_offset - messages[0].store_timestamp * 0.001
+                queue.finish(messages)
+                queue.stats.acknowledged(len(messages), ended - started, age)
             else:
                 await self._settle(queue, batch, messages, error)
-            self.queue = None
-            queue.leave_handler()
-            if ended - started > BLOCKED_SECONDS:
-                service.took_long(started, ended)
-            started = ended
+            queue.in_flight -= 1
+            if queue.idle is not None:
+                queue.note_idle()
             if ended > slice_end:
+                if ended - started > BLOCKED_SECONDS:
+                    service.took_long(started)
                 await asyncio.sleep(0)
-                started = clock()
-                slice_end = started + TIME_SLICE_SECONDS
-
-    def _acknowledge(self, queue: ProcessQueue, messages: list[Message], started: float, ended: float) -> None:
-        stats, count = queue.stats, len(messages)
-        oldest = messages[0].store_timestamp
-        queue.finish(messages)
-        stats.acked += count
-        stats.duration.observe(ended - started)
-        stats.age.observe(ended + self._service.wall_offset - oldest * 0.001, count)
+                ended = clock()
+                slice_end = ended + TIME_SLICE_SECONDS
+            started = ended
 
     async def _settle(
         self, queue: ProcessQueue, batch: Batch, messages: list[Message], error: BaseException | None
     ) -> None:
         now = self._service.clock.monotonic()
-        queue.stats.duration.observe(now - self.started)
-        queue.stats.age.observe(now + self._service.wall_offset - messages[0].store_timestamp * 0.001, len(messages))
+        age = now + self._service.wall_offset - messages[0].store_timestamp * 0.001
+        queue.stats.handled_in(len(messages), now - self.started, age)
         expired, self.expired = self.expired, False
         await self._service.settlement.settle(queue, batch, EXPIRED if expired else error)
 

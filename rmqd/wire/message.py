@@ -64,38 +64,35 @@ class CorruptMessage:
 class MessageBlock:
     """What one reply brought: its bytes, which every message views, and the messages in queue order."""
 
-    __slots__ = ("corrupt", "cursor", "data", "extra_bytes", "message_queue", "messages", "unfinished")
+    __slots__ = ("corrupt", "cursor", "data", "decompressed", "message_queue", "messages", "size_bytes", "unfinished")
 
     def __init__(self, data: bytes, message_queue: MessageQueue) -> None:
         self.data = data
         self.message_queue = message_queue
         self.messages: list[Message] = []
         self.corrupt: list[CorruptMessage] = []
-        self.extra_bytes = 0
+        self.decompressed: dict[int, bytes] | None = None  # bodies, by where their records start
+        self.size_bytes = len(data)  # memory that the block keeps alive: the reply, and what was decompressed from it
         # the consumer's bookkeeping: messages not finished, and an index that all before are finished
         self.unfinished = 0
         self.cursor = 0
-
-    @property
-    def size_bytes(self) -> int:
-        """Memory that the block keeps alive: the reply and what was decompressed from it."""
-        return len(self.data) + self.extra_bytes
 
 
 class Message:
     """A RocketMQ message. Read-only; fields carry RocketMQ's names, times are milliseconds since 1970."""
 
     __slots__ = (
-        "_body",
         "_body_end",
         "_body_start",
-        "_properties",
+        "_properties",  # parsed when first asked for
         "_start",
         "block",
         "finished",
         "queue_offset",
         "store_timestamp",
     )
+
+    _properties: dict[str, str]
 
     def __init__(
         self, block: MessageBlock, start: int, body_start: int, body_end: int, queue_offset: int, store_timestamp: int
@@ -106,8 +103,6 @@ class Message:
         self._body_end = body_end
         self.queue_offset = queue_offset
         self.store_timestamp = store_timestamp
-        self._properties: dict[str, str] | None = None
-        self._body: bytes | None = None
         self.finished = False  # the consumer's mark, not for handlers
 
     def __repr__(self) -> str:
@@ -125,16 +120,20 @@ class Message:
     @property
     def body(self) -> bytes:
         """The body, decompressed."""
-        body = self._body
-        return self.block.data[self._body_start : self._body_end] if body is None else body
+        bodies = self.block.decompressed
+        if bodies is not None and (body := bodies.get(self._start)) is not None:
+            return body
+        return self.block.data[self._body_start : self._body_end]
 
     @property
     def properties(self) -> dict[str, str]:
         """System and user properties."""
-        if self._properties is None:
+        try:
+            properties: dict[str, str] = self._properties
+        except AttributeError:  # the slot is filled by the first who asks: most handlers need only the body
             start, end = self._properties_span()
-            self._properties = parse_properties(self.block.data[start:end].decode("utf-8", "replace"))
-        return self._properties
+            properties = self._properties = parse_properties(self.block.data[start:end].decode("utf-8", "replace"))
+        return properties
 
     @property
     def topic(self) -> str:
@@ -222,12 +221,14 @@ class Message:
     @property
     def reconsume_times(self) -> int:
         """How often it was sent back before."""
-        return _INT.unpack_from(self.block.data, self._body_start - 16)[0]
+        times: int = _INT.unpack_from(self.block.data, self._body_start - 16)[0]
+        return times
 
     @property
     def prepared_transaction_offset(self) -> int:
         """Offset of the half message of a transaction."""
-        return _LONG.unpack_from(self.block.data, self._body_start - 12)[0]
+        offset: int = _LONG.unpack_from(self.block.data, self._body_start - 12)[0]
+        return offset
 
     @property
     def stored_body(self) -> bytes:
@@ -246,10 +247,6 @@ class Message:
                 return False
         stop = data.find(b"\x02", at, end)
         return data[at : end if stop < 0 else stop] in tags
-
-    def replace_body(self, body: bytes) -> None:
-        """Keep the decompressed body; for the decoder."""
-        self._body = body
 
     def _int(self, at: int) -> int:
         value: int = _INT.unpack_from(self.block.data, self._start + at)[0]
@@ -303,7 +300,7 @@ def decode_messages(data: bytes, message_queue: MessageQueue, start: int = 0) ->
             properties = body_end + 2 + _SHORT.unpack_from(data, body_end)[0]
         else:
             raise ProtocolError(_framing_error(magic, total, body_size, size - start))
-        if properties + 2 > end or properties + 2 + _SHORT.unpack_from(data, properties)[0] != end:
+        if properties + 2 > end or properties + 2 + (data[properties] << 8 | data[properties + 1]) != end:
             raise ProtocolError(f"the topic and properties of a message do not fill its {total} bytes")
         message = Message(block, start, body_start, body_end, queue_offset, store_timestamp)
         if crc32(view[body_start:body_end]) & 0x7FFFFFFF != crc & 0x7FFFFFFF:
@@ -323,8 +320,10 @@ def _decompress(block: MessageBlock, message: Message, sys_flag: int) -> str | N
         body = decompress(message.stored_body, sys_flag)
     except ProtocolError as error:
         return str(error)
-    message.replace_body(body)
-    block.extra_bytes += len(body)
+    if block.decompressed is None:
+        block.decompressed = {}
+    block.decompressed[message._start] = body
+    block.size_bytes += len(body)
     return None
 
 
