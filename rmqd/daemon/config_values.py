@@ -46,6 +46,7 @@ class NameServers(ValueKind):
     accepted: str = 'host:port, "host:port;host:port", or a list of host:port'
 
     def check(self, value: object) -> tuple[str, ...]:
+        addresses: list[Any]
         if isinstance(value, str):
             addresses = [part.strip() for part in value.split(";") if part.strip()]
         elif isinstance(value, list):
@@ -118,7 +119,7 @@ def _checked_tags(expression: str) -> str:
     if not any(tags):
         raise wrong(f"{show(expression)} names no tag", _TAG_FORM)
     for tag in tags:
-        # RocketMQ would take `a | b` for one tag of five characters, which no message has.
-        if "|" in tag or "&&" in tag:
+        # RocketMQ would take `a | b` for one tag of five characters, and `*` beside others for a tag of that name.
+        if "|" in tag or "&&" in tag or (tag == "*" and len(tags) > 1):
             raise wrong(f"{show(tag)} is not a tag, tags are separated by ||", _TAG_FORM)
     return str(expression)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
 from rmqd.consumer.options import (
     AllocateStrategy,
@@ -20,6 +20,7 @@ from rmqd.consumer.options import (
     OnOffsetIllegal,
     Subscription,
 )
+from rmqd.daemon.config_problems import Path, Places, Problem
 from rmqd.daemon.config_types import Choice, Duration, Flag, Size, Text, Whole
 from rmqd.daemon.config_values import PointInTime, SubscriptionForm
 
@@ -70,6 +71,10 @@ class SparkConfig(Section):
 class GroupConfig(Section):
     """One consumer group."""
 
+    # The rules ask for them, so that a missing one hides no other problem of the group.
+    model_config = ConfigDict(json_schema_extra={"required": ["subscriptions"]})
+
+    _places: Places = PrivateAttr(default_factory=lambda: Places("the configuration"))
     engine: Annotated[Literal["local", "spark"], Choice(("local", "spark"))] = setting(
         "local", "local: asyncio, in the daemon; spark: Structured Streaming through PySpark"
     )
@@ -80,7 +85,8 @@ class GroupConfig(Section):
         "concurrently", "concurrently: batches of a queue side by side; orderly: one after the other; pop: by POP"
     )
     subscriptions: dict[str, Annotated[Subscription, SubscriptionForm()]] = Field(
-        description='by topic: a tag expression such as "paid || refunded", "*" for all, or {sql: "amount > 100"}'
+        default_factory=dict,
+        description='by topic: a tag expression such as "paid || refunded", "*" for all, or {sql: "amount > 100"}',
     )
     consume_from_where: Annotated[ConsumeFromWhere, Choice(("last_offset", "first_offset", "timestamp"))] = setting(
         "last_offset", "where a queue starts for which the group has no offset yet"
@@ -178,6 +184,15 @@ class GroupConfig(Section):
     on_offset_illegal: Annotated[OnOffsetIllegal, Choice(("correct", "stop"))] = setting(
         "correct", "correct: go on where the broker says, logged and counted, as Java; stop: hold the queue"
     )
+
+    def stands_in(self, places: Places) -> None:
+        """Remember where the configuration has this group; equality and `repr` know nothing of it."""
+        self._places = places
+
+    def problem(self, name: str, path: Path, message: str, *, at_key: bool = False) -> Problem:
+        """A problem with a value of this group, or with its key; `name` is the group's key in the configuration."""
+        whole = ("groups", name, *path)
+        return Problem((self._places.of_key if at_key else self._places.of)(whole), whole, message)
 
     def consumer_options(self, name: str) -> ConsumerOptions:
         """What the engine is told about this group; `name` is its key in the configuration."""

@@ -1,0 +1,140 @@
+"""What no single value can say: names that RocketMQ refuses, keys that need or exclude each other, files to read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rmqd.daemon.config import RootConfig
+from rmqd.daemon.config_problems import Path
+from rmqd.daemon.group_config import GroupConfig
+from rmqd.errors import InvalidNameError
+from rmqd.wire.topics import check_group, check_topic, retry_topic, wrap_namespace
+
+# What the models know and this version cannot run. A line goes when its feature comes.
+NOT_YET_IN_GROUPS: Final[dict[str, tuple[Any, ...]]] = {
+    "engine": ("local",),
+    "message_model": ("clustering",),
+    "consume_mode": ("concurrently",),
+    "allocate_strategy": ("averagely",),
+}
+"""Key of a group: the values that can run."""
+NOT_YET_IN_CLIENT: Final[dict[Path, tuple[Any, ...]]] = {
+    ("client", "tls", "enabled"): (False,),
+    ("client", "access_key"): ("",),
+}
+"""Path of a key: the values that can run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something wrong at a path."""
+
+    path: Path
+    message: str
+    missing: bool = False
+    """The key is not there, so the problem stands at its parent."""
+    at_key: bool = False
+    """The key itself is wrong, not its value."""
+
+
+def root_findings(config: RootConfig) -> Iterator[Finding]:
+    """What is wrong outside of the groups."""
+    if not config.nameserver and not config.nameserver_url:
+        accepted = 'host:port, "host:port;host:port", a list, or nameserver_url in its place'
+        yield Finding(("nameserver",), f"missing; accepted: {accepted}", missing=True)
+    if config.nameserver and config.nameserver_url:
+        yield Finding(("nameserver_url",), "set beside nameserver; accepted: one of the two", at_key=True)
+    yield from _client_findings(config)
+    yield from _http_findings(config)
+
+
+def _client_findings(config: RootConfig) -> Iterator[Finding]:
+    client, tls = config.client, config.client.tls
+    for one, other in (("access_key", "secret_key"), ("secret_key", "access_key")):
+        if getattr(client, one) and not getattr(client, other):
+            yield Finding(("client", other), f"missing beside {one}; accepted: both or neither", missing=True)
+    for one, other in (("cert_file", "key_file"), ("key_file", "cert_file")):
+        if getattr(tls, one) and not getattr(tls, other):
+            yield Finding(("client", "tls", other), f"missing beside {one}; accepted: both or neither", missing=True)
+    for key in ("ca_file", "cert_file", "key_file"):
+        file = getattr(tls, key)
+        if tls.enabled and file and not os.access(file, os.R_OK):
+            yield Finding(("client", "tls", key), f"the file {file} cannot be read; accepted: a readable PEM file")
+
+
+def _http_findings(config: RootConfig) -> Iterator[Finding]:
+    http = config.http
+    if http.token and http.token_file:
+        yield Finding(("http", "token_file"), "set beside token; accepted: one of the two", at_key=True)
+    if not http.token_file:
+        return
+    try:
+        if http.read_token():
+            return
+        reason = "is empty"
+    except UnicodeDecodeError:
+        reason = "is not UTF-8"
+    except OSError as error:
+        reason = f"cannot be read: {error.strerror or error}"
+    yield Finding(("http", "token_file"), f"the file {http.token_file} {reason}; accepted: a file that holds the token")
+
+
+def run_findings(config: RootConfig, only: Collection[str] = ()) -> Iterator[Finding]:
+    """What keeps the groups (all, or those named) from being run by this version."""
+    if not config.groups:
+        yield Finding(("groups",), "missing; accepted: one group or more, by name", missing=True)
+    for path, runnable in NOT_YET_IN_CLIENT.items():
+        value: Any = config
+        for step in path:
+            value = getattr(value, str(step))
+        if value not in runnable:
+            accepted = " | ".join("false" if one is False else "no value" for one in runnable)
+            yield Finding(path, f"not supported yet; accepted: {accepted}")
+    for name, group in config.groups.items():
+        if not only or name in only:
+            for key, words in NOT_YET_IN_GROUPS.items():
+                if (value := getattr(group, key)) not in words:
+                    yield Finding(("groups", name, key), f"{value} is not supported yet; accepted: {' | '.join(words)}")
+
+
+def group_findings(name: str, group: GroupConfig, namespace: str) -> Iterator[Finding]:
+    """What is wrong with one group; the paths begin at the group."""
+    try:
+        check_group(name)
+        check_group(wrap_namespace(name, namespace))
+    except InvalidNameError as error:
+        yield Finding((), str(error), at_key=True)
+    yield from _subscription_findings(name, group, namespace)
+    if group.engine == "local":
+        yield from _local_findings(group)
+    if group.allocate_strategy == "by_config" and not group.allocate_queues:
+        yield Finding(("allocate_queues",), "missing; accepted: a list of queues, for by_config", missing=True)
+    if group.allocate_strategy == "by_machine_room" and not group.machine_rooms:
+        yield Finding(("machine_rooms",), "missing; accepted: a list of rooms, for by_machine_room", missing=True)
+
+
+def _subscription_findings(name: str, group: GroupConfig, namespace: str) -> Iterator[Finding]:
+    if not group.subscriptions:
+        accepted = 'a mapping of topics to tag expressions, such as orders: "*"'
+        yield Finding(("subscriptions",), f"missing; accepted: {accepted}", missing=True)
+    for topic in group.subscriptions:
+        path = ("subscriptions", topic)
+        try:
+            check_topic(topic)
+            check_topic(wrap_namespace(topic, namespace))
+        except InvalidNameError as error:
+            yield Finding(path, str(error), at_key=True)
+        if topic == retry_topic(name):
+            yield Finding(path, "a group always gets its own retries; accepted: other topics", at_key=True)
+
+
+def _local_findings(group: GroupConfig) -> Iterator[Finding]:
+    if group.handler is None:
+        accepted = "a mapping with the keys plugin, options, concurrency"
+        yield Finding(("handler",), f"missing; accepted: {accepted}", missing=True)
+    for key in ("spark", "pipeline", "sink"):
+        if getattr(group, key) is not None:
+            yield Finding((key,), "of no use here; accepted: in a group with engine: spark", at_key=True)

@@ -1,0 +1,147 @@
+"""Finds handlers: by their name among the entry points `rmqd.handlers`, or as `module:attribute`.
+
+Only what a configuration names is imported, and what goes wrong on the way is a problem of that configuration.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import re
+import sys
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint
+from pathlib import Path as FilePath
+from typing import Any, Final
+
+from rmqd.daemon.config_problems import Problem, nearest, unknown
+from rmqd.daemon.config_types import Substituted
+from rmqd.daemon.group_config import GroupConfig, HandlerConfig
+from rmqd.daemon.handler_plugin import Fault, HandlerFaultError, HandlerPlugin, why
+from rmqd.errors import ConfigError
+from rmqd.handler import LoadedHandler
+
+ENTRY_POINT_GROUP: Final = "rmqd.handlers"
+
+_MODULE_ATTRIBUTE: Final = re.compile(r"([\w.]+):([\w.]+)")
+
+
+def load_handler(group: str, settings: GroupConfig) -> LoadedHandler:
+    """The handler of a group, made with its options and not started. Raises ConfigError with what is wrong."""
+    assert settings.handler is not None
+    try:
+        plugin, options = _plugin_and_options(settings.handler)
+        return plugin.load(options)
+    except HandlerFaultError as error:
+        raise ConfigError(list[object](_located(group, settings, error))) from error
+
+
+def handler_problems(group: str, settings: GroupConfig) -> list[Problem]:
+    """What is wrong with a group's plugin and its options; the plugin is imported, and nothing of it runs."""
+    if settings.handler is None:
+        return []
+    try:
+        _plugin_and_options(settings.handler)
+    except HandlerFaultError as error:
+        return list(_located(group, settings, error))
+    return []
+
+
+def installed() -> dict[str, list[EntryPoint]]:
+    """The installed handlers by name; more than one where distributions disagree about a name."""
+    found: dict[str, list[EntryPoint]] = {}
+    for entry_point in sorted(importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)):
+        known = found.setdefault(entry_point.name, [])
+        # A distribution that can be reached by two ways of sys.path is listed twice.
+        if all(other.value != entry_point.value for other in known):
+            known.append(entry_point)
+    return found
+
+
+def find_plugin(name: str) -> HandlerPlugin:
+    """Import the plugin of this name, or `module:attribute`. Raises HandlerFaultError."""
+    if ":" in name:
+        return HandlerPlugin.of(name, _attribute(name))
+    entry_points = installed()
+    if name not in entry_points:
+        guess = nearest(name, entry_points)
+        meant = f"; did you mean {guess}?" if guess else ""
+        accepted = ", ".join([*entry_points, "or module:attribute"])
+        raise _plugin_fault(f"no handler {name!r} is installed{meant}; accepted: {accepted}")
+    return plugin_of(entry_points[name])
+
+
+def plugin_of(entry_points: list[EntryPoint]) -> HandlerPlugin:
+    """Import the plugin behind the entry points of one name. Raises HandlerFaultError."""
+    entry_point = entry_points[0]
+    if len(entry_points) > 1:
+        owners = ", ".join(f"{one.dist.name if one.dist else 'unknown'} ({one.value})" for one in entry_points)
+        raise _plugin_fault(f"several distributions have a handler of this name: {owners}; accepted: module:attribute")
+    try:
+        target = entry_point.load()
+    except (Exception, SystemExit) as error:  # importing runs the plugin's code
+        owner = f" of {entry_point.dist.name}" if entry_point.dist else ""
+        raise _plugin_fault(f"{entry_point.value}{owner} cannot be imported: {why(error)}") from error
+    return HandlerPlugin.of(entry_point.name, target)
+
+
+def _plugin_and_options(handler: HandlerConfig) -> tuple[HandlerPlugin, Any]:
+    plugin = find_plugin(handler.plugin)
+    return plugin, plugin.validated(_plain(handler.options))
+
+
+def _attribute(name: str) -> object:
+    match = _MODULE_ATTRIBUTE.fullmatch(name)
+    if match is None:
+        raise _plugin_fault(
+            f"{name!r} is not understood; accepted: the name of an installed handler, or module:attribute"
+        )
+    module_name, attributes = match.groups()
+    try:
+        target: Any = _import(module_name)
+    except (Exception, SystemExit) as error:
+        raise _plugin_fault(f"the module {module_name} cannot be imported: {why(error)}") from error
+    for attribute in attributes.split("."):
+        if not hasattr(target, attribute):
+            known = [one for one in dir(target) if not one.startswith("_")]
+            raise _plugin_fault(f"the module {module_name} has no {attributes}: {unknown('name', attribute, known)}")
+        target = getattr(target, attribute)
+    return target
+
+
+def _import(module_name: str) -> object:
+    """Import a module; as with other servers, one in the working directory need not be installed."""
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        here = str(FilePath.cwd())
+        if error.name != module_name.partition(".")[0] or here in sys.path:
+            raise
+        # At the end, so that nothing that is installed can be shadowed from here.
+        sys.path.append(here)
+        importlib.invalidate_caches()
+        try:
+            return importlib.import_module(module_name)
+        except ModuleNotFoundError:
+            sys.path.remove(here)
+            raise
+
+
+def _plugin_fault(message: str) -> HandlerFaultError:
+    return HandlerFaultError(Fault(("plugin",), message))
+
+
+def _located(group: str, settings: GroupConfig, error: HandlerFaultError) -> Iterator[Problem]:
+    for fault in error.faults:
+        yield settings.problem(group, ("handler", *fault.path), fault.message, at_key=fault.at_key)
+
+
+def _plain(value: Any) -> Any:
+    """Options as a handler expects them: text that was substituted is ordinary text to it."""
+    if isinstance(value, Substituted):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_plain(inner) for inner in value]
+    return value
