@@ -132,6 +132,11 @@ class LocalGroups:
             self._state = state
             return changes
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The groups of this process."""
+        return tuple(self._groups)
+
     def stop(self) -> None:
         """Drain all groups in parallel, each up to its shutdown timeout."""
         self._stop.set()

@@ -7,18 +7,14 @@ server, Prometheus) is imported after the groups were started.
 from __future__ import annotations
 
 import asyncio
-import gc
 import importlib
-import os
 import signal
 import socket
 import sys
-import threading
-import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 # First of our own: it keeps structlog from importing rich, see there.
 from rmqd.daemon import logs
@@ -36,6 +32,7 @@ from rmqd.daemon.health import LoopMonitor, readiness
 from rmqd.daemon.http_access import AccessPolicy
 from rmqd.daemon.listener import ListenError, address_of, listen_on
 from rmqd.daemon.local_groups import LocalGroups
+from rmqd.daemon.loop import run_in_loop, settle_garbage_collection
 from rmqd.daemon.notify import ServiceManager
 from rmqd.daemon.reload import ReloadReport, config_hash, refused_changes
 from rmqd.daemon.signals import signals_handled
@@ -50,8 +47,6 @@ log = structlog.get_logger(__name__)
 START_PATIENCE_SECONDS = 0.5
 HTTP_CLOSE_SECONDS = 2.0
 LOG_FLUSH_SECONDS = 5.0
-# Collections look at every object; after the start most of them stay for good, and messages make no cycles.
-GC_THRESHOLD = 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +70,18 @@ def run_daemon(options: RunOptions) -> int:
         host = build_host(config, options, clock, monitor)
         sock = listen_on(config.http.listen)
     except ConfigError as error:
-        for problem in error.problems:
-            print(problem, file=sys.stderr)  # noqa: T201 the errors of a configuration are for a person, not a log
-        return ExitCode.CONFIG
+        return _refuse(error)
     except ListenError as error:
         log.error("http.listen_failed", error=str(error))  # noqa: TRY400 the text says it all
         return ExitCode.FAILURE
     daemon = Daemon(config, access, options, host, monitor, clock, sock)
     return run_in_loop(daemon.run())
+
+
+def _refuse(error: ConfigError) -> int:
+    for problem in error.problems:
+        print(problem, file=sys.stderr)  # noqa: T201 the errors of a configuration are for a person, not a log
+    return ExitCode.CONFIG
 
 
 def build_host(config: RootConfig, options: RunOptions, clock: Clock, monitor: LoopMonitor) -> GroupHost:
@@ -98,7 +97,7 @@ def read_config(options: RunOptions) -> tuple[RootConfig, AccessPolicy]:
     """The configuration with `--set` and `--group` applied, and who may use the HTTP endpoint. Raises ConfigError."""
     from rmqd.daemon.config_file import load_config
 
-    config = load_config(options.config, options.overrides)
+    config = load_config(options.config, options.overrides, groups=options.groups)
     if options.groups:
         unknown = [group for group in options.groups if group not in config.groups]
         if unknown:
@@ -150,7 +149,11 @@ class Daemon:
                 self._tasks = tasks
                 with signals_handled(self._on_stop, self._on_reload):
                     await self._serve(tasks)
-        except Exception as error:
+        except ExceptionGroup as error:
+            # Workers build their groups before any of them connects, so that this is still a refusal to start.
+            refused, _ = error.split(ConfigError)
+            if refused is not None:
+                return _refuse(_first(refused))
             log.critical("daemon.failed", exc_info=error)
             return ExitCode.FAILURE
         finally:
@@ -216,10 +219,7 @@ class Daemon:
         server_module = await asyncio.to_thread(importlib.import_module, "rmqd.daemon.http_server")
         server = server_module.HttpServer(api.HttpApi(self).app(), self._socket)
         self._stop_http = server.stop
-        # What was made so far stays: collections need not look at it again.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(GC_THRESHOLD, 20, 50)
+        settle_garbage_collection()
         try:
             await server.run()
         except Exception:  # the groups do not need it; probes notice, and so does the log
@@ -275,36 +275,6 @@ class Daemon:
         self.host.hurry()
 
 
-def run_in_loop(main: Coroutine[Any, Any, int]) -> int:
-    """Run `main` in an event loop of its own, and wait for no thread afterwards.
-
-    `asyncio.run` would join the threads of the default executor: one that hangs in a name lookup, or in what a
-    handler gave it, would delay the exit for good.
-    """
-    import uvloop
-
-    loop = uvloop.new_event_loop()
-    asyncio.set_event_loop(loop)
-    try:
-        return loop.run_until_complete(main)
-    finally:
-        leftover = asyncio.all_tasks(loop)
-        for task in leftover:
-            task.cancel()
-        loop.run_until_complete(asyncio.wait(leftover, timeout=1.0) if leftover else asyncio.sleep(0))
-        loop.run_until_complete(loop.shutdown_asyncgens())
-        asyncio.set_event_loop(None)
-        loop.close()
-
-
-def leave(exit_code: int) -> None:
-    """Exit the process; where a thread would hold the interpreter, without waiting for it."""
-    others = [one for one in threading.enumerate() if one is not threading.main_thread() and not one.daemon]
-    sys.stdout.flush()
-    sys.stderr.flush()
-    deadline = time.monotonic() + 0.5
-    for thread in others:
-        thread.join(max(0.0, deadline - time.monotonic()))
-    if any(thread.is_alive() for thread in others):
-        os._exit(exit_code)
-    sys.exit(exit_code)
+def _first(group: ExceptionGroup[ConfigError]) -> ConfigError:
+    first = group.exceptions[0]
+    return _first(first) if isinstance(first, ExceptionGroup) else first

@@ -1,0 +1,88 @@
+"""`rmqd pause`, `resume` and `reload`: what an operator changes in the running daemon."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from rmqd.cli.daemon_client import DaemonClient
+
+PAUSE_HELP = """Pause a group of the running daemon: it keeps its queues, pulls no more, finishes what it has.
+
+Example: rmqd pause order-mailer
+"""
+RESUME_HELP = """Let a paused group of the running daemon go on.
+
+Example: rmqd resume order-mailer
+"""
+RELOAD_HELP = """Have the running daemon read its configuration again. A bad one changes nothing and exits with 78.
+
+Example: rmqd reload --config /etc/rmqd/rmqd.yaml
+"""
+
+Group = Annotated[str, typer.Argument(help="The group's name")]
+Config = Annotated[Path | None, typer.Option("--config", "-c", help="Where to find the daemon's address and token")]
+Http = Annotated[str | None, typer.Option("--http", help="The daemon's address, as 127.0.0.1:9464 or a URL")]
+Output = Annotated[str, typer.Option("-o", "--output", help="table or json")]
+
+
+def pause(group: Group, config: Config = None, http: Http = None, output: Output = "table") -> None:
+    """Pause a group of the running daemon."""
+    check_output(output)
+    _tell(ask(config, http, lambda daemon: daemon.pause(group)), output, f"{group} is paused")
+
+
+def resume(group: Group, config: Config = None, http: Http = None, output: Output = "table") -> None:
+    """Let a paused group of the running daemon go on."""
+    check_output(output)
+    _tell(ask(config, http, lambda daemon: daemon.resume(group)), output, f"{group} goes on")
+
+
+def reload(config: Config = None, http: Http = None, output: Output = "table") -> None:
+    """Have the running daemon read its configuration again."""
+    check_output(output)
+    report = ask(config, http, lambda daemon: daemon.reload())
+    names = ("unchanged", "changed", "started", "stopped")
+    done = "; ".join(f"{name}: {', '.join(report[name])}" for name in names if report.get(name))
+    _tell(report, output, f"the configuration was taken over ({done or 'no groups'})")
+
+
+def ask(config: Path | None, http: str | None, question: Callable[[DaemonClient], dict[str, Any]]) -> dict[str, Any]:
+    """The running daemon's answer; ends the command with the documented exit code where there is none."""
+    from rmqd.cli.daemon_client import DaemonRefusedError, DaemonUnreachableError, find_daemon
+    from rmqd.errors import ConfigError
+    from rmqd.exit_codes import ExitCode
+
+    try:
+        return question(find_daemon(http, config))
+    except ConfigError as error:
+        _fail([str(problem) for problem in error.problems], ExitCode.CONFIG)
+    except DaemonUnreachableError as error:
+        _fail([f"rmqd: {error}; is it running? --http or --config say where"], ExitCode.UNAVAILABLE)
+    except DaemonRefusedError as error:
+        code = ExitCode.CONFIG if error.problems else ExitCode.FAILURE
+        _fail([f"rmqd: {error}", *error.problems], code)
+
+
+def check_output(output: str) -> None:
+    """End the command with a usage error for an unknown format."""
+    if output not in ("table", "json"):
+        raise typer.BadParameter(f"{output} is not a format; accepted: table, json", param_hint="-o")
+
+
+def _tell(document: dict[str, Any], output: str, text: str) -> None:
+    if output == "json":
+        import json
+
+        text = json.dumps(document, indent=2)
+    typer.echo(text)
+
+
+def _fail(lines: list[str], code: int) -> NoReturn:
+    for line in lines:
+        typer.echo(line, err=True)
+    raise typer.Exit(code)

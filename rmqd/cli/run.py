@@ -1,0 +1,35 @@
+"""`rmqd run`: the daemon."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+HELP = """Run the consumer groups of a configuration until a signal.
+
+SIGTERM or SIGINT drains and exits with 0; a second one cuts the drain short and exits with 128 + its number.
+SIGHUP reloads the configuration; a bad one changes nothing.
+
+Example: rmqd run --config /etc/rmqd/rmqd.yaml --set log.level=debug --group order-mailer
+"""
+
+
+def run(
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", "-c", help="File or folder; default: $RMQD_CONFIG, config/rmqd.yaml, /etc/rmqd"),
+    ] = None,
+    overrides: Annotated[list[str] | None, typer.Option("--set", help="Override a value, as a.b=c; repeatable")] = None,
+    groups: Annotated[list[str] | None, typer.Option("--group", help="Run only this group; repeatable")] = None,
+    workers: Annotated[
+        int, typer.Option("--workers", min=1, max=64, help="Processes that share the groups' queues")
+    ] = 1,
+) -> None:
+    """Run the consumer groups of a configuration until a signal."""
+    from rmqd.daemon.loop import leave
+    from rmqd.daemon.process import RunOptions, run_daemon
+
+    options = RunOptions(config, tuple(overrides or ()), tuple(groups or ()), workers)
+    leave(run_daemon(options))

@@ -1,0 +1,70 @@
+"""`rmqd status`: what the running daemon does right now."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+HELP = """Show the groups and queues of the running daemon, once.
+
+Example: rmqd status --http 127.0.0.1:9464 -o json
+"""
+
+_COLUMNS = ("topic", "broker", "queue", "state", "committed", "max", "lag", "lag_seconds", "cached")
+
+
+def status(
+    group: Annotated[str | None, typer.Argument(help="Only this group")] = None,
+    config: Annotated[Path | None, typer.Option("--config", "-c", help="Where to find the daemon's address")] = None,
+    http: Annotated[str | None, typer.Option("--http", help="The daemon's address, as 127.0.0.1:9464 or a URL")] = None,
+    output: Annotated[str, typer.Option("-o", "--output", help="table or json")] = "table",
+) -> None:
+    """Show the groups and queues of the running daemon, once."""
+    from rmqd.cli.control import ask, check_output
+
+    check_output(output)
+    document = ask(config, http, lambda daemon: daemon.status())
+    if group is not None:
+        document["groups"] = [one for one in document["groups"] if one["name"] == group]
+        if not document["groups"]:
+            typer.echo(f"rmqd: the daemon has no group {group}", err=True)
+            raise typer.Exit(1)
+    if output == "json":
+        import json
+
+        typer.echo(json.dumps(document, indent=2))
+        return
+    typer.echo("\n".join(status_lines(document)))
+
+
+def status_lines(document: dict[str, Any]) -> list[str]:
+    """The document of /api/v1/status as a person reads it."""
+    workers = document.get("workers")
+    columns = _COLUMNS if workers is None else (*_COLUMNS, "worker")
+    lines = [f"rmqd {document['version']}  client {document['client_id'] or f'{len(workers or ())} workers'}"]
+    lines += [f"  {problem}" for problem in document.get("problems", [])]
+    for group in document["groups"]:
+        state = f"{group['state']}, paused" if group["paused"] else group["state"]
+        lines += ["", f"{group['name']}  {state}"]
+        reason = group["failure"] or group["not_ready_reason"]
+        lines += [f"  {reason}"] if reason else []
+        lines += _table(columns, [[_text(queue[column]) for column in columns] for queue in group["queues"]])
+    return lines
+
+
+def _table(columns: tuple[str, ...], rows: list[list[str]]) -> list[str]:
+    if not rows:
+        return ["  no queues are assigned here"]
+    every = [[column.upper() for column in columns], *rows]
+    widths = [max(len(row[index]) for row in every) for index in range(len(columns))]
+    return [
+        "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in every
+    ]
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.1f}" if isinstance(value, float) else str(value)
