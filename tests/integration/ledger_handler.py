@@ -18,7 +18,7 @@ class LedgerHandler:
     """Writes down when it begins and finishes each message, and takes as long as told in between."""
 
     class Options(BaseModel):
-        """`member` is the ledger's name for us; `slow_key` and each `slow_every`-th key (by CRC) take `slow_seconds`."""
+        """`member` is the ledger's name for us; `slow_key` and each `slow_every`-th key (by CRC) take that long."""
 
         path: Path
         member: str

@@ -4,24 +4,34 @@ from __future__ import annotations
 
 import threading
 import time
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from tests.rocketmq import ClusterError, RealCluster
+from tests.rocketmq.ledger import SENT, Entry
 from tests.rocketmq.producer import Producer
 
 RETRY_SECONDS = 0.2
 
 
 class Load:
-    """Sends `messages` messages with the keys PREFIX0, PREFIX1, … in turn to the queues of a topic.
+    """Sends messages with the keys m`first` up to m`messages` - 1, in turn to the queues of a topic.
 
     A key counts as sent once the broker said that it is stored; a send that failed is repeated, so that the topic may
-    hold a key twice where the broker stored it and could not say so.
+    hold a key twice where the broker stored it and could not say so. With `path`, each is written down there too.
     """
 
     def __init__(
-        self, cluster: RealCluster, topic: str, messages: int, *, per_second: float, queues: int = 8, prefix: str = "m"
+        self,
+        cluster: RealCluster,
+        topic: str,
+        messages: int,
+        *,
+        per_second: float,
+        queues: int = 8,
+        first: int = 0,
+        path: Path | None = None,
     ) -> None:
         self.sent: dict[str, tuple[int, int]] = {}
         """Each key with the queue and the offset that it got."""
@@ -29,7 +39,8 @@ class Load:
         self._broker = cluster.broker.address
         self._topic = topic
         self._queues = queues
-        self._keys = [f"{prefix}{number}" for number in range(messages)]
+        self._numbers = range(first, messages)
+        self._ledger = path.open("a", buffering=1) if path else None
         self._per_second = per_second
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True, name=f"load {topic}")
@@ -53,24 +64,28 @@ class Load:
     def wait(self, timeout_seconds: float) -> None:
         """Wait until every message is stored."""
         self._thread.join(timeout_seconds)
-        assert self.done, f"only {len(self.sent)} of {len(self._keys)} messages could be sent in {timeout_seconds:g} s"
+        assert self.done, (
+            f"only {len(self.sent)} of {len(self._numbers)} messages could be sent in {timeout_seconds:g} s"
+        )
 
     def _run(self) -> None:
         begin = time.monotonic()
-        for number, key in enumerate(self._keys):
-            wait_seconds = begin + number / self._per_second - time.monotonic()
-            if self._stop.wait(max(0.0, wait_seconds)):
+        for number in self._numbers:
+            due = begin + (number - self._numbers.start) / self._per_second
+            if self._stop.wait(max(0.0, due - time.monotonic())):
                 break
-            self._send(number, key)
+            self._send(number, f"m{number}")
         if self._producer is not None:
             self._producer.close()
+        if self._ledger is not None:
+            self._ledger.close()
 
     def _send(self, number: int, key: str) -> None:
         while not self._stop.is_set():
             try:
                 if self._producer is None:
                     self._producer = Producer(self._broker, self._topic, self._queues)
-                self.sent[key] = self._producer.send(key=key, queue=number % self._queues)
+                queue, offset = self._producer.send(key=key, queue=number % self._queues)
             except (OSError, ClusterError):
                 self.repeated += 1
                 if self._producer is not None:
@@ -78,4 +93,8 @@ class Load:
                 self._producer = None
                 self._stop.wait(RETRY_SECONDS)
             else:
+                self.sent[key] = (queue, offset)
+                if self._ledger is not None:
+                    at_micros = time.time_ns() // 1000
+                    self._ledger.write(Entry(SENT, key, "", queue, offset, "producer", at_micros, 0).line())
                 return

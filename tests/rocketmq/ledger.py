@@ -6,7 +6,7 @@ queue, offset, member, microseconds since 1970, reconsume times, separated by ta
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,3 +48,27 @@ def _lines(paths: tuple[Path, ...]) -> Iterator[Entry]:
         if path.exists():
             with path.open() as file:
                 yield from (Entry.parse(line) for line in file if line.endswith("\n"))
+
+
+class Tail:
+    """The keys that were finished so far, in files that grow: each call of `finished` reads only what is new."""
+
+    def __init__(self) -> None:
+        self._finished: set[str] = set()
+        self._read_bytes: dict[Path, int] = {}
+
+    def finished(self, paths: Iterable[Path]) -> set[str]:
+        """Every finished key in these files."""
+        for path in paths:
+            if path.exists():
+                self._read(path)
+        return self._finished
+
+    def _read(self, path: Path) -> None:
+        with path.open("rb") as file:
+            file.seek(self._read_bytes.get(path, 0))
+            data = file.read()
+        whole = data[: data.rfind(b"\n") + 1]
+        self._read_bytes[path] = self._read_bytes.get(path, 0) + len(whole)
+        entries = map(Entry.parse, whole.decode().splitlines())
+        self._finished.update(entry.key for entry in entries if entry.event == FINISH)

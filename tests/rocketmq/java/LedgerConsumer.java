@@ -7,7 +7,7 @@ import org.apache.rocketmq.common.message.MessageExt;
 
 /**
  * A member of a group that writes down what it handles: --namesrv --topic --group --ledger FILE [--handle-millis 0]
- * [--threads 20] [--await-millis 30000]. Prints "started CLIENT_ID". SIGTERM ends it with consumer.shutdown(), which
+ * [--threads 20] [--await-millis 30000] [--member NAME]. Prints "started CLIENT_ID". SIGTERM ends it with consumer.shutdown(), which
  * waits up to --await-millis for handlers (0 is Java's default).
  */
 public final class LedgerConsumer {
@@ -17,6 +17,7 @@ public final class LedgerConsumer {
     public static void main(String[] arguments) throws Exception {
         Options options = new Options(arguments);
         Ledger ledger = new Ledger(options.text("ledger"));
+        String member = options.text("member", "");
         int handleMillis = options.number("handle-millis", 0);
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(options.text("group"));
         consumer.setNamesrvAddr(options.text("namesrv"));
@@ -26,7 +27,7 @@ public final class LedgerConsumer {
         consumer.setAwaitTerminationMillisWhenShutdown(options.number("await-millis", 30_000));
         consumer.subscribe(options.text("topic"), "*");
         consumer.registerMessageListener((MessageListenerConcurrently) (batch, context) -> {
-            handle(batch, ledger, clientId(consumer), handleMillis);
+            handle(batch, ledger, member.isEmpty() ? clientId(consumer) : member, handleMillis);
             return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
         });
         consumer.start();

@@ -1,0 +1,180 @@
+"""Members of a group that come and go: rmqd daemons and official Java consumers, each keeping a ledger."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from tests.integration.rmqd_process import RmqdProcess, ledger_group
+from tests.rocketmq import RealCluster, offsets
+from tests.rocketmq.offsets import Queue
+from tests.rocketmq.peers import JavaPeer, PeerOptions, start_consumer
+
+RMQD, JAVA = "rmqd", "java"
+JOIN, LEAVE, LEFT, KILL = "join", "leave", "left", "kill"
+
+
+@dataclass(frozen=True, slots=True)
+class MemberEvent:
+    """Something that happened to a member; `member` is its name in the ledger, new at each join."""
+
+    at_micros: int
+    action: str
+    member: str
+    kind: str
+
+    def line(self) -> str:
+        """The event as a line of JSON."""
+        return json.dumps(asdict(self)) + "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """What every member of a run has in common."""
+
+    cluster: RealCluster
+    name: str
+    topic: str
+    directory: Path
+    handler_options: dict[str, float]
+    """`seconds`, `slow_every`, `slow_seconds` of the ledger handler."""
+    settings: dict[str, Any]
+    """Keys of the rmqd group."""
+
+
+class Member(Protocol):
+    """One incarnation of a member, from its join to its end."""
+
+    name: str
+    kind: str
+    ledger: Path
+
+    def leave(self) -> None:
+        """End in order, and wait for it."""
+
+    def kill(self) -> None:
+        """kill -9."""
+
+    def queues(self) -> Iterable[Queue]:
+        """The queues of the topic that it says are its own."""
+
+
+class RmqdMember:
+    """`rmqd run` in a process of its own."""
+
+    kind = RMQD
+
+    def __init__(self, group: Group, name: str) -> None:
+        self.name = name
+        self.ledger = group.directory / f"{name}.ledger"
+        self._group = group
+        config = ledger_group(group.topic, self.ledger, name, handler_options=group.handler_options, **group.settings)
+        self._process = RmqdProcess(group.directory / name, group.cluster.nameserver, {group.name: config})
+        self._process.start()
+        self._process.wait_ready()
+
+    def leave(self) -> None:
+        """SIGTERM; a daemon that ends with another status than 0 fails the run."""
+        status, _ = self._process.terminate(60)
+        assert status == 0, f"{self.name} left with status {status}\n{self._process.tail()}"
+
+    def kill(self) -> None:
+        """kill -9."""
+        self._process.kill()
+
+    def queues(self) -> list[Queue]:
+        """From /api/v1/status."""
+        return [
+            Queue(queue["broker"], queue["queue"])
+            for queue in self._process.queues(self._group.name)
+            if queue["topic"] == self._group.topic
+        ]
+
+
+class JavaMember:
+    """The official Java client."""
+
+    kind = JAVA
+
+    def __init__(self, group: Group, name: str) -> None:
+        self.name = name
+        self.ledger = group.directory / f"{name}.ledger"
+        self._group = group
+        millis = round(group.handler_options["seconds"] * 1000)
+        peer = PeerOptions(group.cluster.nameserver, group.topic, self.ledger)
+        self._process: JavaPeer = start_consumer(peer, group.name, handle_millis=millis, member=name)
+
+    def leave(self) -> None:
+        """SIGTERM: consumer.shutdown(), which waits for handlers."""
+        self._process.stop()
+
+    def kill(self) -> None:
+        """kill -9."""
+        self._process.kill()
+
+    def queues(self) -> list[Queue]:
+        """As it tells the broker, when asked by `mqadmin consumerStatus`."""
+        return offsets.queues_of(self._group.cluster, self._group.name, self._group.topic, self._process.client_id)
+
+
+class Roster:
+    """Who is there, and who was: every join and every end is a line in `members.jsonl`."""
+
+    def __init__(self, group: Group) -> None:
+        self.path = group.directory / "members.jsonl"
+        self.running: dict[str, Member] = {}
+        """By slot: the place of a member that comes and goes, such as `rmqd-a`."""
+        self._group = group
+
+    def join(self, slot: str) -> None:
+        """Start the next incarnation of a slot; its kind is the slot's name before the dash."""
+        kind = slot.partition("-")[0]
+        number = sum(event.action == JOIN and event.member.startswith(f"{slot}.") for event in self.events()) + 1
+        name = f"{slot}.{number}"
+        self._write(JOIN, name, kind)
+        self.running[slot] = RmqdMember(self._group, name) if kind == RMQD else JavaMember(self._group, name)
+
+    def leave(self, slot: str) -> None:
+        """End a member in order."""
+        member = self.running.pop(slot)
+        self._write(LEAVE, member.name, member.kind)
+        member.leave()
+        self._write(LEFT, member.name, member.kind)
+
+    def kill(self, slot: str) -> None:
+        """End a member by kill -9."""
+        member = self.running.pop(slot)
+        member.kill()
+        self._write(KILL, member.name, member.kind)
+
+    def kill_all(self) -> None:
+        """End whoever is there."""
+        for slot in list(self.running):
+            self.kill(slot)
+
+    def owners(self) -> dict[Queue, list[str]]:
+        """Every queue of the topic with the members that say it is theirs."""
+        found: dict[Queue, list[str]] = {queue: [] for queue in offsets.queues(self._group.cluster, self._group.topic)}
+        for member in self.running.values():
+            for queue in member.queues():
+                found[queue].append(member.name)
+        return found
+
+    def events(self) -> list[MemberEvent]:
+        """Everything so far, also what an earlier process of the same run wrote."""
+        if not self.path.exists():
+            return []
+        return [MemberEvent(**json.loads(line)) for line in self.path.read_text().splitlines()]
+
+    def ledgers(self) -> list[Path]:
+        """The ledger of every member there ever was."""
+        return sorted(self.path.parent.glob("*.ledger"))
+
+    def _write(self, action: str, member: str, kind: str) -> None:
+        event = MemberEvent(time.time_ns() // 1000, action, member, kind)
+        with self.path.open("a") as file:
+            file.write(event.line())
