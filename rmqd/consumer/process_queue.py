@@ -79,18 +79,23 @@ class ProcessQueue:
         return [pending.popleft() for _ in range(most)]
 
     def put_back(self, messages: list[Message]) -> None:
-        """Hand these out again, before all others."""
-        self.pending.extendleft(reversed(messages))
+        """Hand these out again; what waits stays in queue order, which `finish` relies on."""
+        self.pending = deque(sorted([*messages, *self.pending], key=lambda message: message.queue_offset))
 
     def finish(self, messages: list[Message]) -> None:
         """Mark messages as done: acknowledged, sent back, or dead-lettered."""
-        for message in messages:
-            message.finished = True
-            block = message.block
-            block.unfinished -= 1
-            if not block.unfinished:
-                self._forget(block)
-        self.cached_count -= len(messages)
+        count = len(messages)
+        if count > 1 and (block := messages[0].block).unfinished == count and messages[-1].block is block:
+            block.unfinished = 0  # all that is left of one reply: in queue order, those between are of it too
+            self._forget(block)
+        else:
+            for message in messages:
+                message.finished = True
+                block = message.block
+                block.unfinished -= 1
+                if not block.unfinished:
+                    self._forget(block)
+        self.cached_count -= count
         if self.relief is not None and not self.relief.done():
             self.relief.set_result(None)
 

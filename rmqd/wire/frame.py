@@ -44,7 +44,8 @@ class FrameDecoder:
                 break
             (length,) = LENGTH.unpack_from(data, start)
             if length > self._max_frame_size:
-                raise ProtocolError(f"the peer announced a frame of {length} bytes; at most {self._max_frame_size} are read")
+                limit = self._max_frame_size
+                raise ProtocolError(f"the peer announced a frame of {length} bytes; at most {limit} are read")
             end = start + LENGTH.size + length
             if end > size:
                 self._wanted = end - start

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from struct import Struct
+from struct import error as StructError
 from typing import Final
 from zlib import crc32
 
@@ -32,12 +33,12 @@ from rmqd.wire.topics import RETRY_PREFIX
 MAGIC_V1: Final = 0xDAA320A7
 MAGIC_V2: Final = 0xDAA320AB  # the topic's length takes two bytes
 
-_HEAD = Struct(">III8xq8xi")  # total size, magic, CRC, queue offset, sys flag
-_IPV4 = Struct(">III8xq8xi16xq20xi")  # the same, and store timestamp, body length: both hosts IPv4
+# total size, magic, CRC, queue offset, sys flag, store timestamp and body length, where both hosts are IPv4
+_unpack_ipv4 = Struct(">III8xq8xi16xq20xI").unpack_from
+_UNSIGNED = Struct(">I")
 _INT = Struct(">i")
 _LONG = Struct(">q")
 _SHORT = Struct(">H")
-_MIN_RECORD: Final = 91
 _HOSTS_V6: Final = BORN_HOST_V6 | STORE_HOST_V6
 
 
@@ -283,33 +284,32 @@ def decode_messages(data: bytes, message_queue: MessageQueue, start: int = 0) ->
     decompression is set aside in `MessageBlock.corrupt`.
     """
     block = MessageBlock(data, message_queue)
-    add = block.messages.append
-    view = memoryview(data)
-    unpack, size = _IPV4.unpack_from, len(data)
-    while start < size:
-        if size - start < _MIN_RECORD:
-            raise ProtocolError(f"{size - start} bytes after the last message; a message has at least {_MIN_RECORD}")
-        total, magic, crc, queue_offset, sys_flag, store_timestamp, body_size = unpack(data, start)
-        body_start = start + 88
-        if sys_flag & _HOSTS_V6:
-            body_start, store_timestamp, body_size = _long_hosts(data, start, sys_flag)
-        end, body_end = start + total, body_start + body_size
-        if magic == MAGIC_V1 and body_start <= body_end < end - 2 and end <= size:
+    add, view, size = block.messages.append, memoryview(data), len(data)
+    try:
+        while start < size:
+            total, magic, crc, queue_offset, sys_flag, store_timestamp, body_size = _unpack_ipv4(data, start)
+            body_start = start + 88
+            if sys_flag & _HOSTS_V6:
+                body_start, store_timestamp, body_size = _long_hosts(data, start, sys_flag)
+            body_end = body_start + body_size
             properties = body_end + 1 + data[body_end]
-        elif magic == MAGIC_V2 and body_start <= body_end < end - 3 and end <= size:
-            properties = body_end + 2 + _SHORT.unpack_from(data, body_end)[0]
-        else:
-            raise ProtocolError(_framing_error(magic, total, body_size, size - start))
-        if properties + 2 > end or properties + 2 + (data[properties] << 8 | data[properties + 1]) != end:
-            raise ProtocolError(f"the topic and properties of a message do not fill its {total} bytes")
-        message = Message(block, start, body_start, body_end, queue_offset, store_timestamp)
-        if crc32(view[body_start:body_end]) & 0x7FFFFFFF != crc & 0x7FFFFFFF:
-            block.corrupt.append(CorruptMessage(message, "the CRC of its body does not match"))
-        elif sys_flag & COMPRESSED and (reason := _decompress(block, message, sys_flag)):
-            block.corrupt.append(CorruptMessage(message, reason))
-        else:
-            add(message)
-        start = end
+            if magic != MAGIC_V1:
+                properties = _properties_v2(data, body_end, magic)
+            end = properties + 2 + (data[properties] << 8 | data[properties + 1])
+            if end - start != total:
+                raise ProtocolError(f"a message announces {total} bytes; its parts take {end - start}")
+            message = Message(block, start, body_start, body_end, queue_offset, store_timestamp)
+            if (crc32(view[body_start:body_end]) ^ crc) & 0x7FFFFFFF:
+                block.corrupt.append(CorruptMessage(message, "the CRC of its body does not match"))
+            elif sys_flag & COMPRESSED and (reason := _decompress(block, message, sys_flag)):
+                block.corrupt.append(CorruptMessage(message, reason))
+            else:
+                add(message)
+            start = end
+    except (IndexError, StructError) as error:
+        raise ProtocolError(f"a message is cut short: {size - start} bytes are left for it") from error
+    if start != size:
+        raise ProtocolError(f"the last message goes {start - size} bytes past the reply's end")
     block.unfinished = len(block.messages)
     return block
 
@@ -330,21 +330,17 @@ def _decompress(block: MessageBlock, message: Message, sys_flag: int) -> str | N
 def _long_hosts(data: bytes, start: int, sys_flag: int) -> tuple[int, int, int]:
     """(where the body starts, store timestamp, body size) of a record with an IPv6 host."""
     born = 20 if sys_flag & BORN_HOST_V6 else 8
-    store = 20 if sys_flag & STORE_HOST_V6 else 8
-    body_start = start + 72 + born + store
-    if body_start > len(data):
-        raise ProtocolError("a message with IPv6 addresses is cut short")
-    return (
-        body_start,
-        _LONG.unpack_from(data, start + 48 + born)[0],
-        _INT.unpack_from(data, body_start - 4)[0],
-    )
+    body_start = start + 72 + born + (20 if sys_flag & STORE_HOST_V6 else 8)
+    store_timestamp = _LONG.unpack_from(data, start + 48 + born)[0]
+    return body_start, store_timestamp, _UNSIGNED.unpack_from(data, body_start - 4)[0]
 
 
-def _framing_error(magic: int, total: int, body_size: int, left: int) -> str:
-    if magic not in (MAGIC_V1, MAGIC_V2):
-        return f"a message starts with the magic 0x{magic:08X}, which is none that RocketMQ writes"
-    return f"a message announces {total} bytes and a body of {body_size}; {left} bytes are left"
+def _properties_v2(data: bytes, body_end: int, magic: int) -> int:
+    """Where the properties of a record with a two byte topic length are."""
+    if magic != MAGIC_V2:
+        raise ProtocolError(f"a message starts with the magic 0x{magic:08X}, which is none that RocketMQ writes")
+    length: int = _SHORT.unpack_from(data, body_end)[0]
+    return body_end + 2 + length
 
 
 def _host(data: bytes, start: int, size: int) -> str:
