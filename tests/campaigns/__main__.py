@@ -29,7 +29,7 @@ def churn(options: argparse.Namespace) -> bool:
     directory = Path(options.dir or tempfile.mkdtemp(prefix="rmqd-churn-"))
     seed = options.seed if options.seed is not None else random.randrange(10**6)
     say(
-        f"seed {seed}; after an interruption go on with: python -m tests.campaigns churn --seed {seed} --dir {directory}"
+        f"seed {seed}; to go on after an interruption: python -m tests.campaigns churn --seed {seed} --dir {directory}"
     )
     cluster = _cluster(directory / "cluster")
     results: list[ChurnResult] = []
