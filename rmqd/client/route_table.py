@@ -179,7 +179,9 @@ class RouteTable:
                     await self._sooner.wait()
 
     async def _refresh(self, topics: list[str]) -> None:
-        self._apply(await asyncio.gather(*map(self._learn, topics)))
+        learned = await asyncio.gather(*map(self._learn, topics))
+        # a topic that lost its last user meanwhile must not come back
+        self._apply([answer for answer in learned if answer.topic in self._watched])
 
     async def _ask(self, topic: str) -> _Learned:
         order = next(self._order)

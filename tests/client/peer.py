@@ -34,7 +34,7 @@ Script = Callable[[RemotingCommand], Reply | Awaitable[Reply | None] | None]
 class Peer:
     """Listens on a free port and answers by script; a request without a script gets an empty success.
 
-    A script that returns None leaves the request unanswered. `requests` has all that came, in order.
+    A script that returns None leaves the request unanswered; one that waits delays no other answer. `requests` has all that came, in order.
     """
 
     def __init__(self) -> None:
@@ -153,9 +153,21 @@ class Peer:
         script = self._scripts.get(command.code)
         reply = Reply() if script is None else script(command)
         if isinstance(reply, Awaitable):
-            reply = await reply
-        if reply is not None:
-            writer.write(encode_response(command, reply.code, reply.remark, dict(reply.ext_fields), reply.body))
+            task = asyncio.create_task(self._answer_later(command, reply, writer))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        elif reply is not None:
+            writer.write(_encode(command, reply))
+
+    async def _answer_later(
+        self, command: RemotingCommand, answer: Awaitable[Reply | None], writer: asyncio.StreamWriter
+    ) -> None:
+        if (reply := await answer) is not None:
+            writer.write(_encode(command, reply))
+
+
+def _encode(command: RemotingCommand, reply: Reply) -> bytes:
+    return encode_response(command, reply.code, reply.remark, dict(reply.ext_fields), reply.body)
 
 
 def route_of(brokers: Mapping[str, str | Mapping[int, str]], queues: int = 4, perm: int = 6) -> TopicRouteData:
@@ -169,7 +181,7 @@ def route_of(brokers: Mapping[str, str | Mapping[int, str]], queues: int = 4, pe
     )
 
 
-def routes(by_topic: Mapping[str, TopicRouteData]) -> Script:
+def routes(by_topic: Mapping[str, TopicRouteData]) -> Callable[[RemotingCommand], Reply]:
     """A name server's script: the routes in the mapping, which a test may change; other topics do not exist."""
 
     def answer(command: RemotingCommand) -> Reply:
