@@ -1,0 +1,109 @@
+"""What the commands against the cluster share: where it is, a client that joins nothing, and the exit codes."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
+
+import typer
+
+from rmqd.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from rmqd.client.instance import ClientInstance
+    from rmqd.client.options import ClientOptions
+    from rmqd.daemon.config import RootConfig
+
+Answer = TypeVar("Answer")
+
+NameServer = Annotated[
+    str | None,
+    typer.Option("--nameserver", "-n", help='Name servers, as "host:port;host:port"; default: the configuration\'s'),
+]
+ConfigPath = Annotated[
+    Path | None,
+    typer.Option("--config", "-c", help="File or folder; default: $RMQD_CONFIG, config/rmqd.yaml, /etc/rmqd"),
+]
+Overrides = Annotated[list[str] | None, typer.Option("--set", help="Override a value, as a.b=c; repeatable")]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The cluster that a command is about, and the configuration that names it, if one was read."""
+
+    options: ClientOptions
+    config: RootConfig | None
+
+
+def find_target(nameserver: str | None, config: Path | None, overrides: list[str] | None) -> Target:
+    """The cluster at `--nameserver`, else the configuration's; ends the command with 78 where that is wrong.
+
+    With `--nameserver` alone no configuration is read, so the command works on a machine that has none.
+    """
+    from dataclasses import replace
+
+    from rmqd.client.name_server import parse_addresses
+    from rmqd.client.options import ClientOptions
+    from rmqd.daemon.config_file import load_config
+    from rmqd.errors import ConfigError
+
+    addresses = parse_addresses(nameserver or "")
+    if nameserver is not None:
+        _check_addresses(nameserver, addresses)
+        if config is None and not overrides:
+            return Target(ClientOptions(nameservers=addresses), None)
+    try:
+        settings = load_config(config, overrides or (), to_run=False)
+    except ConfigError as error:
+        fail(ExitCode.CONFIG, *(str(problem) for problem in error.problems))
+    options = settings.client_options()
+    return Target(replace(options, nameservers=addresses) if addresses else options, settings)
+
+
+def ask_cluster(options: ClientOptions, question: Callable[[ClientInstance], Awaitable[Answer]]) -> Answer:
+    """The answer to a question, by a client that is a member of nothing.
+
+    Ends the command with 69 where RocketMQ does not answer, and with 1 where it refuses.
+    """
+    import asyncio
+
+    from rmqd.daemon.logs import configure_logging
+    from rmqd.errors import RemotingError, RmqdError
+
+    # What goes wrong is said once, by the exit message; standard output holds nothing but data.
+    configure_logging("critical", "console")
+    try:
+        return asyncio.run(_with_client(options, question))
+    except RemotingError as error:
+        fail(ExitCode.UNAVAILABLE, f"rmqd: RocketMQ cannot be reached: {error}")
+    except RmqdError as error:
+        fail(ExitCode.FAILURE, f"rmqd: {error}")
+
+
+def fail(code: int, *lines: str) -> NoReturn:
+    """End the command with these lines on standard error."""
+    for line in lines:
+        typer.echo(line, err=True)
+    raise typer.Exit(code)
+
+
+async def _with_client(options: ClientOptions, question: Callable[[ClientInstance], Awaitable[Answer]]) -> Answer:
+    from rmqd.client.instance import ClientInstance
+
+    # Its `run` is never started, so it sends no heartbeat and no broker hears of a group.
+    client = ClientInstance(options)
+    try:
+        return await question(client)
+    finally:
+        await client.remoting.close()
+
+
+def _check_addresses(text: str, addresses: tuple[str, ...]) -> None:
+    for address in addresses or (text,):
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdigit() or not 0 < int(port) < 65536:
+            raise typer.BadParameter(
+                f'{address!r} is not an address; accepted: host:port, "host:port;host:port"', param_hint="--nameserver"
+            )

@@ -1,0 +1,171 @@
+"""How far groups are behind, from the brokers alone: no group is joined, and nothing is pulled under its name."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from rmqd.client.api.admin import cluster_info, consume_stats, consume_time_span, topic_stats
+from rmqd.client.api.offset import query_consumer_offset
+from rmqd.errors import RmqdError, RouteNotFoundError
+from rmqd.wire.message import MessageQueue
+from rmqd.wire.topics import retry_topic
+
+if TYPE_CHECKING:
+    from rmqd.client.instance import ClientInstance
+    from rmqd.clock import Clock
+    from rmqd.wire.stats import TopicOffset
+    from rmqd.wire.time_span import QueueTimeSpan
+
+MAX_QUESTIONS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLag:
+    """One queue. `committed` is None where the group never committed: then all that the queue holds waits for it."""
+
+    broker: str
+    queue: int
+    committed: int | None
+    min: int
+    max: int
+    lag: int
+    lag_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLag:
+    """A group's place in one topic: messages that wait, and the age of the oldest of them in seconds."""
+
+    group: str
+    topic: str
+    lag: int
+    lag_seconds: float
+    queues: tuple[QueueLag, ...]
+
+    def document(self) -> dict[str, Any]:
+        """The element of `rmqd lag -o json`."""
+        return asdict(self)
+
+
+class LagReader:
+    """Asks the brokers about any number of groups, at most 32 questions at once."""
+
+    def __init__(self, client: ClientInstance, clock: Clock) -> None:
+        self._client = client
+        self._clock = clock
+        self._turn = asyncio.Semaphore(MAX_QUESTIONS)
+
+    async def topics_of(self, group: str) -> list[str]:
+        """The topics that the group has offsets of on any broker, its retry topic included."""
+        remoting = self._client.remoting
+        cluster = await self._client.name_servers.ask(lambda address: cluster_info(remoting, address))
+        masters = [broker.master for broker in cluster.broker_addr_table.values() if broker.master]
+        stats = await asyncio.gather(*(consume_stats(remoting, master, group) for master in masters))
+        return sorted({queue.topic for found in stats for queue in found.offset_table})
+
+    async def topic_lag(self, group: str, topic: str) -> TopicLag:
+        """The group's place in one topic. Raises RouteNotFoundError, BrokerError, RemotingError."""
+        await self._client.routes.lookup(topic)
+        queues = self._client.routes.queues(topic)
+        brokers = sorted({queue.broker_name for queue in queues})
+        parts = await asyncio.gather(*(self._broker_lag(group, topic, broker) for broker in brokers))
+        found = tuple(queue for part in parts for queue in part)
+        return TopicLag(
+            group,
+            topic,
+            lag=sum(queue.lag for queue in found),
+            lag_seconds=max((queue.lag_seconds for queue in found), default=0.0),
+            queues=found,
+        )
+
+    async def retry_lag(self, group: str) -> TopicLag | None:
+        """The group's place in its retry topic; None while it has none."""
+        try:
+            return await self.topic_lag(group, retry_topic(group))
+        except RouteNotFoundError:
+            return None
+
+    async def _broker_lag(self, group: str, topic: str, broker_name: str) -> list[QueueLag]:
+        remoting, address = self._client.remoting, self._client.routes.address(broker_name)
+        if address is None:
+            raise RouteNotFoundError(topic, f"no route names an address of broker {broker_name}")
+        async with self._turn:
+            spans = await consume_time_span(remoting, address, group, topic)
+        queues = [queue for queue in self._client.routes.queues(topic) if queue.broker_name == broker_name]
+        committed = await asyncio.gather(*(self._committed(address, group, queue) for queue in queues))
+        # last, so that no offset is above its queue's end
+        async with self._turn:
+            ends = (await topic_stats(remoting, address, topic)).offset_table
+        return list(self._queue_lags(dict(zip(queues, committed, strict=True)), ends, spans))
+
+    async def _committed(self, address: str, group: str, queue: MessageQueue) -> int | None:
+        async with self._turn:
+            return await query_consumer_offset(self._client.remoting, address, group, queue)
+
+    def _queue_lags(
+        self,
+        committed: Mapping[MessageQueue, int | None],
+        ends: Mapping[MessageQueue, TopicOffset],
+        spans: Mapping[MessageQueue, QueueTimeSpan],
+    ) -> Iterable[QueueLag]:
+        now_ms = self._clock.wall() * 1000
+        for queue, offset in committed.items():
+            end = ends.get(queue)
+            if end is None:  # the broker has fewer queues than the route says: it is being changed
+                continue
+            first_waiting = max(offset or 0, end.min_offset)
+            lag = max(0, end.max_offset - first_waiting)
+            age_seconds = _age_ms(offset, end, spans.get(queue), now_ms) / 1000 if lag else 0.0
+            yield QueueLag(
+                queue.broker_name, queue.queue_id, offset, end.min_offset, end.max_offset, lag, round(age_seconds, 3)
+            )
+
+
+def _age_ms(offset: int | None, end: TopicOffset, span: QueueTimeSpan | None, now_ms: float) -> float:
+    """The age of the oldest waiting message; of one that came since the broker was asked, 0."""
+    if span is None:
+        return 0.0
+    if offset is None or offset < end.min_offset:  # delay_time would be of a message that is not there
+        return max(0.0, now_ms - span.min_time_stamp)
+    return max(0.0, float(span.delay_time))
+
+
+async def read_lags(
+    reader: LagReader, groups: Mapping[str, Iterable[str] | None]
+) -> tuple[list[TopicLag], dict[str, RmqdError]]:
+    """The lags of groups, each with its topics (None: those that it has offsets of), and what could not be asked.
+
+    Errors are by "group" or "group, topic"; one does not keep the others from being asked.
+    """
+    parts = await asyncio.gather(*(_group_lags(reader, group, topics) for group, topics in groups.items()))
+    lags = [lag for found, _ in parts for lag in found]
+    return lags, {where: error for _, errors in parts for where, error in errors.items()}
+
+
+async def _group_lags(
+    reader: LagReader, group: str, topics: Iterable[str] | None
+) -> tuple[list[TopicLag], dict[str, RmqdError]]:
+    if topics is None:
+        try:
+            topics = [topic for topic in await reader.topics_of(group) if topic != retry_topic(group)]
+        except RmqdError as error:
+            return [], {group: error}
+        if not topics:
+            return [], {group: RmqdError("no broker has an offset of it, and it is not in the configuration")}
+    names = [*topics]
+    answers = await asyncio.gather(
+        *(reader.topic_lag(group, topic) for topic in names), reader.retry_lag(group), return_exceptions=True
+    )
+    lags: list[TopicLag] = []
+    errors: dict[str, RmqdError] = {}
+    for topic, answer in zip([*names, retry_topic(group)], answers, strict=True):
+        if isinstance(answer, RmqdError):
+            errors[f"{group}, {topic}"] = answer
+        elif isinstance(answer, BaseException):
+            raise answer
+        elif answer is not None:
+            lags.append(answer)
+    return lags, errors

@@ -1,0 +1,128 @@
+"""`rmqd lag`: how far groups are behind, in messages and in age, for people, cron and CI."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rmqd.cli.cluster import ConfigPath, NameServer, Overrides, ask_cluster, fail, find_target
+from rmqd.cli.control import Output, check_output
+from rmqd.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from rmqd.cli.group_lag import TopicLag
+    from rmqd.client.instance import ClientInstance
+    from rmqd.daemon.config import RootConfig
+    from rmqd.errors import RmqdError
+
+HELP = """Show how far groups are behind: messages that wait, and the age of the oldest of them.
+
+Without a GROUP all groups of the configuration are shown. The brokers are asked; no group is joined, and nothing is
+pulled. A queue that a group never committed counts in full. %RETRY% topics are lines of their own.
+
+With --fail-over the command exits with 1 if the oldest waiting message of any topic is older than that.
+
+Example: rmqd lag order-mailer --fail-over 5m || notify-the-night-shift
+"""
+
+
+def lag(
+    groups: Annotated[list[str] | None, typer.Argument(help="Groups; default: those of the configuration")] = None,
+    fail_over: Annotated[
+        str | None, typer.Option("--fail-over", help="Exit with 1 where a message has waited longer, as 90s or 5m")
+    ] = None,
+    nameserver: NameServer = None,
+    config: ConfigPath = None,
+    overrides: Overrides = None,
+    output: Output = "table",
+) -> None:
+    """Show how far groups are behind."""
+    check_output(output)
+    limit_seconds = None if fail_over is None else _limit_seconds(fail_over)
+    if nameserver is not None and config is None and not groups:
+        raise typer.BadParameter("name the groups, or a configuration that has them (--config)", param_hint="GROUP")
+    target = find_target(nameserver, config, overrides)
+    wanted = _topics_by_group(groups, target.config)
+
+    lags, errors = ask_cluster(target.options, lambda client: _read(client, wanted))
+
+    typer.echo(json.dumps([one.document() for one in lags], indent=2) if output == "json" else "\n".join(_table(lags)))
+    _end(lags, errors, limit_seconds, fail_over)
+
+
+async def _read(
+    client: ClientInstance, wanted: dict[str, Iterable[str] | None]
+) -> tuple[list[TopicLag], dict[str, RmqdError]]:
+    from rmqd.cli.group_lag import LagReader, read_lags
+    from rmqd.clock import SystemClock
+    from rmqd.errors import RemotingError
+
+    lags, errors = await read_lags(LagReader(client, SystemClock()), wanted)
+    if not lags:  # nothing at all could be asked: say what is wrong with the cluster, not with each group
+        for error in errors.values():
+            if isinstance(error, RemotingError):
+                raise error
+    return lags, errors
+
+
+def _topics_by_group(groups: list[str] | None, config: RootConfig | None) -> dict[str, Iterable[str] | None]:
+    known = {} if config is None else config.groups
+    wanted: dict[str, Iterable[str] | None] = {}
+    for name in groups or known:
+        settings = known.get(name)
+        if settings is not None and settings.message_model == "broadcasting":
+            typer.echo(f"rmqd: {name} is broadcasting: each member keeps its own offsets, so it is left out", err=True)
+        else:
+            wanted[name] = None if settings is None else list(settings.subscriptions)
+    if not wanted:
+        fail(ExitCode.FAILURE, "rmqd: there is no group to ask about")
+    return wanted
+
+
+def _end(lags: list[TopicLag], errors: dict[str, RmqdError], limit_seconds: float | None, limit: str | None) -> None:
+    from rmqd.errors import RemotingError
+
+    lines = [f"rmqd: {where}: {error}" for where, error in errors.items()]
+    if limit_seconds is not None:
+        lines += [
+            f"rmqd: {one.group}, {one.topic}: the oldest waiting message is {format_age(one.lag_seconds)} old, "
+            f"over the limit of {limit}"
+            for one in lags
+            if one.lag_seconds > limit_seconds
+        ]
+    if lines:
+        unreachable = any(isinstance(error, RemotingError) for error in errors.values())
+        fail(ExitCode.UNAVAILABLE if unreachable else ExitCode.FAILURE, *lines)
+
+
+def _limit_seconds(text: str) -> float:
+    from rmqd.daemon.quantities import DURATION_FORM, parse_duration_seconds
+
+    try:
+        return parse_duration_seconds(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{error}; accepted: {DURATION_FORM}", param_hint="--fail-over") from None
+
+
+def format_age(seconds: float) -> str:
+    """An age in its two greatest units: `3d 4h`, `7m 12s`, `0.4s`."""
+    if seconds < 10:
+        return f"{seconds:.1f}s" if seconds else "0s"
+    left = int(seconds)
+    parts: list[str] = []
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
+        if left >= size or parts:
+            parts.append(f"{left // size}{unit}")
+            left %= size
+    return " ".join(parts[:2])
+
+
+def _table(lags: list[TopicLag]) -> list[str]:
+    rows = [("GROUP", "TOPIC", "QUEUES", "LAG", "AGE")]
+    rows += [(one.group, one.topic, str(len(one.queues)), str(one.lag), format_age(one.lag_seconds)) for one in lags]
+    widths = [max(len(row[column]) for row in rows) for column in range(5)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
