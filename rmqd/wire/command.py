@@ -185,7 +185,8 @@ def _decode_json(payload: bytes, body_start: int) -> RemotingCommand:
             type(code) is type(opaque) is type(flag) is type(version) is int
             and _INT_MIN <= code <= _INT_MAX
             and _INT_MIN <= opaque <= _INT_MAX
-            and 0 <= flag <= _INT_MAX
+            and _INT_MIN <= flag <= _INT_MAX
+            and _INT_MIN <= version <= _INT_MAX
         ):
             raise ProtocolError("a header whose code, opaque, flag and version are not integers of 32 bits")
         remark, ext_fields = get("remark"), get("extFields")

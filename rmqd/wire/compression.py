@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import zlib
-from typing import Final
+from typing import Final, NoReturn
 
 from rmqd.errors import ProtocolError
 from rmqd.wire.sys_flag import COMPRESSION_MASK, COMPRESSION_SHIFT, CompressionType
 
 MAX_BODY_BYTES: Final = 64 * 1024 * 1024
 DEFAULT_LEVEL: Final = 5  # Java: rocketmq.message.compressLevel
-_CHUNK_BYTES: Final = 256 * 1024
+_LIKELY_RATIO: Final = 32
 _MAX_WINDOW_BYTES: Final = MAX_BODY_BYTES
 
 
@@ -43,7 +43,7 @@ def decompress(body: bytes, sys_flag: int, max_size_bytes: int = MAX_BODY_BYTES)
     else:
         raise ProtocolError(f"the body is compressed with type {kind}; known are 1 (LZ4), 2 (ZSTD), 3 and 0 (ZLIB)")
     if len(plain) > max_size_bytes:
-        raise ProtocolError(f"the body decompresses to more than {max_size_bytes} bytes")
+        _too_large(max_size_bytes)
     return plain
 
 
@@ -75,17 +75,21 @@ def _decompress_zstd(body: bytes, max_size_bytes: int) -> bytes:
     import zstandard
 
     try:
-        # a size that the frame announces is not believed: the output grows by what really comes out
-        decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES).decompressobj()
-        chunks, size = [], 0
-        for start in range(0, len(body), _CHUNK_BYTES):
-            chunk = decompressor.decompress(body[start : start + _CHUNK_BYTES])
-            chunks.append(chunk)
-            size += len(chunk)
-            if size > max_size_bytes or decompressor.eof:
-                break
+        size = zstandard.get_frame_parameters(body).content_size
+        decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
+        if size != zstandard.CONTENTSIZE_UNKNOWN:
+            if size > max_size_bytes:
+                _too_large(max_size_bytes)
+            return decompressor.decompress(body)
+        # Java writes no size. The output is allocated before it is known, so try a likely size first
+        likely = min(max_size_bytes, _LIKELY_RATIO * len(body))
+        try:
+            return decompressor.decompress(body, max_output_size=likely)
+        except zstandard.ZstdError:
+            return decompressor.decompress(body, max_output_size=max_size_bytes + 1)
     except zstandard.ZstdError as error:
-        raise ProtocolError(f"the body is not a ZSTD frame: {error}") from error
-    if not decompressor.eof and size <= max_size_bytes:
-        raise ProtocolError("the body is a ZSTD frame that is cut short")
-    return b"".join(chunks)
+        raise ProtocolError(f"the body is not a ZSTD frame of at most {max_size_bytes} bytes: {error}") from error
+
+
+def _too_large(max_size_bytes: int) -> NoReturn:
+    raise ProtocolError(f"the body decompresses to more than {max_size_bytes} bytes")

@@ -79,17 +79,19 @@ def _check(value: object) -> None:
     level, depth = [value], 0
     while level:
         depth += 1
-        if depth > MAX_DEPTH + 1:
-            raise ValueError(f"nested deeper than {MAX_DEPTH}")
         below: list[object] = []
         for item in level:
-            if isinstance(item, dict):
-                below.extend(item)
-                below.extend(item.values())
-            elif isinstance(item, list | tuple):
-                below.extend(item)
-            elif isinstance(item, str):
+            if isinstance(item, str):
                 item.encode()  # UnicodeEncodeError, a ValueError, for half of a surrogate pair
+            elif isinstance(item, ObjectKey):
+                for pair in item:
+                    below.extend(pair)
+            elif isinstance(item, dict | list):
+                if depth > MAX_DEPTH:
+                    raise ValueError(f"nested deeper than {MAX_DEPTH}")
+                below.extend(item)
+                if isinstance(item, dict):
+                    below.extend(item.values())
         level = below
 
 

@@ -1,0 +1,22 @@
+"""Frames recorded from a real RocketMQ, by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rmqd.wire.command import RemotingCommand, decode_command
+from rmqd.wire.frame import FrameDecoder
+
+FOLDER = Path(__file__).parent / "golden"
+NAMES = sorted(path.stem for path in FOLDER.glob("*.hex"))
+
+
+def frame(name: str) -> bytes:
+    """The bytes of a recorded frame."""
+    return bytes.fromhex((FOLDER / f"{name}.hex").read_text())
+
+
+def command(name: str) -> RemotingCommand:
+    """A recorded frame, decoded."""
+    (payload,) = FrameDecoder().feed(frame(name))
+    return decode_command(payload)

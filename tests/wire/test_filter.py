@@ -1,0 +1,62 @@
+"""Subscriptions by tag and by SQL, and Java's hash."""
+
+from __future__ import annotations
+
+import pytest
+
+from rmqd.errors import InvalidNameError
+from rmqd.wire.filter import java_hash, matches_tag, sql_subscription, tag_subscription
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("", 0), ("TagA", 2598919), ("TagB", 2598920), ("hello world", 1794106052), ("中文", 646394)],
+)
+def test_hash_is_javas(text: str, expected: int) -> None:
+    assert java_hash(text) == expected
+
+
+def test_hash_counts_utf16_units_and_is_signed() -> None:
+    """Characters outside the basic plane are two units to Java; a lone half of one has a hash too."""
+    assert java_hash("\U0001f600") == 31 * 0xD83D + 0xDE00
+    assert java_hash("\ud83d") == 0xD83D
+    assert java_hash("polygenelubricants") == -(2**31)
+
+
+@pytest.mark.parametrize("expression", ["*", "", None, "  ", " * "])
+def test_everything(expression: str | None) -> None:
+    subscription = tag_subscription("T", expression, 5)
+    assert (subscription.sub_string, subscription.tags_set, subscription.code_set) == ("*", frozenset(), frozenset())
+    assert subscription.sub_version == 5
+    assert matches_tag(subscription, None)
+    assert matches_tag(subscription, "any")
+
+
+@pytest.mark.parametrize("expression", ["TagA||TagB", " TagA || TagB ", "TagA || || TagB||"])
+def test_tags(expression: str) -> None:
+    subscription = tag_subscription("T", expression, 5)
+    assert subscription.tags_set == {"TagA", "TagB"}
+    assert subscription.code_set == {2598919, 2598920}
+    assert matches_tag(subscription, "TagB")
+    assert not matches_tag(subscription, "TagC")
+    assert not matches_tag(subscription, None)
+
+
+def test_tags_with_equal_hashes_are_told_apart() -> None:
+    """The broker compares hashes and so lets "BB" through where "Aa" is wanted."""
+    assert java_hash("Aa") == java_hash("BB")
+    assert not matches_tag(tag_subscription("T", "Aa", 0), "BB")
+
+
+def test_expression_without_a_tag_is_refused() -> None:
+    """Brokers take it and then deliver nothing, for ever."""
+    with pytest.raises(InvalidNameError, match="names no tag"):
+        tag_subscription("T", " || ", 0)
+
+
+def test_sql() -> None:
+    subscription = sql_subscription("T", "a > 1", 5)
+    assert (subscription.expression_type, subscription.sub_string) == ("SQL92", "a > 1")
+    assert matches_tag(subscription, None)
+    with pytest.raises(InvalidNameError):
+        sql_subscription("T", " ", 0)

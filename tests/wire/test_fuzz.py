@@ -1,0 +1,31 @@
+"""Damaged frames do nothing but decode or raise the one error."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+from tests.wire.fuzz import run
+
+
+def test_damaged_frames() -> None:
+    """Twenty thousand of them: no other exception, no case that takes long. tests/campaigns runs many more."""
+    report = run(20_000, seed=1)
+    assert report.cases == 20_000
+    assert report.slowest_seconds < 1.0
+    # the cases reach what lies behind the frame, and do not all bounce off it
+    assert report.commands > 5_000
+    assert report.messages > 1_000
+    assert report.corrupt > 50
+    assert report.bodies > 1_000
+
+
+def test_damaged_frames_take_no_memory() -> None:
+    run(50, seed=3)
+    tracemalloc.start()
+    try:
+        run(1_000, seed=2)
+        left, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 256 * 1024 * 1024
+    assert left < 2 * 1024 * 1024

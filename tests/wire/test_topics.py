@@ -1,0 +1,92 @@
+"""Names of topics and groups."""
+
+from __future__ import annotations
+
+import pytest
+
+from rmqd.errors import InvalidNameError
+from rmqd.wire.topics import (
+    check_group,
+    check_topic,
+    dlq_topic,
+    is_dlq_topic,
+    is_retry_topic,
+    is_system_group,
+    is_system_topic,
+    retry_topic,
+    unwrap_namespace,
+    wrap_namespace,
+)
+
+
+@pytest.mark.parametrize("name", ["orders", "a", "A-z_0|9%", "x" * 120, "%RETRY%g"])
+def test_accepted_names(name: str) -> None:
+    assert check_topic(name) == check_group(name) == name
+
+
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [
+        ("", "must not be empty"),
+        ("  ", "must not be empty"),
+        ("a b", "contains a character"),
+        ("a.b", "contains a character"),
+        ("größe", "contains a character"),
+        ("a\n", "contains a character"),
+        ("x" * 128, "has 128 characters"),
+    ],
+)
+def test_refused_names(name: str, rule: str) -> None:
+    for check in (check_topic, check_group):
+        with pytest.raises(InvalidNameError, match=rule):
+            check(name)
+
+
+def test_groups_are_shorter_than_topics() -> None:
+    """120 in RocketMQ 5.5, so that the retry topic's name still fits."""
+    assert check_topic("x" * 127)
+    with pytest.raises(InvalidNameError, match="at most 120"):
+        check_group("x" * 121)
+
+
+@pytest.mark.parametrize("name", ["DEFAULT_CONSUMER", "DEFAULT_PRODUCER"])
+def test_reserved_groups(name: str) -> None:
+    with pytest.raises(InvalidNameError, match="reserved"):
+        check_group(name)
+
+
+def test_derived_topics() -> None:
+    assert (retry_topic("g"), dlq_topic("g")) == ("%RETRY%g", "%DLQ%g")
+    assert is_retry_topic("%RETRY%g")
+    assert is_dlq_topic("%DLQ%g")
+    assert not is_retry_topic("g")
+    assert not is_dlq_topic("g")
+
+
+def test_system_names() -> None:
+    assert is_system_topic("rmq_sys_SYNC_BROKER_MEMBER")
+    assert is_system_topic("TBW102")
+    assert is_system_group("CID_RMQ_SYS_TRANS")
+    assert not is_system_topic("orders")
+    assert not is_system_group("orders")
+
+
+@pytest.mark.parametrize(
+    ("plain", "wrapped"),
+    [
+        ("orders", "ns%orders"),
+        ("%RETRY%g", "%RETRY%ns%g"),
+        ("%DLQ%g", "%DLQ%ns%g"),
+        ("TBW102", "TBW102"),
+        ("CLIENT_INNER_PRODUCER", "CLIENT_INNER_PRODUCER"),
+    ],
+)
+def test_namespace_there_and_back(plain: str, wrapped: str) -> None:
+    assert wrap_namespace(plain, "ns") == wrapped
+    assert wrap_namespace(wrapped, "ns") == wrapped
+    assert unwrap_namespace(wrapped, "ns") == plain
+    assert unwrap_namespace(plain, "ns") == plain
+
+
+def test_no_namespace_changes_nothing() -> None:
+    assert wrap_namespace("%RETRY%a%b", "") == unwrap_namespace("%RETRY%a%b", "") == "%RETRY%a%b"
