@@ -1,0 +1,54 @@
+"""The `rmqd` command: every command is listed here, and nothing but the list is imported to show it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from rmqd.cli import check, control, handlers, run, schema, status
+
+HELP = """Run Apache RocketMQ consumer groups that are declared in YAML.
+
+Begin with: rmqd run --config config/rmqd.yaml
+"""
+
+app = typer.Typer(
+    name="rmqd",
+    help=HELP,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+app.command("run", help=run.HELP)(run.run)
+app.command("check", help=check.HELP)(check.check)
+app.command("schema", help=schema.HELP)(schema.schema)
+app.command("handlers", help=handlers.HELP)(handlers.handlers)
+app.command("status", help=status.HELP)(status.status)
+app.command("pause", help=control.PAUSE_HELP)(control.pause)
+app.command("resume", help=control.RESUME_HELP)(control.resume)
+app.command("reload", help=control.RELOAD_HELP)(control.reload)
+
+
+def main() -> None:
+    """The entry point of the `rmqd` script and of `python -m rmqd`."""
+    app(prog_name="rmqd")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from rmqd import __version__
+
+        typer.echo(f"rmqd {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def rmqd(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """What comes before a command."""

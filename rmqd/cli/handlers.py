@@ -1,0 +1,60 @@
+"""`rmqd handlers`: the installed handlers with their options."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rmqd.daemon.handler_catalogue import HandlerDescription, OptionDescription
+
+HELP = """List the installed handlers and their options.
+
+Broken ones are listed too, each with what is wrong with it.
+
+Example: rmqd handlers -o json
+"""
+
+
+def handlers(
+    output: Annotated[str, typer.Option("-o", "--output", help="table or json")] = "table",
+) -> None:
+    """List the installed handlers with their distributions and options."""
+    from rmqd.cli.control import check_output
+    from rmqd.daemon.handler_catalogue import describe_installed
+
+    check_output(output)
+    found = describe_installed()
+    if output == "json":
+        import json
+        from dataclasses import asdict
+
+        typer.echo(json.dumps([asdict(handler) for handler in found], indent=2, default=str))
+    elif found:
+        typer.echo("\n\n".join("\n".join(handler_lines(handler)) for handler in found))
+    else:
+        typer.echo("no handlers are installed; `pip install rmqd-handlers` brings log, jsonl and exec", err=True)
+
+
+def handler_lines(handler: HandlerDescription) -> list[str]:
+    """One handler as a person reads it."""
+    lines = [f"{handler.name}  {handler.distribution} {handler.version}  {handler.target}"]
+    if handler.error is not None:
+        return [*lines, f"  broken: {handler.error}"]
+    lines += [f"  {handler.description}"] if handler.description else []
+    if handler.options is None:
+        return [*lines, "  options: any, as the handler has no model for them"]
+    return [*lines, *(_option_line(option) for option in handler.options)]
+
+
+def _option_line(option: OptionDescription) -> str:
+    need = "required" if option.required else f"default {_as_yaml(option.default)}"
+    described = f": {option.description}" if option.description else ""
+    return f"  {option.name} ({option.type}, {need}){described}"
+
+
+def _as_yaml(value: Any) -> str:
+    import json
+
+    return "none" if value is None else json.dumps(value, ensure_ascii=False)
