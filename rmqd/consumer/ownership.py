@@ -39,18 +39,23 @@ class QueueOwnership:
         self._clock = clock
         self._owned: set[MessageQueue] = set()
         self._locked: set[MessageQueue] = set()
-        self._members: frozenset[str] = frozenset()
+        self._lists: dict[str, frozenset[str]] = {}  # by broker address
         self._gone: dict[str, float] = {}  # client id -> when it was missed
         self.timeouts = 0
 
-    def members_are(self, client_ids: Collection[str]) -> None:
-        """The group's members as the brokers list them now; who is missing from before has gone without a word."""
+    def members_are(self, address: str, client_ids: Collection[str]) -> None:
+        """The group's members as one broker lists them now.
+
+        Who was in that broker's list, and is in no list any more, has gone without a word. Lists of different brokers
+        are not compared: a member that joins is known to one of them before the others.
+        """
         now = self._clock.monotonic()
-        current = frozenset(client_ids)
-        for client_id in self._members - current:
+        before = self._lists.get(address, frozenset())
+        self._lists[address] = frozenset(client_ids)
+        present = self._members()
+        for client_id in before - present:
             self._gone[client_id] = now
-        self._gone = {c: at for c, at in self._gone.items() if c not in current and now - at < GONE_SECONDS}
-        self._members = current
+        self._gone = {c: at for c, at in self._gone.items() if c not in present and now - at < GONE_SECONDS}
 
     async def acquire(self, queue: MessageQueue) -> None:
         """Own a queue, once the rmqd member that had it gave it up, has gone, or `queue_handover_timeout` has passed."""
@@ -62,7 +67,7 @@ class QueueOwnership:
                 tried |= gone
                 await asyncio.gather(*(self._unlock(queue, client_id) for client_id in gone))
                 continue
-            if not self._members - {self._client.client_id}:
+            if not self._members() - {self._client.client_id}:
                 break  # nobody is there who could still commit
             if self._clock.monotonic() >= deadline:
                 self.timeouts += 1
@@ -90,6 +95,9 @@ class QueueOwnership:
                 await self._claim(self._owned)
             else:
                 await self._claim(self._owned - self._locked)
+
+    def _members(self) -> frozenset[str]:
+        return frozenset().union(*self._lists.values())
 
     async def _claim(self, queues: Iterable[MessageQueue]) -> None:
         by_broker: dict[str, set[MessageQueue]] = defaultdict(set)

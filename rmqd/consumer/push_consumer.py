@@ -79,15 +79,16 @@ class PushConsumer:
 
     async def run(self) -> None:
         """Consume until `stop`."""
-        try:
-            await _call(self._handler.start)
+        with structlog.contextvars.bound_contextvars(group=self.group):
             try:
-                await self._consume()
-            finally:
-                await _call(self._handler.stop)
-        except BaseException as error:
-            self._status.failed(error)
-            raise
+                await _call(self._handler.start)
+                try:
+                    await self._consume()
+                finally:
+                    await _call(self._handler.stop)
+            except BaseException as error:
+                self._status.failed(error)
+                raise
         self._status.state = "stopped"
 
     def stop(self, *, shutdown_timeout_seconds: float | None = None) -> None:
@@ -164,7 +165,7 @@ class PushConsumer:
         finally:
             routes.off_change(self._routes_changed)
             await self._client.unregister(self.group)
-            log.info("group.left", group=self.group)
+            log.info("group.left")
 
     async def _join(self) -> None:
         """Learn the routes and tell the brokers about us, so that the first pass finds us in the list."""

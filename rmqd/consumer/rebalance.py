@@ -97,7 +97,6 @@ class Rebalance:
         members = await self._members(topic)
         if members is None:
             return None
-        context.ownership.members_are(members)
         return self._strategy(context.options.group, context.client.client_id, queues, sorted_client_ids(members))
 
     async def _members(self, topic: str) -> list[str] | None:
@@ -118,6 +117,7 @@ class Rebalance:
             except RmqdError as error:
                 log.warning("rebalance.no_member_list", topic=topic, address=address, error=str(error))
                 continue
+            self._context.ownership.members_are(address, members)
             return members
         return None
 
