@@ -17,6 +17,7 @@ import pytest
 from tests.rocketmq.archives import prepare
 from tests.rocketmq.cluster import RealCluster
 from tests.rocketmq.errors import RocketMqUnavailable
+from tests.rocketmq.fetch import find_java
 from tests.rocketmq.spec import ClusterSpec
 
 CLUSTER_FIXTURES = {"rocketmq", "rocketmq_faulty"}
@@ -37,6 +38,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if session.config.option.collectonly or not any(item.get_closest_marker("rocketmq") for item in session.items):
         return
     try:
+        find_java("javac")  # the Java peers are compiled on first use
         prepare()
     except RocketMqUnavailable as error:
         session.config.stash[UNAVAILABLE] = str(error)
