@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from rmqd.cli import check, control, handlers, run, schema, status
+from rmqd.cli import check, control, handlers, lag, run, schema, send, status, worker
 
 HELP = """Run Apache RocketMQ consumer groups that are declared in YAML.
 
@@ -27,9 +27,12 @@ app.command("check", help=check.HELP)(check.check)
 app.command("schema", help=schema.HELP)(schema.schema)
 app.command("handlers", help=handlers.HELP)(handlers.handlers)
 app.command("status", help=status.HELP)(status.status)
+app.command("lag", help=lag.HELP)(lag.lag)
+app.command("send", help=send.HELP)(send.send)
 app.command("pause", help=control.PAUSE_HELP)(control.pause)
 app.command("resume", help=control.RESUME_HELP)(control.resume)
 app.command("reload", help=control.RELOAD_HELP)(control.reload)
+app.command("_worker", hidden=True)(worker.worker)
 
 
 def main() -> None:
