@@ -51,6 +51,8 @@ class QueueOwnership:
         """
         now = self._clock.monotonic()
         before = self._lists.get(address, frozenset())
+        known = self._client.routes.broker_addresses()
+        self._lists = {at: ids for at, ids in self._lists.items() if at in known}
         self._lists[address] = frozenset(client_ids)
         present = self._members()
         for client_id in before - present:
