@@ -34,7 +34,8 @@ Script = Callable[[RemotingCommand], Reply | Awaitable[Reply | None] | None]
 class Peer:
     """Listens on a free port and answers by script; a request without a script gets an empty success.
 
-    A script that returns None leaves the request unanswered; one that waits delays no other answer. `requests` has all that came, in order.
+    A script that returns None leaves the request unanswered; one that waits delays no other answer. `requests` has all
+    that came, in order.
     """
 
     def __init__(self) -> None:

@@ -55,9 +55,8 @@ async def test_queues_and_addresses(table: Table) -> None:
     await table.refresh("T")
     assert table.queues("T") == [MessageQueue("T", n, q) for n, q in (("a", 0), ("a", 1), ("b", 0), ("closed", 0))]
     # b has no master now, closed no write permission
-    assert table.writable_queues("T") == [
-        MessageQueue("T", n, q) for n, q in [("a", 0)] + [("mute", q) for q in range(4)]
-    ]
+    mute = [MessageQueue("T", "mute", queue_id) for queue_id in range(4)]
+    assert table.writable_queues("T") == [MessageQueue("T", "a", 0), *mute]
     assert (table.master("a"), table.master("b"), table.master("nobody")) == (A, None, None)
     assert (table.address("a", 1), table.address("b"), table.address("a", 7)) == (SLAVE, B, A)
     assert table.address("nobody") is None
@@ -193,12 +192,11 @@ async def test_a_question_is_never_answered_from_before_it_was_asked(table: Tabl
     release = asyncio.Event()
     answers = routes(table.known)
 
-    async def slow(command: RemotingCommand) -> Reply:
-        reply = answers(command)
+    async def slow(reply: Reply) -> Reply:
         await release.wait()
         return reply
 
-    peer.on(ASKED, slow)
+    peer.on(ASKED, lambda command: slow(answers(command)))
     first = asyncio.create_task(table.refresh("T"))
     await peer.received(ASKED)
     table.known["T"] = route_of({"b": B})

@@ -1,0 +1,244 @@
+"""Heartbeats: to every address, in parallel, again and again, and at once when it matters."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+from structlog.testing import capture_logs
+
+from rmqd.client.heartbeat import Heartbeat
+from rmqd.client.remoting import RemotingClient
+from rmqd.client.route_table import RouteTable
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.errors import RemotingError, RemotingTimeoutError, RouteNotFoundError, SystemBusyError
+from rmqd.wire.heartbeat import HeartbeatData
+from rmqd.wire.route import TopicRouteData
+from tests.client.members import Member
+from tests.client.peer import Peer, Reply, eventually, route_of
+from tests.client.running import running
+
+HEART_BEAT = RequestCode.HEART_BEAT
+
+
+class World:
+    """A client's heartbeat, the routes that it goes by, and the groups that it names."""
+
+    def __init__(self, *, interval_seconds: float = 30.0, deadline_seconds: float = 3.0) -> None:
+        self.route: TopicRouteData | None = None
+        self.asked_for_routes = 0
+        self.members: list[Member] = [Member("g", "T")]
+        self.remoting = RemotingClient()
+        self.routes = RouteTable(self._route_of)
+        self.heartbeat = Heartbeat(
+            self.remoting,
+            self.routes,
+            "me@1",
+            lambda: self.members,
+            interval_seconds=interval_seconds,
+            deadline_seconds=deadline_seconds,
+        )
+
+    async def know(self, *peers: Peer) -> None:
+        """Learn a route with these brokers, each with one address."""
+        self.route = route_of({f"broker-{index}": peer.address for index, peer in enumerate(peers)})
+        await self.routes.refresh("T")
+
+    async def _route_of(self, topic: str) -> TopicRouteData:
+        self.asked_for_routes += 1
+        if self.route is None:
+            raise RouteNotFoundError(topic)
+        return self.route
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    world = World()
+    yield world
+    await world.remoting.close()
+
+
+@pytest.fixture
+async def brisk() -> AsyncIterator[World]:
+    """A world whose heartbeat has a deadline of 0.2 s."""
+    world = World(deadline_seconds=0.2)
+    yield world
+    await world.remoting.close()
+
+
+@pytest.fixture
+async def other() -> AsyncIterator[Peer]:
+    async with Peer() as peer:
+        yield peer
+
+
+async def test_every_address_is_told_every_group(world: World, peer: Peer, other: Peer) -> None:
+    """Master and slave both get the client's id and all groups with their subscriptions."""
+    world.members.append(Member("h", "U"))
+    world.route = route_of({"a": {0: peer.address, 1: other.address}})
+    await world.routes.refresh("T")
+    assert await world.heartbeat.beat() == {peer.address: None, other.address: None}
+    for broker in (peer, other):
+        (request,) = broker.got(HEART_BEAT)
+        data = HeartbeatData.from_json(request.body)
+        assert data.client_id == "me@1"
+        assert [group.group_name for group in data.consumer_data_set] == ["g", "h"]
+        assert data.consumer_data_set[1].subscription_data_set[0].topic == "U"
+    assert world.heartbeat.brokers_up == {peer.address: True, other.address: True}
+    assert world.heartbeat.broker_version(peer.address) == peer.got(HEART_BEAT)[0].version
+
+
+async def test_nothing_is_sent_without_a_group(world: World, peer: Peer) -> None:
+    """A client that consumes nothing is no member of anything."""
+    world.members.clear()
+    await world.know(peer)
+    async with running(world.heartbeat.run()):
+        assert await world.heartbeat.beat() == {}
+        world.members.append(Member("g", "T"))
+        world.heartbeat.beat_soon()
+        await peer.received(HEART_BEAT)
+    assert len(peer.got(HEART_BEAT)) == 1
+
+
+async def test_it_is_repeated(peer: Peer) -> None:
+    """Brokers forget a client that is silent for two minutes."""
+    world = World(interval_seconds=0.02)
+    await world.know(peer)
+    async with running(world.heartbeat.run()):
+        await peer.received(HEART_BEAT, 4)
+    await world.remoting.close()
+
+
+async def test_a_new_broker_is_told_at_once(world: World, peer: Peer, other: Peer) -> None:
+    """A route change brings its heartbeat with it; a broker that left gets no more."""
+    await world.know(peer)
+    async with running(world.heartbeat.run()):
+        await peer.received(HEART_BEAT)
+        await world.know(other)
+        await eventually(lambda: world.heartbeat.brokers_up == {other.address: True}, "the new broker is up")
+        world.heartbeat.beat_soon()
+        await other.received(HEART_BEAT, 2)
+    assert len(peer.got(HEART_BEAT)) == 1
+
+
+async def test_a_silent_broker_delays_no_other(brisk: World, peer: Peer, other: Peer) -> None:
+    """Each has its own deadline: the one that answers is told again and again meanwhile."""
+    peer.on(HEART_BEAT, None)
+    await brisk.know(peer, other)
+    async with running(brisk.heartbeat.run()):
+        started = time.monotonic()
+        for count in range(1, 6):
+            await other.received(HEART_BEAT, count)
+            brisk.heartbeat.beat_soon(other.address)
+        assert time.monotonic() - started < 0.2
+        started = time.monotonic()
+        result = await brisk.heartbeat.beat()
+        assert time.monotonic() - started < 0.5
+    assert isinstance(result[peer.address], RemotingTimeoutError)
+    assert result[other.address] is None
+    assert brisk.heartbeat.brokers_up == {peer.address: False, other.address: True}
+
+
+async def test_a_broker_that_refuses_is_down_with_its_reason(world: World, peer: Peer) -> None:
+    """An error code is a failure like no answer, and the caller of `beat_address` gets it."""
+    peer.on(HEART_BEAT, Reply(ResponseCode.SYSTEM_BUSY, "start flow control"))
+    await world.know(peer)
+    with pytest.raises(SystemBusyError, match="flow control"):
+        await world.heartbeat.beat_address(peer.address)
+    assert world.heartbeat.brokers_up == {peer.address: False}
+    assert world.heartbeat.broker_version(peer.address) is None
+
+
+async def test_up_and_down_are_told_once(world: World, peer: Peer) -> None:
+    """The log has a line for each change, not one for each heartbeat."""
+    await world.know(peer)
+    with capture_logs() as logs:
+        for _ in range(3):
+            await world.heartbeat.beat()
+        peer.on(HEART_BEAT, Reply(ResponseCode.SYSTEM_ERROR, "broken"))
+        for _ in range(3):
+            await world.heartbeat.beat()
+        peer.on(HEART_BEAT, Reply())
+        await world.heartbeat.beat()
+    events = [line["event"] for line in logs if line["event"].startswith("broker.")]
+    assert events == ["broker.up", "broker.down", "broker.up"]
+    assert "broken" in next(line["reason"] for line in logs if line["event"] == "broker.down")
+
+
+async def test_a_broker_that_restarts_knows_us_again_soon(world: World, peer: Peer) -> None:
+    """The heartbeat is repeated until the broker is back, long before the interval is over."""
+    await world.know(peer)
+    async with running(world.heartbeat.run()):
+        await peer.received(HEART_BEAT)
+        await peer.down()
+        await eventually(lambda: world.heartbeat.brokers_up == {peer.address: False}, "the broker is seen to be down")
+        await peer.listen()
+        await peer.received(HEART_BEAT, 2)
+        await eventually(lambda: world.heartbeat.brokers_up == {peer.address: True}, "the broker is up again")
+
+
+async def test_a_cut_connection_is_followed_by_a_heartbeat(world: World, peer: Peer) -> None:
+    """The broker forgot us with the connection: a group without pulls would stay forgotten for 30 s."""
+    await world.know(peer)
+    async with running(world.heartbeat.run()):
+        await peer.received(HEART_BEAT)
+        peer.cut()
+        await peer.received(HEART_BEAT, 2)
+        assert peer.connections == 2
+
+
+async def test_a_connection_that_another_request_opens_is_followed_by_a_heartbeat(world: World, peer: Peer) -> None:
+    """Whoever reconnects first, the broker must hear of the groups before it refuses their pulls."""
+    world.members.clear()
+    await world.know(peer)
+    async with running(world.heartbeat.run()):
+        await eventually(lambda: len(asyncio.all_tasks()) >= 3, "the broker has its task")
+        world.members.append(Member("g", "T"))
+        await world.remoting.invoke(peer.address, RequestCode.GET_MAX_OFFSET, {})
+        await peer.received(HEART_BEAT)
+
+
+async def test_a_heartbeat_that_opens_the_connection_is_not_doubled(world: World, peer: Peer) -> None:
+    """Its own opening asks for no further one."""
+    await world.know(peer)
+    async with running(world.heartbeat.run()):
+        await peer.received(HEART_BEAT)
+        await world.heartbeat.settled(peer.address)
+        await asyncio.sleep(0.05)
+    assert len(peer.got(HEART_BEAT)) == 1
+
+
+async def test_a_failure_asks_for_fresh_routes(world: World, peer: Peer) -> None:
+    """The broker may have moved: its new address must not wait for the next interval."""
+    world.routes.watch("T")
+    await world.know(peer)
+    async with running(world.heartbeat.run()), running(world.routes.run()):
+        await peer.received(HEART_BEAT)
+        asked = world.asked_for_routes
+        await peer.down()
+        await eventually(lambda: world.asked_for_routes > asked, "the routes are asked for again")
+
+
+async def test_a_failure_that_somebody_else_saw_is_followed_up(world: World, peer: Peer) -> None:
+    """Where a consumer's own `beat` failed, `run` goes on trying."""
+    await world.know(peer)
+    async with running(world.heartbeat.run()):
+        await peer.received(HEART_BEAT)
+        peer.on(HEART_BEAT, Reply(ResponseCode.SYSTEM_ERROR, "starting"))
+        assert isinstance((await world.heartbeat.beat())[peer.address], Exception)
+        peer.on(HEART_BEAT, Reply())
+        await eventually(lambda: world.heartbeat.brokers_up == {peer.address: True}, "the broker is up again")
+
+
+async def test_cancelling_leaves_nothing_under_way(brisk: World, peer: Peer) -> None:
+    """The end does not wait for a broker that never answers."""
+    peer.on(HEART_BEAT, None)
+    await brisk.know(peer)
+    started = time.monotonic()
+    async with running(brisk.heartbeat.run()):
+        await peer.received(HEART_BEAT)
+    assert time.monotonic() - started < 0.2
+    with pytest.raises(RemotingError):
+        await brisk.heartbeat.beat_address(peer.address)
