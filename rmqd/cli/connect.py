@@ -1,0 +1,266 @@
+"""`rmqd check --connect`: whether the cluster agrees with the configuration. Looks only; no group is joined."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Collection, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from rmqd.client.api.admin import cluster_info
+from rmqd.client.api.group import check_client_config, consumer_connection, subscription_group
+from rmqd.errors import (
+    BrokerError,
+    ConsumerNotOnlineError,
+    RemotingError,
+    RmqdError,
+    RouteNotFoundError,
+    SubscriptionGroupNotExistError,
+)
+from rmqd.exit_codes import ExitCode
+from rmqd.wire.filter import sql_subscription, tag_subscription
+from rmqd.wire.heartbeat import EXPRESSION_TAG, SubscriptionData
+from rmqd.wire.topics import is_retry_topic
+
+if TYPE_CHECKING:
+    from rmqd.client.instance import ClientInstance
+    from rmqd.consumer.options import Subscription
+    from rmqd.daemon.config import RootConfig
+    from rmqd.daemon.group_config import GroupConfig
+    from rmqd.wire.cluster import ClusterInfo
+    from rmqd.wire.route import TopicRouteData
+    from rmqd.wire.settings import SubscriptionGroupConfig
+    from rmqd.wire.stats import ConsumerConnection
+
+Answer = TypeVar("Answer")
+Level = Literal["ok", "warning", "error", "unreachable"]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked at. `error` keeps the group from working as configured, `warning` may."""
+
+    level: Level
+    subject: str
+    message: str
+
+    def document(self) -> dict[str, Any]:
+        """The element of `rmqd check --connect -o json`."""
+        return asdict(self)
+
+    def line(self) -> str:
+        """The check as a person reads it."""
+        return f"{self.level:<11}  {self.subject}: {self.message}"
+
+
+def exit_code(checks: Iterable[Check]) -> ExitCode:
+    """0 without errors, 69 where something did not answer, else 1."""
+    levels = {check.level for check in checks}
+    if "unreachable" in levels:
+        return ExitCode.UNAVAILABLE
+    return ExitCode.FAILURE if "error" in levels else ExitCode.OK
+
+
+def check_cluster(config: RootConfig, groups: Collection[str] = ()) -> list[Check]:
+    """Ask the cluster about all groups of the configuration, or about those named."""
+    from rmqd.cli.cluster import ask_cluster
+
+    return ask_cluster(config.client_options(), lambda client: _check(client, config, groups))
+
+
+async def _check(client: ClientInstance, config: RootConfig, groups: Collection[str]) -> list[Check]:
+    checks = await _check_name_servers(client)
+    if all(check.level == "unreachable" for check in checks):
+        return checks  # without a name server there is nobody else to ask
+    wanted = {name: group for name, group in config.groups.items() if not groups or name in groups}
+    parts = await asyncio.gather(*(_GroupCheck(client, name, group).run() for name, group in wanted.items()))
+    return [*checks, *(check for part in parts for check in part)]
+
+
+async def _check_name_servers(client: ClientInstance) -> list[Check]:
+    await client.name_servers.look_up()
+    addresses = client.name_servers.addresses
+    if not addresses:
+        return [Check("unreachable", "name servers", "the address server names none, or does not answer")]
+    asked = [_or_error(cluster_info(client.remoting, address)) for address in addresses]
+    answers = dict(zip(addresses, await asyncio.gather(*asked), strict=True))
+    known = {
+        address: _broker_addresses(answer) for address, answer in answers.items() if not isinstance(answer, RmqdError)
+    }
+    everything = frozenset[str]().union(*known.values())
+    checks = []
+    for address, answer in answers.items():
+        subject = f"name server {address}"
+        if isinstance(answer, RmqdError):
+            # one that is away is no harm while another answers, until that one goes away too
+            level: Level = "warning" if known else "unreachable"
+            checks.append(Check(level, subject, f"does not answer ({answer})"))
+        elif missing := everything - known[address]:
+            checks.append(Check("warning", subject, f"does not know {_join(missing)}, which another name server knows"))
+        else:
+            checks.append(Check("ok", subject, f"answers, and knows {_count(len(everything), 'broker')}"))
+    return checks
+
+
+class _GroupCheck:
+    """One group: its topics' routes, then every broker of theirs."""
+
+    def __init__(self, client: ClientInstance, name: str, group: GroupConfig) -> None:
+        self._client = client
+        self._name = name
+        self._group = group
+        self._subject = f"groups.{name}"
+
+    async def run(self) -> list[Check]:
+        topics = list(self._group.subscriptions)
+        routes = dict(
+            zip(topics, await asyncio.gather(*(_or_error(self._client.routes.lookup(t)) for t in topics)), strict=True)
+        )
+        checks = [check for topic, route in routes.items() for check in self._route_checks(topic, route)]
+        found = {topic: route for topic, route in routes.items() if not isinstance(route, RmqdError)}
+        brokers = sorted({broker.broker_name for route in found.values() for broker in route.broker_datas})
+        parts = await asyncio.gather(*(self._broker_checks(broker, found) for broker in brokers))
+        return checks + [check for part in parts for check in part]
+
+    def _route_checks(self, topic: str, route: TopicRouteData | RmqdError) -> Iterator[Check]:
+        subject = f"{self._subject}.subscriptions.{topic}"
+        if isinstance(route, RouteNotFoundError):
+            yield Check("error", subject, "the topic does not exist, or no broker that has it is up; create it first")
+        elif isinstance(route, RmqdError):
+            yield Check("unreachable" if isinstance(route, RemotingError) else "error", subject, str(route))
+        else:
+            closed = sorted(queues.broker_name for queues in route.queue_datas if not queues.is_readable)
+            queues = self._client.routes.queues(topic)
+            if closed:
+                level: Level = "warning" if queues else "error"
+                yield Check(level, subject, f"may not be read on {_join(closed)}: the topic's permission there says so")
+            if queues:
+                brokers = len({queue.broker_name for queue in queues})
+                yield Check("ok", subject, f"{_count(len(queues), 'queue')} on {_count(brokers, 'broker')}")
+
+    async def _broker_checks(self, broker: str, routes: dict[str, TopicRouteData]) -> list[Check]:
+        address = self._client.routes.address(broker)
+        if address is None:
+            return [Check("unreachable", self._subject, f"no address of {broker} is known: it is down")]
+        topics = [topic for topic, route in routes.items() if any(b.broker_name == broker for b in route.broker_datas)]
+        where = f"{broker} ({address})"
+        settings, members, filters = await asyncio.gather(
+            _or_error(subscription_group(self._client.remoting, address, self._name)),
+            _or_error(consumer_connection(self._client.remoting, address, self._name)),
+            asyncio.gather(*(self._filter_check(address, where, topic) for topic in topics)),
+        )
+        if isinstance(settings, RemotingError) or isinstance(members, RemotingError):
+            silent = settings if isinstance(settings, RemotingError) else members
+            return [Check("unreachable", self._subject, f"{where} does not answer ({silent})")]
+        return [
+            *self._settings_checks(where, settings),
+            *self._member_checks(where, members),
+            *(check for check in filters if check is not None),
+        ]
+
+    def _settings_checks(self, where: str, settings: SubscriptionGroupConfig | RmqdError) -> Iterator[Check]:
+        if isinstance(settings, SubscriptionGroupNotExistError):
+            told = "makes it when the group first connects, if autoCreateSubscriptionGroup is on there"
+            yield Check("warning", self._subject, f"{where} has no settings for the group yet; it {told}")
+        elif isinstance(settings, RmqdError):
+            yield Check("error", self._subject, _refusal(where, "its settings", settings))
+        elif not settings.consume_enable:
+            yield Check("error", self._subject, f"{where} forbids the group to consume (consumeEnable is false)")
+        elif self._group.message_model == "broadcasting" and not settings.consume_broadcast_enable:
+            yield Check("error", self._subject, f"{where} forbids broadcasting (consumeBroadcastEnable is false)")
+        elif settings.retry_queue_nums < 1:
+            told = "a message to be retried is dropped there, as if it were handled"
+            yield Check("error", self._subject, f"{where} keeps no retry queue for the group (retryQueueNums): {told}")
+        else:
+            yield Check("ok", self._subject, f"{where} lets the group consume")
+
+    def _member_checks(self, where: str, members: ConsumerConnection | RmqdError) -> Iterator[Check]:
+        if isinstance(members, ConsumerNotOnlineError):
+            yield Check("ok", self._subject, f"{where} has no member of the group now")
+            return
+        if isinstance(members, RmqdError):
+            yield Check("error", self._subject, _refusal(where, "its members", members))
+            return
+        clients = Counter(connection.client_id for connection in members.connection_set)
+        differences = list(self._differences(members))
+        for difference in differences:
+            yield Check("error", self._subject, f"the members on {where} ({_join(clients)}) {difference}")
+        for client, connections in clients.items():
+            if connections > 1:
+                told = "two processes with one client id take each other's queues"
+                yield Check("error", self._subject, f"{client} is connected {connections} times to {where}: {told}")
+        if not differences:
+            yield Check("ok", self._subject, f"agrees with {_count(len(clients), 'member')} on {where}")
+
+    def _differences(self, members: ConsumerConnection) -> Iterator[str]:
+        """In which the group's members (as the last heartbeat of any of them says) are not what is configured."""
+        theirs = {topic: data for topic, data in members.subscription_table.items() if not is_retry_topic(topic)}
+        ours = {topic: _data(topic, wanted) for topic, wanted in self._group.subscriptions.items()}
+        rule = "all members of a group must subscribe alike, or messages are missed"
+        for topic in sorted(ours.keys() - theirs.keys()):
+            yield f"do not subscribe to {topic}, the configuration does: {rule}"
+        for topic in sorted(theirs.keys() - ours.keys()):
+            yield f"subscribe to {topic}, the configuration does not: {rule}"
+        for topic in sorted(ours.keys() & theirs.keys()):
+            if _meaning(ours[topic]) != _meaning(theirs[topic]):
+                yield (
+                    f"subscribe to {_written(theirs[topic])} of {topic}, "
+                    f"the configuration to {_written(ours[topic])}: {rule}"
+                )
+        model = self._group.message_model.upper()
+        if members.message_model is not None and members.message_model != model:
+            yield f"consume as {members.message_model}, the configuration says {model}"
+
+    async def _filter_check(self, address: str, where: str, topic: str) -> Check | None:
+        wanted = self._group.subscriptions[topic]
+        if wanted.kind == "TAG":
+            return None
+        subject = f"{self._subject}.subscriptions.{topic}"
+        data = _data(topic, wanted)
+        try:
+            await check_client_config(self._client.remoting, address, self._client.client_id, self._name, data)
+        except BrokerError as error:
+            return Check("error", subject, f"{where} refuses the SQL filter {wanted.expression!r}: {error.remark}")
+        except RemotingError as error:
+            return Check("unreachable", subject, f"{where} does not answer ({error})")
+        return Check("ok", subject, f"{where} takes the SQL filter")
+
+
+async def _or_error(question: Awaitable[Answer]) -> Answer | RmqdError:
+    try:
+        return await question
+    except RmqdError as error:
+        return error
+
+
+def _refusal(where: str, what: str, error: RmqdError) -> str:
+    return f"{where} does not tell {what}: {error}"
+
+
+def _data(topic: str, wanted: Subscription) -> SubscriptionData:
+    make = tag_subscription if wanted.kind == "TAG" else sql_subscription
+    return make(topic, wanted.expression, 0)
+
+
+def _meaning(data: SubscriptionData) -> object:
+    """What two subscriptions must have in common: not how the tags were written, nor when."""
+    return data.tags_set if data.expression_type == EXPRESSION_TAG else (data.expression_type, data.sub_string)
+
+
+def _written(data: SubscriptionData) -> str:
+    return f"{data.expression_type} {data.sub_string!r}"
+
+
+def _broker_addresses(cluster: ClusterInfo) -> frozenset[str]:
+    return frozenset(
+        address for broker in cluster.broker_addr_table.values() for address in broker.broker_addrs.values()
+    )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _join(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names))
