@@ -1,0 +1,15 @@
+"""`rmqd _worker`: how `rmqd run --workers N` starts its processes; of no use to a person, and hidden."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def worker(descriptor: Annotated[int, typer.Argument(help="The inherited socket to the parent")]) -> None:
+    """Serve the parent process at the other end of an inherited socket."""
+    from rmqd.daemon.loop import leave
+    from rmqd.daemon.worker import run_worker
+
+    leave(run_worker(descriptor))
