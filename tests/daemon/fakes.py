@@ -1,0 +1,210 @@
+"""An engine whose consumers do as the test says: they fulfil the consumer's contract and talk to no broker."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from rmqd.client.options import ClientOptions
+from rmqd.client.snapshot import ClientSnapshot
+from rmqd.consumer.contract import Consumer
+from rmqd.consumer.options import ConsumerOptions
+from rmqd.consumer.snapshot import (
+    FLOW_CONTROL_REASONS,
+    HANDLED_RESULTS,
+    GroupSnapshot,
+    QueueSnapshot,
+    TopicSnapshot,
+)
+from rmqd.daemon.config import GroupConfig
+from rmqd.daemon.engine import Client
+from rmqd.errors import ConfigError
+from rmqd.handler import LoadedHandler
+from rmqd.histogram import Histogram
+
+EMPTY = Histogram((0.1, 1.0)).snapshot()
+
+
+def topic_snapshot(
+    topic: str = "orders", *, is_retry: bool = False, received: int = 0, acked: int = 0
+) -> TopicSnapshot:
+    """Counters of a topic."""
+    return TopicSnapshot(
+        topic=topic,
+        is_retry=is_retry,
+        received=received,
+        handled=dict.fromkeys(HANDLED_RESULTS, 0) | {"acked": acked},
+        flow_control=dict.fromkeys(FLOW_CONTROL_REASONS, 0),
+        handler_duration=EMPTY,
+        message_age=EMPTY,
+        duplicates={},
+        exceptions={},
+    )
+
+
+def queue_snapshot(
+    queue: int = 0, *, broker: str = "broker-a", state: str = "waiting", since: float = 1.0
+) -> QueueSnapshot:
+    """A queue of the topic orders with a lag of 40."""
+    return QueueSnapshot(
+        topic="orders",
+        is_retry=False,
+        broker=broker,
+        queue=queue,
+        state=state,
+        since=since,
+        committed=60,
+        max=100,
+        lag=40,
+        lag_seconds=2.5,
+        cached=7,
+        cached_bytes=7000,
+        span=9,
+        position=75,
+        last_commit=1_700_000_000.0,
+    )
+
+
+def group_snapshot(name: str = "mailer", *, received: int = 0, queues: tuple[QueueSnapshot, ...] = ()) -> GroupSnapshot:
+    """A running group."""
+    return GroupSnapshot(
+        name=name,
+        engine="local",
+        state="running",
+        paused=False,
+        client_id="10.0.0.1@1",
+        failure=None,
+        ready=True,
+        not_ready_reason=None,
+        topics=(topic_snapshot(received=received, acked=received),),
+        queues=queues,
+        assigned={"orders": len(queues)},
+        rebalances=1,
+        handover_timeouts=0,
+        handler_hung=False,
+    )
+
+
+def client_snapshot(client_id: str = "10.0.0.1@1") -> ClientSnapshot:
+    """A client that has talked to one broker."""
+    return ClientSnapshot(client_id, {"10.0.0.9:10911": True}, {11: EMPTY}, {(11, "timeout"): 2}, 1)
+
+
+class FakeConsumer:
+    """Runs until stopped; `fail` ends it, `drained` is what a drain waits for."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.running = asyncio.Event()
+        self.drained = asyncio.Event()
+        self.drained.set()
+        self.hurried = False
+        self.paused = False
+        self.received = 0
+        self.ended = False
+        self._stop = asyncio.Event()
+        self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def run(self) -> None:
+        """Until stopped and drained, or failed."""
+        self.running.set()
+        stop = asyncio.create_task(self._stop.wait())
+        try:
+            waited: list[asyncio.Future[Any]] = [stop, self._failure]
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+            if self._failure.done():
+                self._failure.result()
+                return
+            await self.drained.wait()
+        finally:
+            stop.cancel()
+            self.ended = True
+
+    def fail(self, error: Exception) -> None:
+        """Have `run` raise."""
+        self._failure.set_exception(error)
+
+    def end(self) -> None:
+        """Have `run` return though nobody asked for it."""
+        self._failure.set_result(None)
+
+    def stop(self, *, shutdown_timeout_seconds: float | None = None) -> None:
+        """The graceful end."""
+        self._stop.set()
+
+    def hurry(self) -> None:
+        """The hurried one."""
+        self.hurried = True
+        self._stop.set()
+        self.drained.set()
+
+    def pause(self) -> None:
+        """Remember it."""
+        self.paused = True
+
+    def resume(self) -> None:
+        """Remember it."""
+        self.paused = False
+
+    def snapshot(self) -> GroupSnapshot:
+        """Running, with what the test has it received."""
+        state = "stopped" if self.ended else "running" if self.running.is_set() else "starting"
+        group = group_snapshot(self.name, received=self.received)
+        return replace(group, state=state, paused=self.paused, ready=self.running.is_set())
+
+
+class FakeClient:
+    """A client that connects to nothing."""
+
+    def __init__(self, options: ClientOptions) -> None:
+        self.options = options
+        self.running = False
+        self._stop = asyncio.Event()
+
+    async def run(self) -> None:
+        """Until stopped."""
+        self.running = True
+        await self._stop.wait()
+        self.running = False
+
+    def stop(self) -> None:
+        """End it."""
+        self._stop.set()
+
+    def snapshot(self) -> ClientSnapshot:
+        """What it would have counted."""
+        return client_snapshot(self.options.instance_name)
+
+
+@dataclass
+class FakeEngine:
+    """Builds fakes and keeps them: `consumers` by group, oldest first."""
+
+    consumers: dict[str, list[FakeConsumer]] = field(default_factory=dict)
+    clients: list[FakeClient] = field(default_factory=list)
+    options: dict[str, ConsumerOptions] = field(default_factory=dict)
+    refused_plugins: set[str] = field(default_factory=set)
+
+    def build_client(self, options: ClientOptions) -> Client:
+        """A FakeClient."""
+        self.clients.append(FakeClient(options))
+        return self.clients[-1]
+
+    def load_handler(self, group: str, settings: GroupConfig) -> LoadedHandler:
+        """A handler of that name, unless the test refuses it."""
+        assert settings.handler is not None
+        if settings.handler.plugin in self.refused_plugins:
+            raise ConfigError([f"groups.{group}.handler.plugin: {settings.handler.plugin} is unknown"])
+        return LoadedHandler(settings.handler.plugin, lambda batch: None, False, None, None)
+
+    def build_consumer(self, options: ConsumerOptions, handler: LoadedHandler, client: Client) -> Consumer:
+        """A FakeConsumer."""
+        consumer = FakeConsumer(options.group)
+        self.options[options.group] = options
+        self.consumers.setdefault(options.group, []).append(consumer)
+        return consumer
+
+    def last(self, group: str) -> FakeConsumer:
+        """The group's newest consumer."""
+        return self.consumers[group][-1]

@@ -1,0 +1,75 @@
+"""Sums over processes: counters add up, and gauges are of the living."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from rmqd.consumer.snapshot import GroupSnapshot
+from rmqd.daemon.totals import ProcessSnapshot, merge_processes, retired
+from rmqd.histogram import Histogram
+from tests.daemon.fakes import client_snapshot, group_snapshot, queue_snapshot
+
+
+def process(worker: int, *groups: GroupSnapshot) -> ProcessSnapshot:
+    """A worker with these groups."""
+    delays = Histogram((0.1,))
+    delays.observe(0.05)
+    return ProcessSnapshot(worker, 100 + worker, client_snapshot(f"client-{worker}"), groups, delays.snapshot())
+
+
+def test_counters_add_up_and_queues_come_together() -> None:
+    """Two workers of a group are one group with the queues of both."""
+    one = process(1, group_snapshot(received=10, queues=(queue_snapshot(0),)))
+    two = process(2, group_snapshot(received=5, queues=(queue_snapshot(1),)))
+    merged = merge_processes([one, two])
+    (group,) = merged.groups
+    assert group.topics[0].received == 15
+    assert group.topics[0].handled["acked"] == 15
+    assert group.rebalances == 2
+    assert [queue.queue for queue in group.queues] == [0, 1]
+    assert group.assigned == {"orders": 2}
+    assert merged.client.request_failures == {(11, "timeout"): 4}
+    assert merged.client.corrupt_frames == 2
+    assert merged.loop_delay.count == 2
+
+
+def test_a_dead_worker_leaves_its_counters_and_nothing_else() -> None:
+    """Sums do not fall; its queues, connections and state are gone."""
+    dead = retired(process(1, group_snapshot(received=10, queues=(queue_snapshot(0),))))
+    merged = merge_processes([process(2, group_snapshot(received=5))], [dead])
+    (group,) = merged.groups
+    assert group.topics[0].received == 15
+    assert group.queues == ()
+    assert group.state == "running"
+    assert retired(dead).client.brokers_up == {}
+
+
+def test_the_state_that_most_needs_a_look_is_the_groups() -> None:
+    """One failed member of three shows."""
+    failed = replace(group_snapshot(), state="failed", failure="boom", ready=False, not_ready_reason="boom")
+    merged = merge_processes([process(1, group_snapshot()), process(2, failed), process(3, group_snapshot())])
+    group = merged.groups[0]
+    assert (group.state, group.failure, group.ready, group.not_ready_reason) == ("failed", "boom", False, "boom")
+
+
+def test_a_queue_that_moves_is_shown_once() -> None:
+    """For a moment two workers may show it; the newer owner counts."""
+    old = process(1, group_snapshot(queues=(queue_snapshot(0, state="handling", since=1.0),)))
+    new = process(2, group_snapshot(queues=(queue_snapshot(0, state="pulling", since=9.0),)))
+    for order in ([old, new], [new, old]):
+        assert [queue.state for queue in merge_processes(order).groups[0].queues] == ["pulling"]
+
+
+def test_a_broker_that_one_worker_cannot_reach_is_down() -> None:
+    """Half up deserves a look."""
+    one, two = process(1), process(2)
+    two = replace(two, client=replace(two.client, brokers_up={"10.0.0.9:10911": False}))
+    assert merge_processes([one, two]).client.brokers_up == {"10.0.0.9:10911": False}
+
+
+def test_no_process_is_an_error() -> None:
+    """There is no empty process to show."""
+    with pytest.raises(ValueError, match="no process"):
+        merge_processes([])
