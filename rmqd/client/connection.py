@@ -54,6 +54,7 @@ class RemotingConnection(asyncio.Protocol):
         self._on_lost = on_lost
         self._transport: asyncio.Transport | None = None
         self._pending: dict[int, _Pending] = {}
+        self._out: list[bytes] = []
         self._writable = asyncio.Event()
         self._writable.set()
         self._timer: asyncio.TimerHandle | None = None
@@ -80,7 +81,7 @@ class RemotingConnection(asyncio.Protocol):
         self._pending[opaque] = pending
         if pending.deadline < self._timer_at:
             self._arm(pending.deadline)
-        self._transport.write(frame)
+        self.write(frame)
         return future
 
     async def invoke(
@@ -105,15 +106,18 @@ class RemotingConnection(asyncio.Protocol):
         await self._writable.wait()
 
     def write(self, frame: bytes) -> None:
-        """Send a frame; uvloop gathers the frames of one turn of the loop into one system call."""
+        """Queue a frame; all frames of one turn of the loop leave in one system call."""
         if self._transport is None:
             raise RemotingClosedError(self.address, self.close_reason or "the connection is closed")
-        self._transport.write(frame)
+        if not self._out:
+            self._loop.call_soon(self._flush)
+        self._out.append(frame)
 
     def close(self, reason: str) -> None:
         """Close at once; waiting requests fail with `reason`."""
         if self._transport is not None:
             self.close_reason = self.close_reason or reason
+            self._flush()
             self._transport.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -156,6 +160,7 @@ class RemotingConnection(asyncio.Protocol):
         """Called by the loop."""
         self.close_reason = self.close_reason or (str(error) if error else "the peer closed the connection")
         self._transport = None
+        self._out.clear()
         self._writable.set()
         if self._timer is not None:
             self._timer.cancel()
@@ -163,6 +168,11 @@ class RemotingConnection(asyncio.Protocol):
         for pending in waiting.values():
             self._fail(pending, RemotingClosedError(self.address, self.close_reason), "closed")
         self._on_lost(self)
+
+    def _flush(self) -> None:
+        if self._out and self._transport is not None:
+            self._transport.write(b"".join(self._out))
+            self._out.clear()
 
     def _resolve(self, command: RemotingCommand) -> None:
         pending = self._pending.pop(command.opaque, None)

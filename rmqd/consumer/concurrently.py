@@ -42,6 +42,7 @@ class ConsumeMessageConcurrentlyService:
         self._handler = handler
         self._concurrency = options.concurrency
         self._timeout = options.consume_timeout_seconds
+        self._wake_planned = False
         self._held: deque[ProcessQueue] | None = None  # the line of a paused group
         self._workers: dict[Worker, asyncio.Task[None]] = {}
         self._threads: dict[Worker, HandlerThread] = {}
@@ -53,8 +54,10 @@ class ConsumeMessageConcurrentlyService:
         if queue.pending and not queue.queued:
             queue.queued = True
             (self.line if self._held is None else self._held).append(queue)
-        if self.line and self.can_wake:
-            self.wake()
+        if self.line and self.can_wake and not self._wake_planned:
+            # one turn of the loop later, so that the next pulls leave before handlers take the loop
+            self._wake_planned = True
+            asyncio.get_running_loop().call_soon(self._wake_now)
 
     def pause(self) -> None:
         """Hand out nothing more; handlers finish what they have."""
@@ -76,6 +79,11 @@ class ConsumeMessageConcurrentlyService:
         sleeper = self.sleepers.pop()
         if not sleeper.done():
             sleeper.set_result(None)
+
+    def _wake_now(self) -> None:
+        self._wake_planned = False
+        if self.line and self.can_wake:
+            self.wake()
 
     async def rest(self) -> None:
         """Wait until there is work; called by workers."""

@@ -116,7 +116,7 @@ class QueueOwnership:
         return bool(granted)
 
     async def _lock_many(self, broker_name: str, queues: Collection[MessageQueue]) -> frozenset[MessageQueue]:
-        address = self._client.routes.master(broker_name)
+        address = self._address(broker_name)
         if address is None:
             return frozenset()
         try:
@@ -127,10 +127,14 @@ class QueueOwnership:
             return frozenset()
 
     async def _unlock(self, queue: MessageQueue, client_id: str) -> None:
-        address = self._client.routes.master(queue.broker_name)
+        address = self._address(queue.broker_name)
         if address is None:
             return
         try:
             await unlock_batch(self._client.remoting, address, self._name, client_id, [queue])
         except RmqdError as error:
             log.debug("ownership.unlock_failed", queue=str(queue), error=str(error))
+
+    def _address(self, broker_name: str) -> str | None:
+        master = self._client.routes.master(broker_name)
+        return None if master is None else self._client.send_address(master)

@@ -37,7 +37,7 @@ _ANY_QUEUE: Final = -1
 
 
 class SendBack:
-    """The ways back of one group. Each method says whether a broker took the message, and raises nothing for a refusal."""
+    """The ways back of one group. Each says whether a broker took the message; a refusal raises nothing."""
 
     def __init__(self, client: ClientInstance, group: str, max_reconsume_times: int) -> None:
         self._client = client
@@ -67,8 +67,7 @@ class SendBack:
 
     async def by_broker(self, message: Message, delay_level: int) -> bool:
         """CONSUMER_SEND_MSG_BACK: the broker copies the message out of its own log."""
-        address = self._client.routes.master(message.broker_name)
-        if address is None:
+        if (address := self._address(message)) is None:
             return False
         try:
             await send_message_back(
@@ -106,6 +105,10 @@ class SendBack:
             properties[RMQD_EXCEPTION] = _plain(text).encode()[-max(room, 0) :].decode("utf-8", "ignore")
         return await self._send(message, dlq_topic(self._group), properties, message.reconsume_times)
 
+    def _address(self, message: Message) -> str | None:
+        master = self._client.routes.master(message.broker_name)
+        return None if master is None else self._client.send_address(master)
+
     def _origin(self, message: Message) -> dict[str, str]:
         kept = {
             name: value
@@ -116,8 +119,7 @@ class SendBack:
         return kept | {names.RETRY_TOPIC: message.topic, names.ORIGIN_MESSAGE_ID: origin}
 
     async def _send(self, message: Message, topic: str, properties: dict[str, str], reconsume_times: int) -> bool:
-        address = self._client.routes.master(message.broker_name)
-        if address is None:
+        if (address := self._address(message)) is None:
             return False
         try:
             header = SendMessageRequestHeaderV2(
