@@ -72,7 +72,7 @@ class RemotingConnection(asyncio.Protocol):
     def call(self, code: int, opaque: int, frame: bytes, timeout_seconds: float) -> asyncio.Future[RemotingCommand]:
         """Send an encoded request; the future gives the reply, whatever its code.
 
-        It fails with RemotingTimeoutError after `timeout_seconds`, with RemotingClosedError when the connection is lost.
+        It fails with RemotingTimeoutError after `timeout_seconds`, and with RemotingClosedError if the connection ends.
         """
         if self._transport is None:
             raise RemotingClosedError(self.address, self.close_reason)

@@ -13,7 +13,7 @@ AllocateMessageQueueStrategy = Callable[[str, str, Sequence[MessageQueue], Seque
 def averagely(
     group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
 ) -> list[MessageQueue]:
-    """Contiguous shares, the first members getting one more where it does not divide (`AllocateMessageQueueAveragely`)."""
+    """Contiguous shares; the first members get one more where it does not divide (`AllocateMessageQueueAveragely`)."""
     if client_id not in client_ids:
         return []
     index, members = client_ids.index(client_id), len(client_ids)

@@ -118,7 +118,7 @@ class AssignedQueue:
             elif drained:
                 await store.commit_upward(self.message_queue, offset)
         except RmqdError as error:
-            log.error("offset.commit_failed", queue=str(self.message_queue), offset=offset, error=str(error))
+            log.warning("offset.commit_failed", queue=str(self.message_queue), offset=offset, error=str(error))
 
     def tick(self) -> None:
         """Note when the queue's state changed; called every second or so."""

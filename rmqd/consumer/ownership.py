@@ -60,7 +60,7 @@ class QueueOwnership:
         self._gone = {c: at for c, at in self._gone.items() if c not in present and now - at < GONE_SECONDS}
 
     async def acquire(self, queue: MessageQueue) -> None:
-        """Own a queue, once the rmqd member that had it gave it up, has gone, or `queue_handover_timeout` has passed."""
+        """Own a queue once its rmqd owner gave it up or has gone, at the latest after `queue_handover_timeout`."""
         deadline = self._clock.monotonic() + self._timeout
         waited, tried = False, set[str]()
         while not await self._lock(queue):

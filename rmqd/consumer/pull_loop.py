@@ -190,7 +190,8 @@ class PullLoop:
                 await self._stop_at(block, corrupt)
                 return False
             if policy == "dead_letter":
-                while not await self._context.send_back.dead_letter(message, corrupt.reason, None):
+                # not a poll: each round is another try
+                while not await self._context.send_back.dead_letter(message, corrupt.reason, None):  # noqa: ASYNC110
                     await asyncio.sleep(EXCEPTION_DELAY_SECONDS)
         return True
 

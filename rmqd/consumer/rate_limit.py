@@ -20,8 +20,8 @@ class RateLimit:
 
     async def wait(self) -> None:
         """Return when another pull may be sent."""
-        while self.per_second and (delay := self._free_at - self._clock.monotonic()) > 0:
-            await asyncio.sleep(min(delay, 1.0))
+        if self.per_second and (delay := self._free_at - self._clock.monotonic()) > 0:
+            await asyncio.sleep(delay)
 
     def spend(self, messages: int) -> None:
         """So many messages came."""

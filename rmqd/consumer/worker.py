@@ -74,7 +74,7 @@ class Worker:
                 if not self._was_expired():
                     raise
                 error = cancelled
-            except (Exception, SystemExit) as raised:
+            except (Exception, SystemExit) as raised:  # noqa: BLE001  whatever a handler raises is its result
                 error = raised
             if self.replaced:
                 return
