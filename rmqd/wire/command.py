@@ -181,14 +181,9 @@ def _decode_json(payload: bytes, body_start: int) -> RemotingCommand:
             header = _DECODER.decode(text)
         get = header.get
         code, opaque, flag, version = header["code"], header["opaque"], get("flag", 0), get("version", 0)
-        if not (
-            type(code) is type(opaque) is type(flag) is type(version) is int
-            and _INT_MIN <= code <= _INT_MAX
-            and _INT_MIN <= opaque <= _INT_MAX
-            and _INT_MIN <= flag <= _INT_MAX
-            and _INT_MIN <= version <= _INT_MAX
-        ):
-            raise ProtocolError("a header whose code, opaque, flag and version are not integers of 32 bits")
+        # one look at all four in the usual case, where no sign bit is set
+        if not (type(code) is type(opaque) is int and 0 <= code | opaque | flag | version <= _INT_MAX):
+            _check_integers(code, opaque, flag, version)
         remark, ext_fields = get("remark"), get("extFields")
         if ext_fields:
             try:
@@ -203,6 +198,12 @@ def _decode_json(payload: bytes, body_start: int) -> RemotingCommand:
         return RemotingCommand(code, opaque, flag, ext_fields, payload, body_start, remark, language, version)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ProtocolError(f"a header that is not a command in JSON: {error!r:.200}") from error
+
+
+def _check_integers(*values: object) -> None:
+    for value in values:
+        if type(value) is not int or not _INT_MIN <= value <= _INT_MAX:
+            raise ProtocolError("a header whose code, opaque, flag and version are not integers of 32 bits")
 
 
 def _as_text(value: object) -> str:
