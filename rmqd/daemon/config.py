@@ -3,7 +3,7 @@
 Reading files, `${...}` and `--set`, and the errors with their lines, is `config_file`'s part.
 """
 
-from __future__ import annotations
+# No postponed annotations here: pydantic would have to read them all from text, on every start.
 
 from pathlib import Path
 from typing import Annotated, Literal

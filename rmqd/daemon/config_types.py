@@ -72,7 +72,7 @@ class ValueKind:
         return self.json_schema()
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class Whole(ValueKind):
     """A whole number in a range; `also` are values outside of it with a meaning of their own, such as -1 for none."""
 
@@ -107,7 +107,7 @@ class Whole(ValueKind):
         return f"a whole number {limits}{also}"
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class Flag(ValueKind):
     """true or false."""
 
@@ -122,7 +122,7 @@ class Flag(ValueKind):
         return or_substituted({"type": "boolean"})
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class Text(ValueKind):
     """Text, which may be limited to what a rule allows."""
 
@@ -145,7 +145,7 @@ class Text(ValueKind):
         return {"type": "string", "pattern": self.pattern} if self.pattern else {"type": "string"}
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class Choice(ValueKind):
     """One of some words."""
 
@@ -160,7 +160,7 @@ class Choice(ValueKind):
         return or_substituted({"enum": list(self.words)})
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class Duration(ValueKind):
     """Seconds, written with a unit; the limits are written so too."""
 
@@ -186,7 +186,7 @@ class Duration(ValueKind):
         return f"{DURATION_FORM}, {f'from {low} to {self.maximum}' if self.maximum else f'at least {low}'}"
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class Size(ValueKind):
     """Bytes, written with a unit; the limits are written so too, and `unlimited` allows -1."""
 

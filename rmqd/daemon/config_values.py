@@ -39,7 +39,7 @@ def is_listen_address(text: str) -> bool:
     return True
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class NameServers(ValueKind):
     """`host:port;host:port` or a list, as a tuple."""
 
@@ -65,7 +65,7 @@ class NameServers(ValueKind):
         return {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class SubscriptionForm(ValueKind):
     """A tag expression, or `{sql: condition}`."""
 
@@ -91,7 +91,7 @@ class SubscriptionForm(ValueKind):
         }
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class PointInTime(ValueKind):
     """A time with its zone, or `@` and Unix milliseconds; gives Unix milliseconds."""
 

@@ -3,7 +3,7 @@
 This is the only place that knows a group's defaults and ranges.
 """
 
-from __future__ import annotations
+# No postponed annotations here: pydantic would have to read them all from text, on every start.
 
 import time
 from typing import Annotated, Any, Final, Literal
