@@ -1,0 +1,257 @@
+"""The requests one by one: what is on the wire, what is made of the answer, and which error a refusal becomes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+
+from rmqd.client.api import admin, group, lock, offset
+from rmqd.client.api.route import get_route
+from rmqd.client.api.send import send_message_back
+from rmqd.client.remoting import RemotingClient
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.errors import (
+    BrokerError,
+    BrokerFailureError,
+    ConsumerNotOnlineError,
+    ProtocolError,
+    QueryNotFoundError,
+    RemotingTimeoutError,
+    SubscriptionGroupNotExistError,
+    SubscriptionParseError,
+)
+from rmqd.wire.filter import sql_subscription
+from rmqd.wire.group import QuerySubscriptionResponseBody
+from rmqd.wire.heartbeat import CheckClientRequestBody
+from rmqd.wire.lock import LockBatchRequestBody, LockBatchResponseBody
+from rmqd.wire.message import MessageQueue
+from rmqd.wire.settings import SubscriptionGroupConfig
+from tests.client.peer import Peer, Reply
+
+QUEUE = MessageQueue("T", "broker-a", 3)
+
+
+@pytest.fixture
+async def remoting() -> AsyncIterator[RemotingClient]:
+    client = RemotingClient()
+    yield client
+    await client.close()
+
+
+def fields_of(peer: Peer, code: RequestCode) -> dict[str, str]:
+    """The ext fields of the one request with this code."""
+    (request,) = peer.got(code)
+    return request.ext_fields
+
+
+async def test_route_in_strict_json(remoting: RemotingClient, peer: Peer) -> None:
+    """Old name servers only write strict JSON when they are asked to."""
+    with pytest.raises(ProtocolError):
+        await get_route(remoting, peer.address, "T")  # an empty body is no route
+    fields = fields_of(peer, RequestCode.GET_ROUTEINFO_BY_TOPIC)
+    assert fields == {"topic": "T", "acceptStandardJsonOnly": "true"}
+
+
+async def test_a_committed_offset(remoting: RemotingClient, peer: Peer) -> None:
+    """The broker must say when there is none, instead of 0; that is None, and other errors stay errors."""
+    code = RequestCode.QUERY_CONSUMER_OFFSET
+    peer.on(code, Reply(ext_fields={"offset": "42"}))
+    assert await offset.query_consumer_offset(remoting, peer.address, "g", QUEUE) == 42
+    assert fields_of(peer, code) == {
+        "consumerGroup": "g",
+        "topic": "T",
+        "queueId": "3",
+        "setZeroIfNotFound": "false",
+        "bname": "broker-a",
+    }
+    peer.on(code, Reply(ResponseCode.QUERY_NOT_FOUND, "Not found, maybe this group consumer boot first"))
+    assert await offset.query_consumer_offset(remoting, peer.address, "g", QUEUE) is None
+    peer.on(code, Reply(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST))
+    with pytest.raises(SubscriptionGroupNotExistError):
+        await offset.query_consumer_offset(remoting, peer.address, "g", QUEUE)
+
+
+async def test_a_commit_is_answered(remoting: RemotingClient, peer: Peer) -> None:
+    """A refusal reaches the caller, unlike with Java's one-way request; so does silence."""
+    code = RequestCode.UPDATE_CONSUMER_OFFSET
+    await offset.update_consumer_offset(remoting, peer.address, "g", QUEUE, 9)
+    assert fields_of(peer, code)["commitOffset"] == "9"
+    assert not peer.got(code)[0].is_oneway
+    peer.on(code, Reply(ResponseCode.TOPIC_NOT_EXIST, "gone"))
+    with pytest.raises(BrokerError) as raised:
+        await offset.update_consumer_offset(remoting, peer.address, "g", QUEUE, 9)
+    assert (raised.value.code, raised.value.remark, raised.value.address) == (17, "gone", peer.address)
+    assert raised.value.stale_route
+    peer.on(code, None)
+    with pytest.raises(RemotingTimeoutError):
+        await offset.update_consumer_offset(remoting, peer.address, "g", QUEUE, 9, timeout_seconds=0.05)
+
+
+async def test_the_offsets_of_a_queue(remoting: RemotingClient, peer: Peer) -> None:
+    """Ends, a point in time, and the oldest message's time; an empty queue has none."""
+    for code, value in (
+        (RequestCode.GET_MAX_OFFSET, "10"),
+        (RequestCode.GET_MIN_OFFSET, "2"),
+        (RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, "5"),
+    ):
+        peer.on(code, Reply(ext_fields={"offset": value}))
+    assert await offset.get_max_offset(remoting, peer.address, QUEUE) == 10
+    assert await offset.get_min_offset(remoting, peer.address, QUEUE) == 2
+    assert await offset.search_offset(remoting, peer.address, QUEUE, 1700000000000, boundary="upper") == 5
+    fields = fields_of(peer, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP)
+    assert (fields["timestamp"], fields["boundaryType"]) == ("1700000000000", "upper")
+    peer.on(RequestCode.GET_EARLIEST_MSG_STORETIME, Reply(ext_fields={"timestamp": "-1"}))
+    assert await offset.earliest_store_time(remoting, peer.address, QUEUE) is None
+    peer.on(RequestCode.GET_EARLIEST_MSG_STORETIME, Reply(ext_fields={"timestamp": "1700000000000"}))
+    assert await offset.earliest_store_time(remoting, peer.address, QUEUE) == 1700000000000
+
+
+@pytest.mark.parametrize("fields", [{}, {"offset": "many"}])
+async def test_an_answer_without_its_fields(remoting: RemotingClient, peer: Peer, fields: dict[str, str]) -> None:
+    """Success without the number is a broken answer, not a zero."""
+    peer.on(RequestCode.GET_MAX_OFFSET, Reply(ext_fields=fields))
+    with pytest.raises(ProtocolError, match="offset"):
+        await offset.get_max_offset(remoting, peer.address, QUEUE)
+
+
+async def test_a_group_that_nobody_is_in(remoting: RemotingClient, peer: Peer) -> None:
+    """The broker has no code for it: its words tell it from other failures."""
+    code = RequestCode.GET_CONSUMER_LIST_BY_GROUP
+    peer.on(code, Reply(body=b'{"consumerIdList":["b@1","a@1"]}'))
+    assert await group.get_consumer_list(remoting, peer.address, "g") == ["b@1", "a@1"]
+    peer.on(code, Reply(ResponseCode.SYSTEM_ERROR, "no consumer for this group, g"))
+    assert await group.get_consumer_list(remoting, peer.address, "g") == []
+    peer.on(code, Reply(ResponseCode.SYSTEM_ERROR, "java.lang.NullPointerException"))
+    with pytest.raises(BrokerFailureError):
+        await group.get_consumer_list(remoting, peer.address, "g")
+
+
+async def test_leaving(remoting: RemotingClient, peer: Peer) -> None:
+    """Only the group that is left is named."""
+    await group.unregister_client(remoting, peer.address, "me@1", consumer_group="g")
+    assert fields_of(peer, RequestCode.UNREGISTER_CLIENT) == {"clientID": "me@1", "consumerGroup": "g"}
+
+
+async def test_checking_a_subscription(remoting: RemotingClient, peer: Peer) -> None:
+    """The broker gets the expression, and its complaint reaches the caller."""
+    subscription = sql_subscription("T", "a >", 1)
+    peer.on(RequestCode.CHECK_CLIENT_CONFIG, Reply(ResponseCode.SUBSCRIPTION_PARSE_FAILED, "unexpected end"))
+    with pytest.raises(SubscriptionParseError, match="unexpected end"):
+        await group.check_client_config(remoting, peer.address, "me@1", "g", subscription)
+    (request,) = peer.got(RequestCode.CHECK_CLIENT_CONFIG)
+    assert CheckClientRequestBody.from_json(request.body) == CheckClientRequestBody("me@1", "g", subscription)
+
+
+async def test_a_groups_subscription_and_settings(remoting: RemotingClient, peer: Peer) -> None:
+    """What the broker has of a group; nothing of it is None, and nobody online has an error of its own."""
+    subscription = sql_subscription("T", "a > 1", 1)
+    peer.on(
+        RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER,
+        Reply(body=QuerySubscriptionResponseBody("g", "T", subscription).to_json()),
+    )
+    assert await group.query_subscription(remoting, peer.address, "g", "T") == subscription
+    peer.on(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, Reply(body=b'{"group":"g","topic":"T"}'))
+    assert await group.query_subscription(remoting, peer.address, "g", "T") is None
+    config = SubscriptionGroupConfig(group_name="g", retry_max_times=3)
+    peer.on(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, Reply(body=config.to_json()))
+    assert await group.subscription_group(remoting, peer.address, "g") == config
+    await group.update_subscription_group(remoting, peer.address, config)
+    (request,) = peer.got(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP)
+    assert SubscriptionGroupConfig.from_json(request.body) == config
+    peer.on(RequestCode.GET_CONSUMER_CONNECTION_LIST, Reply(ResponseCode.CONSUMER_NOT_ONLINE))
+    with pytest.raises(ConsumerNotOnlineError):
+        await group.consumer_connection(remoting, peer.address, "g")
+
+
+async def test_locks(remoting: RemotingClient, peer: Peer) -> None:
+    """What is not in the answer belongs to another client."""
+    other = MessageQueue("T", "broker-a", 4)
+    peer.on(RequestCode.LOCK_BATCH_MQ, Reply(body=LockBatchResponseBody(frozenset({QUEUE})).to_json()))
+    assert await lock.lock_batch(remoting, peer.address, "g", "me@1", [QUEUE, other]) == {QUEUE}
+    (request,) = peer.got(RequestCode.LOCK_BATCH_MQ)
+    assert LockBatchRequestBody.from_json(request.body) == LockBatchRequestBody("g", "me@1", (QUEUE, other))
+    await lock.unlock_batch(remoting, peer.address, "g", "me@1", [QUEUE])
+    (request,) = peer.got(RequestCode.UNLOCK_BATCH_MQ)
+    assert LockBatchRequestBody.from_json(request.body).queues == (QUEUE,)
+
+
+async def test_sending_back(remoting: RemotingClient, peer: Peer) -> None:
+    """What is not given is left out, so that the broker's own setting holds."""
+    await send_message_back(remoting, peer.address, "g", 4096, 0)
+    fields = fields_of(peer, RequestCode.CONSUMER_SEND_MSG_BACK)
+    assert fields == {"offset": "4096", "group": "g", "delayLevel": "0", "unitMode": "false"}
+    await send_message_back(
+        remoting, peer.address, "g", 1, -1, origin_msg_id="ID", origin_topic="T", max_reconsume_times=5
+    )
+    fields = peer.got(RequestCode.CONSUMER_SEND_MSG_BACK)[1].ext_fields
+    assert (fields["delayLevel"], fields["originMsgId"], fields["maxReconsumeTimes"]) == ("-1", "ID", "5")
+
+
+async def test_making_a_topic(remoting: RemotingClient, peer: Peer) -> None:
+    """As many queues for reading as for writing, and attributes as Java writes them."""
+    await admin.create_topic(remoting, peer.address, "T", 8, attributes={"message.type": "FIFO"})
+    fields = fields_of(peer, RequestCode.UPDATE_AND_CREATE_TOPIC)
+    assert (fields["topic"], fields["readQueueNums"], fields["writeQueueNums"], fields["perm"]) == ("T", "8", "8", "6")
+    assert fields["attributes"] == "+message.type=FIFO"
+
+
+async def test_resetting_offsets(remoting: RemotingClient, peer: Peer) -> None:
+    """All queues unless one is named; the new offsets come back in either of the broker's forms."""
+    in_map = b'{"offsetTable":{{"brokerName":"broker-a","queueId":3,"topic":"T"}:5}}'
+    in_list = b'{"offsetTable":[{"brokerName":"broker-a","offset":5,"queueId":3,"topic":"T"}]}'
+    for body in (in_map, in_list):
+        peer.on(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, Reply(body=body))
+        assert await admin.reset_offset(remoting, peer.address, "g", "T", admin.RESET_TO_END) == {QUEUE: 5}
+    fields = peer.got(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET)[0].ext_fields
+    assert fields == {"topic": "T", "group": "g", "timestamp": "-1", "isForce": "true", "queueId": "-1"}
+
+
+async def test_what_members_hold(remoting: RemotingClient, peer: Peer) -> None:
+    """The broker's question to its members has another code than the question to the broker."""
+    body = b'{"consumerTable":{"a@1":{{"brokerName":"broker-a","queueId":3,"topic":"T"}:7}}}'
+    peer.on(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, Reply(body=body))
+    assert await admin.consumer_status(remoting, peer.address, "g", "T") == {"a@1": {QUEUE: 7}}
+
+
+async def test_messages_that_are_not_there(remoting: RemotingClient, peer: Peer) -> None:
+    """Nothing found is no error; another failure is."""
+    view, query = RequestCode.VIEW_MESSAGE_BY_ID, RequestCode.QUERY_MESSAGE
+    peer.on(view, Reply(ResponseCode.SYSTEM_ERROR, "can not find message by the offset, 7"))
+    assert await admin.view_message(remoting, peer.address, 7) is None
+    peer.on(view, Reply(ResponseCode.SYSTEM_ERROR, "java.io.IOException"))
+    with pytest.raises(BrokerFailureError):
+        await admin.view_message(remoting, peer.address, 7)
+    peer.on(query, Reply(ResponseCode.QUERY_NOT_FOUND))
+    assert await admin.query_message(remoting, peer.address, "T", "k") == b""
+    peer.on(query, Reply(body=b"records"))
+    assert await admin.query_message(remoting, peer.address, "T", "k", unique=True) == b"records"
+    first, second = peer.got(query)
+    assert "_UNIQUE_KEY_QUERY" not in first.ext_fields
+    assert second.ext_fields["_UNIQUE_KEY_QUERY"] == "true"
+
+
+async def test_clusters_and_topics_in_loose_json(remoting: RemotingClient, peer: Peer) -> None:
+    """106 is never strict: broker ids are numbers as keys."""
+    loose = (
+        b'{"brokerAddrTable":{"broker-a":{"brokerAddrs":{0:"127.0.0.1:20911"},"brokerName":"broker-a","cluster":"c"}},'
+        b'"clusterAddrTable":{"c":["broker-a"]}}'
+    )
+    peer.on(RequestCode.GET_BROKER_CLUSTER_INFO, Reply(body=loose))
+    cluster = await admin.cluster_info(remoting, peer.address)
+    assert cluster.broker_addr_table["broker-a"].master == "127.0.0.1:20911"
+    topics = json.dumps({"topicList": ["T", "U"]}).encode()
+    peer.on(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, Reply(body=topics))
+    assert await admin.topic_list(remoting, peer.address) == ("T", "U")
+
+
+async def test_an_unknown_code_keeps_its_number(remoting: RemotingClient, peer: Peer) -> None:
+    """A newer broker's refusal is told as it came."""
+    peer.on(RequestCode.GET_MAX_OFFSET, Reply(4711, "a reason of the future"))
+    with pytest.raises(BrokerError, match=r"4711.*a reason of the future") as raised:
+        await offset.get_max_offset(remoting, peer.address, QUEUE)
+    assert type(raised.value) is BrokerError
+    peer.on(RequestCode.GET_MAX_OFFSET, Reply(ResponseCode.QUERY_NOT_FOUND))
+    with pytest.raises(QueryNotFoundError):
+        await offset.get_max_offset(remoting, peer.address, QUEUE)

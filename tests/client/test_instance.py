@@ -1,0 +1,289 @@
+"""ClientInstance: groups that come and go, what brokers ask them, and the end."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from rmqd.client import instance as instance_module
+from rmqd.client.client_id import local_address, make_client_id
+from rmqd.client.instance import ClientInstance
+from rmqd.client.options import ClientOptions
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.errors import RemotingConnectError, RmqdError
+from rmqd.wire.heartbeat import HeartbeatData
+from rmqd.wire.route import TopicRouteData
+from rmqd.wire.topics import retry_topic
+from tests.client.members import Member
+from tests.client.peer import Peer, Reply, eventually, route_of, routes
+from tests.client.running import running
+
+HEART_BEAT, UNREGISTER = RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT
+
+
+@pytest.fixture
+async def name_server(peer: Peer) -> AsyncIterator[Peer]:
+    """A name server that knows topic T, served by `peer`, and the retry topics of the groups g and h."""
+    async with Peer() as server:
+        server.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, routes(known(peer)))
+        yield server
+
+
+@pytest.fixture
+async def client(name_server: Peer) -> AsyncIterator[ClientInstance]:
+    client = ClientInstance(ClientOptions(nameservers=(name_server.address,)))
+    yield client
+    await client.remoting.close()
+
+
+def known(broker: Peer) -> dict[str, TopicRouteData]:
+    return dict.fromkeys(["T", retry_topic("g"), retry_topic("h")], route_of({"a": broker.address}))
+
+
+def groups_of(broker: Peer) -> list[str]:
+    """The groups that the last heartbeat named."""
+    heartbeat = HeartbeatData.from_json(broker.got(HEART_BEAT)[-1].body)
+    return [group.group_name for group in heartbeat.consumer_data_set]
+
+
+async def test_a_registered_group_is_heartbeated_by_itself(client: ClientInstance, peer: Peer) -> None:
+    """Registering is enough: the topics' routes are found and their brokers told."""
+    async with running(client.run()):
+        client.register(Member("g", "T"))
+        await peer.received(HEART_BEAT)
+        assert groups_of(peer) == ["g"]
+        assert len(client.routes.queues("T")) == 4
+        await eventually(lambda: client.routes.queues(retry_topic("g")), "the retry topic's route")
+
+
+async def test_groups_share_the_client_and_come_and_go_alone(client: ClientInstance, peer: Peer) -> None:
+    """Both groups are in one heartbeat over one connection; one that leaves takes nothing from the other."""
+    async with running(client.run()):
+        client.register(Member("g", "T"))
+        await peer.received(HEART_BEAT)
+        client.register(Member("h", "T"))
+        await eventually(lambda: groups_of(peer) == ["g", "h"], "both are told")
+        await client.unregister("g")
+        (left,) = peer.got(UNREGISTER)
+        assert left.ext_fields == {"clientID": client.client_id, "consumerGroup": "g"}
+        assert client.routes.queues("T")
+        client.heartbeat.beat_soon()
+        await eventually(lambda: groups_of(peer) == ["h"], "the other one stays")
+        await client.unregister("h")
+        assert client.routes.broker_addresses() == frozenset()
+    assert peer.connections == 1
+
+
+async def test_a_group_runs_once_in_a_process(client: ClientInstance) -> None:
+    """Two of the same name would fight for their queues under one client id."""
+    client.register(Member("g", "T"))
+    with pytest.raises(RmqdError, match="g is running in this process already"):
+        client.register(Member("g", "T"))
+
+
+async def test_the_end_says_good_bye_for_every_group(client: ClientInstance, peer: Peer) -> None:
+    """`stop` unregisters what is left, waits for the answers, and closes the connections."""
+    run = asyncio.create_task(client.run())
+    for group in ("g", "h"):
+        client.register(Member(group, "T"))
+    await eventually(lambda: peer.got(HEART_BEAT) and groups_of(peer) == ["g", "h"], "both are told")
+    await eventually(lambda: client.heartbeat.brokers_up.get(peer.address), "the broker is up")
+    client.stop()
+    async with asyncio.timeout(2):
+        await run
+    assert sorted(request.ext_fields["consumerGroup"] for request in peer.got(UNREGISTER)) == ["g", "h"]
+    with pytest.raises(RemotingConnectError):
+        await client.remoting.invoke(peer.address, HEART_BEAT, {})
+
+
+async def test_a_broker_that_never_answers_delays_the_end_by_its_deadline(
+    client: ClientInstance, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The good-bye is answered or given up; it raises nothing."""
+    monkeypatch.setattr(instance_module, "UNREGISTER_DEADLINE_SECONDS", 0.1)
+    peer.on(UNREGISTER, None)
+    run = asyncio.create_task(client.run())
+    client.register(Member("g", "T"))
+    await eventually(lambda: client.heartbeat.brokers_up.get(peer.address), "the broker is up")
+    started = time.monotonic()
+    client.stop()
+    await run
+    assert 0.1 <= time.monotonic() - started < 1
+
+
+async def test_a_broker_that_is_down_is_not_waited_for_at_the_end(client: ClientInstance, peer: Peer) -> None:
+    """It forgot us with our connection."""
+    run = asyncio.create_task(client.run())
+    client.register(Member("g", "T"))
+    await eventually(lambda: client.heartbeat.brokers_up.get(peer.address), "the broker is up")
+    await peer.down()
+    await eventually(lambda: not client.heartbeat.brokers_up[peer.address], "the broker is down")
+    started = time.monotonic()
+    client.stop()
+    await run
+    assert time.monotonic() - started < 0.5
+
+
+async def test_no_heartbeat_brings_a_leaving_group_back(client: ClientInstance, peer: Peer) -> None:
+    """The good-bye waits for the answer to a heartbeat that still names the group."""
+    async with running(client.run()):
+        client.register(Member("g", "T"))
+        await eventually(lambda: client.heartbeat.brokers_up.get(peer.address), "the broker is up")
+        release = asyncio.Event()
+
+        async def late() -> Reply:
+            await release.wait()
+            return Reply()
+
+        peer.on(HEART_BEAT, lambda _: late())
+        client.heartbeat.beat_soon()
+        await peer.received(HEART_BEAT, len(peer.got(HEART_BEAT)) + 1)
+        leaving = asyncio.create_task(client.unregister("g"))
+        await asyncio.sleep(0.05)
+        assert peer.got(UNREGISTER) == []
+        release.set()
+        await leaving
+        assert len(peer.got(UNREGISTER)) == 1
+
+
+async def test_brokers_tell_a_group_that_its_members_changed(client: ClientInstance, peer: Peer) -> None:
+    """NOTIFY_CONSUMER_IDS_CHANGED reaches the group that it names, and only that one."""
+    g, h = Member("g", "T"), Member("h", "T")
+    async with running(client.run()):
+        client.register(g)
+        client.register(h)
+        await peer.received(HEART_BEAT)
+        await peer.push(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": "unknown"}, oneway=True)
+        await peer.push(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": "h"}, oneway=True)
+        async with asyncio.timeout(2):
+            await h.ids_changed.wait()
+        assert not g.ids_changed.is_set()
+
+
+@pytest.mark.parametrize(
+    ("code", "field"),
+    [
+        (RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, "group"),
+        (RequestCode.RESET_CONSUMER_CLIENT_OFFSET, "group"),
+        (RequestCode.GET_CONSUMER_RUNNING_INFO, "consumerGroup"),
+        (RequestCode.CONSUME_MESSAGE_DIRECTLY, "consumerGroup"),
+    ],
+)
+async def test_requests_of_brokers_are_answered_by_their_group(
+    client: ClientInstance, peer: Peer, code: RequestCode, field: str
+) -> None:
+    """The group gets the request whole, and its answer goes back; its error becomes code 1 with the reason."""
+    member = Member("g", "T")
+    async with running(client.run()):
+        client.register(member)
+        await peer.received(HEART_BEAT)
+        member.answer = (ResponseCode.SUCCESS, "", {"a": "b"}, b"told")
+        reply = await peer.ask(code, {field: "g", "topic": "T"}, b"asked")
+        assert (reply.code, reply.ext_fields, reply.body) == (ResponseCode.SUCCESS, {"a": "b"}, b"told")
+        assert (member.asked[0].body, member.asked[0].ext_fields["topic"]) == (b"asked", "T")
+
+        member.answer = RmqdError("no queue of T is held")
+        reply = await peer.ask(code, {field: "g"})
+        assert (reply.code, reply.remark) == (ResponseCode.SYSTEM_ERROR, "no queue of T is held")
+
+        reply = await peer.ask(code, {field: "stranger"})
+        assert reply.code == ResponseCode.SYSTEM_ERROR
+        assert "stranger" in (reply.remark or "")
+        assert (await peer.ask(code, {})).code == ResponseCode.SYSTEM_ERROR
+
+
+async def test_what_the_client_does_not_know_is_refused(client: ClientInstance, peer: Peer) -> None:
+    """A request of a later protocol gets the code that says so."""
+    async with running(client.run()):
+        client.register(Member("g", "T"))
+        await peer.received(HEART_BEAT)
+        assert (await peer.ask(RequestCode(4711), {})).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+
+
+async def test_a_group_that_comes_back_while_it_leaves_is_told_again(client: ClientInstance, peer: Peer) -> None:
+    """The brokers may hear the new heartbeat before the old good-bye; another heartbeat follows."""
+    async with running(client.run()):
+        client.register(Member("g", "T"))
+        await eventually(lambda: client.heartbeat.brokers_up.get(peer.address), "the broker is up")
+        before = len(peer.got(HEART_BEAT))
+        leaving = asyncio.create_task(client.unregister("g"))
+        await peer.received(UNREGISTER)
+        client.register(Member("g", "T"))
+        await leaving
+        good_bye = peer.requests.index(peer.got(UNREGISTER)[0])
+        await eventually(
+            lambda: any(request.code == HEART_BEAT for request in peer.requests[good_bye:]), "a heartbeat follows"
+        )
+        assert groups_of(peer) == ["g"]
+        assert len(peer.got(HEART_BEAT)) > before
+        assert client.routes.queues("T")
+
+
+async def test_a_failing_part_ends_the_whole(client: ClientInstance, peer: Peer) -> None:
+    """A group that cannot say what it subscribes to is a defect, and the supervisor hears of it."""
+
+    class Broken(Member):
+        broken = False
+
+        def consumer_data(self) -> object:  # type: ignore[override]
+            if self.broken:
+                raise LookupError("defect")
+            return super().consumer_data()
+
+    member = Broken("g", "T")
+    client.register(member)  # type: ignore[arg-type]
+    member.broken = True
+    with pytest.raises(ExceptionGroup) as raised:
+        async with asyncio.timeout(2):
+            await client.run()
+    assert raised.group_contains(LookupError)
+
+
+async def test_the_snapshot_counts_requests_and_brokers(client: ClientInstance, peer: Peer) -> None:
+    """It has what metrics and the status page show."""
+    async with running(client.run()):
+        client.register(Member("g", "T"))
+        await eventually(lambda: client.heartbeat.brokers_up.get(peer.address), "the broker is up")
+        snapshot = client.snapshot()
+    assert snapshot.client_id == client.client_id
+    assert snapshot.brokers_up == {peer.address: True}
+    assert snapshot.requests[RequestCode.HEART_BEAT].count >= 1
+    assert snapshot.requests[RequestCode.GET_ROUTEINFO_BY_TOPIC].count >= 1
+    assert snapshot.request_failures == {}
+    assert snapshot.corrupt_frames == 0
+
+
+async def test_the_vip_channel_is_two_ports_below(name_server: Peer) -> None:
+    """Only where it is enabled."""
+    plain = ClientInstance(ClientOptions(nameservers=(name_server.address,)))
+    assert plain.send_address("10.0.0.1:10911") == "10.0.0.1:10911"
+    vip = ClientInstance(ClientOptions(nameservers=(name_server.address,), vip_channel_enabled=True))
+    assert vip.send_address("10.0.0.1:10911") == "10.0.0.1:10909"
+
+
+def test_client_ids_are_unique_and_as_java_writes_them() -> None:
+    """The default instance gets a name of its own even in the same process; a given name stays as it is."""
+    ids = {make_client_id("10.0.0.1", "DEFAULT") for _ in range(100)}
+    assert len(ids) == 100
+    assert all(client_id.startswith("10.0.0.1@") and "#" in client_id for client_id in ids)
+    assert make_client_id("10.0.0.1", "mailer") == "10.0.0.1@mailer"
+    assert make_client_id("10.0.0.1", "mailer", "east") == "10.0.0.1@mailer@east"
+
+
+def test_the_local_address_is_one_of_this_machine() -> None:
+    """Host names and loopback addresses of peers tell nothing, and are passed over without a lookup."""
+    for peers in ([], ["localhost:9876"], ["127.0.0.1:9876"], ["[::1]:9876"], ["nonsense"]):
+        address = local_address(peers)
+        if address != "127.0.0.1" and Path("/proc/net/fib_trie").exists():
+            assert address in Path("/proc/net/fib_trie").read_text() or ":" in address
+
+
+def test_secrets_stay_out_of_the_options_text() -> None:
+    """Options end up in logs."""
+    text = repr(ClientOptions(access_key="ak", secret_key="s3cr3t", security_token="t0k3n"))
+    assert "s3cr3t" not in text
+    assert "t0k3n" not in text
