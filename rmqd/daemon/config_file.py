@@ -106,12 +106,15 @@ class _Loading:
             path = (*prefix, *finding.path)
             if finding.missing:
                 # A key may be missing because what was there is wrong, or was in a file that could not be read.
-                if not self._source.complete or any(known[: len(path)] == path for known in self._reported):
+                if not self._source.complete or self._is_faulty(path) or self._is_faulty(finding.instead):
                     continue
                 place = self._places.of_key(path[:-1])
             else:
                 place = self._places.of_key(path) if finding.at_key else self._places.of(path)
             self._report(path, Problem(place, path, finding.message))
+
+    def _is_faulty(self, path: Path | None) -> bool:
+        return path is not None and any(known[: len(path)] == path for known in self._reported)
 
     def _report(self, path: Path, problem: Problem) -> None:
         if not any(path[:length] in self._reported for length in range(len(path) + 1)):

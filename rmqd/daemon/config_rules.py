@@ -24,6 +24,8 @@ NOT_YET_IN_GROUPS: Final[dict[str, tuple[Any, ...]]] = {
 NOT_YET_IN_CLIENT: Final[dict[Path, tuple[Any, ...]]] = {
     ("client", "tls", "enabled"): (False,),
     ("client", "access_key"): ("",),
+    ("client", "security_token"): ("",),
+    ("client", "namespace"): ("",),
 }
 """Path of a key: the values that can run."""
 
@@ -36,6 +38,8 @@ class Finding:
     message: str
     missing: bool = False
     """The key is not there, so the problem stands at its parent."""
+    instead: Path | None = None
+    """Another key that would do in place of a missing one."""
     at_key: bool = False
     """The key itself is wrong, not its value."""
 
@@ -44,7 +48,7 @@ def root_findings(config: RootConfig) -> Iterator[Finding]:
     """What is wrong outside of the groups."""
     if not config.nameserver and not config.nameserver_url:
         accepted = 'host:port, "host:port;host:port", a list, or nameserver_url in its place'
-        yield Finding(("nameserver",), f"missing; accepted: {accepted}", missing=True)
+        yield Finding(("nameserver",), f"missing; accepted: {accepted}", missing=True, instead=("nameserver_url",))
     if config.nameserver and config.nameserver_url:
         yield Finding(("nameserver_url",), "set beside nameserver; accepted: one of the two", at_key=True)
     yield from _client_findings(config)
