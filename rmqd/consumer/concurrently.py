@@ -45,6 +45,7 @@ class ConsumeMessageConcurrentlyService:
         self._wake_planned = False
         self._held: deque[ProcessQueue] | None = None  # the line of a paused group
         self._workers: dict[Worker, asyncio.Task[None]] = {}
+        self._apart: set[asyncio.Task[None]] = set()  # workers that hang, and what their messages need
         self._threads: dict[Worker, HandlerThread] = {}
         self.can_wake = False  # somebody sleeps, and nobody who was woken is still on the way
         self._last_tick = clock.monotonic()
@@ -100,15 +101,13 @@ class ConsumeMessageConcurrentlyService:
     async def run(self) -> None:
         """Work until cancelled. Raises HandlerHungError when no slot is left that can work."""
         try:
-            async with asyncio.TaskGroup() as tasks:
-                for number in range(self._concurrency):
-                    self._start_worker(tasks, number)
-                while True:
-                    await asyncio.sleep(TICK_SECONDS)
-                    self._tick(tasks)
+            for number in range(self._concurrency):
+                self._start_worker(number)
+            while True:
+                await asyncio.sleep(TICK_SECONDS)
+                self._tick()
         finally:
-            for thread in self._threads.values():
-                thread.stop()
+            await self._end()
 
     def took_long(self, started: float) -> None:
         """A handler call took over a second; if no tick came through meanwhile, it kept the event loop to itself."""
@@ -116,7 +115,7 @@ class ConsumeMessageConcurrentlyService:
             seconds = round(self.clock.monotonic() - started, 3)
             log.warning("handler.blocked_loop", handler=self._handler.name, seconds=seconds)
 
-    def _start_worker(self, tasks: asyncio.TaskGroup, number: int) -> None:
+    def _start_worker(self, number: int) -> None:
         call: Callable[[Batch], Awaitable[object]] = self._handler.handle
         thread = None
         if not self._handler.is_async:
@@ -125,18 +124,19 @@ class ConsumeMessageConcurrentlyService:
         worker = Worker(self, call, number)
         if thread is not None:
             self._threads[worker] = thread
-        self._workers[worker] = tasks.create_task(worker.run(), name=f"worker:{number}")
+        self._workers[worker] = asyncio.create_task(worker.run(), name=f"worker:{number}")
 
-    def _tick(self, tasks: asyncio.TaskGroup) -> None:
+    def _tick(self) -> None:
         now = self._last_tick = self.clock.monotonic()
         self.wall_offset = self.clock.wall() - now
+        self._raise_failures()
         for worker, task in list(self._workers.items()):
             if worker.batch is None or now - worker.started < self._timeout:
                 continue
             if not worker.expired:
                 self._expire(worker, task)
             elif now - worker.started > self._timeout + CANCEL_GRACE_SECONDS and task.cancelling():
-                self._replace(tasks, worker, task)
+                self._replace(worker, task)
         if self.abandoned >= self._concurrency:
             raise HandlerHungError(
                 f"all {self._concurrency} slots of handler {self._handler.name} hang past consume_timeout"
@@ -151,9 +151,9 @@ class ConsumeMessageConcurrentlyService:
         elif thread.is_calling:
             worker.expired = True
             self.abandoned += 1
-            thread.abandon(EXPIRED, self._came_back)
+            thread.abandon(self._came_back)
 
-    def _replace(self, tasks: asyncio.TaskGroup, worker: Worker, task: asyncio.Task[None]) -> None:
+    def _replace(self, worker: Worker, task: asyncio.Task[None]) -> None:
         """Give the slot of a handler that ignores its cancellation to a new worker."""
         log.error("handler.ignores_cancellation", handler=self._handler.name)
         assert worker.queue is not None
@@ -162,13 +162,37 @@ class ConsumeMessageConcurrentlyService:
         del self._workers[worker]
         self.abandoned += 1
         task.add_done_callback(lambda _: self._came_back())
-        tasks.create_task(self._settle_replaced(worker.queue, worker.batch), name="settle-expired")
-        self._start_worker(tasks, worker.number)
+        self._apart.add(task)
+        self._apart.add(
+            asyncio.create_task(self._settle_replaced(worker.queue, worker.batch), name="settle-expired")
+        )
+        self._start_worker(worker.number)
 
     async def _settle_replaced(self, queue: ProcessQueue, batch: Batch) -> None:
         await self.settlement.settle(queue, batch, EXPIRED)
         queue.in_flight -= 1
         queue.note_idle()
+
+    def _raise_failures(self) -> None:
+        """A task of ours that ended by an error ends the group."""
+        ended = [task for task in (*self._workers.values(), *self._apart) if task.done()]
+        self._apart.difference_update(ended)
+        for task in ended:
+            if not task.cancelled():
+                task.result()
+
+    async def _end(self) -> None:
+        """Cancel what handlers have. One that ignores its cancellation is left behind, as it could delay the end for ever."""
+        for thread in self._threads.values():
+            thread.stop()
+        for worker in self._workers:
+            worker.expired = worker.replaced = True
+        tasks = self._apart.union(self._workers.values())
+        for task in tasks:
+            task.cancel()
+        _, left = await asyncio.wait(tasks, timeout=CANCEL_GRACE_SECONDS)
+        if left:
+            log.error("handler.left_behind", handler=self._handler.name, calls=len(left))
 
     def _came_back(self) -> None:
         self.abandoned -= 1

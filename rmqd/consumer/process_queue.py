@@ -80,7 +80,9 @@ class ProcessQueue:
 
     def put_back(self, messages: list[Message]) -> None:
         """Hand these out again; what waits stays in queue order, which `finish` relies on."""
-        self.pending = deque(sorted([*messages, *self.pending], key=lambda message: message.queue_offset))
+        waiting = sorted([*messages, *self.pending], key=lambda message: message.queue_offset)
+        self.pending.clear()
+        self.pending.extend(waiting)
 
     def finish(self, messages: list[Message]) -> None:
         """Mark messages as done: acknowledged, sent back, or dead-lettered."""

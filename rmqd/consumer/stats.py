@@ -57,7 +57,13 @@ class TopicStats:
     def acknowledged(self, messages: int, seconds: float, age_seconds: float) -> None:
         """A batch was handled without a word: the hot path."""
         self.acked += messages
-        self.handled_in(messages, seconds, age_seconds)
+        if seconds <= QUICK_SECONDS and self._age_low < age_seconds <= self._age_high:
+            self._quick_count += 1
+            self._quick_seconds += seconds
+            self._age_count += messages
+            self._age_sum += age_seconds * messages
+        else:
+            self.handled_in(messages, seconds, age_seconds)
 
     def handled_in(self, messages: int, seconds: float, age_seconds: float) -> None:
         """A handler call took `seconds`; the oldest message of its batch was stored `age_seconds` before."""

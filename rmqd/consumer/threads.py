@@ -34,15 +34,18 @@ class HandlerThread:
         self._line.put((batch, future, loop))
         await future
 
-    def abandon(self, error: Exception, came_back: Callable[[], None]) -> None:
-        """Leave the call under way to its thread and go on with a new one; `came_back` is told if it ever ends."""
+    def abandon(self, came_back: Callable[[], None]) -> None:
+        """Leave the call under way to its thread, and the next ones to a new thread.
+
+        Whoever awaits `call` goes on without a result; `came_back` is told if the call ever ends.
+        """
         future, line = self._future, self._line
         if future is None or line is None or future.done():
             return
         loop = future.get_loop()
         line.stop(lambda: _call_in(loop, came_back))
         self._line = None
-        future.set_exception(error)
+        future.set_result(None)
 
     def stop(self) -> None:
         """Let the thread end after its call."""

@@ -34,68 +34,78 @@ class Worker:
         self.number = number
         self.queue: ProcessQueue | None = None
         self.started = 0.0
-        self.expired = False
-        self.replaced = False  # hung past its cancellation: another worker has its slot now
+        self.expired = False  # the call is past its deadline: what it returns or raises is not its result any more
+        self.replaced = False  # nobody waits for the result: the call ignored its cancellation, or the service ends
         self.batch: Batch | None = None  # what the handler has now
         self._service = service
         self._call = call
 
     async def run(self) -> None:
         """Take batches for ever."""
-        service, call = self._service, self._call
-        line, clock, size = service.line, service.clock.monotonic, service.batch_size
-        started = clock()
-        slice_end = started + TIME_SLICE_SECONDS
+        service = self._service
+        line = service.line
         while True:
             if not line:
                 await service.rest()
-                started = clock()
-                slice_end = started + TIME_SLICE_SECONDS
                 continue
             queue = line[0]
-            pending = queue.pending
-            if not pending:  # given up meanwhile
+            if not queue.pending:  # all taken, or given up meanwhile
                 line.popleft().queued = False
                 continue
-            messages = [pending.popleft()] if size == 1 else queue.take(size)
-            if not pending:
-                line.popleft().queued = False
-            elif len(line) > 1:
-                line.rotate(-1)
-            if service.can_wake and line:
-                service.wake()
-            self.batch = batch = Batch(messages, queue.message_queue)
-            self.queue, self.started = queue, started
+            line.rotate(-1)  # whoever comes next begins with the next queue
+            self.queue = queue
             queue.in_flight += 1
+            try:
+                await self._work_at(queue)
+            finally:
+                if not self.replaced:
+                    queue.in_flight -= 1
+                    queue.note_idle()
+            if self.replaced:
+                return
+
+    async def _work_at(self, queue: ProcessQueue) -> None:
+        """Handle batches of one queue until it has none left or the time slice is over: the hot path."""
+        service, call, pending = self._service, self._call, queue.pending
+        clock, size, line = service.clock.monotonic, service.batch_size, service.line
+        message_queue, stats, finish = queue.message_queue, queue.stats, queue.finish
+        self.started = started = clock()
+        slice_end = started + TIME_SLICE_SECONDS
+        while pending:
+            messages = [pending.popleft()] if size == 1 else queue.take(size)
+            if service.can_wake and (pending or len(line) > 1):
+                service.wake()
+            self.batch = batch = Batch(messages, message_queue)
             error: BaseException | None = None
             try:
                 await call(batch)
             except asyncio.CancelledError as cancelled:
-                if not self._was_expired():
+                if self._is_ending():
                     raise
-                error = cancelled
+                error = cancelled  # the deadline's, or one that the handler let out of something that it awaited
             except (Exception, SystemExit) as raised:  # noqa: BLE001  whatever a handler raises is its result
                 error = raised
-            if self.replaced:
-                return
+            if self.expired:
+                if self.replaced:
+                    return
+                self._take_cancellation_back()
+                error = EXPIRED
             self.batch = None
             ended = clock()
             if error is None and batch.decided is None and not queue.dropped:
                 age = ended + service.wall_offset - messages[0].store_timestamp * 0.001
-                queue.finish(messages)
-                queue.stats.acknowledged(len(messages), ended - started, age)
+                finish(messages)
+                stats.acknowledged(len(messages), ended - started, age)
             else:
                 await self._settle(queue, batch, messages, error)
-            queue.in_flight -= 1
-            if queue.idle is not None:
-                queue.note_idle()
+                ended = clock()
+                ended = clock()
             if ended > slice_end:
                 if ended - started > BLOCKED_SECONDS:
                     service.took_long(started)
                 await asyncio.sleep(0)
-                ended = clock()
-                slice_end = ended + TIME_SLICE_SECONDS
-            started = ended
+                return
+            self.started = started = ended
 
     async def _settle(
         self, queue: ProcessQueue, batch: Batch, messages: list[Message], error: BaseException | None
@@ -103,12 +113,17 @@ class Worker:
         now = self._service.clock.monotonic()
         age = now + self._service.wall_offset - messages[0].store_timestamp * 0.001
         queue.stats.handled_in(len(messages), now - self.started, age)
-        expired, self.expired = self.expired, False
-        await self._service.settlement.settle(queue, batch, EXPIRED if expired else error)
+        await self._service.settlement.settle(queue, batch, error)
 
-    def _was_expired(self) -> bool:
-        """Whether a cancellation was the deadline's; if so it is taken back, for this task goes on."""
+    def _is_ending(self) -> bool:
+        """Whether a CancelledError that came out of a handler is one that ends the worker."""
         task = asyncio.current_task()
-        if not self.expired or task is None:
-            return False
-        return task.uncancel() == 0
+        own = 1 if self.expired else 0
+        return self.replaced or (task is not None and task.cancelling() > own)
+
+    def _take_cancellation_back(self) -> None:
+        """The deadline cancelled the handler, not this task: that goes on, whether the handler obeyed or not."""
+        self.expired = False
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            task.uncancel()
