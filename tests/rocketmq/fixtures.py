@@ -98,6 +98,6 @@ def topic(request: pytest.FixtureRequest, rocketmq: RealCluster) -> str:
 
 
 def fresh_name(test: str, kind: str) -> str:
-    """A name for a topic or group: of RocketMQ's alphabet, telling the test, never used before."""
-    clean = re.sub(r"[^A-Za-z0-9]+", "_", test.removeprefix("test_"))[:60].strip("_")
+    """A name for a topic or group, never used before; it tells the test, and is short enough for mqadmin's columns."""
+    clean = re.sub(r"[^A-Za-z0-9]+", "_", test.removeprefix("test_"))[:30].strip("_")
     return f"{clean}_{kind}_{time.time_ns() // 1_000_000 % 10**9}_{os.getpid()}_{next(_numbers)}"
