@@ -43,7 +43,8 @@ class ConsumeMessageConcurrentlyService:
         self._concurrency = options.concurrency
         self._timeout = options.consume_timeout_seconds
         self._wake_planned = False
-        self._held: deque[ProcessQueue] | None = None  # the line of a paused group
+        self.paused = False
+        self._held: deque[ProcessQueue] = deque()  # the line of a paused group
         self._workers: dict[Worker, asyncio.Task[None]] = {}
         self._apart: set[asyncio.Task[None]] = set()  # workers that hang, and what their messages need
         self._threads: dict[Worker, HandlerThread] = {}
@@ -54,7 +55,7 @@ class ConsumeMessageConcurrentlyService:
         """A queue has messages to hand out."""
         if queue.pending and not queue.queued:
             queue.queued = True
-            (self.line if self._held is None else self._held).append(queue)
+            (self._held if self.paused else self.line).append(queue)
         if self.line and self.can_wake and not self._wake_planned:
             # one turn of the loop later, so that the next pulls leave before handlers take the loop
             self._wake_planned = True
@@ -62,15 +63,17 @@ class ConsumeMessageConcurrentlyService:
 
     def pause(self) -> None:
         """Hand out nothing more; handlers finish what they have."""
-        if self._held is None:
-            self._held = self.line.copy()
+        if not self.paused:
+            self.paused = True
+            self._held.extend(self.line)
             self.line.clear()
 
     def resume(self) -> None:
         """Go on handing out."""
-        if self._held is not None:
+        if self.paused:
+            self.paused = False
             self.line.extend(self._held)
-            self._held = None
+            self._held.clear()
             if self.line and self.can_wake:
                 self.wake()
 
@@ -163,9 +166,7 @@ class ConsumeMessageConcurrentlyService:
         self.abandoned += 1
         task.add_done_callback(lambda _: self._came_back())
         self._apart.add(task)
-        self._apart.add(
-            asyncio.create_task(self._settle_replaced(worker.queue, worker.batch), name="settle-expired")
-        )
+        self._apart.add(asyncio.create_task(self._settle_replaced(worker.queue, worker.batch), name="settle-expired"))
         self._start_worker(worker.number)
 
     async def _settle_replaced(self, queue: ProcessQueue, batch: Batch) -> None:
@@ -182,7 +183,7 @@ class ConsumeMessageConcurrentlyService:
                 task.result()
 
     async def _end(self) -> None:
-        """Cancel what handlers have. One that ignores its cancellation is left behind, as it could delay the end for ever."""
+        """Cancel what handlers have. One that ignores it is left behind: it could delay the end for ever."""
         for thread in self._threads.values():
             thread.stop()
         for worker in self._workers:

@@ -71,7 +71,7 @@ class Worker:
         message_queue, stats, finish = queue.message_queue, queue.stats, queue.finish
         self.started = started = clock()
         slice_end = started + TIME_SLICE_SECONDS
-        while pending:
+        while pending and not service.paused:
             messages = [pending.popleft()] if size == 1 else queue.take(size)
             if service.can_wake and (pending or len(line) > 1):
                 service.wake()
@@ -98,7 +98,6 @@ class Worker:
                 stats.acknowledged(len(messages), ended - started, age)
             else:
                 await self._settle(queue, batch, messages, error)
-                ended = clock()
                 ended = clock()
             if ended > slice_end:
                 if ended - started > BLOCKED_SECONDS:
