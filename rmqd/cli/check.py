@@ -10,6 +10,7 @@ import typer
 if TYPE_CHECKING:
     from rmqd.cli.connect import Check
     from rmqd.daemon.config import RootConfig
+    from rmqd.exit_codes import ExitCode
 
 HELP = """Check a configuration and its handlers; nothing is connected to unless --connect says so.
 
@@ -39,32 +40,21 @@ def check(
     from rmqd.exit_codes import ExitCode
 
     check_output(output)
-    checked: RootConfig | None = None
-    problems: list[object] = []
     try:
         checked = _checked(config, overrides or [])
     except ConfigError as error:
-        problems = list(error.problems)
-    checks: list[Check] = []
-    code = ExitCode.OK if checked is not None else ExitCode.CONFIG
-    if connect and checked is not None:
-        from rmqd.cli.connect import check_cluster, exit_code
-
-        checks = check_cluster(checked)
-        code = exit_code(checks)
+        if output == "json":
+            _print_json({"ok": False, "groups": [], "problems": [_problem(problem) for problem in error.problems]})
+        for problem in error.problems:
+            typer.echo(str(problem), err=True)
+        raise typer.Exit(ExitCode.CONFIG) from None
+    checks, code = _ask_cluster(checked) if connect else ([], ExitCode.OK)
     if output == "json":
-        import json
-
-        document = _document(checked, problems)
-        if connect:
-            document |= {"ok": code == ExitCode.OK, "checks": [found.document() for found in checks]}
-        typer.echo(json.dumps(document, indent=2))
-    elif checked is not None:
-        typer.echo("\n".join([*_ok_lines(checked), *(found.line() for found in checks)]))
-    for problem in problems:
-        typer.echo(str(problem), err=True)
-    if code != ExitCode.OK:
-        raise typer.Exit(code)
+        document: dict[str, Any] = {"ok": code == ExitCode.OK, "groups": list(checked.groups), "problems": []}
+        _print_json(document | ({"checks": [one.document() for one in checks]} if connect else {}))
+    else:
+        typer.echo("\n".join([*_ok_lines(checked), *(one.line() for one in checks)]))
+    raise typer.Exit(code)
 
 
 def _checked(path: Path | None, overrides: list[str]) -> RootConfig:
@@ -87,24 +77,30 @@ def _checked(path: Path | None, overrides: list[str]) -> RootConfig:
 
 def _ok_lines(config: RootConfig) -> list[str]:
     servers = ";".join(config.nameserver) or config.nameserver_url
-    lines = [f"OK  nameserver {servers}"]
+    lines = [f"OK           nameserver {servers}"]
     for name, group in config.groups.items():
         topics = ", ".join(f"{topic} ({wanted.expression})" for topic, wanted in group.subscriptions.items())
         plugin = group.handler.plugin if group.handler else group.engine
-        lines.append(f"OK  {name}: {topics} to handler {plugin}")
+        lines.append(f"OK           {name}: {topics} to handler {plugin}")
     return lines
 
 
-def _document(config: RootConfig | None, problems: list[object]) -> dict[str, Any]:
+def _ask_cluster(config: RootConfig) -> tuple[list[Check], ExitCode]:
+    from rmqd.cli.connect import check_cluster, exit_code
+
+    checks = check_cluster(config)
+    return checks, exit_code(checks)
+
+
+def _problem(problem: object) -> dict[str, str]:
     from rmqd.daemon.config_problems import Problem, path_text
 
-    return {
-        "ok": config is not None,
-        "groups": list(config.groups) if config is not None else [],
-        "problems": [
-            {"place": problem.place, "key": path_text(problem.path), "message": problem.message}
-            if isinstance(problem, Problem)
-            else {"place": "", "key": "", "message": str(problem)}
-            for problem in problems
-        ],
-    }
+    if isinstance(problem, Problem):
+        return {"place": problem.place, "key": path_text(problem.path), "message": problem.message}
+    return {"place": "", "key": "", "message": str(problem)}
+
+
+def _print_json(document: dict[str, Any]) -> None:
+    import json
+
+    typer.echo(json.dumps(document, indent=2, ensure_ascii=False))
