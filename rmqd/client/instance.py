@@ -97,14 +97,15 @@ class ClientInstance:
         self.heartbeat.beat_soon()
 
     async def unregister(self, group: str) -> None:
-        """Take a group out, and tell every broker that is up; its answer is awaited for at most 3 s.
+        """Take a group out, and tell every broker that is connected; its answer is awaited for at most 3 s.
 
         The brokers tell the other members at once, so they need not wait for this one to expire. Raises nothing.
         """
         if self._memberships.pop(group, None) is None:
             return
         topics = self._topics.pop(group)
-        addresses = [address for address, up in self.heartbeat.brokers_up.items() if up]
+        # a broker without a connection has forgotten us together with it
+        addresses = [address for address in self.routes.broker_addresses() if self.remoting.connected(address)]
         await asyncio.gather(*(self._unregister_at(address, group) for address in addresses))
         for topic in topics:
             self.routes.unwatch(topic)
