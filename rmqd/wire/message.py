@@ -39,6 +39,8 @@ _UNSIGNED = Struct(">I")
 _INT = Struct(">i")
 _LONG = Struct(">q")
 _SHORT = Struct(">H")
+# a reply of a few hundred kilobytes may decompress to gigabytes: past this its bodies are decompressed when asked for
+MAX_HELD_BYTES: Final = 64 * 1024 * 1024
 _HOSTS_V6: Final = BORN_HOST_V6 | STORE_HOST_V6
 
 
@@ -72,7 +74,8 @@ class MessageBlock:
         self.message_queue = message_queue
         self.messages: list[Message] = []
         self.corrupt: list[CorruptMessage] = []
-        self.decompressed: dict[int, bytes] | None = None  # bodies, by where their records start
+        # bodies by where their records start; None for one that is too much to hold, and decompressed when asked for
+        self.decompressed: dict[int, bytes | None] | None = None
         self.size_bytes = len(data)  # memory that the block keeps alive: the reply, and what was decompressed from it
         # the consumer's bookkeeping: messages not finished, and an index that all before are finished
         self.unfinished = 0
@@ -122,8 +125,9 @@ class Message:
     def body(self) -> bytes:
         """The body, decompressed."""
         bodies = self.block.decompressed
-        if bodies is not None and (body := bodies.get(self._start)) is not None:
-            return body
+        if bodies is not None and self._start in bodies:
+            body = bodies[self._start]
+            return decompress(self.stored_body, self.sys_flag) if body is None else body
         return self.block.data[self._body_start : self._body_end]
 
     @property
@@ -322,8 +326,9 @@ def _decompress(block: MessageBlock, message: Message, sys_flag: int) -> str | N
         return str(error)
     if block.decompressed is None:
         block.decompressed = {}
-    block.decompressed[message._start] = body
-    block.size_bytes += len(body)
+    hold = not block.decompressed or block.size_bytes + len(body) <= MAX_HELD_BYTES
+    block.decompressed[message._start] = body if hold else None
+    block.size_bytes += len(body) if hold else 0
     return None
 
 

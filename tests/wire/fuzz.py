@@ -37,6 +37,7 @@ from rmqd.wire.route import TopicRouteData
 from rmqd.wire.settings import SubscriptionGroupConfig, TopicConfig
 from rmqd.wire.stats import ConsumerConnection, ConsumeStats, TopicStatsTable
 from rmqd.wire.sys_flag import CompressionType
+from rmqd.wire.time_span import QueryConsumeTimeSpanBody
 from tests.wire.golden_frames import NAMES, frame
 
 QUEUE = MessageQueue("T", "b", 0)
@@ -51,6 +52,7 @@ BODIES: list[Callable[[bytes], object]] = [
     LockBatchRequestBody.from_json,
     LockBatchResponseBody.from_json,
     QuerySubscriptionResponseBody.from_json,
+    QueryConsumeTimeSpanBody.from_json,
     ResetOffsetBody.from_json,
     SubscriptionData.from_json,
     SubscriptionGroupConfig.from_json,

@@ -24,6 +24,7 @@ from rmqd.wire.message import MessageQueue
 from rmqd.wire.route import BrokerData, QueueData, TopicRouteData
 from rmqd.wire.settings import SubscriptionGroupConfig, TopicConfig
 from rmqd.wire.stats import Connection, ConsumerConnection, ConsumeStats, OffsetWrapper, TopicOffset, TopicStatsTable
+from rmqd.wire.time_span import QueryConsumeTimeSpanBody, QueueTimeSpan
 from tests.wire.golden_frames import command
 
 Q0, Q1 = MessageQueue("T1", "probe-a", 0), MessageQueue("T1", "probe-a", 1)
@@ -149,6 +150,11 @@ def test_query_subscription_body_there_and_back() -> None:
         assert QuerySubscriptionResponseBody.from_json(body.to_json()) == body
 
 
+def test_time_span_body_there_and_back() -> None:
+    body = QueryConsumeTimeSpanBody((QueueTimeSpan(Q0, 1, 2, 3, 4), QueueTimeSpan(Q1, 0, 0, 0, 0)))
+    assert QueryConsumeTimeSpanBody.from_json(body.to_json()) == body
+
+
 def test_topic_list_there_and_back() -> None:
     assert TopicList.from_json(b'{"topicList":["a","b"]}') == TopicList(("a", "b"))
     assert TopicList.from_json(TopicList(("a",)).to_json()) == TopicList(("a",))
@@ -177,6 +183,14 @@ def test_fields_that_are_left_out_have_javas_defaults() -> None:
     assert ResetOffsetBody.from_json(b"{}") == ResetOffsetBody({})
 
 
+@pytest.mark.parametrize("count", [-1, 2**31, True, "many"])
+def test_queue_numbers_must_be_numbers_of_queues(count: object) -> None:
+    """A route decides how many queue objects are made, so a wild number is refused here."""
+    queue = {"brokerName": "a", "perm": 6, "readQueueNums": count, "writeQueueNums": 1}
+    with pytest.raises(ProtocolError, match="readQueueNums"):
+        TopicRouteData.from_json(dumps({"queueDatas": [queue]}))
+
+
 READERS: list[Callable[[bytes], object]] = [
     TopicRouteData.from_json,
     ClusterInfo.from_json,
@@ -192,6 +206,7 @@ READERS: list[Callable[[bytes], object]] = [
     QuerySubscriptionResponseBody.from_json,
     ConsumeStats.from_json,
     TopicStatsTable.from_json,
+    QueryConsumeTimeSpanBody.from_json,
     ConsumerConnection.from_json,
     TopicConfig.from_json,
     SubscriptionGroupConfig.from_json,

@@ -166,6 +166,13 @@ BROKEN = {
     "language that is a list": payload({"code": 1, "opaque": 1, "language": []}),
     "binary header cut short": b"\1\0\0\4" + bytes(4),
     "binary header with a long remark": b"\1\0\0\x19" + bytes(13) + (2**31 - 1).to_bytes(4) + bytes(8),
+    "header one byte longer than the frame": b"\0\0\0\x17" + b'{"code":0,"opaque":1}',
+    "binary header whose field steps back": b"\1\0\0\x21"
+    + bytes(17)
+    + b"\0\0\0\x0c"
+    + bytes(2)
+    + b"\xff\xff\xff\xfa"
+    + bytes(6),
     "binary header with a negative remark": b"\1\0\0\x19" + bytes(13) + b"\xff" * 4 + bytes(8),
     "binary header with a long map": b"\1\0\0\x19" + bytes(17) + b"\0\0\0\5" + bytes(4),
     "binary header with a field past its map": b"\1\0\0\x1b" + bytes(17) + b"\0\0\0\1" + bytes(6),

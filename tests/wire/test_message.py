@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rmqd.errors import ProtocolError
 from rmqd.wire.compression import compress
-from rmqd.wire.message import Message, MessageBlock, MessageQueue, decode_messages
+from rmqd.wire.message import MAX_HELD_BYTES, Message, MessageBlock, MessageQueue, decode_messages
 from rmqd.wire.message_encode import StoredMessage, encode_message
 from rmqd.wire.sys_flag import COMPRESSED, CompressionType, compressed_flag
 from tests.wire.golden_frames import command
@@ -168,6 +168,7 @@ def test_body_that_cannot_be_decompressed_sets_the_record_aside(kind: int) -> No
     record = encode_message(replace(STORED, sys_flag=COMPRESSED | kind << 8))
     block = decode_messages(record + encode_message(STORED), QUEUE)
     assert len(block.messages) == len(block.corrupt) == 1
+    assert block.corrupt[0].message.body == STORED.body  # as stored, so that it can be looked at
 
 
 def test_top_bit_of_the_crc_does_not_count() -> None:
@@ -228,6 +229,24 @@ def test_message_crosses_processes() -> None:
 def test_block_counts_the_memory_it_holds() -> None:
     block = pulled("pull_response_zstd_and_zlib")
     assert block.size_bytes == len(block.data) + sum(len(message.body) for message in block.messages)
+
+
+@pytest.mark.parametrize("kind", CompressionType)
+def test_replies_that_decompress_to_gigabytes_are_not_held(kind: CompressionType) -> None:
+    """Eight bodies of 30 MiB come in a few hundred kilobytes; what a block holds stays bounded, and all can be read."""
+    body = bytes(30 * 1024 * 1024)
+    packed = replace(STORED, body=compress(body, kind), sys_flag=compressed_flag(kind))
+    block = decode_messages(encode_message(packed) * 8, QUEUE)
+    assert block.size_bytes <= MAX_HELD_BYTES
+    assert all(message.body == body for message in block.messages)
+    assert len(block.messages) == 8
+
+
+def test_one_large_body_is_held_whatever_its_size() -> None:
+    body = bytes(MAX_HELD_BYTES)
+    packed = replace(STORED, body=compress(body, CompressionType.ZLIB), sys_flag=COMPRESSED)
+    (message,) = decode_messages(encode_message(packed), QUEUE).messages
+    assert message.body is message.body
 
 
 def test_queues_sort_as_java_sorts_them() -> None:

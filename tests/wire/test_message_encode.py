@@ -73,6 +73,12 @@ def test_what_the_layout_cannot_hold_is_refused(message: StoredMessage) -> None:
         encode_message(message)
 
 
+@pytest.mark.parametrize(("length", "version"), [(127, 0xA7), (128, 0xAB)])
+def test_layout_follows_the_topics_length(length: int, version: int) -> None:
+    """Java reads the one byte length as signed, so 128 needs the layout with two."""
+    assert encode_message(replace(STORED, topic="T" * length))[7] == version
+
+
 def test_batch_refuses_what_it_cannot_hold() -> None:
     for member in (BatchMember(b"", {"a": "\x02"}), BatchMember(b"", {}, 2**31)):
         with pytest.raises(InvalidMessageError):
