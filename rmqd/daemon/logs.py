@@ -27,7 +27,7 @@ EventDict = MutableMapping[str, Any]
 REPEAT_SECONDS = 10.0
 MOST_REPEATED_KINDS = 1_000
 # What tells one repeated error from another: its name and its place, not the values in it.
-_PLACE_KEYS = ("event", "group", "topic", "broker", "queue", "address", "handler", "worker")
+_PLACE_KEYS = ("event", "group", "topic", "broker", "queue", "address", "handler", "worker", "check")
 _WORTH_LIMITING = {"warning", "error", "exception", "critical"}
 
 

@@ -186,6 +186,8 @@ class WorkerPool:
             if not built.done():
                 built.set_result(None)
             await go.wait()
+            if self.stopping:
+                return 0  # it has not begun: there is nothing to drain
             await worker.ask("run")
             self._live[number] = worker
             if len(self._live) == self._count:

@@ -1,0 +1,112 @@
+"""The real program as a child process: started on a free port, its log read, signalled by its process id."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tests.daemon.waiting import until
+
+# Port 1 is nobody's: the daemon must live without a cluster.
+CONFIG = """
+nameserver: 127.0.0.1:1
+state_dir: {state_dir}
+http: {{listen: "{listen}"}}
+log: {{format: json}}
+groups:
+"""
+GROUP = """  {name}:
+    subscriptions: {{orders: "*"}}
+    handler: {{plugin: log}}
+    {more}
+"""
+
+
+def write_config(folder: Path, *groups: str, listen: str = "127.0.0.1:0", more: str = "", extra: str = "") -> Path:
+    """A configuration with these groups; `more` is one more key of each, `extra` goes to the top level."""
+    path = folder / "rmqd.yaml"
+    text = CONFIG.format(state_dir=folder / "state", listen=listen)
+    path.write_text(text + "".join(GROUP.format(name=name, more=more) for name in groups) + extra)
+    return path
+
+
+class DaemonProcess:
+    """A running `rmqd run`."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self.pid = process.pid
+        self.log: list[dict[str, Any]] = []
+        self.text: list[str] = []
+        self._clients: list[httpx.AsyncClient] = []
+        self._reading = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        assert self._process.stderr is not None
+        async for line in self._process.stderr:
+            self.text.append(line.decode())
+            with contextlib.suppress(ValueError):
+                self.log.append(json.loads(line))
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """The log lines of that event so far."""
+        return [line for line in self.log if line["event"] == name]
+
+    async def event(self, name: str, count: int = 1) -> dict[str, Any]:
+        """The `count`-th line of that event, awaited."""
+        await until(lambda: len(self.events(name)) >= count, f"{name} in the log:\n{''.join(self.text)}", 30)
+        return self.events(name)[count - 1]
+
+    async def started(self) -> httpx.AsyncClient:
+        """A client of its HTTP endpoint, once it has started."""
+        line = await self.event("daemon.started")
+        client = httpx.AsyncClient(base_url=f"http://{line['http']}", timeout=30, trust_env=False)
+        self._clients.append(client)
+        return client
+
+    def send(self, number: signal.Signals) -> None:
+        """A signal."""
+        os.kill(self.pid, number)
+
+    async def exit_code(self) -> int:
+        """How it ended, awaited."""
+        async with asyncio.timeout(30):
+            await self._process.wait()
+            await self._reading
+        assert self._process.returncode is not None
+        return self._process.returncode
+
+    async def end(self) -> None:
+        """Kill it, if it still runs."""
+        for client in self._clients:
+            await client.aclose()
+        if self._process.returncode is None:
+            self._process.kill()
+        await self._process.wait()
+        await self._reading
+
+
+@asynccontextmanager
+async def daemon(
+    config: Path, *arguments: str, environment: dict[str, str] | None = None
+) -> AsyncIterator[DaemonProcess]:
+    """`rmqd run` with a configuration, killed at the end of the block if it did not end by itself."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "rmqd", "run", "--config", str(config), *arguments,
+        stderr=asyncio.subprocess.PIPE, env={**os.environ, **(environment or {})}, limit=2**20,
+    )  # fmt: skip
+    running = DaemonProcess(process)
+    try:
+        yield running
+    finally:
+        await running.end()

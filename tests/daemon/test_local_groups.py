@@ -1,0 +1,196 @@
+"""The groups of a process: started together, reloaded apart, drained in parallel."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from rmqd.clock import SystemClock
+from rmqd.consumer.snapshot import GroupSnapshot
+from rmqd.daemon.config import RootConfig
+from rmqd.daemon.group_host import UnknownGroupError
+from rmqd.daemon.health import LoopMonitor, readiness
+from rmqd.daemon.local_groups import LocalGroups, Share
+from rmqd.errors import ConfigError
+from tests.daemon.configs import config
+from tests.daemon.fakes import FakeEngine
+from tests.daemon.waiting import until
+
+
+@asynccontextmanager
+async def running(
+    settings: RootConfig, engine: FakeEngine, share: Share | None = None
+) -> AsyncIterator[tuple[LocalGroups, asyncio.Task[None]]]:
+    clock = SystemClock()
+    groups = LocalGroups(settings, engine, clock, LoopMonitor(clock), share)
+    task = asyncio.create_task(groups.run())
+    await groups.started(5)
+    try:
+        yield groups, task
+    finally:
+        groups.hurry()
+        await task
+
+
+def by_name(groups: LocalGroups) -> dict[str, GroupSnapshot]:
+    """The snapshot of each group."""
+    return {group.name: group for group in groups.snapshot().groups}
+
+
+async def test_all_groups_start_and_are_ready() -> None:
+    """With one client between them."""
+    engine = FakeEngine()
+    async with running(config("mailer", "audit"), engine) as (groups, _):
+        assert [group.state for group in groups.snapshot().groups] == ["running", "running"]
+        assert len(engine.clients) == 1
+        assert engine.clients[0].running
+        assert all(check.ok for check in readiness(await groups.view(), stopping=False))
+
+
+async def test_stop_drains_in_parallel_and_ends_the_client_last() -> None:
+    """Each group in its own time; the client is needed until the last one has committed."""
+    engine = FakeEngine()
+    async with running(config("mailer", "audit"), engine) as (groups, task):
+        for name in ("mailer", "audit"):
+            engine.last(name).drained.clear()
+        groups.stop()
+        engine.last("audit").drained.set()
+        await until(lambda: engine.last("audit").ended, "the fast group ends")
+        assert not engine.last("mailer").ended
+        assert engine.clients[0].running
+        assert not readiness(await groups.view(), groups.stopping)[0].ok
+        engine.last("mailer").drained.set()
+        await task
+        assert not engine.clients[0].running
+
+
+async def test_a_reload_touches_only_what_changed() -> None:
+    """The unchanged group's consumer is the same one as before."""
+    engine = FakeEngine()
+    async with running(config("mailer", "audit", "old"), engine) as (groups, _):
+        changed = config("mailer", "audit", "new", changes={"audit": {"pull_rate_limit": 10}})
+        report = await groups.apply(changed)
+        assert (report.unchanged, report.changed) == (("mailer",), ("audit",))
+        assert (report.started, report.stopped) == (("new",), ("old",))
+        await groups.started(5)
+        assert list(by_name(groups)) == ["mailer", "audit", "new"]
+        assert len(engine.consumers["mailer"]) == 1
+        assert not engine.last("mailer").ended
+        assert [consumer.ended for consumer in engine.consumers["audit"]] == [True, False]
+        assert engine.last("old").ended
+        assert engine.options["audit"].pull_rate_limit == 10
+
+
+async def test_a_changed_group_is_drained_before_its_successor_starts() -> None:
+    """Two members of one process would fight over the queues."""
+    engine = FakeEngine()
+    async with running(config("mailer"), engine) as (groups, _):
+        engine.last("mailer").drained.clear()
+        reload = asyncio.create_task(groups.apply(config("mailer", changes={"mailer": {"pull_batch_size": 8}})))
+        await until(lambda: len(engine.consumers["mailer"]) == 2, "the successor is built")
+        old, new = engine.consumers["mailer"]
+        assert not new.running.is_set()
+        old.drained.set()
+        await reload
+        await until(new.running.is_set, "the successor runs")
+
+
+async def test_a_reload_that_cannot_be_built_changes_nothing() -> None:
+    """All or nothing, with every problem."""
+    engine = FakeEngine(refused_plugins={"nope"})
+    async with running(config("mailer", "audit"), engine) as (groups, _):
+        nope = {"handler": {"plugin": "nope"}}
+        with pytest.raises(ConfigError) as refused:
+            await groups.apply(config("mailer", "new", "newer", changes={"new": nope, "newer": nope}))
+        assert len(refused.value.problems) == 2
+        assert list(by_name(groups)) == ["mailer", "audit"]
+        assert not engine.last("audit").ended
+        assert (await groups.apply(config("mailer", "audit"))).unchanged == ("mailer", "audit")
+
+
+async def test_another_client_restarts_every_group() -> None:
+    """Connections are shared, so nothing can stay."""
+    engine = FakeEngine()
+    async with running(config("mailer"), engine) as (groups, _):
+        report = await groups.apply(config("mailer", nameserver="127.0.0.1:2"))
+        assert report.changed == ("mailer",)
+        await groups.started(5)
+        assert [client.running for client in engine.clients] == [False, True]
+        assert groups.snapshot().client.corrupt_frames == 2  # the old one's counters stay
+
+
+async def test_counters_and_pause_stay_over_a_reload() -> None:
+    """A changed setting is no reason for sums to fall or for an operator's pause to end."""
+    engine = FakeEngine()
+    async with running(config("mailer"), engine) as (groups, _):
+        engine.last("mailer").received = 7
+        await groups.pause("mailer")
+        await groups.apply(config("mailer", changes={"mailer": {"pull_batch_size": 8}}))
+        assert engine.last("mailer").paused
+        assert by_name(groups)["mailer"].topics[0].received == 7
+        await groups.resume("mailer")
+        assert not engine.last("mailer").paused
+
+
+async def test_a_stop_during_a_reload_starts_nothing_more() -> None:
+    """And it waits for the drain that the reload began."""
+    engine = FakeEngine()
+    async with running(config("mailer"), engine) as (groups, task):
+        engine.last("mailer").drained.clear()
+        reload = asyncio.create_task(groups.apply(config("mailer", "new", changes={"mailer": {"pull_batch_size": 8}})))
+        await until(lambda: len(engine.consumers["mailer"]) == 2, "the reload has begun")
+        groups.stop()
+        engine.consumers["mailer"][0].drained.set()
+        await asyncio.gather(reload, task)
+        assert not engine.last("mailer").running.is_set()
+        assert not engine.last("new").running.is_set()
+
+
+async def test_an_unknown_group_is_named() -> None:
+    """With those that there are."""
+    async with running(config("mailer", "audit"), FakeEngine()) as (groups, _):
+        with pytest.raises(UnknownGroupError, match="no group shipping here; known: mailer, audit"):
+            await groups.pause("shipping")
+
+
+async def test_a_client_that_fails_is_raised() -> None:
+    """No restart of a group could cure that; the process ends and is started anew."""
+    engine = FakeEngine()
+    clock = SystemClock()
+    groups = LocalGroups(config("mailer"), engine, clock, LoopMonitor(clock))
+
+    async def broken() -> None:
+        raise OSError("no file descriptors")
+
+    engine.clients[0].run = broken  # type: ignore[method-assign]
+    with pytest.raises(ExceptionGroup) as failure:
+        await groups.run()
+    assert failure.value.subgroup(OSError)
+
+
+async def test_workers_divide_limits_and_have_names_of_their_own() -> None:
+    """The parts add up to the whole, and a broadcasting group runs once."""
+    limits, names = [], []
+    for worker in (1, 2, 3):
+        engine = FakeEngine()
+        settings = config(
+            "mailer",
+            "all",
+            changes={"mailer": {"pull_rate_limit": 10}, "all": {"message_model": "broadcasting"}},
+            client={"instance_name": "shop"},
+        )
+        async with running(settings, engine, Share(worker, 3)) as (groups, _):
+            limits.append(engine.options["mailer"].pull_rate_limit)
+            names.append(engine.clients[0].options.instance_name)
+            assert groups.names == (("mailer", "all") if worker == 1 else ("mailer",))
+    assert limits == [4, 3, 3]
+    assert names == ["shop-1", "shop-2", "shop-3"]
+
+
+def test_a_small_limit_is_never_divided_down_to_no_limit() -> None:
+    """0 would mean as fast as possible."""
+    options = config("mailer", changes={"mailer": {"pull_rate_limit": 1}}).groups["mailer"].consumer_options("mailer")
+    assert [Share(worker, 3).of_group(options).pull_rate_limit for worker in (1, 2, 3)] == [1, 1, 1]
