@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import tracemalloc
 from dataclasses import replace
 
 import pytest
@@ -199,6 +200,16 @@ def test_wrong_sizes_and_magic_are_protocol_errors(at: int, value: int) -> None:
         decode_messages(bytes(record), QUEUE)
 
 
+@pytest.mark.parametrize("magic", [0xCBD43194, 0xDAA320A8, 0, 2**32 - 1])
+def test_other_magic_is_a_protocol_error(magic: int) -> None:
+    """Also where a record would otherwise hold: the blank at the end of a file must never come."""
+    for topic in ("T", "T" * 200):
+        record = bytearray(encode_message(replace(STORED, topic=topic)))
+        record[4:8] = magic.to_bytes(4)
+        with pytest.raises(ProtocolError):
+            decode_messages(bytes(record), QUEUE)
+
+
 def test_nothing_is_no_message() -> None:
     assert decode_messages(b"", QUEUE).messages == []
     assert decode_messages(b"header", QUEUE, 6).messages == []
@@ -236,8 +247,14 @@ def test_replies_that_decompress_to_gigabytes_are_not_held(kind: CompressionType
     """Eight bodies of 30 MiB come in a few hundred kilobytes; what a block holds stays bounded, and all can be read."""
     body = bytes(30 * 1024 * 1024)
     packed = replace(STORED, body=compress(body, kind), sys_flag=compressed_flag(kind))
-    block = decode_messages(encode_message(packed) * 8, QUEUE)
-    assert block.size_bytes <= MAX_HELD_BYTES
+    reply = encode_message(packed) * 8
+    tracemalloc.start()
+    try:
+        block = decode_messages(reply, QUEUE)
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < block.size_bytes <= MAX_HELD_BYTES
     assert all(message.body == body for message in block.messages)
     assert len(block.messages) == 8
 
