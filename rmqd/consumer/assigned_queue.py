@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 
 import structlog
@@ -85,11 +84,15 @@ class AssignedQueue:
 
     async def _give_up(self) -> None:
         context, queue = self._context, self.process_queue
+        cause = "stopped" if self._last else "handed_over"
         if queue is not None:
             queue.leave()
             drained = await self._drain(queue)
-            await self._commit(queue, drained)
-            queue.drop()
+            if drained or self._last:
+                await self._commit(queue)
+            if not drained:
+                queue.stats.may_repeat(cause, queue.finished_above())
+            queue.drop(cause)
         await context.ownership.release(self.message_queue)
         context.store.forget(self.message_queue)
 
@@ -98,25 +101,25 @@ class AssignedQueue:
         if not queue.in_flight:
             return True
         queue.idle = asyncio.get_running_loop().create_future()
-        hurry = asyncio.ensure_future(self._hurry.wait())
+        # should the time run out, nothing more may be committed: what is finished now must not be handled twice then
+        helpers = [asyncio.create_task(self._commit(queue)), asyncio.create_task(self._hurry.wait())]
         try:
-            await asyncio.wait((queue.idle, hurry), timeout=self._drain_seconds, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                (queue.idle, helpers[1]), timeout=self._drain_seconds, return_when=asyncio.FIRST_COMPLETED
+            )
         finally:
-            hurry.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await hurry
+            for helper in helpers:
+                helper.cancel()
+            await asyncio.gather(*helpers, return_exceptions=True)
         if queue.in_flight:
             log.warning("queue.not_drained", queue=str(self.message_queue), batches=queue.in_flight)
         return not queue.in_flight
 
-    async def _commit(self, queue: ProcessQueue, drained: bool) -> None:
-        """Commit with an answered request. Past the time of a hand-over nothing is: the next owner is at work."""
-        store, offset = self._context.store, queue.commit_offset()
+    async def _commit(self, queue: ProcessQueue) -> None:
+        """Commit with an answered request, and not below what the brokers have."""
+        offset = queue.commit_offset()
         try:
-            if self._last:
-                await store.commit(self.message_queue, offset)
-            elif drained:
-                await store.commit_upward(self.message_queue, offset)
+            await self._context.store.commit_upward(self.message_queue, offset)
         except RmqdError as error:
             log.warning("offset.commit_failed", queue=str(self.message_queue), offset=offset, error=str(error))
 

@@ -50,8 +50,10 @@ class RemoteBrokerOffsetStore:
 
         An offset that is not above the committed one is left out, unless an operator's reset goes `downward`.
         """
+        if downward:
+            self.committed.pop(queue, None)  # also if the request fails: the next commits must not be left out
         known = self.committed.get(queue)
-        if known is not None and not downward and offset <= known:
+        if known is not None and offset <= known:
             return
         await update_consumer_offset(
             self._client.remoting,

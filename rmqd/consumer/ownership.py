@@ -17,7 +17,7 @@ import structlog
 from rmqd.client.api.lock import lock_batch, unlock_batch
 from rmqd.client.instance import ClientInstance
 from rmqd.clock import Clock
-from rmqd.errors import RmqdError
+from rmqd.errors import BrokerError, RmqdError
 from rmqd.wire.message import MessageQueue
 
 log = structlog.get_logger(__name__)
@@ -41,16 +41,22 @@ class QueueOwnership:
         self._locked: set[MessageQueue] = set()
         self._lists: dict[str, frozenset[str]] = {}  # by broker address
         self._gone: dict[str, float] = {}  # client id -> when it was missed
+        self._broken: set[tuple[str, str]] = set()  # (client id of one that is gone, topic) whose locks are broken
+        self._refused = False  # the brokers forbid the lock
+        self._not_claiming = asyncio.Event()
+        self._not_claiming.set()
         self.timeouts = 0
 
-    def members_are(self, address: str, client_ids: Collection[str]) -> None:
+    def members_are(self, address: str, client_ids: Collection[str]) -> list[str]:
         """The group's members as one broker lists them now.
 
-        Who was in that broker's list, and is in no list any more, has gone without a word. Lists of different brokers
-        are not compared: a member that joins is known to one of them before the others.
+        Who was in that broker's list, and is in no list any more, has gone without a word. A list is compared with that
+        broker's last one only: a member that joins is known to one of them before the others. Returns the brokers whose
+        last list still names a member that is missing here now: they should be asked again.
         """
         now = self._clock.monotonic()
         before = self._lists.get(address, frozenset())
+        missing = before.difference(client_ids)
         known = self._client.routes.broker_addresses()
         self._lists = {at: ids for at, ids in self._lists.items() if at in known}
         self._lists[address] = frozenset(client_ids)
@@ -58,25 +64,34 @@ class QueueOwnership:
         for client_id in before - present:
             self._gone[client_id] = now
         self._gone = {c: at for c, at in self._gone.items() if c not in present and now - at < GONE_SECONDS}
+        self._broken = {(client_id, topic) for client_id, topic in self._broken if client_id in self._gone}
+        return [at for at, ids in self._lists.items() if ids & missing]
+
+    async def break_locks(self, topic: str, queues: Iterable[MessageQueue]) -> None:
+        """Break the locks of members that are gone, which would last up to a minute, whoever takes the queues now."""
+        wanted = [client_id for client_id in self._gone if (client_id, topic) not in self._broken]
+        if not wanted:
+            return
+        brokers = _by_broker(queues)
+        for client_id in wanted:
+            results = await asyncio.gather(*(self._unlock(name, own, client_id) for name, own in brokers.items()))
+            if all(results):
+                self._broken.add((client_id, topic))
 
     async def acquire(self, queue: MessageQueue) -> None:
         """Own a queue once its rmqd owner gave it up or has gone, at the latest after `queue_handover_timeout`."""
         deadline = self._clock.monotonic() + self._timeout
-        waited, tried = False, set[str]()
+        waited = False
         while not await self._lock(queue):
-            if gone := self._gone.keys() - tried:
-                # locks of members that were killed: they would last up to a minute
-                tried |= gone
-                await asyncio.gather(*(self._unlock(queue, client_id) for client_id in gone))
-                continue
             if not self._members() - {self._client.client_id}:
                 break  # nobody is there who could still commit
-            if self._clock.monotonic() >= deadline:
+            left = deadline - self._clock.monotonic()
+            if left <= 0:
                 self.timeouts += 1
                 log.warning("queue.handover_timed_out", queue=str(queue), seconds=self._timeout)
                 break
             waited = True
-            await asyncio.sleep(POLL_SECONDS)
+            await asyncio.sleep(min(left, CLAIM_SECONDS if self._refused else POLL_SECONDS))
         self._owned.add(queue)
         if waited:
             log.info("queue.handed_over", queue=str(queue))
@@ -85,7 +100,8 @@ class QueueOwnership:
         """Give a queue up; what was to be committed has been."""
         self._owned.discard(queue)
         self._locked.discard(queue)
-        await self._unlock(queue, self._client.client_id)
+        await self._not_claiming.wait()  # a claim under way that names the queue must not come after the unlocking
+        await self._unlock(queue.broker_name, [queue], self._client.client_id)
 
     async def run(self) -> None:
         """Keep the locks alive, until cancelled."""
@@ -95,18 +111,20 @@ class QueueOwnership:
             if self._clock.monotonic() - renewed >= RENEW_SECONDS:
                 renewed = self._clock.monotonic()
                 await self._claim(self._owned)
-            else:
+            elif not self._refused:
                 await self._claim(self._owned - self._locked)
 
     def _members(self) -> frozenset[str]:
         return frozenset().union(*self._lists.values())
 
     async def _claim(self, queues: Iterable[MessageQueue]) -> None:
-        by_broker: dict[str, set[MessageQueue]] = defaultdict(set)
-        for queue in queues:
-            by_broker[queue.broker_name].add(queue)
-        for broker_name, wanted in by_broker.items():
-            granted = await self._lock_many(broker_name, wanted)
+        for broker_name, named in _by_broker(queues).items():
+            wanted = named & self._owned
+            self._not_claiming.clear()
+            try:
+                granted = await self._lock_many(broker_name, wanted)
+            finally:
+                self._not_claiming.set()
             self._locked -= wanted - granted
             self._locked |= granted & self._owned
 
@@ -120,21 +138,35 @@ class QueueOwnership:
         if address is None:
             return frozenset()
         try:
-            return await lock_batch(self._client.remoting, address, self._name, self._client.client_id, queues)
+            granted = await lock_batch(self._client.remoting, address, self._name, self._client.client_id, queues)
         except RmqdError as error:
             # access control may forbid the name: then the bounded wait is all there is
-            log.debug("ownership.lock_refused", broker=broker_name, error=str(error))
+            refused = isinstance(error, BrokerError) and not error.retriable
+            if refused and not self._refused:
+                log.warning("ownership.lock_refused", broker=broker_name, lock=self._name, error=str(error))
+            self._refused = self._refused or refused
             return frozenset()
+        self._refused = False
+        return granted
 
-    async def _unlock(self, queue: MessageQueue, client_id: str) -> None:
-        address = self._address(queue.broker_name)
+    async def _unlock(self, broker_name: str, queues: Collection[MessageQueue], client_id: str) -> bool:
+        address = self._address(broker_name)
         if address is None:
-            return
+            return False
         try:
-            await unlock_batch(self._client.remoting, address, self._name, client_id, [queue])
+            await unlock_batch(self._client.remoting, address, self._name, client_id, queues)
         except RmqdError as error:
-            log.debug("ownership.unlock_failed", queue=str(queue), error=str(error))
+            log.debug("ownership.unlock_failed", broker=broker_name, client_id=client_id, error=str(error))
+            return False
+        return True
 
     def _address(self, broker_name: str) -> str | None:
         master = self._client.routes.master(broker_name)
         return None if master is None else self._client.send_address(master)
+
+
+def _by_broker(queues: Iterable[MessageQueue]) -> dict[str, set[MessageQueue]]:
+    brokers: dict[str, set[MessageQueue]] = defaultdict(set)
+    for queue in queues:
+        brokers[queue.broker_name].add(queue)
+    return brokers

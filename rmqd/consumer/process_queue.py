@@ -21,6 +21,8 @@ class ProcessQueue:
         "cached_bytes",
         "cached_count",
         "dropped",
+        "dropped_because",
+        "handed_out_to",
         "idle",
         "in_flight",
         "last_store_timestamp",
@@ -46,6 +48,8 @@ class ProcessQueue:
         self.retrying = 0  # messages that wait for another try of their send-back
         self.leaving = False  # being given up: nothing more is handed out, what handlers have may finish
         self.dropped = False  # owned no more: results that still come are thrown away
+        self.dropped_because = ""  # the cause of the duplicates that come of it
+        self.handed_out_to = 0  # when it was left: no message from this offset on was handed out
         self.queued = False  # stands in the dispatcher's line
         self.last_store_timestamp = 0
         self.relief: Future[None] | None = None  # a pull loop that waits until messages are finished
@@ -114,11 +118,20 @@ class ProcessQueue:
     def leave(self) -> None:
         """Hand out nothing more; what no handler has yet stays unfinished, so the commit offset does not pass it."""
         self.leaving = True
+        self.handed_out_to = self.pending[0].queue_offset if self.pending else self.next_offset
+        self.cached_count -= len(self.pending)
         self.pending.clear()
 
-    def drop(self) -> None:
-        """End this ownership: results that come later change nothing, and the cached bytes are let go."""
-        self.dropped = True
+    def finished_above(self) -> int:
+        """After `leave`: how many finished messages the commit offset leaves out; at most, where offsets have gaps."""
+        return max(0, self.handed_out_to - self.commit_offset() - self.cached_count)
+
+    def drop(self, because: str) -> None:
+        """End this ownership: results that come later change nothing, and the cached bytes are let go.
+
+        `because` is the cause under which what a handler still has counts as handled twice.
+        """
+        self.dropped, self.dropped_because = True, because
         self.pending.clear()
         for block in self.blocks:
             block.messages.clear()

@@ -16,6 +16,7 @@ from rmqd.consumer.flow_control import Reason, exceeded
 from rmqd.consumer.process_queue import ProcessQueue
 from rmqd.errors import (
     BrokerError,
+    FlowControlError,
     ProtocolError,
     RmqdError,
     RouteNotFoundError,
@@ -33,6 +34,7 @@ log = structlog.get_logger(__name__)
 SUSPEND_MS: Final = 15_000  # Java: brokerSuspendMaxTimeMillis
 PULL_TIMEOUT_SECONDS: Final = 30.0  # Java: the broker's scan may answer 5 s late
 EXCEPTION_DELAY_SECONDS: Final = 1.0  # Java: pullTimeDelayMillsWhenException
+BROKER_FLOW_CONTROL_SECONDS: Final = 0.02  # Java: PULL_TIME_DELAY_MILLS_WHEN_BROKER_FLOW_CONTROL
 RECHECK_SECONDS: Final = 1.0
 STUCK_RECHECK_SECONDS: Final = 10.0  # how soon an operator's reset reaches a queue that is held
 UNHELD_SECONDS: Final = 0.01
@@ -53,7 +55,7 @@ class PullLoop:
         self.held_by: Reason | None = None
         self.stuck: str | None = None  # why nothing is pulled until an operator acts
         self.max_offset: int | None = None
-        self.answered_at = context.clock.monotonic()
+        self.answered_at = self._asked_at = context.clock.monotonic()
         self._context = context
         self._queue = queue
         self._broker_id = 0
@@ -107,11 +109,9 @@ class PullLoop:
             SUSPEND_MS,
             self._batch_size,
         )
-        asked_at = self._context.clock.monotonic()
+        self._asked_at = self._context.clock.monotonic()
         reply = await connection.call(_PULL, opaque, frame, PULL_TIMEOUT_SECONDS)
         self.answered_at = self._context.clock.monotonic()
-        if reply.code in _NOTHING and self.answered_at - asked_at < UNHELD_SECONDS:
-            await self._not_held(reply)
         return reply
 
     async def _found(self, reply: RemotingCommand) -> None:
@@ -143,19 +143,17 @@ class PullLoop:
             header = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
             self._broker_id, self.max_offset = header.suggest_which_broker_id, header.max_offset
             self.stuck = None
-            self.process_queue.next_offset = max(self.process_queue.next_offset, header.next_begin_offset)
+            if header.next_begin_offset > self.process_queue.next_offset:
+                self.process_queue.next_offset = header.next_begin_offset
+            elif self.answered_at - self._asked_at < UNHELD_SECONDS:
+                # keeps from asking in circles a broker that says "nothing" without waiting, as when it shuts down
+                await asyncio.sleep(UNHELD_DELAY_SECONDS)
         elif reply.code == _ILLEGAL:
             header = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
             self.max_offset = header.max_offset
             await self._offset_illegal(header.next_begin_offset, reply.remark or "")
         else:
             raise BrokerError.of(reply.code, reply.remark, self._queue.broker_name)
-
-    async def _not_held(self, reply: RemotingCommand) -> None:
-        """Keep from asking in circles where the broker answers "nothing" without waiting, as when it shuts down."""
-        moved = reply.ext_fields.get("nextBeginOffset") != str(self.process_queue.next_offset)
-        if not moved:
-            await asyncio.sleep(UNHELD_DELAY_SECONDS)
 
     async def _offset_illegal(self, offset: int, remark: str) -> None:
         """The broker says where to go on: its queue does not have our offset, or an operator reset the group."""
@@ -169,7 +167,7 @@ class PullLoop:
         log.warning(
             "offset.corrected", queue=str(self._queue), offset=queue.next_offset, corrected=offset, remark=remark
         )
-        queue.drop()
+        queue.drop("offset_moved")
         self.stuck = None
         self.process_queue = ProcessQueue(self._queue, offset, queue.stats)
         await context.store.commit(self._queue, offset, downward=True)
@@ -210,6 +208,9 @@ class PullLoop:
 
     async def _failed(self, error: RmqdError) -> None:
         client = self._context.client
+        if isinstance(error, FlowControlError):
+            await asyncio.sleep(BROKER_FLOW_CONTROL_SECONDS)
+            return
         log.warning("pull.failed", queue=str(self._queue), error=str(error))
         if isinstance(error, SubscriptionNotExistError | SubscriptionNotLatestError):
             client.heartbeat.beat_soon()

@@ -144,8 +144,8 @@ class PushConsumer:
 
     async def _consume(self) -> None:
         context, routes = self._context, self._client.routes
-        routes.on_change(self._routes_changed)
         self._client.register(self)
+        routes.on_change(self._routes_changed)
         try:
             async with asyncio.TaskGroup() as tasks:
                 helpers = [

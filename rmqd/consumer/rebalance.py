@@ -85,7 +85,7 @@ class Rebalance:
                 balanced = balanced and is_retry_topic(topic)
                 continue
             self.unrouted -= {topic}
-            balanced = self._apply(tasks, topic, plan(share, held)) and balanced
+            self._apply(tasks, topic, plan(share, held))
         return balanced
 
     async def _share_of(self, topic: str) -> list[MessageQueue] | None:
@@ -97,6 +97,7 @@ class Rebalance:
         members = await self._members(topic)
         if members is None:
             return None
+        await context.ownership.break_locks(topic, queues)
         return self._strategy(context.options.group, context.client.client_id, queues, sorted_client_ids(members))
 
     async def _members(self, topic: str) -> list[str] | None:
@@ -117,29 +118,39 @@ class Rebalance:
             except RmqdError as error:
                 log.warning("rebalance.no_member_list", topic=topic, address=address, error=str(error))
                 continue
-            self._context.ownership.members_are(address, members)
+            for other in self._context.ownership.members_are(address, members):
+                await self._ask_again(other)
             return members
         return None
 
-    def _apply(self, tasks: asyncio.TaskGroup, topic: str, change: RebalancePlan) -> bool:
-        options = self._context.options
-        for queue in change.give_up:
-            self.assigned[queue].leave(options.queue_handover_timeout_seconds)
-        # a queue that comes back while it is being given up is taken again once that is done
-        returning = [queue for queue, assigned in self.assigned.items() if assigned.is_leaving and queue.topic == topic]
+    async def _ask_again(self, address: str) -> None:
+        """Hear from another broker whether who left the list of one has left that one's list too."""
+        client = self._context.client
+        try:
+            members = await get_consumer_list(client.remoting, address, self._context.options.group)
+        except RmqdError as error:
+            log.debug("rebalance.no_member_list", address=address, error=str(error))
+            return
+        self._context.ownership.members_are(address, members)
+
+    def _apply(self, tasks: asyncio.TaskGroup, topic: str, change: RebalancePlan) -> None:
+        """Take and give up. A queue that comes back while it is being given up is taken again once that is done."""
+        drain_seconds = self._context.options.queue_handover_timeout_seconds
+        given_up = [queue for queue in sorted(change.give_up) if not self.assigned[queue].is_leaving]
+        for queue in given_up:
+            self.assigned[queue].leave(drain_seconds)
         for queue in sorted(change.take):
             self.assigned[queue] = assigned = AssignedQueue(self._context, queue)
             tasks.create_task(self._hold(assigned), name=f"queue:{queue}")
-        if change.take or change.give_up:
+        if change.take or given_up:
             self.count += 1
             self._divide_thresholds()
             log.info(
                 "rebalance.changed",
                 topic=topic,
                 taken=[str(queue) for queue in sorted(change.take)],
-                given_up=[str(queue) for queue in sorted(change.give_up)],
+                given_up=[str(queue) for queue in given_up],
             )
-        return not returning
 
     async def _hold(self, assigned: AssignedQueue) -> None:
         try:

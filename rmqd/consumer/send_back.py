@@ -34,6 +34,7 @@ _DELIVERY_PROPERTIES: Final = frozenset(
 _TIMER_PREFIX: Final = "TIMER_"
 _DEAD_LETTER_QUEUES: Final = 1  # as the broker makes the topic itself
 _ANY_QUEUE: Final = -1
+_BROKERS_PROPERTIES_BYTES: Final = 512  # room for our two names, and for what the broker adds: region, cluster, trace
 
 
 class SendBack:
@@ -97,12 +98,16 @@ class SendBack:
         return await self._send(message, retry_topic(self._group), properties, times + 1)
 
     async def _to_dead_letters(self, message: Message, reason: str, error: BaseException | None) -> bool:
-        properties = self._origin(message) | {RMQD_GROUP: self._group, RMQD_REASON: _plain(reason)}
+        properties = self._origin(message) | {RMQD_GROUP: self._group}
+        room = (
+            names.MAX_PROPERTIES_BYTES - _BROKERS_PROPERTIES_BYTES - len(names.format_properties(properties).encode())
+        )
+        properties[RMQD_REASON] = _plain(reason).encode()[: max(room // 2, 0)].decode("utf-8", "ignore")
         if error is not None:
-            properties[RMQD_EXCEPTION] = ""
-            room = names.MAX_PROPERTIES_BYTES - len(names.format_properties(properties).encode()) - 64
-            text = "".join(traceback.format_exception(error))
-            properties[RMQD_EXCEPTION] = _plain(text).encode()[-max(room, 0) :].decode("utf-8", "ignore")
+            room -= len(properties[RMQD_REASON].encode())
+            text = _plain("".join(traceback.format_exception(error))).encode()
+            # its end names the error
+            properties[RMQD_EXCEPTION] = text[max(len(text) - max(room, 0), 0) :].decode("utf-8", "ignore")
         return await self._send(message, dlq_topic(self._group), properties, message.reconsume_times)
 
     def _address(self, message: Message) -> str | None:

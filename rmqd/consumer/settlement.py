@@ -50,7 +50,7 @@ class Settlement:
                 returned.append((message, decision))
         if queue.dropped:
             # somebody else has the queue and will handle these again; sending them back would only add copies
-            stats.may_repeat("handed_over", len(batch))
+            stats.may_repeat(queue.dropped_because, len(batch))
             return
         queue.finish(acknowledged)
         stats.acked += len(acknowledged)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import structlog
 
-from rmqd.client.api.offset import get_max_offset, search_offset
+from rmqd.client.api.offset import get_max_offset, get_min_offset, search_offset
 from rmqd.client.instance import ClientInstance
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.errors import RouteNotFoundError
@@ -21,9 +21,11 @@ async def compute_start_offset(
 
     | consume_from_where | topic                          | the group's retry topic |
     |--------------------|--------------------------------|-------------------------|
-    | last_offset        | the queue's end                | 0                       |
-    | first_offset       | 0, moved to the first kept one | 0                       |
+    | last_offset        | the queue's end                | its first kept message  |
+    | first_offset       | its first kept message         | its first kept message  |
     | timestamp          | first message stored then      | the queue's end         |
+
+    Java says 0 for "first", and lets the broker correct it; with `on_offset_illegal: stop` nobody would.
     """
     if stored is not None:
         log.info("queue.starts", queue=str(queue), offset=stored, why="committed")
@@ -33,7 +35,7 @@ async def compute_start_offset(
     if address is None:
         raise RouteNotFoundError(queue.topic, f"no address is known for broker {queue.broker_name}")
     if where == "first_offset" or (where == "last_offset" and retry):
-        offset = 0
+        offset = max(0, await get_min_offset(client.remoting, address, queue))
     elif where == "last_offset" or retry:
         offset = await get_max_offset(client.remoting, address, queue)
     else:
