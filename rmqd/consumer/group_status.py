@@ -41,7 +41,7 @@ class GroupStatus:
             failure=self._failure,
             ready=reason is None,
             not_ready_reason=reason,
-            topics=tuple(stats.snapshot() for stats in context.stats.values()),
+            topics=tuple(topic for stats in context.stats.values() for topic in stats.snapshots()),
             queues=tuple(queue for queue in (entry.snapshot() for entry in assigned) if queue is not None),
             assigned={
                 topic: sum(queue.topic == topic for queue in self._rebalance.assigned)

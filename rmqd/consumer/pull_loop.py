@@ -132,10 +132,9 @@ class PullLoop:
             for message in block.messages:
                 if not message.has_tag(self._tags):
                     queue.skip(message)
-        received = block.unfinished
+        self._context.rate_limit.spend(block.unfinished)
+        queue.stats.pulled(block)
         queue.put(block, header.next_begin_offset)
-        queue.stats.received += received
-        self._context.rate_limit.spend(received)
         self._context.service.submit(queue)
 
     async def _not_found(self, reply: RemotingCommand) -> None:
@@ -179,7 +178,7 @@ class PullLoop:
             message = corrupt.message
             if message.queue_offset > self._corrupt_offset:
                 self._corrupt_offset = message.queue_offset
-                stats.count("corrupt")
+                stats.of(message).count("corrupt")
                 log.error(
                     "message.corrupt", queue=str(self._queue), offset=message.queue_offset, reason=corrupt.reason,
                     on_corrupt_message=policy,
@@ -199,9 +198,8 @@ class PullLoop:
         for message in block.messages:
             if message.queue_offset > offset or (self._tags and not message.has_tag(self._tags)):
                 queue.skip(message)
-        received = block.unfinished
+        queue.stats.pulled(block)
         queue.put(block, offset)
-        queue.stats.received += received
         self._context.service.submit(queue)
         self.stuck = f"message at offset {offset} is corrupt: {corrupt.reason}"
         await asyncio.sleep(STUCK_RECHECK_SECONDS)
@@ -235,7 +233,7 @@ class PullLoop:
     async def _wait_for_relief(self, reason: Reason) -> None:
         """Wait until the reason to hold back has gone; it is counted once."""
         queue, context = self.process_queue, self._context
-        queue.stats.flow_control[reason] += 1
+        queue.stats.held_back(reason, queue.oldest())
         self.held_by = reason
         try:
             while self._hold_back() == reason:

@@ -25,7 +25,7 @@ from rmqd.consumer.rate_limit import RateLimit
 from rmqd.consumer.rebalance import Rebalance
 from rmqd.consumer.send_back import SendBack
 from rmqd.consumer.snapshot import GroupSnapshot
-from rmqd.consumer.stats import TopicStats
+from rmqd.consumer.stats import RetriedStats, TopicStats
 from rmqd.errors import RmqdError
 from rmqd.handler import LoadedHandler
 from rmqd.wire.command import RemotingCommand
@@ -208,15 +208,12 @@ def _subscriptions(options: ConsumerOptions, version: int) -> dict[str, Subscrip
 
 
 def _stats(options: ConsumerOptions) -> dict[str, TopicStats]:
-    """Counters by topic. A group's retry topic is one for all its topics, so it has counters of its own."""
-    stats = {topic: TopicStats(topic, is_retry=False) for topic in options.subscriptions}
-    stats[retry_topic(options.group)] = TopicStats(_retried_topic(options), is_retry=True)
-    return stats
-
-
-def _retried_topic(options: ConsumerOptions) -> str:
+    """Counters by topic. What comes by the retry topic counts under its original topic, with counters of its own."""
     topics = list(options.subscriptions)
-    return topics[0] if len(topics) == 1 else retry_topic(options.group)
+    stats = {topic: TopicStats(topic, is_retry=False) for topic in topics}
+    retry = retry_topic(options.group)
+    stats[retry] = TopicStats(topics[0], is_retry=True) if len(topics) == 1 else RetriedStats(retry, topics)
+    return stats
 
 
 async def _call(function: Callable[[], Any] | None) -> None:

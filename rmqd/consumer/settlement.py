@@ -50,10 +50,12 @@ class Settlement:
                 returned.append((message, decision))
         if queue.dropped:
             # somebody else has the queue and will handle these again; sending them back would only add copies
-            stats.may_repeat(queue.dropped_because, len(batch))
+            for message in batch:
+                stats.of(message).may_repeat(queue.dropped_because, 1)
             return
         queue.finish(acknowledged)
-        stats.acked += len(acknowledged)
+        for message in acknowledged:
+            stats.of(message).acked += 1
         await self._return(queue, returned, error)
 
     async def dead_letter_corrupt(self, queue_message: Message) -> bool:
@@ -72,7 +74,7 @@ class Settlement:
                 failed.append(message)
             else:
                 done.append(message)
-                queue.stats.count(result)
+                queue.stats.of(message).count(result)
         if queue.dropped:
             return
         queue.finish(done)
@@ -105,7 +107,7 @@ class Settlement:
         if error is None:
             return
         place = {"queue": str(queue.message_queue), "first_offset": batch[0].queue_offset, "messages": len(batch)}
-        queue.stats.raised(error)
+        queue.stats.of(batch[0]).raised(error)
         if error is EXPIRED:
             log.error("handler.timed_out", msg_id=batch[0].msg_id, **place)
         elif isinstance(error, Retry | DeadLetter):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 from math import inf
 
 from rmqd.consumer.snapshot import FLOW_CONTROL_REASONS, HANDLED_RESULTS, TopicSnapshot
 from rmqd.histogram import Histogram
+from rmqd.wire.message import Message, MessageBlock
 
 HANDLER_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900)
 AGE_SECONDS = (0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600, 21600, 86400)
@@ -54,8 +56,21 @@ class TopicStats:
         self._age_count = 0
         self._age_sum = 0.0
 
-    def acknowledged(self, messages: int, seconds: float, age_seconds: float) -> None:
+    def of(self, message: Message) -> TopicStats:
+        """The counters of the topic that a message was first sent to."""
+        return self
+
+    def pulled(self, block: MessageBlock) -> None:
+        """A reply brought messages, of which those that are not wanted are marked already."""
+        self.received += block.unfinished
+
+    def held_back(self, reason: str, oldest: Message | None) -> None:
+        """The queue is not pulled because of `reason`; `oldest` is the first message that it has cached."""
+        self.flow_control[reason] += 1
+
+    def acknowledged(self, batch: Sequence[Message], seconds: float, age_seconds: float) -> None:
         """A batch was handled without a word: the hot path."""
+        messages = len(batch)
         self.acked += messages
         if seconds <= QUICK_SECONDS and self._age_low < age_seconds <= self._age_high:
             self._quick_count += 1
@@ -63,10 +78,17 @@ class TopicStats:
             self._age_count += messages
             self._age_sum += age_seconds * messages
         else:
-            self.handled_in(messages, seconds, age_seconds)
+            self._observe(messages, seconds, age_seconds)
 
-    def handled_in(self, messages: int, seconds: float, age_seconds: float) -> None:
+    def handled_in(self, batch: Sequence[Message], seconds: float, age_seconds: float) -> None:
         """A handler call took `seconds`; the oldest message of its batch was stored `age_seconds` before."""
+        self._observe(len(batch), seconds, age_seconds)
+
+    def snapshots(self) -> tuple[TopicSnapshot, ...]:
+        """What is to be told: by topic, if there are several."""
+        return (self.snapshot(),)
+
+    def _observe(self, messages: int, seconds: float, age_seconds: float) -> None:
         if seconds <= QUICK_SECONDS:
             self._quick_count += 1
             self._quick_seconds += seconds
@@ -117,3 +139,56 @@ class TopicStats:
             duplicates=dict(self.duplicates),
             exceptions=dict(self.exceptions),
         )
+
+
+class RetriedStats(TopicStats):
+    """The retry topic of a group with several topics: each message counts under the topic that it was first sent to.
+
+    What no subscribed topic stands for, such as messages of a topic that the group has left, counts under the retry
+    topic's own name.
+    """
+
+    __slots__ = ("_by_topic",)
+
+    def __init__(self, retry_topic: str, topics: Iterable[str]) -> None:
+        super().__init__(retry_topic, is_retry=True)
+        self._by_topic = {topic: TopicStats(topic, is_retry=True) for topic in topics}
+
+    def of(self, message: Message) -> TopicStats:
+        """The counters of the topic that a message was first sent to."""
+        return self._by_topic.get(message.topic, self)
+
+    def pulled(self, block: MessageBlock) -> None:
+        """A reply brought messages."""
+        for message in block.messages:
+            if not message.finished:
+                self.of(message).received += 1
+
+    def held_back(self, reason: str, oldest: Message | None) -> None:
+        """The queue is not pulled because of `reason`; without a message that concerns all topics."""
+        for stats in self._by_topic.values() if oldest is None else (self.of(oldest),):
+            stats.flow_control[reason] += 1
+
+    def acknowledged(self, batch: Sequence[Message], seconds: float, age_seconds: float) -> None:
+        """A batch was handled without a word."""
+        for stats, messages in self._divided(batch).items():
+            stats.acked += messages
+            stats._observe(messages, seconds, age_seconds)
+
+    def handled_in(self, batch: Sequence[Message], seconds: float, age_seconds: float) -> None:
+        """A handler call took `seconds`; it counts once for each topic in its batch."""
+        for stats, messages in self._divided(batch).items():
+            stats._observe(messages, seconds, age_seconds)
+
+    def snapshots(self) -> tuple[TopicSnapshot, ...]:
+        """The subscribed topics, and the rest if there is any."""
+        topics = tuple(stats.snapshot() for stats in self._by_topic.values())
+        rest = self.snapshot()
+        return (*topics, rest) if rest.received or rest.duplicates else topics
+
+    def _divided(self, batch: Sequence[Message]) -> dict[TopicStats, int]:
+        counts: dict[TopicStats, int] = {}
+        for message in batch:
+            stats = self.of(message)
+            counts[stats] = counts.get(stats, 0) + 1
+        return counts

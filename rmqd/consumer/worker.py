@@ -95,7 +95,7 @@ class Worker:
             if error is None and batch.decided is None and not queue.dropped:
                 age = ended + service.wall_offset - messages[0].store_timestamp * 0.001
                 finish(messages)
-                stats.acknowledged(len(messages), ended - started, age)
+                stats.acknowledged(messages, ended - started, age)
             else:
                 await self._settle(queue, batch, messages, error)
                 ended = clock()
@@ -111,7 +111,7 @@ class Worker:
     ) -> None:
         now = self._service.clock.monotonic()
         age = now + self._service.wall_offset - messages[0].store_timestamp * 0.001
-        queue.stats.handled_in(len(messages), now - self.started, age)
+        queue.stats.handled_in(messages, now - self.started, age)
         await self._service.settlement.settle(queue, batch, error)
 
     def _is_ending(self) -> bool:
