@@ -121,5 +121,6 @@ def _checked_tags(expression: str) -> str:
     for tag in tags:
         # RocketMQ would take `a | b` for one tag of five characters, and `*` beside others for a tag of that name.
         if "|" in tag or "&&" in tag or (tag == "*" and len(tags) > 1):
-            raise wrong(f"{show(tag)} is not a tag, tags are separated by ||", _TAG_FORM)
+            shown = expression if isinstance(expression, Substituted) else tag
+            raise wrong(f"{show(shown)} is not a tag, tags are separated by ||", _TAG_FORM)
     return str(expression)

@@ -23,6 +23,7 @@ from rmqd.handler import LoadedHandler
 
 ENTRY_POINT_GROUP: Final = "rmqd.handlers"
 
+_IMPORTABLE: Final = "accepted: a module that can be imported"
 _MODULE_ATTRIBUTE: Final = re.compile(r"([\w.]+):([\w.]+)")
 
 
@@ -81,7 +82,7 @@ def plugin_of(entry_points: list[EntryPoint]) -> HandlerPlugin:
         target = entry_point.load()
     except (Exception, SystemExit) as error:  # importing runs the plugin's code
         owner = f" of {entry_point.dist.name}" if entry_point.dist else ""
-        raise _plugin_fault(f"{entry_point.value}{owner} cannot be imported: {why(error)}") from error
+        raise _plugin_fault(f"{entry_point.value}{owner} cannot be imported: {why(error)}; {_IMPORTABLE}") from error
     return HandlerPlugin.of(entry_point.name, target)
 
 
@@ -100,7 +101,7 @@ def _attribute(name: str) -> object:
     try:
         target: Any = _import(module_name)
     except (Exception, SystemExit) as error:
-        raise _plugin_fault(f"the module {module_name} cannot be imported: {why(error)}") from error
+        raise _plugin_fault(f"the module {module_name} cannot be imported: {why(error)}; {_IMPORTABLE}") from error
     for attribute in attributes.split("."):
         if not hasattr(target, attribute):
             known = [one for one in dir(target) if not one.startswith("_")]

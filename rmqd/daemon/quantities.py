@@ -18,6 +18,8 @@ SIZE_PATTERN: Final = r"[0-9]+(\.[0-9]+)?(B|KiB|MiB|GiB)"
 _QUANTITY: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([A-Za-z]*)", re.ASCII)
 # Beyond 100,000 days no setting makes sense, and timers of the event loop overflow.
 _MAX_DURATION_MS: Final = 100_000 * DURATION_UNITS["d"]
+# What a float still counts in whole bytes.
+_MAX_SIZE_BYTES: Final = 1 << 53
 
 
 def parse_duration_ms(text: object) -> float:
@@ -36,6 +38,8 @@ def parse_duration_seconds(text: object) -> float:
 def parse_size_bytes(text: object) -> int:
     """Bytes of a size such as `100MiB`. Raises ValueError with what is wrong, not with what is accepted."""
     size = _parse(text, SIZE_UNITS, "a size")
+    if size > _MAX_SIZE_BYTES:
+        raise ValueError(f"{text!r} is more than {format_size(_MAX_SIZE_BYTES)}")
     if size != int(size):
         raise ValueError(f"{text!r} is not a whole number of bytes")
     return int(size)

@@ -77,10 +77,7 @@ def read_tree(text: str, file: str) -> Reading:
     try:
         return Reading(builder.document(), builder.problems)
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        place = f"{file}:{mark.line + 1}:{mark.column + 1}" if mark else f"{file}:1:1"
-        reason = ", ".join(filter(None, [error.context, error.problem]))
-        return Reading(None, [Problem(place, (), f"this is not valid YAML: {reason}")])
+        return Reading(None, [_syntax_problem(error, text, file)])
     except yaml.reader.ReaderError as error:
         before = text[: error.position]
         place = f"{file}:{before.count(chr(10)) + 1}:{len(before) - before.rfind(chr(10))}"
@@ -89,6 +86,15 @@ def read_tree(text: str, file: str) -> Reading:
         return Reading(None, [Problem(place, (), f"the character U+{code:04X} is not allowed in YAML")])
     except _Refused as error:
         return Reading(None, [Problem(error.place, (), str(error))])
+
+
+def _syntax_problem(error: yaml.MarkedYAMLError, text: str, file: str) -> Problem:
+    mark = error.problem_mark or error.context_mark
+    line, column = (mark.line, mark.column) if mark is not None else (0, 0)
+    reason = ", ".join(filter(None, [error.context, error.problem]))
+    lines = text.splitlines()
+    hint = "; write ${...} in quotes inside of {} and []" if line < len(lines) and "${" in lines[line] else ""
+    return Problem(f"{file}:{line + 1}:{column + 1}", (), f"this is not valid YAML: {reason}{hint}")
 
 
 def _kind_of(text: str) -> str:

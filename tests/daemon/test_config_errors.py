@@ -307,6 +307,11 @@ NO_YAML = {
         "nameserver: [a:1\nlog: {}",
         "2:4: this is not valid YAML: while parsing a flow sequence, did not find expected ',' or ']'",
     ),
+    "braces inside of braces": (
+        "client: {access_key: ${KEY}}",
+        "1:23: this is not valid YAML: while parsing a flow mapping, did not find expected ',' or '}'; "
+        "write ${...} in quotes inside of {} and []",
+    ),
     "two documents": (
         "nameserver: a:1\n---\nlog: {}",
         "2:1: a second document begins here; accepted: one for each file",
