@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
@@ -76,6 +75,8 @@ async def _send_all(client: ClientInstance, message: OutgoingMessage, count: int
 
 async def _results(client: ClientInstance, message: OutgoingMessage, count: int) -> AsyncIterator[SendResult]:
     """The results in the order of sending; the first failure ends it, when those before it have been given out."""
+    import asyncio  # not needed to show the help
+
     started = 0
     sending: list[asyncio.Task[SendResult]] = []
     try:

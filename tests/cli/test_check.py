@@ -1,0 +1,282 @@
+"""`rmqd check`, `schema` and `handlers`, as a person runs them."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from rmqd import __version__
+from rmqd.cli.app import app
+
+TOP = Path(__file__).parents[2]
+SAMPLE = TOP / "config" / "rmqd.yaml"
+
+GOOD = """\
+nameserver: 127.0.0.1:9876
+groups:
+  mailer:
+    subscriptions: {orders: "paid || refunded", invoices: {sql: "amount > 100"}}
+    handler: {plugin: log}
+"""
+BAD = """\
+nameserver: 127.0.0.1:9876
+groups:
+  mailer:
+    subscriptions: {orders: "*"}
+    handler:
+      plugin: log
+      concurrency: 0
+    consume_timeout: 15
+"""
+BAD_LINES = [
+    "rmqd.yaml:7:20: groups.mailer.handler.concurrency: 0 is out of range; accepted: a whole number from 1 to 1000",
+    "rmqd.yaml:8:22: groups.mailer.consume_timeout: 15 has no unit; "
+    "accepted: a duration such as 50ms, 5s, 15m or 1h, at least 1ms",
+]
+
+
+@pytest.fixture(autouse=True)
+def in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RMQD_CONFIG", raising=False)
+
+
+def rmqd(*arguments: str) -> Any:
+    return CliRunner().invoke(app, arguments, prog_name="rmqd")
+
+
+def test_a_good_configuration_is_told_group_by_group() -> None:
+    Path("rmqd.yaml").write_text(GOOD)
+    result = rmqd("check", "--config", "rmqd.yaml")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.splitlines() == [
+        "OK           nameserver 127.0.0.1:9876",
+        "OK           mailer: orders (paid || refunded), invoices (amount > 100) to handler log",
+    ]
+
+
+def test_a_bad_configuration_prints_every_problem_on_stderr_and_exits_with_78() -> None:
+    Path("rmqd.yaml").write_text(BAD)
+    result = rmqd("check", "--config", "rmqd.yaml")
+    assert (result.exit_code, result.stdout) == (78, "")
+    assert result.stderr.splitlines() == BAD_LINES
+
+
+def test_the_real_command_does_the_same() -> None:
+    Path("config").mkdir()
+    Path("config/rmqd.yaml").write_text(BAD)
+    command = [sys.executable, "-m", "rmqd", "check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (78, "")
+    assert done.stderr.splitlines() == [f"config/{line}" for line in BAD_LINES]
+
+
+def test_json_has_the_problems_as_data() -> None:
+    Path("rmqd.yaml").write_text(BAD)
+    result = rmqd("check", "--config", "rmqd.yaml", "-o", "json")
+    assert result.exit_code == 78
+    document = json.loads(result.stdout)
+    assert (document["ok"], document["groups"]) == (False, [])
+    assert document["problems"][0] == {
+        "place": "rmqd.yaml:7:20",
+        "key": "groups.mailer.handler.concurrency",
+        "message": "0 is out of range; accepted: a whole number from 1 to 1000",
+    }
+    Path("rmqd.yaml").write_text(GOOD)
+    result = rmqd("check", "--config", "rmqd.yaml", "-o", "json")
+    assert json.loads(result.stdout) == {"ok": True, "groups": ["mailer"], "problems": []}
+
+
+def test_set_mends_and_breaks_what_is_checked() -> None:
+    Path("rmqd.yaml").write_text(BAD)
+    mended = ["--set", "groups.mailer.handler.concurrency=1", "--set", "groups.mailer.consume_timeout=15m"]
+    assert rmqd("check", "-c", "rmqd.yaml", *mended).exit_code == 0
+    broken = rmqd("check", "-c", "rmqd.yaml", *mended, "--set", "log.level=loud")
+    expected = "--set log.level: log.level: 'loud' is not a choice; accepted: debug | info | warning | error\n"
+    assert (broken.exit_code, broken.stderr) == (78, expected)
+
+
+def test_a_constructor_that_fails_is_a_problem_of_the_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    constructor = "def __init__(self, options): raise ValueError('no sender')"
+    code = f"class Mailer:\n    {constructor}\n    def handle(self, batch): ...\n"
+    Path("failing_mailer.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    Path("rmqd.yaml").write_text(GOOD.replace("plugin: log", "plugin: 'failing_mailer:Mailer'"))
+    result = rmqd("check", "-c", "rmqd.yaml")
+    assert result.exit_code == 78
+    assert result.stderr.startswith(
+        "rmqd.yaml:5:5: groups.mailer.handler.options: its constructor failed: ValueError: no sender ("
+    )
+
+
+def test_without_a_configuration_the_places_are_named() -> None:
+    result = rmqd("check", "-c", "absent.yaml")
+    assert (result.exit_code, result.stderr) == (78, "absent.yaml: no such file or folder, named by --config\n")
+
+
+def test_connect_exits_with_69_where_nothing_answers() -> None:
+    Path("rmqd.yaml").write_text(GOOD.replace(":9876", ":1"))
+    result = rmqd("check", "-c", "rmqd.yaml", "--connect", "-o", "json")
+    assert result.exit_code == 69
+    document = json.loads(result.stdout)
+    assert document["ok"] is False
+    assert {one["level"] for one in document["checks"]} == {"unreachable"}
+
+
+@pytest.mark.parametrize("arguments", [["check", "-o", "xml"], ["check", "--nonsense"], ["nonsense"]])
+def test_wrong_usage_exits_with_2(arguments: list[str]) -> None:
+    assert rmqd(*arguments).exit_code == 2
+
+
+def test_every_command_has_help_with_an_example() -> None:
+    commands = [command.name for command in app.registered_commands if not command.hidden]
+    assert {"run", "check", "schema", "handlers", "status", "send", "lag", "pause", "resume", "reload"} <= set(commands)
+    for name in commands:
+        result = rmqd(str(name), "--help")
+        assert result.exit_code == 0
+        assert f"Example: rmqd {name}" in result.stdout
+
+
+def test_version_and_no_arguments() -> None:
+    assert rmqd("--version").stdout == f"rmqd {__version__}\n"
+    assert "Usage: rmqd" in rmqd().output
+
+
+def test_help_imports_nothing_that_a_command_needs() -> None:
+    code = "import sys, rmqd.cli.app; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    heavy = {"pydantic", "yaml", "structlog", "uvloop", "prometheus_client", "starlette", "uvicorn", "rich", "asyncio"}
+    assert heavy & set(loaded) == set()
+
+
+# --- schema
+
+
+def schema() -> dict[str, Any]:
+    result = rmqd("schema")
+    assert result.exit_code == 0
+    document = json.loads(result.stdout)
+    assert isinstance(document, dict)
+    return document
+
+
+def faults(value: Any, rule: dict[str, Any], root: dict[str, Any], path: str = "") -> list[str]:
+    """Where a value breaks a JSON Schema; as much of the standard as ours uses, and no keyword is passed over."""
+    kinds = {"object": dict, "array": list, "string": str, "boolean": bool, "integer": int, "null": type(None)}
+    found: list[str] = []
+    kind = rule.get("type")
+    if kind and (not isinstance(value, kinds[kind]) or (kind == "integer" and isinstance(value, bool))):
+        return [f"{path}: not {kind}"]
+    for keyword, wanted in rule.items():
+        match keyword:
+            case "$ref":
+                found += faults(value, root["$defs"][wanted.rpartition("/")[2]], root, path)
+            case "anyOf":
+                found += [] if any(not faults(value, one, root, path) for one in wanted) else [f"{path}: none of them"]
+            case "properties":
+                for key in value.keys() & wanted.keys():
+                    found += faults(value[key], wanted[key], root, f"{path}.{key}")
+            case "required":
+                found += [f"{path}.{key}: missing" for key in wanted if key not in value]
+            case "additionalProperties":
+                for key in value.keys() - rule.get("properties", {}).keys() if wanted is not True else ():
+                    inner = wanted and faults(value[key], wanted, root, f"{path}.{key}")
+                    found += [f"{path}.{key}: unknown"] if wanted is False else inner
+            case "items":
+                for index, item in enumerate(value):
+                    found += faults(item, wanted, root, f"{path}[{index}]")
+            case "enum" | "const":
+                found += [] if value in (wanted if keyword == "enum" else [wanted]) else [f"{path}: not {wanted}"]
+            case "pattern" if isinstance(value, str):
+                found += [] if re.search(wanted, value) else [f"{path}: not {wanted}"]
+            case "minimum" | "maximum":
+                wrong = value < wanted if keyword == "minimum" else value > wanted
+                found += [f"{path}: {keyword} {wanted}"] if wrong else []
+            case "minItems" | "minLength":
+                found += [f"{path}: too short"] if len(value) < wanted else []
+            case "type" | "$schema" | "$defs" | "title" | "description" | "default":
+                pass
+            case _:
+                raise AssertionError(f"{path}: the test does not know {keyword}")
+    return found
+
+
+@pytest.mark.parametrize("text", [SAMPLE.read_text(), GOOD], ids=["sample", "flow style"])
+def test_the_schema_accepts_what_rmqd_accepts(text: str) -> None:
+    root = schema()
+    assert faults(yaml.safe_load(text), root, root) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ("    pull_batch_size: 0\n", ".groups.mailer.pull_batch_size: none of them"),
+        ("    consume_timeout: 15\n", ".groups.mailer.consume_timeout: none of them"),
+        ("    consume_mode: sideways\n", ".groups.mailer.consume_mode: none of them"),
+        ("    pull_batchsize: 3\n", ".groups.mailer.pull_batchsize: unknown"),
+        ("  other: {}\n", ".groups.other.subscriptions: missing"),
+        ("nameserver_url: 5\n", ".nameserver_url: not string"),
+    ],
+)
+def test_the_schema_refuses_what_rmqd_refuses(change: str, expected: str) -> None:
+    root = schema()
+    assert faults(yaml.safe_load(GOOD + change), root, root) == [expected]
+
+
+def test_the_schema_gives_defaults_as_they_are_written_in_the_file() -> None:
+    root = schema()
+    group = root["$defs"]["GroupConfig"]["properties"]
+    written = {
+        "consume_timeout": "15m",
+        "pull_threshold_size_for_queue": "100MiB",
+        "pull_threshold_for_topic": -1,
+        "pull_interval": "0s",
+        "auto_commit": True,
+        "consume_mode": "concurrently",
+    }
+    assert {key: group[key]["default"] for key in written} == written
+    for key, rule in group.items():
+        # An editor inserts the default: it must be accepted.
+        assert "default" not in rule or rule["default"] is None or faults(rule["default"], rule, root, key) == []
+
+
+# --- handlers
+
+
+def test_installed_handlers_are_listed_with_their_options() -> None:
+    result = rmqd("handlers")
+    assert result.exit_code == 0
+    blocks = {block.split()[0]: block for block in result.stdout.split("\n\n")}
+    assert {"exec", "jsonl", "log"} <= blocks.keys()
+    assert "rmqd_handlers.jsonl:JsonLines" in blocks["jsonl"]
+    assert "  path (string, required): " in blocks["jsonl"]
+
+
+def test_handlers_as_json() -> None:
+    found = {one["name"]: one for one in json.loads(rmqd("handlers", "-o", "json").stdout)}
+    assert found["jsonl"]["distribution"] == "rmqd-handlers"
+    assert found["jsonl"]["error"] is None
+    assert {one["name"] for one in found["jsonl"]["options"] if one["required"]} == {"path"}
+
+
+def test_a_broken_handler_is_listed_with_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    info = tmp_path / "shop-1.2.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: shop\nVersion: 1.2\n")
+    (info / "entry_points.txt").write_text("[rmqd.handlers]\nmailer = absent_shop:Mailer\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    result = rmqd("handlers")
+    assert result.exit_code == 0
+    assert "mailer  shop 1.2  absent_shop:Mailer\n  broken: absent_shop:Mailer of shop cannot be imported: " in (
+        result.stdout
+    )

@@ -1,0 +1,150 @@
+"""What a handler author has in hand: the batch, its decisions, and the exceptions."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from typing import Any, cast
+
+import pytest
+
+import rmqd
+from rmqd import Batch, DeadLetter, Message, MessageQueue, Retry, Suspend
+from rmqd.handler import Decision, Outcome
+
+QUEUE = MessageQueue("orders", "broker-a", 3)
+
+
+class Letter:
+    """Stands for a message: the batch looks at its identity alone, and two equal ones are still two."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"<{self.name}>"
+
+
+def make(count: int) -> tuple[Batch, list[Message]]:
+    messages = [cast(Message, Letter(f"m{i}")) for i in range(count)]
+    return Batch(messages, QUEUE), messages
+
+
+def outcomes(batch: Batch) -> dict[int, str]:
+    return {index: decision.outcome.value for index, decision in batch.decisions().items()}
+
+
+def test_a_batch_is_a_sequence_of_its_messages_in_order() -> None:
+    batch, messages = make(3)
+    assert len(batch) == 3
+    assert [id(message) for message in batch] == [id(message) for message in messages]
+    assert batch[0] is messages[0]
+    assert batch[-1] is messages[2]
+    assert [id(message) for message in batch[1:]] == [id(message) for message in messages[1:]]
+    assert batch.message_queue == QUEUE
+
+
+def test_nothing_is_decided_before_the_handler_decides() -> None:
+    batch, _ = make(2)
+    assert dict(batch.decisions()) == {}
+    assert batch.ack_index == 1
+    assert not batch.revoked
+
+
+def test_each_message_has_a_decision_of_its_own_and_the_last_word_counts() -> None:
+    batch, messages = make(4)
+    batch.ack(messages[3])
+    batch.retry(messages[0], delay_level=5)
+    batch.dead_letter(messages[2], reason="no such customer")
+    batch.retry(messages[3])
+    assert batch.decisions() == {
+        0: Decision(Outcome.RETRY, delay_level=5),
+        2: Decision(Outcome.DEAD_LETTER, reason="no such customer"),
+        3: Decision(Outcome.RETRY, delay_level=None),
+    }
+
+
+@pytest.mark.parametrize("decide", ["ack", "retry", "dead_letter"])
+def test_a_message_of_another_batch_is_refused(decide: str) -> None:
+    batch, _ = make(2)
+    stranger = make(1)[1][0]
+    with pytest.raises(ValueError, match=r"<m0> is not a message of this batch of 2 from .*orders"):
+        getattr(batch, decide)(stranger)
+    assert dict(batch.decisions()) == {}
+
+
+@pytest.mark.parametrize("level", [-2, -100])
+def test_a_delay_level_that_does_not_exist_is_refused(level: int) -> None:
+    batch, messages = make(1)
+    with pytest.raises(ValueError, match=f"delay level {level} is below -1; accepted: "):
+        batch.retry(messages[0], delay_level=level)
+    with pytest.raises(ValueError, match="is below -1"):
+        Retry(level)
+
+
+@pytest.mark.parametrize(
+    ("ack_index", "expected"),
+    [(-1, "rrr"), (0, "arr"), (1, "aar"), (2, "aaa"), (2**31 - 1, "aaa")],
+)
+def test_ack_index_acknowledges_up_to_a_message_and_retries_the_rest(ack_index: int, expected: str) -> None:
+    batch, _ = make(3)
+    batch.ack_index = ack_index
+    assert "".join(one[0] for one in outcomes(batch).values()) == expected
+    assert batch.ack_index == min(ack_index, 2)
+
+
+def test_ack_index_is_one_decision_among_others() -> None:
+    batch, messages = make(3)
+    batch.ack_index = 0
+    batch.ack(messages[2])
+    batch.dead_letter(messages[1])
+    assert outcomes(batch) == {0: "ack", 1: "dead_letter", 2: "ack"}
+    assert batch.ack_index == 0
+    with pytest.raises(ValueError, match="ack_index -2 is below -1"):
+        batch.ack_index = -2
+
+
+@pytest.mark.parametrize("name", ["commit", "rollback"])
+def test_what_only_orderly_groups_have_is_refused_with_what_to_do(name: str) -> None:
+    batch, _ = make(1)
+    with pytest.raises(RuntimeError, match=rf"batch\.{name}\(\) is for groups with consume_mode: orderly"):
+        getattr(batch, name)()
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (Retry(), "retry"),
+        (Retry(delay_level=3), "retry at delay level 3"),
+        (DeadLetter("no such customer"), "no such customer"),
+        (Suspend(), "suspend"),
+        (Suspend(seconds=0.5), "suspend for 0.5 s"),
+    ],
+)
+def test_the_exceptions_keep_what_they_were_given_across_processes(error: Exception, text: str) -> None:
+    assert str(error) == text
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is type(error)
+    assert vars(copy) == vars(error)
+
+
+def test_the_public_names_are_the_whole_api() -> None:
+    names: list[Any] = [getattr(rmqd, name) for name in rmqd.__all__]
+    assert None not in names
+    assert sorted(rmqd.__all__) == sorted(
+        ["Batch", "DeadLetter", "Message", "MessageQueue", "Retry", "Suspend", "__version__"]
+    )
+    with pytest.raises(AttributeError, match="has no attribute 'Producer'"):
+        _ = rmqd.Producer
+
+
+def test_importing_rmqd_loads_nothing_heavy() -> None:
+    code = "import sys, rmqd; print(*[name for name in sys.modules if name.startswith('rmqd.')])"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert loaded == ["rmqd.handler"]
