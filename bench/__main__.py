@@ -38,6 +38,13 @@ def parser() -> argparse.ArgumentParser:
         help="some scenarios; may be given several times",
     )
     root.add_argument("--paced-seconds", type=int, default=20, help="length of a paced run (default 20)")
+    root.add_argument(
+        "--patience",
+        type=float,
+        default=20,
+        metavar="SECONDS",
+        help="how long to wait before a run for other work to end; 0 measures at once, and never again (default 20)",
+    )
     root.add_argument("--quick", action="store_true", help="one short run of each, to see that all works")
     root.add_argument("--json", type=Path, metavar="FILE", help="also write every run's figures as JSON")
     commands = root.add_subparsers(dest="command", metavar="profile")
@@ -51,13 +58,14 @@ def compete(options: argparse.Namespace) -> int:
     """Run the scenarios and print the tables; 1 where a contender failed."""
     if options.quick:
         options.messages, options.runs, options.paced_seconds = QUICK_MESSAGES, 1, QUICK_PACED_SECONDS
+        options.patience = 0
     available = contenders.available()
     for name in set(options.only) - set(available):
         say(f"{name} is left out: it is not installed here")
     chosen = tuple(name for name in contenders.NAMES if name in options.only and name in available)
     scenarios = [scenario for scenario in SCENARIOS if not options.scenario or scenario.name in options.scenario]
     contenders.build(chosen)
-    with Arena.opened(options.messages, options.paced_seconds) as arena:
+    with Arena.opened(options.messages, options.paced_seconds, options.patience) as arena:
         results = arena.compete(scenarios, chosen, options.runs)
     print(f"medians of {options.runs} runs; {options.messages:,} messages of 256 bytes in 8 queues; 20 threads\n")
     print(goals.medians_table(results), end="\n\n")

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
 from bench.job import Figures
+from bench.machine import QUIET_SHARE
 from bench.scenarios import Results
 
 # The Java client sometimes takes nothing until its second heartbeat, 30 s after the start. Such starts, whoever's
@@ -105,6 +106,9 @@ def notes(results: Results) -> list[str]:
     lines = [f"failed: {text}" for text in results.failures]
     for scenario, by_contender in results.runs.items():
         for contender, runs in by_contender.items():
+            disturbed = max(run.foreign_cpu_share for run in runs)
+            if disturbed >= QUIET_SHARE:
+                lines.append(f"{scenario}, {contender}: other work had up to {disturbed:.0%} of the machine")
             stalled = [run for run in runs if run.first_seconds >= STALLED_SECONDS]
             if stalled:
                 lines.append(

@@ -1,8 +1,8 @@
 """A sampling profiler for a process that measures itself: where its CPU time goes, at little cost.
 
-Every millisecond of CPU time a signal interrupts the main thread, which notes the line that it was at. Unlike a
-tracing profiler it does not make many small calls look dearer than they are. Time inside a C function counts for the
-line that called it.
+At each of the kernel's ticks of CPU time a signal interrupts the main thread, which notes the line that it was at.
+Unlike a tracing profiler it does not make many small calls look dearer than they are. Time inside a C function counts
+for the line that called it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Sampler:
             ("with callees, by function", self._below),
             ("own time by line", self._lines),
         )
-        text = [f"{self._samples} samples of {INTERVAL_SECONDS * 1000:g} ms"]
+        text = [f"{self._samples} samples"]
         for title, counter in parts:
             text += ["", title]
             text += [f"{count / self._samples:7.1%}  {where}" for where, count in counter.most_common(SHOWN)]
