@@ -47,12 +47,7 @@ class ConfigData:
         except SubstitutionError as error:
             self.problems.append(Problem(node.place, path, str(error)))
             # A list without one of its items is another list, so the whole of it goes.
-            self.unusable.add(without_indexes(path))
+            while isinstance(path[-1], int):
+                path = path[:-1]
+            self.unusable.add(path)
             return None
-
-
-def without_indexes(path: Path) -> Path:
-    """The way to the outermost list that a path ends in, or the path itself."""
-    while path and isinstance(path[-1], int):
-        path = path[:-1]
-    return path

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from rmqd.daemon.config import RootConfig
-from rmqd.daemon.config_data import ConfigData, without_indexes
+from rmqd.daemon.config_data import ConfigData
 from rmqd.daemon.config_problems import Path, Problem
 from rmqd.daemon.config_rules import Finding, group_findings, root_findings, run_findings
 from rmqd.daemon.config_source import Source, find_config, read_source
@@ -111,24 +111,27 @@ class _Loading:
                 place = self._places.of_key(path[:-1])
             else:
                 place = self._places.of_key(path) if finding.at_key else self._places.of(path)
-            self._report(path, Problem(place, path, finding.message))
+            self._report(path, Problem(place, path, finding.message), at_key=finding.at_key)
 
     def _is_faulty(self, path: Path | None) -> bool:
         return path is not None and any(known[: len(path)] == path for known in self._reported)
 
-    def _report(self, path: Path, problem: Problem) -> None:
-        if not any(path[:length] in self._reported for length in range(len(path) + 1)):
+    def _report(self, path: Path, problem: Problem, *, at_key: bool = False) -> None:
+        if any(path[:length] in self._reported for length in range(len(path) + 1)):
+            return
+        self.problems.append(problem)
+        if not at_key:  # a group with a bad name has other problems all the same
             self._reported.add(path)
-            self.problems.append(problem)
 
 
 def _remove(values: dict[str, Any], path: Path) -> None:
     """Take a key out; of a list all, since what is left of it would mean something else."""
-    path = without_indexes(path)
     inner: Any = values
-    for depth, step in enumerate(path[:-1]):
+    for step in path[:-1]:
+        if step not in inner:
+            return  # gone already, with what is around it
         if isinstance(inner[step], list):
-            path = path[: depth + 1]
-            break
+            del inner[step]
+            return
         inner = inner[step]
     inner.pop(path[-1], None)

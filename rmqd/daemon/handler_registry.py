@@ -52,10 +52,7 @@ def installed() -> dict[str, list[EntryPoint]]:
     """The installed handlers by name; more than one where distributions disagree about a name."""
     found: dict[str, list[EntryPoint]] = {}
     for entry_point in sorted(importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)):
-        known = found.setdefault(entry_point.name, [])
-        # A distribution that can be reached by two ways of sys.path is listed twice.
-        if all(other.value != entry_point.value for other in known):
-            known.append(entry_point)
+        found.setdefault(entry_point.name, []).append(entry_point)
     return found
 
 

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel
 
-from tests.daemon.configuration import problems
+from rmqd.daemon.config import ClientConfig, GroupConfig, HandlerConfig, HttpConfig, RootConfig
+from rmqd.errors import ConfigError
+from tests.daemon.configuration import load, problems
 
 GROUP = """\
 nameserver: 127.0.0.1:9876
@@ -403,3 +410,56 @@ groups:
         ["test.yaml:15:5", "groups.mailer2.unknown_key"],
         ["--set log.format", "log.format"],
     ]
+
+
+def test_a_name_must_be_good_with_the_namespace_before_it_too() -> None:
+    text = f"""\
+nameserver: a:1
+client: {{namespace: {"n" * 30}}}
+groups:
+  {"g" * 100}:
+    subscriptions: {{"{"t" * 100}": "*", "a b": "*"}}
+    handler: {{plugin: log}}
+"""
+    found = problems(text)
+    assert [line.split(": ", 2)[2] for line in found] == [
+        f"the group name {'n' * 30 + '%' + 'g' * 100!r} has 131 characters; at most 120 are accepted",
+        f"the topic name {'n' * 30 + '%' + 't' * 100!r} has 131 characters; at most 127 are accepted",
+        "the topic name 'a b' contains a character that RocketMQ refuses; "
+        "accepted are the letters a-z and A-Z, digits, and % | - _",
+    ]
+
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
+JUNK = st.recursive(
+    SCALARS | st.sampled_from(["${X}", "*", "5s", "1MiB", "log", "a:1", "shop:mail"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def section(model: type[BaseModel], **inner: st.SearchStrategy[object]) -> st.SearchStrategy[dict[str, object]]:
+    """A mapping with some keys of a section, each with a good or a bad value."""
+    return st.fixed_dictionaries({}, optional={name: inner.get(name, JUNK) | JUNK for name in model.model_fields})
+
+
+CONFIGURATIONS = section(
+    RootConfig,
+    client=section(ClientConfig),
+    http=section(HttpConfig),
+    groups=st.dictionaries(
+        st.sampled_from(["mailer", "b c", "7"]), section(GroupConfig, handler=section(HandlerConfig)), max_size=2
+    ),
+)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(CONFIGURATIONS)
+def test_whatever_stands_in_a_configuration_it_loads_or_has_located_problems(data: dict[str, object]) -> None:
+    try:
+        load(yaml.safe_dump(data, allow_unicode=True), to_run=True)
+    except ConfigError as error:
+        lines = [str(problem) for problem in error.problems]
+        assert lines
+        assert len(lines) == len(set(lines))
+        assert all(re.match(r"test\.yaml:\d+:\d+: \S", line) and "\n" not in line for line in lines), lines

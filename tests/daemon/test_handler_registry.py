@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -181,6 +182,12 @@ def test_options_from_variables_are_ordinary_text(monkeypatch: pytest.MonkeyPatc
     assert options == {"sender": "a@b", "list": ["a@b"]}
     assert {type(options["sender"]), type(options["list"][0])} == {str}
     assert handler("shop:modelled", "{sender: x, size: '${SIZE:-5}'}").handle(BATCH)[2].size == 5
+
+
+def test_a_configuration_keeps_its_places_on_its_way_to_another_process() -> None:
+    settings = pickle.loads(pickle.dumps(group("shop:Refuses")))
+    with pytest.raises(ConfigError, match=r"^test\.yaml:5:5: groups\.mailer\.handler\.options: its constructor failed"):
+        load_handler("mailer", settings)
 
 
 def test_nothing_of_a_handler_runs_when_a_configuration_is_loaded() -> None:
