@@ -67,8 +67,9 @@ class _Loading:
 
     def check_running(self, only: Collection[str]) -> None:
         """What keeps this version from running it, the handlers included."""
-        from rmqd.daemon.handler_registry import handler_problems
+        from rmqd.daemon.handler_registry import handler_problems, look_again
 
+        look_again()
         self._add(run_findings(self.config, only))
         for name, group in self.config.groups.items():
             if group.engine == "local" and (not only or name in only):

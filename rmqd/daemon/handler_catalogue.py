@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from rmqd.daemon.handler_plugin import HandlerFaultError, HandlerPlugin
-from rmqd.daemon.handler_registry import installed, plugin_of
+from rmqd.daemon.handler_registry import installed, look_again, plugin_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,7 @@ class HandlerDescription:
 
 def describe_installed() -> list[HandlerDescription]:
     """Import every installed handler and tell about it; a broken one is told by its error."""
+    look_again()
     return [_describe(name, entry_points) for name, entry_points in installed().items()]
 
 

@@ -5,6 +5,7 @@ Only what a configuration names is imported, and what goes wrong on the way is a
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.metadata
 import re
@@ -48,12 +49,21 @@ def handler_problems(group: str, settings: GroupConfig) -> list[Problem]:
     return []
 
 
+@functools.cache
 def installed() -> dict[str, list[EntryPoint]]:
-    """The installed handlers by name; more than one where distributions disagree about a name."""
+    """The installed handlers by name; more than one where distributions disagree about a name.
+
+    Found once, as it takes a look at every distribution; `look_again` has it done anew.
+    """
     found: dict[str, list[EntryPoint]] = {}
     for entry_point in sorted(importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)):
         found.setdefault(entry_point.name, []).append(entry_point)
     return found
+
+
+def look_again() -> None:
+    """Forget which handlers are installed: a reload may come after an installation."""
+    installed.cache_clear()
 
 
 def find_plugin(name: str) -> HandlerPlugin:
