@@ -55,9 +55,10 @@ class AccessPolicy:
 
 def _host_name(url: str) -> str | None:
     try:
-        return urlsplit(url).hostname
+        parts = urlsplit(url)
     except ValueError:
         return None
+    return None if "@" in parts.netloc else parts.hostname
 
 
 def _is_loopback(address: str) -> bool:

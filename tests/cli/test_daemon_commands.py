@@ -1,0 +1,148 @@
+"""`rmqd status`, `pause`, `resume` and `reload` against a running daemon, and where there is none."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+
+import pytest
+
+from rmqd.cli.daemon_client import find_daemon
+from rmqd.cli.status import status_lines
+from rmqd.exit_codes import ExitCode
+from tests.cli.command import Ended, rmqd
+from tests.daemon.daemon_process import daemon, write_config
+
+
+async def ask(*arguments: str | Path) -> Ended:
+    """A command, while the daemon's log is read beside it."""
+    return await asyncio.to_thread(rmqd, *arguments)
+
+
+def free_address() -> str:
+    """Where nobody listens just now."""
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        return f"127.0.0.1:{sock.getsockname()[1]}"
+
+
+async def test_an_operator_looks_pauses_resumes_and_reloads(tmp_path: Path) -> None:
+    """The address and the token come from the daemon's own configuration."""
+    config = write_config(tmp_path, "mailer", listen=free_address())
+    config.write_text(config.read_text().replace('"}', '", token: "${TOKEN:-secret}"}', 1))
+    async with daemon(config) as running:
+        await running.started()
+        shown = await ask("status", "--config", config)
+        assert shown.code == ExitCode.OK
+        assert "mailer  running" in shown.out
+        paused = await ask("pause", "mailer", "--config", config)
+        assert (paused.code, paused.out) == (ExitCode.OK, "mailer is paused\n")
+        document = (await ask("status", "mailer", "--config", config, "-o", "json")).json()
+        assert document["groups"][0]["paused"] is True
+        resumed = await ask("resume", "mailer", "--config", config, "-o", "json")
+        assert resumed.json() == {"group": "mailer", "result": "resumed"}
+        reloaded = await ask("reload", "--config", config)
+        assert (reloaded.code, reloaded.out) == (
+            ExitCode.OK,
+            "the configuration was taken over (unchanged: mailer)\n",
+        )
+        unknown = await ask("pause", "shipping", "--config", config)
+        assert unknown.code == ExitCode.FAILURE
+        assert "no group shipping" in unknown.err
+        nothing = await ask("status", "shipping", "--config", config)
+        assert nothing.code == ExitCode.FAILURE
+
+
+async def test_a_refused_reload_exits_with_the_code_of_a_bad_config(tmp_path: Path) -> None:
+    """And prints every reason."""
+    config = write_config(tmp_path, "mailer")
+    async with daemon(config) as running:
+        client = await running.started()
+        write_config(tmp_path, "mailer", more="pull_batch_size: many")
+        refused = await ask("reload", "--http", str(client.base_url))
+        assert refused.code == ExitCode.CONFIG
+        assert "groups.mailer.pull_batch_size" in refused.err
+        assert "the old one stays in force" in refused.err
+
+
+async def test_a_wrong_token_is_a_failure(tmp_path: Path) -> None:
+    """Of the command, with the daemon's words."""
+    config = write_config(tmp_path, "mailer")
+    config.write_text(config.read_text().replace('"}', '", token: secret}', 1))
+    async with daemon(config) as running:
+        client = await running.started()
+        other = tmp_path / "other.yaml"
+        other.write_text("nameserver: a:1\nhttp: {token: wrong}\n")
+        refused = await ask("pause", "mailer", "--http", str(client.base_url), "--config", other)
+        assert refused.code == ExitCode.FAILURE
+        assert "the token is not the configured one" in refused.err
+
+
+@pytest.mark.parametrize("command", [("status",), ("pause", "mailer"), ("resume", "mailer"), ("reload",)])
+def test_where_no_daemon_runs(command: tuple[str, ...]) -> None:
+    """Exit code 69, with the address that was tried."""
+    address = free_address()
+    ended = rmqd(*command, "--http", address)
+    assert ended.code == ExitCode.UNAVAILABLE
+    assert f"no rmqd answers at http://{address}" in ended.err
+    assert ended.out == ""
+
+
+def test_a_bad_config_is_exit_code_78(tmp_path: Path) -> None:
+    """As everywhere."""
+    bad = tmp_path / "rmqd.yaml"
+    bad.write_text("nameserver: a:1\nhtp: {}\n")
+    ended = rmqd("status", "--config", bad)
+    assert ended.code == ExitCode.CONFIG
+    assert "rmqd.yaml:2:1: htp" in ended.err
+
+
+def test_an_unknown_format_is_wrong_usage() -> None:
+    """With the accepted ones."""
+    ended = rmqd("status", "-o", "xml")
+    assert ended.code == ExitCode.USAGE
+    assert "accepted: table, json" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("listen", "url"),
+    [
+        ("0.0.0.0:9464", "http://127.0.0.1:9464"),
+        ("[::]:9464", "http://[::1]:9464"),
+        ("10.0.0.7:80", "http://10.0.0.7:80"),
+    ],
+)
+def test_an_address_that_is_listened_on_becomes_one_to_connect_to(tmp_path: Path, listen: str, url: str) -> None:
+    """0.0.0.0 is no address to connect to."""
+    config = tmp_path / "rmqd.yaml"
+    config.write_text(f"nameserver: a:1\nhttp: {{listen: '{listen}'}}\n")
+    assert find_daemon(None, config).url == url
+
+
+def test_a_stopped_queue_and_a_reason_are_readable() -> None:
+    """The table has a line per queue; what is not known is a dash."""
+    queue = {
+        "topic": "orders",
+        "broker": "broker-a",
+        "queue": 3,
+        "state": "stuck",
+        "committed": None,
+        "max": 10,
+        "lag": 4,
+        "lag_seconds": 2.25,
+        "cached": 0,
+        "worker": 2,
+    }
+    group = {"name": "mailer", "state": "failed", "paused": True, "failure": "boom", "not_ready_reason": None}
+    workers = [{"worker": 1}, {"worker": 2}]
+    document = {
+        "version": "1",
+        "client_id": None,
+        "workers": workers,
+        "problems": ["worker 1 has died"],
+        "groups": [{**group, "queues": [queue]}],
+    }
+    lines = status_lines(document)
+    assert lines[:4] == ["rmqd 1  client 2 workers", "  worker 1 has died", "", "mailer  failed, paused"]
+    assert lines[4] == "  boom"
+    assert lines[6].split() == ["orders", "broker-a", "3", "stuck", "-", "10", "4", "2.2", "0", "2"]

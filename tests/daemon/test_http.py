@@ -1,0 +1,325 @@
+"""The HTTP endpoint over real sockets: who may ask for what, and what too much or too slow meets."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import httpx
+import pytest
+
+from rmqd.clock import SystemClock
+from rmqd.daemon import http_server
+from rmqd.daemon.group_host import GroupChanges, GroupHost, HostView
+from rmqd.daemon.health import LoopMonitor
+from rmqd.daemon.http_access import AccessPolicy
+from rmqd.daemon.http_api import HttpApi
+from rmqd.daemon.http_server import HttpServer
+from rmqd.daemon.listener import address_of, listen_on
+from rmqd.daemon.local_groups import LocalGroups
+from rmqd.daemon.metrics import DaemonFacts
+from rmqd.daemon.reload import ReloadReport
+from tests.daemon.configs import config
+from tests.daemon.fakes import FakeEngine
+from tests.daemon.waiting import until
+
+
+@dataclass
+class Served:
+    """A daemon with fake groups behind a real endpoint."""
+
+    host: GroupHost
+    monitor: LoopMonitor
+    engine: FakeEngine
+    address: str
+    client: httpx.AsyncClient
+    access: AccessPolicy = field(default_factory=lambda: AccessPolicy("", frozenset()))
+    report: ReloadReport = field(default_factory=lambda: ReloadReport(GroupChanges(unchanged=("mailer",))))
+
+    def facts(self, view: HostView) -> DaemonFacts:
+        """Nothing of interest."""
+        return DaemonFacts("abc", True, 1.0)
+
+    async def reload(self) -> ReloadReport:
+        """What the test wants."""
+        return self.report
+
+
+@pytest.fixture
+async def served() -> AsyncIterator[Served]:
+    """Two groups, one of them called like something that must be escaped."""
+    clock, engine = SystemClock(), FakeEngine()
+    monitor = LoopMonitor(clock)
+    host = LocalGroups(config("mailer", "audit"), engine, clock, monitor)
+    sock = listen_on("127.0.0.1:0")
+    address = address_of(sock)
+    async with httpx.AsyncClient(base_url=f"http://{address}", trust_env=False) as client:
+        daemon = Served(host, monitor, engine, address, client)
+        server = HttpServer(HttpApi(daemon).app(), sock)
+        serving, groups = asyncio.create_task(server.run()), asyncio.create_task(host.run())
+        await host.started(5)
+        yield daemon
+        host.hurry()
+        await groups
+        server.stop()
+        await serving
+
+
+async def test_status_tells_all_groups(served: Served) -> None:
+    """With the keys that the contract names."""
+    document = (await served.client.get("/api/v1/status")).json()
+    assert document["version"]
+    assert document["client_id"] == "DEFAULT"
+    (mailer, audit) = document["groups"]
+    assert {"name", "engine", "state", "paused", "client_id", "queues"} <= mailer.keys()
+    assert (mailer["name"], mailer["state"], mailer["paused"]) == ("mailer", "running", False)
+    assert audit["name"] == "audit"
+
+
+async def test_probes_and_metrics_answer_any_host(served: Served) -> None:
+    """Probes come by pod addresses, scrapes by service names."""
+    for path in ("/livez", "/readyz", "/metrics"):
+        answer = await served.client.get(path, headers={"Host": "anything.example", "Origin": "http://evil.example"})
+        assert answer.status_code == 200, path
+
+
+async def test_readiness_names_the_group_that_is_not(served: Served) -> None:
+    """503, with a line per check."""
+    engine_consumer = served.engine.last("audit")
+    engine_consumer.fail(ValueError("boom"))
+    await until(lambda: served.engine.last("audit").ended, "the group fails")
+    answer = await served.client.get("/readyz")
+    assert answer.status_code == 503
+    assert "[+] group mailer: ok" in answer.text
+    assert "[-] group audit: ValueError: boom" in answer.text
+
+
+@pytest.mark.parametrize("path", ["/", "/api/v1/status"])
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Host": "localhost"}, 200),
+        ({"Host": "LOCALHOST:9464"}, 200),
+        ({"Host": "127.0.0.1:1"}, 200),
+        ({"Host": "[::1]:9464"}, 200),
+        ({"Host": "rmqd.shop.example:9464"}, 200),
+        ({"Host": "evil.example"}, 403),
+        ({"Host": "localhost.evil.example"}, 403),
+        ({"Host": "evil.example@localhost"}, 403),
+        ({"Host": "["}, 403),
+        ({"Host": "localhost", "Origin": "http://localhost:9464"}, 200),
+        ({"Host": "localhost", "Origin": "http://evil.example"}, 403),
+        ({"Host": "localhost", "Origin": "null"}, 403),
+    ],
+)
+async def test_page_and_api_are_for_known_names(
+    served: Served, path: str, headers: dict[str, str], status: int
+) -> None:
+    """A page of a browser must not read them by a name that somebody else made point here."""
+    served.access = AccessPolicy("", frozenset({"rmqd.shop.example"}))
+    assert (await served.client.get(path, headers=headers)).status_code == status
+
+
+async def test_pause_and_resume(served: Served) -> None:
+    """From this machine, without a token."""
+    assert (await served.client.post("/api/v1/groups/mailer/pause")).json() == {"group": "mailer", "result": "paused"}
+    assert served.engine.last("mailer").paused
+    assert (await served.client.get("/api/v1/status")).json()["groups"][0]["paused"]
+    assert (await served.client.post("/api/v1/groups/mailer/resume")).status_code == 200
+    assert not served.engine.last("mailer").paused
+
+
+async def test_an_unknown_group_is_not_found(served: Served) -> None:
+    """With the known ones."""
+    answer = await served.client.post("/api/v1/groups/shipping/pause")
+    assert answer.status_code == 404
+    assert "known: mailer, audit" in answer.json()["error"]
+
+
+@pytest.mark.parametrize("path", ["/api/v1/groups/mailer/pause", "/api/v1/groups/mailer/resume", "/api/v1/reload"])
+async def test_what_changes_something_is_posted(served: Served, path: str) -> None:
+    """A link or an image must not do it."""
+    assert (await served.client.get(path)).status_code == 405
+
+
+@pytest.mark.parametrize(
+    ("authorization", "status"),
+    [
+        (None, 401),
+        ("Bearer wrong", 401),
+        ("Basic secret", 401),
+        ("Bearer", 401),
+        ("Bearer secret", 200),
+        ("bearer secret", 200),
+    ],
+)
+async def test_a_token_is_asked_for_where_one_is_set(served: Served, authorization: str | None, status: int) -> None:
+    """Also from this machine; looking needs none."""
+    served.access = AccessPolicy("secret", frozenset())
+    headers = {"Authorization": authorization} if authorization else {}
+    answer = await served.client.post("/api/v1/groups/mailer/pause", headers=headers)
+    assert answer.status_code == status
+    assert served.engine.last("mailer").paused == (status == 200)
+    assert (await served.client.get("/api/v1/status")).status_code == 200
+
+
+async def test_a_foreign_origin_changes_nothing_even_from_this_machine(served: Served) -> None:
+    """A browser's form post would come from loopback."""
+    answer = await served.client.post("/api/v1/reload", headers={"Origin": "http://evil.example"})
+    assert answer.status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("client", "allowed"),
+    [
+        ("127.0.0.1", True),
+        ("127.9.9.9", True),
+        ("::1", True),
+        ("::ffff:127.0.0.1", True),
+        ("10.0.0.7", False),
+        ("", False),
+    ],
+)
+def test_without_a_token_only_this_machine_may_change_something(client: str, allowed: bool) -> None:
+    """Where the endpoint listens on all addresses."""
+    refusal = AccessPolicy("", frozenset()).check_change(None, client)
+    assert (refusal is None) == allowed
+
+
+def test_the_address_that_was_connected_to_is_a_name_of_ours() -> None:
+    """A daemon that listens on 0.0.0.0 is reached by its addresses."""
+    policy = AccessPolicy("", frozenset())
+    assert policy.check_names("10.0.0.7:9464", None, "10.0.0.7") is None
+    assert policy.check_names("10.0.0.8:9464", None, "10.0.0.7") is not None
+    assert policy.check_names(None, None, "10.0.0.7") is not None
+
+
+async def test_reload_answers_with_what_it_did(served: Served) -> None:
+    """Or with 500 and every reason."""
+    answer = await served.client.post("/api/v1/reload")
+    assert answer.status_code == 200
+    assert answer.json()["unchanged"] == ["mailer"]
+    served.report = ReloadReport(problems=("rmqd.yaml:3:1: nameserver: missing", "second"))
+    answer = await served.client.post("/api/v1/reload")
+    assert answer.status_code == 500
+    assert answer.json()["problems"] == ["rmqd.yaml:3:1: nameserver: missing", "second"]
+
+
+async def test_the_page_shows_the_groups_and_runs_nothing(served: Served) -> None:
+    """Everything is escaped, and scripts are forbidden."""
+    served.engine.last("audit").snapshot = _failing_snapshot(served)  # type: ignore[method-assign]
+    answer = await served.client.get("/")
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    assert "mailer" in answer.text
+    assert "<script>alert(1)" not in answer.text
+    assert "&lt;script&gt;alert(1)" in answer.text
+
+
+def _failing_snapshot(served: Served) -> Any:
+    shown = replace(served.engine.last("audit").snapshot(), failure="<script>alert(1)</script>")
+    return lambda: shown
+
+
+async def raw(address: str, data: bytes) -> bytes:
+    """What comes back for these bytes, until the connection ends."""
+    host, port = address.split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        writer.write(data)
+        async with asyncio.timeout(5):
+            return await reader.read()
+    except ConnectionError:
+        return b""
+    finally:
+        writer.close()
+
+
+LENGTH = b"Content-Length: 70000\r\n\r\n"
+CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n" + b"%x\r\n" % 66_000 + b"x" * 66_000
+
+
+@pytest.mark.parametrize("rest", [LENGTH, CHUNKED])
+async def test_a_large_body_is_refused(served: Served, rest: bytes) -> None:
+    """By its announced length, or when it has become too long."""
+    answer = await raw(served.address, b"POST /api/v1/reload HTTP/1.1\r\nHost: localhost\r\n" + rest)
+    assert answer.startswith(b"HTTP/1.1 413")
+
+
+async def test_a_body_within_the_limit_is_read_and_ignored(served: Served) -> None:
+    """curl -d '' and the like."""
+    assert (await served.client.post("/api/v1/reload", content=b"x" * 60_000)).status_code == 200
+
+
+@pytest.mark.parametrize("size", [17_000, 60_000])
+async def test_a_large_header_is_refused(served: Served, size: int) -> None:
+    """Whether it comes in one piece or not."""
+    answer = await raw(
+        served.address, b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\nA: " + b"x" * size + b"\r\n\r\n"
+    )
+    assert answer.split(b"\r\n")[0].split()[1] in (b"400", b"431")
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /livez HTTP/1.1\r\nHost: x\r\n"])
+async def test_a_header_that_does_not_come_ends_the_connection(
+    served: Served, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    """After 10 seconds, here shortened."""
+    monkeypatch.setattr(http_server, "HEADER_SECONDS", 0.05)
+    assert await raw(served.address, sent) == b""
+
+
+async def test_a_slow_second_header_ends_the_connection_too(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep-alive is no way around."""
+    monkeypatch.setattr(http_server, "HEADER_SECONDS", 0.2)
+    host, port = served.address.split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert (await reader.read(1000)).startswith(b"HTTP/1.1 200")
+    writer.write(b"GET /livez HTTP/1.1\r\nHo")
+    async with asyncio.timeout(2):  # shorter than the keep-alive timeout, which is for silence
+        assert await reader.read() == b""
+    writer.close()
+
+
+async def test_a_body_that_does_not_come_is_given_up(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """408 after 10 seconds, here shortened."""
+    monkeypatch.setattr(http_server, "BODY_SECONDS", 0.05)
+    request = b"POST /api/v1/reload HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nabc"
+    assert b" 408 " in (await raw(served.address, request)).split(b"\r\n")[0]
+
+
+async def test_connections_beyond_the_limit_are_turned_away(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And when one ends, the next is let in."""
+    monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 3)
+    host, port = served.address.split(":")
+    held = [await asyncio.open_connection(host, int(port)) for _ in range(3)]
+    request = b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    assert (await raw(served.address, request)).startswith(b"HTTP/1.1 503")
+    for _, writer in held:
+        writer.close()
+        await writer.wait_closed()
+    async with asyncio.timeout(5):
+        while (await raw(served.address, request)).startswith(b"HTTP/1.1 503"):
+            pass
+    assert (await raw(served.address, request)).startswith(b"HTTP/1.1 200")
+
+
+def test_the_limits_are_those_of_the_contract() -> None:
+    """The tests above shorten them."""
+    assert http_server.MAX_CONNECTIONS == 256
+    assert http_server.HEADER_SECONDS == 10
+    assert http_server.MAX_HEADER_BYTES == 16 * 1024
+    assert http_server.MAX_BODY_BYTES == 64 * 1024
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1:0", "[::1]:0", "localhost:0", "0.0.0.0:0"])
+def test_addresses_to_listen_on(listen: str) -> None:
+    """IPv4, IPv6 and names."""
+    sock = listen_on(listen)
+    with sock:
+        family = socket.AF_INET6 if listen.startswith("[") else socket.AF_INET
+        assert sock.family in (family, socket.AF_INET6)
+        assert not address_of(sock).endswith(":0")

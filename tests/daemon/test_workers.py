@@ -1,0 +1,172 @@
+"""`--workers N`: real processes in one group, seen and steered as one daemon."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import httpx
+
+from rmqd.exit_codes import ExitCode
+from tests.daemon.daemon_process import DaemonProcess, daemon, write_config
+from tests.daemon.waiting import until
+
+FRAGILE = """
+import os, pathlib
+class Fragile:
+    def __init__(self, options):
+        if pathlib.Path(options["switch"]).exists() and "_worker" in open("/proc/self/cmdline").read():
+            raise ValueError("the switch is set")
+    def handle(self, batch): pass
+"""
+
+
+async def worker_pids(client: httpx.AsyncClient) -> dict[int, int]:
+    """Process ids by worker number, as the status tells them."""
+    return {worker["worker"]: worker["pid"] for worker in (await client.get("/api/v1/status")).json()["workers"]}
+
+
+def gone(pid: int) -> bool:
+    """Whether there is no such process any more."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z"
+
+
+async def restarted(running: DaemonProcess, client: httpx.AsyncClient, old: dict[int, int], number: int) -> int:
+    """The pid of the worker that replaced another, once it runs."""
+    async with asyncio.timeout(20):
+        while (pid := (await worker_pids(client)).get(number, old[number])) == old[number]:
+            await running.event("worker.started", len(running.events("worker.started")))
+            await asyncio.sleep(0.05)
+    return pid
+
+
+async def test_workers_are_one_daemon_with_client_ids_of_their_own(tmp_path: Path) -> None:
+    """One status, one exposition, readiness of them all; SIGTERM ends them all with 0."""
+    async with daemon(write_config(tmp_path, "mailer"), "--workers", "2") as running:
+        client = await running.started()
+        document = (await client.get("/api/v1/status")).json()
+        assert [group["name"] for group in document["groups"]] == ["mailer"]
+        assert len({worker["client_id"] for worker in document["workers"]}) == 2
+        ready = await client.get("/readyz")
+        assert ready.status_code == 503
+        assert "[-] group mailer in worker 1: " in ready.text
+        assert "[-] group mailer in worker 2: " in ready.text
+        metrics = (await client.get("/metrics")).text
+        assert 'rmqd_workers{state="running"} 2.0' in metrics
+        assert metrics.count('rmqd_group_state{engine="local",group="mailer",state="running"}') == 1
+        pids = await worker_pids(client)
+        running.send(signal.SIGTERM)
+        assert await running.exit_code() == ExitCode.OK
+        assert all(gone(pid) for pid in pids.values())
+        assert {line["worker"] for line in running.events("group.left")} == {1, 2}
+
+
+async def test_a_dead_worker_is_replaced_and_keeps_the_pause(tmp_path: Path) -> None:
+    """With a new process and client id; it is counted, and readiness says so meanwhile."""
+    async with daemon(write_config(tmp_path, "mailer"), "--workers", "2") as running:
+        client = await running.started()
+        await client.post("/api/v1/groups/mailer/pause")
+        before = await worker_pids(client)
+        os.kill(before[1], signal.SIGKILL)
+        died = await running.event("worker.died")
+        assert (died["worker"], died["exit_code"]) == (1, -signal.SIGKILL)
+        assert "[-] workers: worker 1 of 2" in (await client.get("/readyz")).text
+        await restarted(running, client, before, 1)
+        assert (await worker_pids(client))[2] == before[2]
+        assert (await client.get("/api/v1/status")).json()["groups"][0]["paused"]
+        assert "rmqd_worker_restarts_total 1.0" in (await client.get("/metrics")).text
+        paused = [line["worker"] for line in running.events("group.paused")]
+        assert paused.count(1) == 2
+
+
+async def test_workers_ignore_the_terminals_signals(tmp_path: Path) -> None:
+    """Ctrl-C and a hang-up go to the whole process group; the parent alone decides."""
+    async with daemon(write_config(tmp_path, "mailer"), "--workers", "2") as running:
+        client = await running.started()
+        before = await worker_pids(client)
+        for pid in before.values():
+            os.kill(pid, signal.SIGINT)
+            os.kill(pid, signal.SIGHUP)
+        await client.post("/api/v1/groups/mailer/pause")  # they answer, so the signals are behind them
+        assert await worker_pids(client) == before
+        assert not running.events("worker.died")
+
+
+async def test_workers_end_when_the_parent_is_gone(tmp_path: Path) -> None:
+    """Killed without a word, it leaves no orphans that go on consuming."""
+    async with daemon(write_config(tmp_path, "mailer"), "--workers", "2") as running:
+        pids = await worker_pids(await running.started())
+        running.send(signal.SIGKILL)
+        assert await running.exit_code() == -signal.SIGKILL
+        await until(lambda: all(gone(pid) for pid in pids.values()), "the workers end", 20)
+        assert len(running.events("worker.parent_gone")) == 2
+
+
+async def test_a_reload_reaches_all_workers(tmp_path: Path) -> None:
+    """The same processes, with other groups."""
+    async with daemon(write_config(tmp_path, "mailer", "audit"), "--workers", "2") as running:
+        client = await running.started()
+        before = await worker_pids(client)
+        write_config(tmp_path, "mailer", "shipping")
+        answer = await client.post("/api/v1/reload")
+        assert answer.json()["started"] == ["shipping"]
+        assert await worker_pids(client) == before
+        names = {group["name"] for group in (await client.get("/api/v1/status")).json()["groups"]}
+        assert names == {"mailer", "shipping"}
+        assert {line["worker"] for line in running.events("group.left")} == {1, 2}
+
+
+async def test_a_reload_is_tried_in_a_fresh_worker_first(tmp_path: Path) -> None:
+    """What can only be seen there is refused before any worker changes."""
+    (tmp_path / "fragile.py").write_text(FRAGILE)
+    config = write_config(tmp_path, "mailer")
+    plugin = f"plugin: 'fragile:Fragile', options: {{switch: {tmp_path / 'switch'}}}"
+    config.write_text(config.read_text().replace("plugin: log", plugin))
+    async with daemon(config, "--workers", "2", environment={"PYTHONPATH": str(tmp_path)}) as running:
+        client = await running.started()
+        before = await worker_pids(client)
+        (tmp_path / "switch").touch()
+        config.write_text(config.read_text() + "    pull_batch_size: 8\n")
+        answer = await client.post("/api/v1/reload")
+        assert answer.status_code == 500
+        assert "the switch is set" in answer.json()["problems"][0]
+        assert await worker_pids(client) == before
+        assert not running.events("group.left")
+
+
+async def test_what_only_a_worker_finds_wrong_is_a_config_error_at_the_start(tmp_path: Path) -> None:
+    """Exit code 78, before anything is connected."""
+    (tmp_path / "fragile.py").write_text(FRAGILE)
+    (tmp_path / "switch").touch()
+    config = write_config(tmp_path, "mailer")
+    plugin = f"plugin: 'fragile:Fragile', options: {{switch: {tmp_path / 'switch'}}}"
+    config.write_text(config.read_text().replace("plugin: log", plugin))
+    async with daemon(config, "--workers", "2", environment={"PYTHONPATH": str(tmp_path)}) as running:
+        assert await running.exit_code() == ExitCode.CONFIG
+        assert "the switch is set" in "".join(running.text)
+        assert not running.events("worker.started")
+
+
+async def test_a_second_signal_hurries_the_workers(tmp_path: Path) -> None:
+    """As it does a single process."""
+    (tmp_path / "slow.py").write_text(
+        "import asyncio\n"
+        "class Slow:\n"
+        "    def __init__(self, options): pass\n"
+        "    async def handle(self, batch): pass\n"
+        "    async def stop(self): await asyncio.sleep(3600)\n"
+    )
+    config = write_config(tmp_path, "mailer")
+    config.write_text(config.read_text().replace("plugin: log", "plugin: 'slow:Slow'"))
+    async with daemon(config, "--workers", "2", environment={"PYTHONPATH": str(tmp_path)}) as running:
+        await running.started()
+        running.send(signal.SIGINT)
+        await running.event("signal.received")
+        running.send(signal.SIGINT)
+        assert await running.exit_code() == 128 + signal.SIGINT
