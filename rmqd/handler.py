@@ -111,7 +111,7 @@ class Batch(Sequence["Message"]):
         self._refuse("batch.commit()")
 
     def rollback(self) -> None:
-        """In an orderly group with `auto_commit: false`: have what was handled since the last commit delivered again."""
+        """In an orderly group with `auto_commit: false`: deliver again what was handled since the last commit."""
         self._refuse("batch.rollback()")
 
     @property
