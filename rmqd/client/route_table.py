@@ -81,6 +81,8 @@ class RouteTable:
         self._learn = Coalesced(self._ask)
         self._sooner = asyncio.Event()
         self._name_servers_answer = True
+        self.problem: str | None = None
+        """Why routes are out of date, while no name server answers."""
 
     def on_change(self, callback: Callable[[frozenset[str]], None]) -> None:
         """Call `callback(topics)` after each swap with the topics whose routes changed. It must not block or raise."""
@@ -237,6 +239,7 @@ class RouteTable:
 
     def _note_answer(self, error: RmqdError | None) -> None:
         answered = error is None
+        self.problem = None if error is None else str(error)
         if answered != self._name_servers_answer:
             self._name_servers_answer = answered
             if answered:

@@ -58,7 +58,9 @@ class GroupStatus:
             return f"group {self._context.options.group} is {self.state}"
         missing = sorted(topic for topic in self._rebalance.unrouted if not is_retry_topic(topic))
         if missing:
-            return f"group {self._context.options.group} waits for its first assignment of {', '.join(missing)}"
+            why = self._context.client.routes.problem
+            waits = f"group {self._context.options.group} waits for its first assignment of {', '.join(missing)}"
+            return f"{waits}: {why}" if why else waits
         return None
 
 

@@ -34,6 +34,7 @@ async def test_without_a_reachable_name_server_it_is_alive_and_says_why_it_is_no
         assert ready.status_code == 503
         assert "[-] group mailer: " in ready.text
         assert "[-] group audit: " in ready.text
+        assert "no name server answered" in ready.text
         assert {line["check"] for line in running.events("daemon.not_ready")} == {"group mailer", "group audit"}
         assert "no name server answered" in "".join(running.text)
 
