@@ -1,0 +1,39 @@
+"""Replies to pulls, as the wire decodes them."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from rmqd.wire.message import MessageBlock, MessageQueue, decode_messages
+from rmqd.wire.message_encode import StoredMessage, encode_message
+
+QUEUE = MessageQueue("t1", "a", 0)
+
+
+def block_of(
+    offsets: Iterable[int],
+    queue: MessageQueue = QUEUE,
+    *,
+    body: bytes = b"x",
+    store_timestamp: int = 0,
+    properties: Mapping[str, str] | None = None,
+) -> MessageBlock:
+    """A reply with one message at each offset."""
+    message = StoredMessage(
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        body=body,
+        store_timestamp=store_timestamp,
+        properties=properties or {},
+    )
+    return decode_messages(b"".join(encode_message(replace(message, queue_offset=at)) for at in offsets), queue)
+
+
+def corrupted(record: bytes, body: bytes) -> bytes:
+    """A stored record whose body was changed after its CRC was made; its framing holds."""
+    at = record.rindex(body)
+    changed = bytes([body[0] ^ 0xFF]) + body[1:]
+    assert zlib.crc32(changed) != zlib.crc32(body)
+    return record[:at] + changed + record[at + len(body) :]

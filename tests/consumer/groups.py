@@ -1,0 +1,63 @@
+"""Options of a consumer group with Java's defaults, for tests that are about one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from rmqd.consumer.options import ConsumerOptions, Subscription
+from rmqd.handler import LoadedHandler
+
+GROUP = "g1"
+TOPIC = "t1"
+EVERYTHING = Subscription("*", "TAG")
+
+_DEFAULTS = ConsumerOptions(
+    group=GROUP,
+    message_model="clustering",
+    consume_mode="concurrently",
+    subscriptions={TOPIC: EVERYTHING},
+    consume_from_where="first_offset",
+    consume_timestamp_ms=None,
+    allocate_strategy="averagely",
+    concurrency=20,
+    consume_message_batch_max_size=1,
+    consume_timeout_seconds=900.0,
+    max_reconsume_times=-1,
+    delay_level_when_next_consume=0,
+    pull_batch_size=32,
+    pull_interval_seconds=0.0,
+    pull_threshold_for_queue=1000,
+    pull_threshold_size_for_queue_bytes=100 << 20,
+    pull_threshold_for_topic=-1,
+    pull_threshold_size_for_topic_bytes=-1,
+    consume_concurrently_max_span=2000,
+    persist_consumer_offset_interval_seconds=5.0,
+    shutdown_timeout_seconds=5.0,
+    queue_handover_timeout_seconds=5.0,
+    pull_rate_limit=0,
+    on_corrupt_message="stop",
+    on_offset_illegal="correct",
+)
+
+
+def group_options(**values: Any) -> ConsumerOptions:
+    """The defaults with some values replaced; `subscriptions` may be a list of topics, or expressions by topic."""
+    if "subscriptions" in values:
+        values["subscriptions"] = _subscriptions(values["subscriptions"])
+    return replace(_DEFAULTS, **values)
+
+
+def handler_of(function: Callable[..., Any], *, is_async: bool = True) -> LoadedHandler:
+    """A handler without start and stop."""
+    return LoadedHandler("testing", function, is_async, None, None)
+
+
+def _subscriptions(wanted: list[str] | Mapping[str, str | Subscription]) -> dict[str, Subscription]:
+    if isinstance(wanted, list):
+        return dict.fromkeys(wanted, EVERYTHING)
+    return {
+        topic: value if isinstance(value, Subscription) else Subscription(value, "TAG")
+        for topic, value in wanted.items()
+    }

@@ -1,0 +1,72 @@
+"""Members of a consumer group, run beside a test."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from rmqd.client.instance import ClientInstance
+from rmqd.client.options import ClientOptions
+from rmqd.consumer.push_consumer import PushConsumer
+from rmqd.consumer.snapshot import QueueSnapshot, TopicSnapshot
+from tests.client.running import running
+from tests.consumer.groups import group_options, handler_of
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A consumer that runs, with its client."""
+
+    consumer: PushConsumer
+    client: ClientInstance
+    task: asyncio.Task[None]
+
+    def topic(self, *, is_retry: bool = False, name: str = "") -> TopicSnapshot:
+        """The counters of a topic; of the only one if not named."""
+        return next(
+            topic
+            for topic in self.consumer.snapshot().topics
+            if topic.is_retry == is_retry and name in ("", topic.topic)
+        )
+
+    def queue(self, number: int = 0, topic: str = "") -> QueueSnapshot | None:
+        """A queue that it owns; None where it does not."""
+        for queue in self.consumer.snapshot().queues:
+            if queue.queue == number and not queue.is_retry and topic in ("", queue.topic):
+                return queue
+        return None
+
+    def owned(self) -> set[tuple[str, int]]:
+        """The queues that it has taken over, without retry topics."""
+        return {(queue.topic, queue.queue) for queue in self.consumer.snapshot().queues if not queue.is_retry}
+
+    async def stop(self, shutdown_timeout_seconds: float = 5.0) -> None:
+        """Leave in order."""
+        self.consumer.stop(shutdown_timeout_seconds=shutdown_timeout_seconds)
+        await self.task
+
+    async def die(self) -> None:
+        """As by kill -9: nothing more is sent."""
+        await self.client.remoting.close()
+        self.task.cancel()
+        await asyncio.wait((self.task,))
+
+
+@contextlib.asynccontextmanager
+async def member(
+    nameserver: str, handle: Callable[..., Any], *, is_async: bool = True, **options: Any
+) -> AsyncIterator[Member]:
+    """A member that consumes for the length of the block, then leaves in order if it has not ended before."""
+    client = ClientInstance(ClientOptions(nameservers=(nameserver,)))
+    consumer = PushConsumer(group_options(**options), handler_of(handle, is_async=is_async), client)
+    async with running(client.run()):
+        task = asyncio.create_task(consumer.run())
+        try:
+            yield Member(consumer, client, task)
+        finally:
+            consumer.stop(shutdown_timeout_seconds=0)
+            with contextlib.suppress(asyncio.CancelledError):
+                await task

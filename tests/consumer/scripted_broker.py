@@ -1,0 +1,277 @@
+"""A name server and a broker in one scripted peer: topics in memory, groups, offsets, locks.
+
+It answers as a broker does (protocol.md §4) unless a test scripts another answer. `peer.on` replaces any of them, and
+`answer_pull` the next pull of a queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import defaultdict, deque
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.wire import properties as names
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.headers.group import GetConsumerListByGroupRequestHeader, UnregisterClientRequestHeader
+from rmqd.wire.headers.offset import (
+    GetMaxOffsetRequestHeader,
+    GetMinOffsetRequestHeader,
+    QueryConsumerOffsetRequestHeader,
+    SearchOffsetRequestHeader,
+    UpdateConsumerOffsetRequestHeader,
+)
+from rmqd.wire.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader
+from rmqd.wire.headers.send import ConsumerSendMsgBackRequestHeader, SendMessageRequestHeaderV2
+from rmqd.wire.heartbeat import HeartbeatData
+from rmqd.wire.lock import LockBatchRequestBody, LockBatchResponseBody
+from rmqd.wire.message import MessageQueue
+from rmqd.wire.message_encode import StoredMessage, encode_message
+from rmqd.wire.properties import parse_properties
+from rmqd.wire.route import TopicRouteData
+from rmqd.wire.topics import retry_topic
+from tests.client.peer import Peer, Reply, eventually, route_of, routes, stored
+
+BROKER = "a"
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A message that came by a normal send."""
+
+    header: SendMessageRequestHeaderV2
+    body: bytes
+
+    @property
+    def properties(self) -> dict[str, str]:
+        return parse_properties(self.header.properties or "")
+
+
+class ScriptedBroker:
+    """Topics are made by `create_topic`; a group's retry topic by its first heartbeat."""
+
+    def __init__(self, peer: Peer) -> None:
+        self.peer = peer
+        self.messages: dict[MessageQueue, list[StoredMessage]] = {}
+        self.first: dict[MessageQueue, int] = defaultdict(int)  # offset of the first kept message
+        self.offsets: dict[tuple[str, MessageQueue], int] = {}
+        self.commits: list[tuple[MessageQueue, int]] = []
+        self.members: dict[str, list[str]] = defaultdict(list)
+        self.locks: dict[tuple[str, MessageQueue], str] = {}
+        self.pulls: list[PullMessageRequestHeader] = []
+        self.sent_back: list[ConsumerSendMsgBackRequestHeader] = []
+        self.sent: list[Sent] = []
+        self.redelivers = False  # whether what is sent back comes again at once
+        self._log: list[StoredMessage] = []  # by commit log offset
+        self._by_topic: dict[str, TopicRouteData] = {}
+        self._answers: dict[MessageQueue, deque[Reply | None]] = defaultdict(deque)
+        self._grown = asyncio.Condition()
+        for code, script in {
+            RequestCode.GET_ROUTEINFO_BY_TOPIC: routes(self._by_topic),
+            RequestCode.HEART_BEAT: self._heartbeat,
+            RequestCode.UNREGISTER_CLIENT: self._unregister,
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: self._list,
+            RequestCode.QUERY_CONSUMER_OFFSET: self._query,
+            RequestCode.UPDATE_CONSUMER_OFFSET: self._update,
+            RequestCode.GET_MAX_OFFSET: self._max,
+            RequestCode.GET_MIN_OFFSET: self._min,
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self._search,
+            RequestCode.LOCK_BATCH_MQ: self._lock,
+            RequestCode.UNLOCK_BATCH_MQ: self._unlock,
+            RequestCode.PULL_MESSAGE: self._pull,
+            RequestCode.CONSUMER_SEND_MSG_BACK: self._send_back,
+            RequestCode.SEND_MESSAGE_V2: self._send,
+        }.items():
+            peer.on(code, script)  # type: ignore[arg-type]
+
+    # --- what tests do to it
+
+    def create_topic(self, topic: str, queues: int = 1) -> list[MessageQueue]:
+        """Make a topic, or give it another number of queues."""
+        self._by_topic[topic] = route_of({BROKER: self.peer.address}, queues)
+        made = [MessageQueue(topic, BROKER, number) for number in range(queues)]
+        for queue in made:
+            self.messages.setdefault(queue, [])
+        return made
+
+    async def store(self, queue: MessageQueue, *bodies: bytes, **fields: object) -> None:
+        """Store messages at the end of a queue; `fields` are StoredMessage's."""
+        for body in bodies:
+            message = StoredMessage(topic=queue.topic, queue_id=queue.queue_id, body=body, **fields)  # type: ignore[arg-type]
+            self._append(queue, message)
+        async with self._grown:
+            self._grown.notify_all()
+
+    def answer_pull(self, queue: MessageQueue, *replies: Reply | None) -> None:
+        """Answer the next pulls of a queue so; None leaves one unanswered."""
+        self._answers[queue].extend(replies)
+
+    def found(self, queue: MessageQueue, records: bytes, next_offset: int) -> Reply:
+        """The answer to a pull that found something, with any bytes as its body."""
+        return self._reply(queue, ResponseCode.SUCCESS, next_offset, body=records)
+
+    def nothing(self, queue: MessageQueue, code: ResponseCode, next_offset: int, remark: str = "") -> Reply:
+        """The answer to a pull that found nothing, or an illegal offset (21)."""
+        return self._reply(queue, code, next_offset, remark)
+
+    def records(self, queue: MessageQueue, start: int = 0, end: int | None = None) -> bytes:
+        """Stored messages as a pull's body."""
+        return b"".join(map(encode_message, self.messages[queue][start:end]))
+
+    def end(self, queue: MessageQueue) -> int:
+        """The offset that the queue's next message gets."""
+        return self.first[queue] + len(self.messages[queue])
+
+    async def lose(self, client_id: str) -> None:
+        """A client's connection closed without a word."""
+        for group, ids in self.members.items():
+            if client_id in ids:
+                ids.remove(client_id)
+                await self._notify(group)
+
+    async def committed(self, group: str, queue: MessageQueue, offset: int) -> None:
+        """Wait until the group committed this offset."""
+        await eventually(
+            lambda: self.offsets.get((group, queue)) == offset,
+            f"offset {offset} of {queue} is committed; it is {self.offsets.get((group, queue))}",
+        )
+
+    def pulled_offsets(self, queue: MessageQueue) -> list[int]:
+        """Where the pulls of a queue started so far."""
+        return [pull.queue_offset for pull in self.pulls if _queue(pull) == queue]
+
+    # --- its answers
+
+    def _append(self, queue: MessageQueue, message: StoredMessage) -> None:
+        message = replace(message, queue_offset=self.end(queue), commit_log_offset=len(self._log))
+        self.messages[queue].append(message)
+        self._log.append(message)
+
+    async def _heartbeat(self, command: RemotingCommand) -> Reply:
+        data = HeartbeatData.from_json(command.body)
+        for consumer in data.consumer_data_set:
+            group = consumer.group_name
+            if retry_topic(group) not in self._by_topic:
+                self.create_topic(retry_topic(group))
+            if data.client_id not in self.members[group]:
+                self.members[group].append(data.client_id)
+                await self._notify(group)
+        return Reply()
+
+    async def _unregister(self, command: RemotingCommand) -> Reply:
+        header = UnregisterClientRequestHeader.from_ext_fields(command.ext_fields)
+        group = header.consumer_group or ""
+        if header.client_id in self.members[group]:
+            self.members[group].remove(header.client_id)
+            await self._notify(group)
+        return Reply()
+
+    async def _notify(self, group: str) -> None:
+        await self.peer.push(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group}, oneway=True)
+
+    def _list(self, command: RemotingCommand) -> Reply:
+        header = GetConsumerListByGroupRequestHeader.from_ext_fields(command.ext_fields)
+        return Reply(body=json.dumps({"consumerIdList": self.members[header.consumer_group]}).encode())
+
+    def _query(self, command: RemotingCommand) -> Reply:
+        header = QueryConsumerOffsetRequestHeader.from_ext_fields(command.ext_fields)
+        found = self.offsets.get((header.consumer_group, MessageQueue(header.topic, BROKER, header.queue_id)))
+        if found is None:
+            return Reply(ResponseCode.QUERY_NOT_FOUND, "Not found, maybe this group consumer boot first")
+        return _offset(found)
+
+    def _update(self, command: RemotingCommand) -> Reply:
+        header = UpdateConsumerOffsetRequestHeader.from_ext_fields(command.ext_fields)
+        queue = MessageQueue(header.topic, BROKER, header.queue_id)
+        self.offsets[header.consumer_group, queue] = header.commit_offset
+        self.commits.append((queue, header.commit_offset))
+        return Reply()
+
+    def _max(self, command: RemotingCommand) -> Reply:
+        return _offset(self.end(_queue(GetMaxOffsetRequestHeader.from_ext_fields(command.ext_fields))))
+
+    def _min(self, command: RemotingCommand) -> Reply:
+        return _offset(self.first[_queue(GetMinOffsetRequestHeader.from_ext_fields(command.ext_fields))])
+
+    def _search(self, command: RemotingCommand) -> Reply:
+        header = SearchOffsetRequestHeader.from_ext_fields(command.ext_fields)
+        queue = _queue(header)
+        later = (m.queue_offset for m in self.messages[queue] if m.store_timestamp >= header.timestamp)
+        return _offset(next(later, self.end(queue)))
+
+    def _lock(self, command: RemotingCommand) -> Reply:
+        body = LockBatchRequestBody.from_json(command.body)
+        granted = frozenset(
+            queue
+            for queue in body.queues
+            if self.locks.setdefault((body.consumer_group, queue), body.client_id) == body.client_id
+        )
+        return Reply(body=LockBatchResponseBody(granted).to_json())
+
+    def _unlock(self, command: RemotingCommand) -> Reply:
+        body = LockBatchRequestBody.from_json(command.body)
+        for queue in body.queues:
+            if self.locks.get((body.consumer_group, queue)) == body.client_id:
+                del self.locks[body.consumer_group, queue]
+        return Reply()
+
+    async def _pull(self, command: RemotingCommand) -> Reply | None:
+        header = PullMessageRequestHeader.from_ext_fields(command.ext_fields)
+        self.pulls.append(header)
+        queue = MessageQueue(header.topic, BROKER, header.queue_id)
+        if answers := self._answers[queue]:
+            return answers.popleft()
+        offset = header.queue_offset
+        if not self.first[queue] <= offset <= self.end(queue):
+            moved = min(max(offset, self.first[queue]), self.end(queue))
+            return self.nothing(queue, ResponseCode.PULL_OFFSET_MOVED, moved, "OFFSET_OVERFLOW_BADLY")
+        async with self._grown:
+            await self._grown.wait_for(lambda: self.end(queue) > offset)
+        start = offset - self.first[queue]
+        body = self.records(queue, start, start + header.max_msg_nums)
+        return self.found(queue, body, min(offset + header.max_msg_nums, self.end(queue)))
+
+    def _reply(
+        self, queue: MessageQueue, code: ResponseCode, next_offset: int, remark: str = "", body: bytes = b""
+    ) -> Reply:
+        header = PullMessageResponseHeader(next_offset, self.first[queue], self.end(queue))
+        return Reply(code, remark, header.ext_fields(), body)
+
+    async def _send_back(self, command: RemotingCommand) -> Reply:
+        header = ConsumerSendMsgBackRequestHeader.from_ext_fields(command.ext_fields)
+        self.sent_back.append(header)
+        if self.redelivers:
+            message = self._log[header.offset]
+            origin = message.properties.get(names.RETRY_TOPIC, message.topic)
+            again = replace(
+                message,
+                queue_id=0,
+                topic=retry_topic(header.group),
+                reconsume_times=message.reconsume_times + 1,
+                properties={**message.properties, names.RETRY_TOPIC: origin},
+            )
+            self._append(MessageQueue(again.topic, BROKER, 0), again)
+            async with self._grown:
+                self._grown.notify_all()
+        return Reply()
+
+    def _send(self, command: RemotingCommand) -> Reply:
+        self.sent.append(Sent(SendMessageRequestHeaderV2.from_ext_fields(command.ext_fields), command.body))
+        return stored()
+
+
+class _QueueHeader(Protocol):
+    @property
+    def topic(self) -> str: ...
+    @property
+    def queue_id(self) -> int: ...
+
+
+def _queue(header: _QueueHeader) -> MessageQueue:
+    return MessageQueue(header.topic, BROKER, header.queue_id)
+
+
+def _offset(value: int) -> Reply:
+    return Reply(ext_fields={"offset": str(value)})

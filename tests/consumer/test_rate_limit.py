@@ -1,0 +1,49 @@
+"""A group's limit of messages per second."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from rmqd.clock import SystemClock
+from rmqd.consumer.rate_limit import RateLimit
+from tests.consumer.clock import ManualClock
+
+
+async def test_no_limit_never_waits() -> None:
+    """0 is none."""
+    limit = RateLimit(0, ManualClock())
+    limit.spend(1_000_000)
+    async with asyncio.timeout(0.5):
+        await limit.wait()
+
+
+async def test_a_pull_waits_until_the_last_ones_are_paid_for() -> None:
+    """Two pulls of 20 messages at 200 a second take a fifth of a second."""
+    clock = SystemClock()
+    limit, begin = RateLimit(200, clock), clock.monotonic()
+    await limit.wait()
+    limit.spend(20)
+    limit.spend(20)
+    await limit.wait()
+    assert clock.monotonic() - begin == pytest.approx(0.2, abs=0.1)
+
+
+async def test_time_without_messages_is_not_saved_up() -> None:
+    """After a quiet hour there is no burst."""
+    clock = ManualClock()
+    limit = RateLimit(10, clock)
+    clock.advance(3600)
+    limit.spend(10)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await limit.wait()
+    clock.advance(1)
+    await limit.wait()
+
+
+@pytest.mark.parametrize(("per_second", "most"), [(0, 32), (1000, 32), (5, 5), (0.2, 1)])
+def test_a_low_rate_asks_for_few_messages(per_second: float, most: int) -> None:
+    """So that it does not come in bursts."""
+    assert RateLimit(per_second, ManualClock()).most(32) == most
