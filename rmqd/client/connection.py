@@ -16,6 +16,7 @@ from rmqd.wire.frame import FrameDecoder
 if TYPE_CHECKING:
     from rmqd.client.traffic import Traffic
 
+ONEWAY_TIMEOUT_SECONDS = 3.0  # until the peer's socket takes it
 OPAQUE = itertools.count()  # one series for the process, as the Java client
 
 
@@ -88,7 +89,7 @@ class RemotingConnection(asyncio.Protocol):
         self, code: int, ext_fields: dict[str, str], body: bytes, timeout_seconds: float
     ) -> RemotingCommand:
         """Send a request and wait for its reply; a reply that comes after a cancellation is dropped."""
-        await self.drained()
+        await self.drained(timeout_seconds)
         opaque = next(OPAQUE) & 0x7FFFFFFF
         future = self.call(code, opaque, encode_request(code, opaque, ext_fields, body), timeout_seconds)
         try:
@@ -98,12 +99,18 @@ class RemotingConnection(asyncio.Protocol):
 
     async def invoke_oneway(self, code: int, ext_fields: dict[str, str], body: bytes = b"") -> None:
         """Send a request that gets no reply."""
-        await self.drained()
+        await self.drained(ONEWAY_TIMEOUT_SECONDS)
         self.write(encode_request(code, next(OPAQUE) & 0x7FFFFFFF, ext_fields, body, oneway=True))
 
-    async def drained(self) -> None:
-        """Wait while the peer reads slower than we write."""
-        await self._writable.wait()
+    async def drained(self, timeout_seconds: float) -> None:
+        """Wait while the peer reads slower than we write; raises RemotingTimeoutError if that lasts too long."""
+        if self._writable.is_set():
+            return
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await self._writable.wait()
+        except TimeoutError:
+            raise RemotingTimeoutError(self.address, f"it takes no request, {timeout_seconds:g} s long") from None
 
     def write(self, frame: bytes) -> None:
         """Queue a frame; all frames of one turn of the loop leave in one system call."""

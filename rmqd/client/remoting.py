@@ -152,7 +152,7 @@ class RemotingClient:
                     host.strip("[]"),
                     int(port),
                 )
-        except (OSError, TimeoutError, ValueError) as error:
+        except (OSError, TimeoutError, ValueError, OverflowError) as error:  # the last: a port above 65535
             reason = _connect_reason(error)
             self._backoff.setdefault(address, _Backoff()).failed(loop.time(), reason)
             raise RemotingConnectError(address, reason) from error

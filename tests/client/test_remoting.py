@@ -1,0 +1,384 @@
+"""RemotingClient: one connection for many requests, deadlines, lost and broken connections, the peer's own requests."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from rmqd.client.remoting import RemotingClient
+from rmqd.client.remoting import Reply as ClientReply
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.errors import (
+    ProtocolError,
+    RemotingClosedError,
+    RemotingConnectError,
+    RemotingError,
+    RemotingTimeoutError,
+    RmqdError,
+)
+from rmqd.wire.command import RemotingCommand, decode_command
+from tests.client.peer import Peer, Reply, eventually
+
+ASK = RequestCode.GET_MAX_OFFSET
+OTHER = RequestCode.GET_MIN_OFFSET
+
+
+@pytest.fixture
+async def remoting() -> AsyncIterator[RemotingClient]:
+    client = RemotingClient()
+    yield client
+    await client.close()
+
+
+class RawServer:
+    """Accepts connections and does with each what the test says, below the level of frames."""
+
+    def __init__(self, serve: object) -> None:
+        self.serve = serve
+        self.accepted = 0
+
+    async def __aenter__(self) -> RawServer:
+        self.server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.address = f"127.0.0.1:{self.server.sockets[0].getsockname()[1]}"
+        self.tasks: set[asyncio.Task[None]] = set()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.server.close()
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.accepted += 1
+        task = asyncio.current_task()
+        assert task is not None
+        self.tasks.add(task)
+        try:
+            await self.serve(reader, writer)  # type: ignore[operator]
+        except asyncio.CancelledError:
+            pass  # the server's end; asyncio would log it as a failure
+        finally:
+            self.tasks.discard(task)
+            writer.transport.abort()
+
+
+async def read_command(reader: asyncio.StreamReader) -> RemotingCommand:
+    """The next request on a raw connection."""
+    (length,) = struct.unpack(">I", await reader.readexactly(4))
+    return decode_command(await reader.readexactly(length))
+
+
+async def test_requests_share_a_connection_and_get_their_own_answers(remoting: RemotingClient, peer: Peer) -> None:
+    """Answers may come in any order; each finds the one who asked."""
+    waiting: list[asyncio.Event] = [asyncio.Event() for _ in range(10)]
+
+    async def backwards(command: RemotingCommand) -> Reply:
+        number = int(command.ext_fields["n"])
+        if number + 1 < len(waiting):
+            await waiting[number + 1].wait()
+        waiting[number].set()
+        return Reply(ext_fields={"n": str(number)}, body=command.body)
+
+    peer.on(ASK, backwards)
+    asked = [remoting.invoke(peer.address, ASK, {"n": str(number)}, b"%d" % number) for number in range(10)]
+    replies = await asyncio.gather(*asked)
+    assert [(reply.ext_fields["n"], reply.body) for reply in replies] == [(str(n), b"%d" % n) for n in range(10)]
+    assert peer.connections == 1
+
+
+async def test_any_code_is_an_answer(remoting: RemotingClient, peer: Peer) -> None:
+    """What an error code means is for the caller to say."""
+    peer.on(ASK, Reply(ResponseCode.TOPIC_NOT_EXIST, "gone"))
+    reply = await remoting.invoke(peer.address, ASK, {})
+    assert (reply.code, reply.remark) == (ResponseCode.TOPIC_NOT_EXIST, "gone")
+
+
+async def test_each_request_has_its_own_deadline(remoting: RemotingClient, peer: Peer) -> None:
+    """The short one ends first though it was asked last; the connection and the others live on."""
+    peer.on(ASK, None)
+    ended: list[float] = []
+
+    async def ask(timeout_seconds: float) -> None:
+        with pytest.raises(RemotingTimeoutError, match=f"in {timeout_seconds:g} s"):
+            await remoting.invoke(peer.address, ASK, {}, timeout_seconds=timeout_seconds)
+        ended.append(timeout_seconds)
+
+    await asyncio.gather(ask(0.15), ask(0.1), ask(0.05))
+    assert ended == [0.05, 0.1, 0.15]
+    assert (await remoting.invoke(peer.address, OTHER, {})).code == ResponseCode.SUCCESS
+    assert peer.connections == 1
+    assert remoting.traffic.failures == {(ASK, "timeout"): 3}
+
+
+async def test_an_answer_after_its_deadline_is_dropped(remoting: RemotingClient, peer: Peer) -> None:
+    """Nobody waits for it any more, and it disturbs no other request."""
+    release = asyncio.Event()
+
+    async def late() -> Reply:
+        await release.wait()
+        return Reply(body=b"late")
+
+    peer.on(ASK, lambda _: late())
+    with pytest.raises(RemotingTimeoutError):
+        await remoting.invoke(peer.address, ASK, {}, timeout_seconds=0.02)
+    release.set()
+    peer.on(ASK, Reply(body=b"new"))
+    assert (await remoting.invoke(peer.address, ASK, {})).body == b"new"
+
+
+async def test_a_cancelled_request_leaves_the_others_alone(remoting: RemotingClient, peer: Peer) -> None:
+    """Its answer is dropped when it comes."""
+    peer.on(ASK, None)
+    cancelled = asyncio.create_task(remoting.invoke(peer.address, ASK, {}))
+    await peer.received(ASK)
+    cancelled.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await cancelled
+    assert (await remoting.invoke(peer.address, OTHER, {})).code == ResponseCode.SUCCESS
+
+
+async def test_the_attempt_to_connect_is_shared(remoting: RemotingClient, peer: Peer) -> None:
+    """Many who ask at once make one connection, and one's cancellation takes it from nobody."""
+    first = asyncio.create_task(remoting.connection(peer.address))
+    others = [asyncio.create_task(remoting.connection(peer.address)) for _ in range(5)]
+    await asyncio.sleep(0)
+    first.cancel()
+    connections = await asyncio.gather(*others)
+    assert len(set(connections)) == 1
+    assert peer.connections == 1
+
+
+async def test_nobody_listens(remoting: RemotingClient, peer: Peer) -> None:
+    """The error names the address; attempts in quick succession are answered without another one."""
+    await peer.down()
+    for _ in range(3):
+        with pytest.raises(RemotingConnectError, match=peer.address):
+            await remoting.invoke(peer.address, ASK, {})
+    await peer.listen()
+
+    async def reaches() -> bool:
+        try:
+            await remoting.invoke(peer.address, ASK, {})
+        except RemotingConnectError:
+            return False
+        return True
+
+    started = time.monotonic()
+    async with asyncio.timeout(5):
+        while not await reaches():  # noqa: ASYNC110 - the client's own pause is what is waited for
+            await asyncio.sleep(0.01)
+    assert time.monotonic() - started < 2
+    assert peer.connections == 1
+
+
+@pytest.mark.parametrize("address", ["nonsense", "127.0.0.1:port", "127.0.0.1:99999", ""])
+async def test_an_address_that_is_none(remoting: RemotingClient, address: str) -> None:
+    """It comes from a route or a configuration, so it is an error like an address where nobody listens."""
+    with pytest.raises(RemotingConnectError):
+        await remoting.invoke(address, ASK, {})
+
+
+async def test_a_lost_connection_fails_what_waits_and_is_made_anew(remoting: RemotingClient, peer: Peer) -> None:
+    """The waiting request learns of it at once; the next one connects again; both callbacks are called."""
+    opened: list[str] = []
+    lost: list[tuple[str, str]] = []
+    remoting.on_open(opened.append)
+    remoting.on_lost(lambda address, reason: lost.append((address, reason)))
+    peer.on(ASK, None)
+    waiting = asyncio.create_task(remoting.invoke(peer.address, ASK, {}, timeout_seconds=30))
+    await peer.received(ASK)
+    peer.cut()
+    with pytest.raises(RemotingClosedError, match=peer.address):
+        await waiting
+    assert lost[0][0] == peer.address
+    assert remoting.connected(peer.address) is None
+    assert (await remoting.invoke(peer.address, OTHER, {})).code == ResponseCode.SUCCESS
+    assert opened == [peer.address] * 2
+    assert remoting.traffic.failures == {(ASK, "closed"): 1}
+
+
+async def test_a_peer_that_hangs_up_at_once(remoting: RemotingClient) -> None:
+    """However early it closes, the next request makes a new connection instead of using a dead one."""
+
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        raw = writer.get_extra_info("socket")
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset, not an end
+
+    async with RawServer(hang_up) as server:
+        for attempt in range(1, 30):
+            with pytest.raises(RemotingError):
+                await remoting.invoke(server.address, ASK, {}, timeout_seconds=1)
+            await eventually(lambda: remoting.connected(server.address) is None, "the dead connection is gone")
+            assert server.accepted == attempt
+
+
+async def test_a_cut_in_the_middle_of_a_frame(remoting: RemotingClient) -> None:
+    """Half an answer is none: the request fails at once, and nothing of it is left for the next connection."""
+
+    async def half(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_command(reader)
+        writer.write(struct.pack(">II", 1000, 100) + b'{"code":0')
+        await writer.drain()
+
+    async with RawServer(half) as server:
+        for _ in range(2):
+            with pytest.raises(RemotingClosedError):
+                await remoting.invoke(server.address, ASK, {}, timeout_seconds=5)
+    assert remoting.traffic.corrupt_frames == 0
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        pytest.param(struct.pack(">II", 4 + 5, 5) + b"hello", id="no header"),
+        pytest.param(struct.pack(">II", 4, 0x7000000), id="unknown serialize type"),
+        pytest.param(b"HTTP/1.1 400 Bad Request\r\n\r\n", id="another protocol"),
+        pytest.param(struct.pack(">I", 16 * 1024 * 1024 + 1), id="too large"),
+    ],
+)
+async def test_what_is_no_frame_closes_the_connection(remoting: RemotingClient, garbage: bytes) -> None:
+    """It is counted, the waiting request fails with the reason, and another connection is made."""
+
+    async def nonsense(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_command(reader)
+        writer.write(garbage)
+        await reader.read()
+
+    async with RawServer(nonsense) as server:
+        for count in (1, 2):
+            with pytest.raises(RemotingClosedError, match="could not be decoded"):
+                await remoting.invoke(server.address, ASK, {}, timeout_seconds=5)
+            assert remoting.traffic.corrupt_frames == count
+        assert server.accepted == 2
+
+
+async def test_an_answer_byte_by_byte(remoting: RemotingClient) -> None:
+    """TCP promises no boundaries."""
+
+    async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        command = await read_command(reader)
+        header = b'{"code":0,"flag":1,"language":"JAVA","opaque":%d,"version":513}' % command.opaque
+        for byte in struct.pack(">II", 4 + len(header) + 4, len(header)) + header + b"body":
+            writer.write(bytes([byte]))
+            await writer.drain()
+            await asyncio.sleep(0)
+        await reader.read()
+
+    async with RawServer(drip) as server:
+        assert (await remoting.invoke(server.address, ASK, {})).body == b"body"
+
+
+async def test_a_peer_that_does_not_read_has_a_deadline_too(remoting: RemotingClient) -> None:
+    """What cannot even be sent must not wait for ever."""
+
+    async def deaf(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asyncio.Event().wait()
+
+    async with RawServer(deaf) as server:
+        body = b"x" * 8 * 1024 * 1024
+        first = asyncio.create_task(remoting.invoke(server.address, ASK, {}, body, timeout_seconds=0.3))
+        await eventually(lambda: remoting.connected(server.address), "connected")
+        await asyncio.sleep(0.05)
+        started = time.monotonic()
+        with pytest.raises(RemotingTimeoutError):
+            async with asyncio.timeout(2):
+                await remoting.invoke(server.address, OTHER, {}, timeout_seconds=0.2)
+        assert time.monotonic() - started < 1
+        with pytest.raises(RemotingTimeoutError):
+            await first
+
+
+async def test_one_way_requests(remoting: RemotingClient, peer: Peer) -> None:
+    """They are marked as such, and nobody waits."""
+    await remoting.invoke_oneway(peer.address, ASK, {"n": "1"}, b"body")
+    (request,) = await peer.received(ASK)
+    assert (request.is_oneway, request.ext_fields, request.body) == (True, {"n": "1"}, b"body")
+
+
+async def test_the_peers_requests_are_answered_beside_ours(remoting: RemotingClient, peer: Peer) -> None:
+    """A handler that takes its time delays neither our answers nor other requests; opaques of both sides may meet."""
+    release = asyncio.Event()
+
+    async def slow(command: RemotingCommand, address: str) -> ClientReply:
+        await release.wait()
+        return (ResponseCode.SUCCESS, "", {"from": address}, command.body[::-1])
+
+    async def quick(command: RemotingCommand, address: str) -> ClientReply:
+        raise RmqdError("not now")
+
+    remoting.on_request(ASK, slow)
+    remoting.on_request(OTHER, quick)
+    await remoting.connection(peer.address)
+    await eventually(lambda: peer.connections, "the peer has the connection")
+    asked = asyncio.create_task(peer.ask(ASK, {}, b"abc"))
+    reply = await peer.ask(OTHER, {})
+    assert (reply.code, reply.remark) == (ResponseCode.SYSTEM_ERROR, "not now")
+    assert (await remoting.invoke(peer.address, ASK, {})).code == ResponseCode.SUCCESS
+    release.set()
+    assert (await asked).body == b"cba"
+    assert (await asked).ext_fields == {"from": peer.address}
+
+
+async def test_one_way_requests_of_the_peer_get_no_answer(remoting: RemotingClient, peer: Peer) -> None:
+    """Not even a refusal."""
+    handled = asyncio.Event()
+
+    async def handler(command: RemotingCommand, address: str) -> ClientReply:
+        handled.set()
+        return (ResponseCode.SUCCESS, "", {}, b"")
+
+    remoting.on_request(ASK, handler)
+    await remoting.connection(peer.address)
+    await eventually(lambda: peer.connections, "the peer has the connection")
+    await peer.push(ASK, {}, oneway=True)
+    await peer.push(RequestCode(4711), {}, oneway=True)
+    await handled.wait()
+    assert (await remoting.invoke(peer.address, OTHER, {})).code == ResponseCode.SUCCESS
+    assert peer.answers == {}
+
+
+async def test_signing_sees_fields_and_body(peer: Peer) -> None:
+    """What it adds is sent; this is where access control will come in."""
+    client = RemotingClient(sign=lambda fields, body: {**fields, "Signature": f"{len(body)}"})
+    await client.invoke(peer.address, ASK, {"n": "1"}, b"body")
+    await client.invoke_oneway(peer.address, OTHER, {}, b"")
+    assert peer.got(ASK)[0].ext_fields == {"n": "1", "Signature": "4"}
+    assert (await peer.received(OTHER))[0].ext_fields == {"Signature": "0"}
+    await client.close()
+
+
+async def test_closing_ends_everything(peer: Peer) -> None:
+    """Waiting requests fail, handlers are cancelled, and no new connection is made."""
+    client = RemotingClient()
+    handling = asyncio.Event()
+
+    async def never(command: RemotingCommand, address: str) -> ClientReply:
+        handling.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    client.on_request(OTHER, never)
+    peer.on(ASK, None)
+    waiting = asyncio.create_task(client.invoke(peer.address, ASK, {}, timeout_seconds=30))
+    await peer.received(ASK)
+    await peer.push(OTHER, {})
+    await handling.wait()
+    await client.close()
+    with pytest.raises(RemotingClosedError, match="closed"):
+        await waiting
+    with pytest.raises(RemotingConnectError, match="closed"):
+        await client.invoke(peer.address, ASK, {})
+
+
+async def test_a_frame_that_is_too_large_is_not_sent(remoting: RemotingClient, peer: Peer) -> None:
+    """The peer would close the connection, and everybody's requests with it."""
+    with pytest.raises(ProtocolError):
+        await remoting.invoke(peer.address, ASK, {}, b"x" * (16 * 1024 * 1024 + 1))
+    assert (await remoting.invoke(peer.address, OTHER, {})).code == ResponseCode.SUCCESS
+    assert peer.connections == 1
