@@ -420,12 +420,15 @@ groups:
   {"g" * 100}:
     subscriptions: {{"{"t" * 100}": "*", "a b": "*"}}
     handler: {{plugin: log}}
+  order mailer: {{subscriptions: {{a: "*"}}, handler: {{plugin: log}}}}
 """
     found = problems(text)
     assert [line.split(": ", 2)[2] for line in found] == [
         f"the group name {'n' * 30 + '%' + 'g' * 100!r} has 131 characters; at most 120 are accepted",
         f"the topic name {'n' * 30 + '%' + 't' * 100!r} has 131 characters; at most 127 are accepted",
         "the topic name 'a b' contains a character that RocketMQ refuses; "
+        "accepted are the letters a-z and A-Z, digits, and % | - _",
+        "the group name 'order mailer' contains a character that RocketMQ refuses; "
         "accepted are the letters a-z and A-Z, digits, and % | - _",
     ]
 
