@@ -9,14 +9,13 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from rmqd.client.api.admin import cluster_info
-from rmqd.client.api.group import check_client_config, consumer_connection, subscription_group
+from rmqd.client.api.group import check_client_config, consumer_connection, subscription_groups
 from rmqd.errors import (
     BrokerError,
     ConsumerNotOnlineError,
     RemotingError,
     RmqdError,
     RouteNotFoundError,
-    SubscriptionGroupNotExistError,
 )
 from rmqd.exit_codes import ExitCode
 from rmqd.wire.filter import sql_subscription, tag_subscription
@@ -145,8 +144,9 @@ class _GroupCheck:
             return [Check("unreachable", self._subject, f"no address of {broker} is known: it is down")]
         topics = [topic for topic, route in routes.items() if any(b.broker_name == broker for b in route.broker_datas)]
         where = f"{broker} ({address})"
+        # all settings: a broker that is asked for one group's would make the group, and this command only looks
         settings, members, filters = await asyncio.gather(
-            _or_error(subscription_group(self._client.remoting, address, self._name)),
+            _or_error(subscription_groups(self._client.remoting, address)),
             _or_error(consumer_connection(self._client.remoting, address, self._name)),
             asyncio.gather(*(self._filter_check(address, where, topic) for topic in topics)),
         )
@@ -159,12 +159,14 @@ class _GroupCheck:
             *(check for check in filters if check is not None),
         ]
 
-    def _settings_checks(self, where: str, settings: SubscriptionGroupConfig | RmqdError) -> Iterator[Check]:
-        if isinstance(settings, SubscriptionGroupNotExistError):
+    def _settings_checks(self, where: str, groups: dict[str, SubscriptionGroupConfig] | RmqdError) -> Iterator[Check]:
+        if isinstance(groups, RmqdError):
+            yield Check("error", self._subject, _refusal(where, "its settings", groups))
+            return
+        settings = groups.get(self._name)
+        if settings is None:
             told = "makes it when the group first connects, if autoCreateSubscriptionGroup is on there"
-            yield Check("warning", self._subject, f"{where} has no settings for the group yet; it {told}")
-        elif isinstance(settings, RmqdError):
-            yield Check("error", self._subject, _refusal(where, "its settings", settings))
+            yield Check("warning", self._subject, f"{where} does not know the group yet; it {told}")
         elif not settings.consume_enable:
             yield Check("error", self._subject, f"{where} forbids the group to consume (consumeEnable is false)")
         elif self._group.message_model == "broadcasting" and not settings.consume_broadcast_enable:
@@ -185,7 +187,7 @@ class _GroupCheck:
         clients = Counter(connection.client_id for connection in members.connection_set)
         differences = list(self._differences(members))
         for difference in differences:
-            yield Check("error", self._subject, f"the members on {where} ({_join(clients)}) {difference}")
+            yield Check("error", self._subject, f"the members {_join(clients)} on {where} {difference}")
         for client, connections in clients.items():
             if connections > 1:
                 told = "two processes with one client id take each other's queues"
@@ -221,7 +223,8 @@ class _GroupCheck:
         try:
             await check_client_config(self._client.remoting, address, self._client.client_id, self._name, data)
         except BrokerError as error:
-            return Check("error", subject, f"{where} refuses the SQL filter {wanted.expression!r}: {error.remark}")
+            reason = " ".join(error.remark.split())  # the parser's complaint has a line for each word it expected
+            return Check("error", subject, f"{where} refuses the SQL filter {wanted.expression!r}: {reason:.300}")
         except RemotingError as error:
             return Check("unreachable", subject, f"{where} does not answer ({error})")
         return Check("ok", subject, f"{where} takes the SQL filter")

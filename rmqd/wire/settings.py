@@ -1,4 +1,4 @@
-"""How brokers keep topics and groups: TopicConfig (351) and SubscriptionGroupConfig (200, 352)."""
+"""How brokers keep topics and groups: TopicConfig (351) and SubscriptionGroupConfig (200, 201, 352)."""
 
 from __future__ import annotations
 
@@ -93,7 +93,12 @@ class SubscriptionGroupConfig:
     @classmethod
     def from_json(cls, body: bytes) -> Self:
         """Read the body of request 200 or of the reply to 352. Raises ProtocolError."""
-        data = fields.body_object(body)
+        return cls.from_dict(fields.body_object(body))
+
+    @classmethod
+    def from_dict(cls, value: object) -> Self:
+        """Read the JSON object. Raises ProtocolError."""
+        data = fields.as_object(value, "a group's settings")
         return cls(
             group_name=fields.text(data, "groupName"),
             consume_enable=fields.boolean(data, "consumeEnable", True),
@@ -109,3 +114,9 @@ class SubscriptionGroupConfig:
             consume_timeout_minute=fields.integer(data, "consumeTimeoutMinute", 15),
             attributes=fields.text_mapping(data, "attributes"),
         )
+
+
+def subscription_groups_from_json(body: bytes) -> dict[str, SubscriptionGroupConfig]:
+    """All groups of a broker by name, from the reply to 201. Raises ProtocolError."""
+    table = fields.mapping(fields.body_object(body), "subscriptionGroupTable")
+    return {fields.as_text(name, "a group"): SubscriptionGroupConfig.from_dict(value) for name, value in table.items()}

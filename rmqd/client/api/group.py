@@ -16,7 +16,7 @@ from rmqd.wire.headers.group import (
     UnregisterClientRequestHeader,
 )
 from rmqd.wire.heartbeat import CheckClientRequestBody
-from rmqd.wire.settings import SubscriptionGroupConfig
+from rmqd.wire.settings import SubscriptionGroupConfig, subscription_groups_from_json
 from rmqd.wire.stats import ConsumerConnection
 
 if TYPE_CHECKING:
@@ -124,10 +124,23 @@ async def query_subscription(
 async def subscription_group(
     remoting: RemotingClient, address: str, group: str, *, timeout_seconds: float = ADMIN_TIMEOUT_SECONDS
 ) -> SubscriptionGroupConfig:
-    """The group's settings on a broker. Raises SubscriptionGroupNotExistError where it has none."""
+    """The group's settings on a broker. Raises SubscriptionGroupNotExistError where it has none.
+
+    A broker that makes groups by itself (autoCreateSubscriptionGroup) makes this one by being asked;
+    `subscription_groups` leaves no trace.
+    """
     header = GetSubscriptionGroupConfigRequestHeader(group=group)
     reply = await request(remoting, address, header, timeout_seconds=timeout_seconds)
     return SubscriptionGroupConfig.from_json(reply.body)
+
+
+async def subscription_groups(
+    remoting: RemotingClient, address: str, *, timeout_seconds: float = ADMIN_TIMEOUT_SECONDS
+) -> dict[str, SubscriptionGroupConfig]:
+    """The settings of all groups on a broker, by name."""
+    code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
+    reply = await request(remoting, address, code, timeout_seconds=timeout_seconds)
+    return subscription_groups_from_json(reply.body)
 
 
 async def update_subscription_group(

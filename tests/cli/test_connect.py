@@ -1,0 +1,216 @@
+"""`rmqd check --connect`: each disagreement of cluster and configuration has its line and its exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rmqd.client.api.group import consumer_connection, send_heartbeat, update_subscription_group
+from rmqd.client.remoting import RemotingClient
+from rmqd.errors import ConsumerNotOnlineError
+from rmqd.wire.filter import tag_subscription
+from rmqd.wire.heartbeat import ConsumerData, HeartbeatData
+from rmqd.wire.settings import SubscriptionGroupConfig
+from tests.cli.command import Ended, rmqd
+from tests.rocketmq.cluster import RealCluster
+
+Check = Callable[..., Ended]
+
+
+@pytest.fixture
+def check(rocketmq: RealCluster, group: str, topic: str, tmp_path: Path) -> Check:
+    """Runs `rmqd check --connect -o json` on a group of the topic, with some of its keys replaced."""
+
+    def run(*arguments: str, **keys: object) -> Ended:
+        settings = {"subscriptions": {topic: "*"}, "handler": {"plugin": "log"}, **keys}
+        path = tmp_path / "rmqd.yaml"
+        path.write_text(yaml.safe_dump({"nameserver": rocketmq.nameserver, "groups": {group: settings}}))
+        return rmqd("check", "--connect", "-c", path, "-o", "json", *arguments)
+
+    return run
+
+
+def errors(ended: Ended) -> list[str]:
+    return [f"{one['subject']}: {one['message']}" for one in ended.json()["checks"] if one["level"] != "ok"]
+
+
+@contextlib.asynccontextmanager
+async def member(cluster: RealCluster, group: str, subscriptions: dict[str, str]) -> AsyncIterator[None]:
+    """Somebody else in the group, as long as the block lasts."""
+    wanted = tuple(tag_subscription(topic, expression, 1) for topic, expression in subscriptions.items())
+    remoting = RemotingClient()
+    heartbeat = HeartbeatData("10.1.2.3@other", (ConsumerData(group, wanted),))
+    await send_heartbeat(remoting, cluster.broker.address, heartbeat)
+    try:
+        yield
+    finally:
+        await remoting.close()
+
+
+def test_a_cluster_that_agrees(check: Check, rocketmq: RealCluster, group: str, topic: str) -> None:
+    settings = SubscriptionGroupConfig(group_name=group)
+    asyncio.run(_update(rocketmq, settings))
+
+    ended = check()
+
+    assert ended.code == 0, ended.out
+    document = ended.json()
+    assert document["ok"]
+    assert errors(ended) == []
+    assert f"name server {rocketmq.nameserver}" in [one["subject"] for one in document["checks"]]
+    assert any(one["message"] == "8 queues on 1 broker" for one in document["checks"])
+
+
+def test_looking_joins_no_group(check: Check, rocketmq: RealCluster, group: str) -> None:
+    check()
+
+    async def ask() -> None:
+        remoting = RemotingClient()
+        try:
+            await consumer_connection(remoting, rocketmq.broker.address, group)
+        finally:
+            await remoting.close()
+
+    with pytest.raises(ConsumerNotOnlineError):
+        asyncio.run(ask())
+
+
+def test_a_group_that_the_broker_does_not_know_yet_is_a_warning(check: Check) -> None:
+    ended = check()
+
+    assert ended.code == 0
+    (warning,) = errors(ended)
+    assert "does not know the group yet" in warning
+    assert errors(check()) == [warning]  # and it was not made by being asked about
+
+
+def test_a_topic_that_does_not_exist(check: Check, group: str) -> None:
+    ended = check(subscriptions={"no-such-topic": "*"})
+
+    assert ended.code == 1
+    assert errors(ended) == [
+        f"groups.{group}.subscriptions.no-such-topic: "
+        "the topic does not exist, or no broker that has it is up; create it first"
+    ]
+
+
+def test_a_topic_that_may_not_be_read(check: Check, rocketmq: RealCluster, topic: str) -> None:
+    rocketmq.create_topic(topic, permission=2)
+
+    ended = check()
+
+    assert ended.code == 1
+    assert any("may not be read on broker-a" in error for error in errors(ended))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"consume_enable": False}, "forbids the group to consume (consumeEnable is false)"),
+        ({"retry_queue_nums": 0}, "keeps no retry queue for the group (retryQueueNums)"),
+    ],
+)
+def test_settings_of_the_group_at_the_broker(
+    check: Check, rocketmq: RealCluster, group: str, change: dict[str, Any], said: str
+) -> None:
+    asyncio.run(_update(rocketmq, replace(SubscriptionGroupConfig(group_name=group), **change)))
+
+    ended = check()
+
+    assert ended.code == 1
+    assert any(said in error for error in errors(ended))
+
+
+async def _update(cluster: RealCluster, settings: SubscriptionGroupConfig) -> None:
+    remoting = RemotingClient()
+    try:
+        await update_subscription_group(remoting, cluster.broker.address, settings)
+    finally:
+        await remoting.close()
+
+
+def test_an_sql_filter_that_the_broker_refuses(check: Check, topic: str) -> None:
+    ended = check(subscriptions={topic: {"sql": "amount >"}})
+
+    assert ended.code == 1
+    (error,) = [error for error in errors(ended) if "SQL" in error]
+    assert "refuses the SQL filter 'amount >'" in error
+    assert "\n" not in error
+
+
+def test_an_sql_filter_that_the_broker_takes(check: Check, topic: str) -> None:
+    ended = check(subscriptions={topic: {"sql": "amount > 100 AND region = 'eu'"}})
+
+    assert ended.code == 0
+    assert any(one["message"].endswith("takes the SQL filter") for one in ended.json()["checks"])
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "said"),
+    [
+        ("paid || refunded", "refunded||paid", None),
+        ("*", "*", None),
+        ("paid", "*", "subscribe to TAG 'paid' of {topic}, the configuration to TAG '*'"),
+        (None, "*", "do not subscribe to {topic}, the configuration does"),
+    ],
+)
+async def test_members_that_subscribe_to_something_else(
+    check: Check, rocketmq: RealCluster, group: str, topic: str, theirs: str | None, ours: str, said: str | None
+) -> None:
+    subscriptions = {"other-topic": "*"} if theirs is None else {topic: theirs}
+    async with member(rocketmq, group, subscriptions):
+        ended = await asyncio.to_thread(check, subscriptions={topic: ours})
+
+    if said is None:
+        assert ended.code == 0, ended.out
+        assert any("agrees with 1 member on broker-a" in one["message"] for one in ended.json()["checks"])
+    else:
+        assert ended.code == 1
+        assert any(said.format(topic=topic) in error for error in errors(ended))
+        assert all("10.1.2.3@other" in error for error in errors(ended))
+
+
+def test_people_get_a_line_for_each_check(rocketmq: RealCluster, group: str, topic: str, tmp_path: Path) -> None:
+    (tmp_path / "rmqd.yaml").write_text(
+        f"nameserver: {rocketmq.nameserver}\n"
+        f'groups: {{{group}: {{subscriptions: {{{topic}: "*"}}, handler: {{plugin: log}}}}}}\n'
+    )
+
+    ended = rmqd("check", "--connect", "-c", tmp_path / "rmqd.yaml")
+
+    assert f"ok           name server {rocketmq.nameserver}: answers, and knows 1 broker" in ended.out.splitlines()
+
+
+def test_a_name_server_that_is_away_exits_with_69(tmp_path: Path) -> None:
+    (tmp_path / "rmqd.yaml").write_text(
+        'nameserver: 127.0.0.1:1\ngroups: {g: {subscriptions: {t: "*"}, handler: {plugin: log}}}\n'
+    )
+
+    ended = rmqd("check", "--connect", "-c", tmp_path / "rmqd.yaml", "-o", "json")
+
+    assert ended.code == 69
+    (found,) = ended.json()["checks"]
+    assert (found["level"], found["subject"]) == ("unreachable", "name server 127.0.0.1:1")
+
+
+def test_one_name_server_of_two_that_is_away_is_a_warning(check: Check, rocketmq: RealCluster) -> None:
+    ended = check("--set", f"nameserver={rocketmq.nameserver};127.0.0.1:1")
+
+    assert ended.code == 0, ended.out
+    assert any(error.startswith("name server 127.0.0.1:1: does not answer") for error in errors(ended))
+
+
+def test_a_bad_configuration_comes_before_the_cluster(tmp_path: Path) -> None:
+    (tmp_path / "rmqd.yaml").write_text("nameserver: 127.0.0.1:1\ngroups: {g: {}}\n")
+
+    ended = rmqd("check", "--connect", "-c", tmp_path / "rmqd.yaml", "-o", "json")
+
+    assert ended.code == 78
+    assert not ended.json()["ok"]

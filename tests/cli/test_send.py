@@ -1,0 +1,118 @@
+"""`rmqd send`."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from rmqd import Message, MessageQueue
+from rmqd.client.api.admin import view_message
+from rmqd.client.remoting import RemotingClient
+from rmqd.wire.message import decode_messages
+from tests.cli.command import rmqd
+from tests.rocketmq.cluster import RealCluster
+
+NOBODY = "127.0.0.1:1"
+
+
+def stored(cluster: RealCluster, offset_msg_id: str) -> Message:
+    """The message that the broker holds under this id."""
+
+    async def view() -> bytes | None:
+        remoting = RemotingClient()
+        try:
+            return await view_message(remoting, cluster.broker.address, int(offset_msg_id[-16:], 16))
+        finally:
+            await remoting.close()
+
+    record = asyncio.run(view())
+    assert record is not None
+    return decode_messages(record, MessageQueue("", "", 0)).messages[0]
+
+
+def test_the_message_is_stored_as_asked(rocketmq: RealCluster, topic: str) -> None:
+    ended = rmqd(
+        *("send", topic, "für dich", "--keys", "order-17 c-4", "--tags", "paid", "-p", "region=eu", "-p", "sum=a=b"),
+        *("--nameserver", rocketmq.nameserver, "-o", "json"),
+    )
+
+    assert ended.code == 0, ended.err
+    (document,) = ended.json()
+    message = stored(rocketmq, document["offset_msg_id"])
+    assert message.body.decode() == "für dich"
+    assert (message.keys, message.tags) == ("order-17 c-4", "paid")
+    assert (message.properties["region"], message.properties["sum"]) == ("eu", "a=b")
+    assert (message.record_topic, message.queue_offset) == (topic, document["offset"])
+    assert (message.msg_id, document["topic"], document["status"]) == (document["msg_id"], topic, "SUCCESS")
+
+
+def test_a_body_from_standard_input_keeps_its_bytes(rocketmq: RealCluster, topic: str) -> None:
+    ended = rmqd("send", topic, "-", "-n", rocketmq.nameserver, "-o", "json", stdin=b"\x00\xff\n")
+
+    assert stored(rocketmq, ended.json()[0]["offset_msg_id"]).body == b"\x00\xff\n"
+
+
+def test_several_messages_take_turns_in_the_queues(rocketmq: RealCluster, topic: str) -> None:
+    ended = rmqd("send", topic, "x", "--count", "100", "-n", rocketmq.nameserver, "-o", "json")
+
+    sent = ended.json()
+    assert len({document["msg_id"] for document in sent}) == 100
+    assert {document["queue"] for document in sent} == set(range(8))
+    assert len({(document["queue"], document["offset"]) for document in sent}) == 100
+
+
+def test_people_get_a_line_for_each_message(rocketmq: RealCluster, topic: str) -> None:
+    ended = rmqd("send", topic, "x", "--count", "2", "-n", rocketmq.nameserver)
+
+    lines = ended.out.splitlines()
+    assert len(lines) == 2
+    assert all(topic in line and "offset 0" in line for line in lines)
+    assert ended.err == ""
+
+
+def test_a_delayed_message_waits_at_the_broker(rocketmq: RealCluster, topic: str) -> None:
+    ended = rmqd("send", topic, "later", "--delay-level", "18", "-n", rocketmq.nameserver, "-o", "json")
+
+    message = stored(rocketmq, ended.json()[0]["offset_msg_id"])
+    assert (message.record_topic, message.properties["REAL_TOPIC"]) == ("SCHEDULE_TOPIC_XXXX", topic)
+
+
+def test_without_a_cluster_it_exits_with_69() -> None:
+    ended = rmqd("send", "orders", "x", "--nameserver", NOBODY)
+
+    assert ended.code == 69
+    assert ended.out == ""
+    assert "RocketMQ cannot be reached" in ended.err
+    assert NOBODY in ended.err
+    assert "0 of 1 messages were sent" in ended.err
+    assert "Traceback" not in ended.err
+
+
+def test_without_a_cluster_the_json_is_an_empty_array() -> None:
+    assert rmqd("send", "orders", "x", "--nameserver", NOBODY, "-o", "json").json() == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["bad topic", "x"], "'bad topic' contains a character that RocketMQ refuses"),
+        (["orders", "x", "--property", "novalue"], "'novalue' is not of the form k=v"),
+        (["orders", "x", "--count", "0"], "--count"),
+        (["orders", "x", "-o", "xml"], "accepted: table, json"),
+        (["orders", "x", "--nameserver", "nowhere"], 'accepted: host:port, "host:port;host:port"'),
+        (["orders"], "{body}"),
+    ],
+)
+def test_wrong_usage_exits_with_2_and_says_what_is_accepted(arguments: list[str], said: str) -> None:
+    ended = rmqd("send", *arguments)
+
+    assert ended.code == 2
+    assert said.lower() in ended.err.lower()
+
+
+def test_a_missing_configuration_exits_with_78() -> None:
+    ended = rmqd("send", "orders", "x", "--config", "no-such-file.yaml")
+
+    assert ended.code == 78
+    assert "no-such-file.yaml" in ended.err
