@@ -54,6 +54,10 @@ class RemotingClosedError(RemotingError):
 class NameServerError(RemotingError):
     """None of the name servers answered. `address` is all of theirs, separated by `;`."""
 
+    def __init__(self, address: str, message: str) -> None:
+        RmqdError.__init__(self, message)
+        self.address = address
+
 
 class RouteNotFoundError(RmqdError):
     """No name server knows the topic."""

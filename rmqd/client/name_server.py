@@ -90,7 +90,7 @@ class NameServers:
                 return error
 
         if not self._addresses:
-            raise NameServerError(self._url or "name servers", f"none is known: {self._origin()}")
+            raise NameServerError(self._url, f"no name server is known: {self._origin()}")
         try:
             answer = await first_answer(self._addresses, asking, patience_seconds=PATIENCE_SECONDS)
         except ExceptionGroup as group:
@@ -172,7 +172,7 @@ class NameServers:
 
     def _nobody_answered(self, errors: Iterable[BaseException]) -> NameServerError:
         reasons = "; ".join(dict.fromkeys(str(error) for error in errors))
-        return NameServerError(";".join(self._addresses), f"no name server answered ({reasons})")
+        return NameServerError(";".join(self._addresses), f"no name server answered: {reasons}")
 
     def _origin(self) -> str:
         return f"the address server {self._url} has named none" if self._url else "none is configured"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from collections.abc import Awaitable, Callable
 
@@ -195,4 +196,8 @@ class RemotingClient:
 
 
 def _connect_reason(error: BaseException) -> str:
+    if isinstance(error, ConnectionError) and error.errno:
+        return os.strerror(error.errno)  # asyncio's own text repeats the address
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
     return str(error) or f"no connection within {CONNECT_TIMEOUT_SECONDS:g} s"

@@ -243,9 +243,9 @@ class RouteTable:
         if answered != self._name_servers_answer:
             self._name_servers_answer = answered
             if answered:
-                log.info("route.name_servers_back")
+                log.info("name_server.reachable")
             else:
-                log.warning("route.kept", reason=str(error), topics=len(self._routes.by_topic))
+                log.warning("name_server.unreachable", reason=str(error), routes_kept=len(self._routes.by_topic))
 
     def _is_gone(self, learned: _Learned) -> bool:
         if not isinstance(learned.error, TopicNotExistError) or learned.topic not in self._routes.by_topic:
