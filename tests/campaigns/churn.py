@@ -127,7 +127,11 @@ class Churn:
     def _settle(self) -> None:
         """Wait until each queue has one owner; the time that it took is kept."""
         begin = time.monotonic()
-        wait_until(self._settled, "each queue has one owner, and each member its share", SETTLE_SECONDS)
+        try:
+            wait_until(self._settled, "each queue has one owner, and each member its share", SETTLE_SECONDS)
+        except AssertionError as error:
+            error.add_note(f"the owners are {self._roster.owners()}")
+            raise
         self._note("settled", time.monotonic() - begin)
 
     def _settled(self) -> bool:

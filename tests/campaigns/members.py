@@ -91,7 +91,7 @@ class RmqdMember:
         return [
             Queue(queue["broker"], queue["queue"])
             for queue in self._process.queues(self._group.name)
-            if queue["topic"] == self._group.topic
+            if queue["topic"] == self._group.topic and not queue["is_retry"]
         ]
 
 
