@@ -1,0 +1,122 @@
+"""RemotingClient with peers that hang up, stop reading, or send what is no frame."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from rmqd.client.remoting import RemotingClient
+from rmqd.codes import RequestCode
+from rmqd.errors import (
+    RemotingClosedError,
+    RemotingError,
+    RemotingTimeoutError,
+)
+from tests.client.peer import eventually
+from tests.client.raw_server import RawServer, read_command
+
+ASK = RequestCode.GET_MAX_OFFSET
+OTHER = RequestCode.GET_MIN_OFFSET
+
+
+@pytest.fixture
+async def remoting() -> AsyncIterator[RemotingClient]:
+    client = RemotingClient()
+    yield client
+    await client.close()
+
+
+async def test_a_peer_that_hangs_up_at_once(remoting: RemotingClient) -> None:
+    """However early it closes, the next request makes a new connection instead of using a dead one."""
+
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        raw = writer.get_extra_info("socket")
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset, not an end
+
+    async with RawServer(hang_up) as server:
+        for attempt in range(1, 30):
+            with pytest.raises(RemotingError):
+                await remoting.invoke(server.address, ASK, {}, timeout_seconds=1)
+            await eventually(lambda: remoting.connected(server.address) is None, "the dead connection is gone")
+            assert server.accepted == attempt
+
+
+async def test_a_cut_in_the_middle_of_a_frame(remoting: RemotingClient) -> None:
+    """Half an answer is none: the request fails at once, and nothing of it is left for the next connection."""
+
+    async def half(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_command(reader)
+        writer.write(struct.pack(">II", 1000, 100) + b'{"code":0')
+        await writer.drain()
+
+    async with RawServer(half) as server:
+        for _ in range(2):
+            with pytest.raises(RemotingClosedError):
+                await remoting.invoke(server.address, ASK, {}, timeout_seconds=5)
+    assert remoting.traffic.corrupt_frames == 0
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        pytest.param(struct.pack(">II", 4 + 5, 5) + b"hello", id="no header"),
+        pytest.param(struct.pack(">II", 4, 0x7000000), id="unknown serialize type"),
+        pytest.param(b"HTTP/1.1 400 Bad Request\r\n\r\n", id="another protocol"),
+        pytest.param(struct.pack(">I", 16 * 1024 * 1024 + 1), id="too large"),
+    ],
+)
+async def test_what_is_no_frame_closes_the_connection(remoting: RemotingClient, garbage: bytes) -> None:
+    """It is counted, the waiting request fails with the reason, and another connection is made."""
+
+    async def nonsense(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_command(reader)
+        writer.write(garbage)
+        await reader.read()
+
+    async with RawServer(nonsense) as server:
+        for count in (1, 2):
+            with pytest.raises(RemotingClosedError, match="could not be decoded"):
+                await remoting.invoke(server.address, ASK, {}, timeout_seconds=5)
+            assert remoting.traffic.corrupt_frames == count
+        assert server.accepted == 2
+
+
+async def test_an_answer_byte_by_byte(remoting: RemotingClient) -> None:
+    """TCP promises no boundaries."""
+
+    async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        command = await read_command(reader)
+        header = b'{"code":0,"flag":1,"language":"JAVA","opaque":%d,"version":513}' % command.opaque
+        for byte in struct.pack(">II", 4 + len(header) + 4, len(header)) + header + b"body":
+            writer.write(bytes([byte]))
+            await writer.drain()
+            await asyncio.sleep(0)
+        await reader.read()
+
+    async with RawServer(drip) as server:
+        assert (await remoting.invoke(server.address, ASK, {})).body == b"body"
+
+
+async def test_a_peer_that_does_not_read_has_a_deadline_too(remoting: RemotingClient) -> None:
+    """What cannot even be sent must not wait for ever."""
+
+    async def deaf(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asyncio.Event().wait()
+
+    async with RawServer(deaf) as server:
+        body = b"x" * 8 * 1024 * 1024
+        first = asyncio.create_task(remoting.invoke(server.address, ASK, {}, body, timeout_seconds=0.3))
+        await eventually(lambda: remoting.connected(server.address), "connected")
+        await asyncio.sleep(0.05)
+        started = time.monotonic()
+        with pytest.raises(RemotingTimeoutError):
+            async with asyncio.timeout(2):
+                await remoting.invoke(server.address, OTHER, {}, timeout_seconds=0.2)
+        assert time.monotonic() - started < 1
+        with pytest.raises(RemotingTimeoutError):
+            await first
