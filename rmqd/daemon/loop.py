@@ -18,8 +18,14 @@ GC_THRESHOLD = 50_000
 THREAD_PATIENCE_SECONDS = 0.5
 
 
+def put_off_garbage_collection() -> None:
+    """For the start: imports make nothing but what stays, and collections would look at it again and again."""
+    gc.disable()
+
+
 def settle_garbage_collection() -> None:
     """After the start: what was made so far stays for good, so that collections need not look at it again."""
+    gc.enable()
     gc.collect()
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD, 20, 50)

@@ -214,13 +214,13 @@ class Daemon:
             task.cancel()
 
     async def _serve_http(self) -> None:
-        # In a thread, as it takes a good part of a second in which messages are handled already.
-        api = await asyncio.to_thread(importlib.import_module, "rmqd.daemon.http_api")
-        server_module = await asyncio.to_thread(importlib.import_module, "rmqd.daemon.http_server")
-        server = server_module.HttpServer(api.HttpApi(self).app(), self._socket)
-        self._stop_http = server.stop
-        settle_garbage_collection()
         try:
+            # In a thread, as it takes a good part of a second in which messages are handled already.
+            api = await asyncio.to_thread(importlib.import_module, "rmqd.daemon.http_api")
+            server_module = await asyncio.to_thread(importlib.import_module, "rmqd.daemon.http_server")
+            settle_garbage_collection()
+            server = server_module.HttpServer(api.HttpApi(self).app(), self._socket)
+            self._stop_http = server.stop
             await server.run()
         except Exception:  # the groups do not need it; probes notice, and so does the log
             log.exception("http.failed")
