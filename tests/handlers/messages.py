@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import struct
-import zlib
 from collections.abc import Mapping
 
 from rmqd import Batch, Message, MessageQueue
 from rmqd.wire.message import decode_messages
-from rmqd.wire.properties import format_properties
+from rmqd.wire.message_encode import StoredMessage, encode_message
+from rmqd.wire.properties import KEYS, TAGS, UNIQ_KEY
 
 QUEUE = MessageQueue("orders", "broker-a", 3)
 
@@ -22,17 +21,19 @@ def make_message(
     properties: Mapping[str, str] | None = None,
 ) -> Message:
     """A message of the queue `QUEUE`."""
-    named = {"KEYS": keys, "TAGS": tags, "UNIQ_KEY": f"7F00000100002A139A55{queue_offset:012X}"}
-    given = {**(properties or {}), **{name: value for name, value in named.items() if value is not None}}
-    packed, topic, host = format_properties(given).encode(), QUEUE.topic.encode(), bytes([127, 0, 0, 1, 0, 0, 48, 57])
-    tail = struct.pack(">i", len(body)) + body + bytes([len(topic)]) + topic + struct.pack(">h", len(packed)) + packed
-    head = struct.pack(
-        ">IIiiqqiq8sq8siq",
-        *(0xDAA320A7, zlib.crc32(body) & 0x7FFFFFFF, QUEUE.queue_id, 0, queue_offset, queue_offset * 1000, 0),
-        *(1_767_225_600_000, host, 1_767_225_600_005, host, 0, 0),
+    named = {KEYS: keys, TAGS: tags, UNIQ_KEY: f"7F00000100002A139A55{queue_offset:012X}"}
+    stored = StoredMessage(
+        topic=QUEUE.topic,
+        body=body,
+        queue_id=QUEUE.queue_id,
+        queue_offset=queue_offset,
+        commit_log_offset=queue_offset * 1000,
+        born_timestamp=1_767_225_600_000,
+        born_host="127.0.0.1:12345",
+        store_timestamp=1_767_225_600_005,
+        properties={**(properties or {}), **{name: value for name, value in named.items() if value is not None}},
     )
-    record = struct.pack(">i", 4 + len(head) + len(tail)) + head + tail
-    return decode_messages(record, QUEUE).messages[0]
+    return decode_messages(encode_message(stored), QUEUE).messages[0]
 
 
 def make_batch(*messages: Message) -> Batch:
