@@ -34,6 +34,7 @@ class Settlement:
         self._send_back = send_back
         self._delay_level = delay_level
         self._resubmit = resubmit
+        self.busy = 0  # batches that are being settled
 
     async def settle(self, queue: ProcessQueue, batch: Batch, error: BaseException | None) -> None:
         """Acknowledge, send back or dead-letter each message of the batch, as decided or as the exception says."""
@@ -56,7 +57,11 @@ class Settlement:
         queue.finish(acknowledged)
         for message in acknowledged:
             stats.of(message).acked += 1
-        await self._return(queue, returned, error)
+        self.busy += 1
+        try:
+            await self._return(queue, returned, error)
+        finally:
+            self.busy -= 1
 
     async def dead_letter_corrupt(self, queue_message: Message) -> bool:
         """Have the broker move a message that cannot be decoded to the dead letters."""
