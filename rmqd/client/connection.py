@@ -125,7 +125,10 @@ class RemotingConnection(asyncio.Protocol):
         if self._transport is not None:
             self.close_reason = self.close_reason or reason
             self._flush()
-            self._transport.close()
+            if self._writable.is_set():
+                self._transport.close()
+            else:  # the peer does not read: waiting until it has would keep its requests waiting too
+                self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by the loop."""

@@ -157,6 +157,8 @@ class RemotingClient:
             reason = _connect_reason(error)
             self._backoff.setdefault(address, _Backoff()).failed(loop.time(), reason)
             raise RemotingConnectError(address, reason) from error
+        if not connection.is_open:
+            raise RemotingConnectError(address, connection.close_reason)
         self._backoff.pop(address, None)
         self._connections[address] = connection
         for callback in self._opened:
@@ -191,6 +193,9 @@ class RemotingClient:
             except RmqdError as error:
                 log.warning("request.refused", code=int(command.code), address=connection.address, error=str(error))
                 reply = (ResponseCode.SYSTEM_ERROR, str(error), {}, b"")
+            except Exception as error:  # our fault, but the peer waits for an answer
+                log.exception("request.failed", code=int(command.code), address=connection.address)
+                reply = (ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}", {}, b"")
         if reply is not None and not command.is_oneway and connection.is_open:
             connection.write(encode_response(command, *reply))
 

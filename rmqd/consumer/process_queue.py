@@ -91,7 +91,14 @@ class ProcessQueue:
     def finish(self, messages: list[Message]) -> None:
         """Mark messages as done: acknowledged, sent back, or dead-lettered."""
         count = len(messages)
-        if count > 1 and (block := messages[0].block).unfinished == count and messages[-1].block is block:
+        if count == 1:
+            (message,) = messages
+            message.finished = True
+            block = message.block
+            block.unfinished -= 1
+            if not block.unfinished:
+                self._forget(block)
+        elif count and (block := messages[0].block).unfinished == count and messages[-1].block is block:
             block.unfinished = 0  # all that is left of one reply: in queue order, those between are of it too
             self._forget(block)
         else:

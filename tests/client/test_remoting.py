@@ -192,6 +192,19 @@ async def test_the_peers_requests_are_answered_beside_ours(remoting: RemotingCli
     assert (await asked).ext_fields == {"from": peer.address}
 
 
+async def test_a_fault_of_ours_is_answered_too(remoting: RemotingClient, peer: Peer) -> None:
+    """The broker would wait for its whole deadline otherwise, and an operator's tool with it."""
+
+    async def faulty(command: RemotingCommand, address: str) -> ClientReply:
+        raise KeyError("queueId")
+
+    remoting.on_request(ASK, faulty)
+    await remoting.connection(peer.address)
+    await eventually(lambda: peer.connections, "the peer has the connection")
+    reply = await peer.ask(ASK, {})
+    assert (reply.code, reply.remark) == (ResponseCode.SYSTEM_ERROR, "KeyError: 'queueId'")
+
+
 async def test_one_way_requests_of_the_peer_get_no_answer(remoting: RemotingClient, peer: Peer) -> None:
     """Not even a refusal."""
     handled = asyncio.Event()
