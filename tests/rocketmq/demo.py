@@ -1,6 +1,6 @@
 """`make demo`: a real RocketMQ, `rmqd run` with the sample configuration, and a producer; messages arrive at a handler.
 
-On a terminal until Ctrl-C, elsewhere until ten messages were sent.
+On a terminal until Ctrl-C, elsewhere until five messages were sent.
 """
 
 from __future__ import annotations
@@ -12,15 +12,19 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+
+import yaml
 
 from tests.rocketmq import ClusterError, RealCluster, RocketMqUnavailable
 from tests.rocketmq.archives import prepare
 from tests.rocketmq.fetch import say
+from tests.rocketmq.spec import HOST, free_port
 
 TOP = Path(__file__).parent.parent.parent
 CONFIG = TOP / "config" / "rmqd.yaml"
-UNATTENDED_MESSAGES = 10
+UNATTENDED_MESSAGES = 5
 BETWEEN_SECONDS = 1.0
 END_SECONDS = 40.0
 
@@ -29,7 +33,7 @@ def main() -> int:
     """0 after Ctrl-C or the last message; 1 with one line where something is missing."""
     try:
         prepare()
-        with RealCluster.start() as cluster:
+        with ctrl_c_for_us_alone(), RealCluster.start() as cluster:
             return show(cluster)
     except (RocketMqUnavailable, ClusterError) as error:
         say(f"make demo starts a real RocketMQ: {error}")
@@ -38,14 +42,41 @@ def main() -> int:
         return 0
 
 
+@contextlib.contextmanager
+def ctrl_c_for_us_alone() -> Iterator[None]:
+    """Be the terminal's foreground group for a while: `make`, in the one before, would turn Ctrl-C into a failure."""
+    if not sys.stdin.isatty():
+        yield
+        return
+    before = os.tcgetpgrp(0)
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # a group in the background may not hand the terminal back otherwise
+    os.setpgid(0, 0)
+    os.tcsetpgrp(0, os.getpgrp())
+    try:
+        yield
+    finally:
+        os.tcsetpgrp(0, before)
+
+
 def show(cluster: RealCluster) -> int:
     """Run the daemon and the producer side by side."""
-    topic = cluster.create_topic(sample_topic())
-    say(f"RocketMQ runs at {cluster.nameserver}; rmqd consumes {topic} with {CONFIG.relative_to(TOP)}. Ctrl-C ends it.")
-    overrides = ("--set", f"nameserver={cluster.nameserver}", "--set", f"state_dir={cluster.directory / 'state'}")
+    group, topic = sample()
+    cluster.create_topic(topic)
+    say(f"RocketMQ runs at {cluster.nameserver}; group {group} of {CONFIG.relative_to(TOP)} consumes {topic}.")
+    say("Its handler is `log` here, which shows each message. Ctrl-C ends the demo.")
+    overrides = (
+        f"nameserver={cluster.nameserver}",
+        f"groups.{group}.handler={{plugin: log}}",
+        f"state_dir={cluster.directory / 'state'}",
+        f"http.listen={HOST}:{free_port(set(), (0,))}",
+        "log.format=console",
+    )
+    options = [part for override in overrides for part in ("--set", override)]
     # in a session of its own, so that Ctrl-C reaches us alone and the daemon ends in order, by SIGTERM
     daemon = subprocess.Popen(
-        [sys.executable, "-m", "rmqd", "run", "--config", str(CONFIG), *overrides], cwd=TOP, start_new_session=True
+        [sys.executable, "-m", "rmqd", "run", "--config", str(CONFIG), *options],
+        cwd=cluster.directory,
+        start_new_session=True,
     )
     try:
         with contextlib.suppress(KeyboardInterrupt):
@@ -74,12 +105,10 @@ def send(cluster: RealCluster, topic: str, daemon: subprocess.Popen[bytes]) -> N
         time.sleep(BETWEEN_SECONDS)
 
 
-def sample_topic() -> str:
-    """The first topic of the sample configuration."""
-    import yaml
-
+def sample() -> tuple[str, str]:
+    """The sample configuration's first group, and its first topic."""
     groups = yaml.safe_load(CONFIG.read_text())["groups"]
-    return next(str(topic) for group in groups.values() for topic in group["subscriptions"])
+    return next((name, topic) for name, group in groups.items() for topic in group["subscriptions"])
 
 
 if __name__ == "__main__":
