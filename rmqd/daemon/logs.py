@@ -115,13 +115,13 @@ class RepeatLimiter:
 
     def __init__(self, interval_seconds: float = REPEAT_SECONDS) -> None:
         self._interval = interval_seconds
-        self._seen: dict[tuple[object, ...], _Repeated] = {}
+        self._seen: dict[tuple[str, ...], _Repeated] = {}
 
     def __call__(self, _logger: object, method: str, event: EventDict) -> EventDict:
         if method not in _WORTH_LIMITING:
             return event
         now = time.monotonic()
-        key = (method, *(event.get(name) for name in _PLACE_KEYS))
+        key = (method, *(str(event.get(name)) for name in _PLACE_KEYS))  # as text: values may be unhashable
         seen = self._seen.get(key)
         if seen is not None and now - seen.since < self._interval:
             seen.count += 1

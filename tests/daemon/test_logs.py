@@ -129,6 +129,14 @@ def test_many_kinds_of_errors_take_bounded_memory() -> None:
     assert len(limiter._seen) <= logs.MOST_REPEATED_KINDS
 
 
+def test_fields_of_any_kind_can_be_logged() -> None:
+    """A handler's log line must not fail for its values."""
+    stream = io.StringIO()
+    configure_logging("info", "json", stream=stream)
+    structlog.get_logger("shop").error("odd", topic=["a", "b"], queue={"id": 1}, who=object())
+    assert written(stream)[0]["topic"] == ["a", "b"]
+
+
 def test_importing_logs_does_not_import_rich() -> None:
     """It would take as long as everything else that a start needs."""
     import subprocess
