@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
 from bench import contenders, goals, help_time, profiling
 from bench.scenarios import SCENARIOS, Arena, say
@@ -82,6 +85,8 @@ def compete(options: argparse.Namespace) -> int:
 def main() -> int:
     """Run what was asked for; 1 with a line on stderr where it could not be done."""
     options = parser().parse_args()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _end)
     try:
         prepare()
         if options.command == "profile":
@@ -93,6 +98,11 @@ def main() -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+
+
+def _end(number: int, _frame: FrameType | None) -> NoReturn:
+    """Leave by an exception, so that the cluster and the contender are ended too."""
+    raise SystemExit(128 + number)
 
 
 if __name__ == "__main__":
