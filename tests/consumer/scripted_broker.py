@@ -74,7 +74,7 @@ class ScriptedBroker:
             RequestCode.UNREGISTER_CLIENT: self._unregister,
             RequestCode.GET_CONSUMER_LIST_BY_GROUP: self._list,
             RequestCode.QUERY_CONSUMER_OFFSET: self._query,
-            RequestCode.UPDATE_CONSUMER_OFFSET: self._update,
+            RequestCode.UPDATE_CONSUMER_OFFSET: self.update,
             RequestCode.GET_MAX_OFFSET: self._max,
             RequestCode.GET_MIN_OFFSET: self._min,
             RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self._search,
@@ -82,7 +82,7 @@ class ScriptedBroker:
             RequestCode.UNLOCK_BATCH_MQ: self._unlock,
             RequestCode.PULL_MESSAGE: self._pull,
             RequestCode.CONSUMER_SEND_MSG_BACK: self._send_back,
-            RequestCode.SEND_MESSAGE_V2: self._send,
+            RequestCode.SEND_MESSAGE_V2: self.send,
         }.items():
             peer.on(code, script)  # type: ignore[arg-type]
 
@@ -142,6 +142,10 @@ class ScriptedBroker:
         """Where the pulls of a queue started so far."""
         return [pull.queue_offset for pull in self.pulls if _queue(pull) == queue]
 
+    def commits_of(self, queue: MessageQueue) -> list[int]:
+        """The offsets that were committed for a queue, one after the other."""
+        return [offset for committed, offset in self.commits if committed == queue]
+
     # --- its answers
 
     def _append(self, queue: MessageQueue, message: StoredMessage) -> None:
@@ -182,7 +186,8 @@ class ScriptedBroker:
             return Reply(ResponseCode.QUERY_NOT_FOUND, "Not found, maybe this group consumer boot first")
         return _offset(found)
 
-    def _update(self, command: RemotingCommand) -> Reply:
+    def update(self, command: RemotingCommand) -> Reply:
+        """Store an offset."""
         header = UpdateConsumerOffsetRequestHeader.from_ext_fields(command.ext_fields)
         queue = MessageQueue(header.topic, BROKER, header.queue_id)
         self.offsets[header.consumer_group, queue] = header.commit_offset
@@ -257,7 +262,8 @@ class ScriptedBroker:
                 self._grown.notify_all()
         return Reply()
 
-    def _send(self, command: RemotingCommand) -> Reply:
+    def send(self, command: RemotingCommand) -> Reply:
+        """Store a message that came by a normal send."""
         self.sent.append(Sent(SendMessageRequestHeaderV2.from_ext_fields(command.ext_fields), command.body))
         return stored()
 

@@ -1,0 +1,372 @@
+"""A consumer against a scripted broker: every answer to a pull, and what is done about messages that are corrupt."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from structlog.testing import capture_logs
+
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.handler import Batch
+from rmqd.wire.message import MessageQueue
+from rmqd.wire.message_encode import encode_message
+from tests.client.peer import Reply, eventually
+from tests.consumer.blocks import corrupted
+from tests.consumer.groups import GROUP, TOPIC
+from tests.consumer.members import member
+from tests.consumer.scripted_broker import ScriptedBroker
+
+NOT_FOUND = ResponseCode.PULL_NOT_FOUND
+RETRY_IMMEDIATELY = ResponseCode.PULL_RETRY_IMMEDIATELY
+MOVED = ResponseCode.PULL_OFFSET_MOVED
+
+
+@pytest.fixture
+def queue(broker: ScriptedBroker) -> MessageQueue:
+    """The only queue of the topic."""
+    return broker.create_topic(TOPIC)[0]
+
+
+@pytest.fixture(autouse=True)
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The waits after errors are Java's; here they would only take time."""
+    monkeypatch.setattr("rmqd.consumer.pull_loop.EXCEPTION_DELAY_SECONDS", 0.05)
+    monkeypatch.setattr("rmqd.consumer.pull_loop.STUCK_RECHECK_SECONDS", 0.05)
+
+
+class Seen:
+    """A handler that keeps the bodies that it got."""
+
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+
+    async def __call__(self, batch: Batch) -> None:
+        self.bodies += [message.body for message in batch]
+
+    async def has(self, *bodies: bytes) -> None:
+        await eventually(lambda: self.bodies == list(bodies), f"{bodies} are handled; it is {self.bodies}")
+
+
+@pytest.fixture
+def seen() -> Seen:
+    return Seen()
+
+
+# --- every answer
+
+
+async def test_found_messages_are_handled_and_pulling_goes_on(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen
+) -> None:
+    """From where the broker says; the position is committed."""
+    await broker.store(queue, b"0", b"1", b"2")
+    async with member(broker.peer.address, seen, pull_batch_size=2, persist_consumer_offset_interval_seconds=0.05) as m:
+        await seen.has(b"0", b"1", b"2")
+        await broker.store(queue, b"3")
+        await seen.has(b"0", b"1", b"2", b"3")
+        await broker.committed(GROUP, queue, 4)
+        topic = m.topic()
+    assert broker.pulled_offsets(queue) == [0, 2, 3, 4]
+    assert (topic.received, topic.handled["acked"]) == (4, 4)
+    pull = broker.pulls[0]
+    assert (pull.consumer_group, pull.max_msg_nums, pull.sys_flag, pull.suspend_timeout_millis) == (GROUP, 2, 2, 15000)
+
+
+@pytest.mark.parametrize("code", [NOT_FOUND, RETRY_IMMEDIATELY])
+async def test_nothing_wanted_moves_the_offset_on(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, code: ResponseCode
+) -> None:
+    """What the broker's filter passed over is committed as consumed, or its lag would stay."""
+    await broker.store(queue, *[b"unwanted"] * 800, b"wanted")
+    broker.answer_pull(queue, broker.nothing(queue, code, 700), broker.nothing(queue, code, 800))
+    async with member(broker.peer.address, seen, persist_consumer_offset_interval_seconds=0.05):
+        await seen.has(b"wanted")
+        await broker.committed(GROUP, queue, 801)
+    assert broker.pulled_offsets(queue)[:3] == [0, 700, 800]
+
+
+async def test_filtered_offsets_wait_for_unfinished_messages(broker: ScriptedBroker, queue: MessageQueue) -> None:
+    """Correct-tags offset: only where nothing is cached."""
+    release = asyncio.Event()
+
+    async def handle(batch: Batch) -> None:
+        await release.wait()
+
+    await broker.store(queue, b"slow", *[b"unwanted"] * 9)
+    broker.answer_pull(
+        queue, broker.found(queue, broker.records(queue, 0, 1), 1), broker.nothing(queue, RETRY_IMMEDIATELY, 10)
+    )
+    async with member(broker.peer.address, handle, persist_consumer_offset_interval_seconds=0.05):
+        await eventually(lambda: 10 in broker.pulled_offsets(queue), "the offset moves on")
+        await asyncio.sleep(0.15)
+        assert broker.offsets[GROUP, queue] == 0
+        release.set()
+        await broker.committed(GROUP, queue, 10)
+
+
+@pytest.mark.parametrize("next_offset", [0, 3])
+async def test_a_broker_that_never_waits_is_not_asked_in_circles(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, next_offset: int
+) -> None:
+    """As when it shuts down; wherever it wants to go on."""
+    broker.offsets[GROUP, queue] = 3
+    await broker.store(queue, b"0", b"1", b"2")
+    broker.answer_pull(queue, *[broker.nothing(queue, NOT_FOUND, next_offset)] * 10_000)
+    async with member(broker.peer.address, seen):
+        await eventually(lambda: broker.pulled_offsets(queue), "the first pull came")
+        await asyncio.sleep(0.5)
+        assert 2 <= len(broker.pulled_offsets(queue)) <= 8
+        assert set(broker.pulled_offsets(queue)) == {3}
+
+
+@pytest.mark.parametrize("offset", [2, 9])
+async def test_an_illegal_offset_is_corrected_as_the_broker_says(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, offset: int
+) -> None:
+    """Below its first message, or above its end. It is committed at once, downward too, counted and logged."""
+    broker.first[queue] = 5
+    broker.offsets[GROUP, queue] = offset
+    await broker.store(queue, b"5", b"6")
+    with capture_logs() as logs:
+        async with member(broker.peer.address, seen):
+            expected = 5 if offset < 5 else 7
+            await broker.committed(GROUP, queue, expected)
+            await broker.store(queue, b"7")
+            await seen.has(*[b"5", b"6", b"7"][expected - 5 :])
+    assert broker.pulled_offsets(queue)[:2] == [offset, expected]
+    [entry] = [entry for entry in logs if entry["event"] == "offset.corrected"]
+    assert (entry["offset"], entry["corrected"]) == (offset, expected)
+
+
+async def test_an_illegal_offset_holds_the_queue_where_that_is_wanted(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen
+) -> None:
+    """`on_offset_illegal: stop`: nothing is committed, it is shown, and an operator's reset is taken."""
+    broker.first[queue] = 5
+    broker.offsets[GROUP, queue] = 2
+    await broker.store(queue, b"5", b"6")
+    with capture_logs() as logs:
+        async with member(broker.peer.address, seen, on_offset_illegal="stop") as m:
+            await eventually(lambda: (q := m.queue()) and q.state == "stuck", "the queue is shown as stuck")
+            await eventually(lambda: len(broker.pulled_offsets(queue)) > 3, "it is asked again and again")
+            assert not broker.commits_of(queue)
+            assert not seen.bodies
+            broker.answer_pull(queue, broker.nothing(queue, MOVED, 6, "OFFSET_RESET"))
+            await seen.has(b"6")
+            await eventually(lambda: (q := m.queue()) and q.state == "waiting", "the queue is not stuck any more")
+    assert len([entry for entry in logs if entry["event"] == "offset.illegal"]) == 1
+
+
+async def test_an_operators_reset_goes_back(broker: ScriptedBroker, queue: MessageQueue, seen: Seen) -> None:
+    """What was cached or in a handler is forgotten, and later results of it change nothing."""
+    release, slow = asyncio.Event(), True
+
+    async def handle(batch: Batch) -> None:
+        nonlocal slow
+        if batch[0].body == b"3" and slow:
+            slow = False
+            await release.wait()
+        await seen(batch)
+
+    await broker.store(queue, b"0", b"1", b"2", b"3")
+    broker.offsets[GROUP, queue] = 2
+    broker.answer_pull(
+        queue, broker.found(queue, broker.records(queue, 2), 4), broker.nothing(queue, MOVED, 1, "OFFSET_RESET")
+    )
+    async with member(broker.peer.address, handle, persist_consumer_offset_interval_seconds=0.05) as m:
+        await seen.has(b"2", b"1", b"2", b"3")
+        release.set()
+        await seen.has(b"2", b"1", b"2", b"3", b"3")
+        await broker.committed(GROUP, queue, 4)
+        topic = m.topic()
+    assert broker.commits_of(queue) == [1, *sorted(broker.commits_of(queue)[1:])]
+    assert topic.duplicates == {"offset_moved": 1}
+
+
+async def test_commits_go_on_after_a_reset_that_could_not_be_committed(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen
+) -> None:
+    """They would be left out as long as they are below what was known before."""
+    await broker.store(queue, *[b"x"] * 50)
+    broker.offsets[GROUP, queue] = 50
+    broker.answer_pull(queue, broker.nothing(queue, MOVED, 10, "OFFSET_RESET"))
+    failures = 1
+
+    def refuse_once(command: object) -> Reply:
+        nonlocal failures
+        if failures:
+            failures -= 1
+            return Reply(ResponseCode.SYSTEM_ERROR, "not now")
+        return broker.update(command)  # type: ignore[arg-type]
+
+    broker.peer.on(RequestCode.UPDATE_CONSUMER_OFFSET, refuse_once)
+    release = asyncio.Event()
+
+    async def handle(batch: Batch) -> None:
+        if batch[0].queue_offset == 20:
+            await release.wait()
+
+    async with member(broker.peer.address, handle, persist_consumer_offset_interval_seconds=0.05):
+        await broker.committed(GROUP, queue, 20)
+        release.set()
+        await broker.committed(GROUP, queue, 50)
+
+
+@pytest.mark.parametrize("code", [ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST])
+async def test_a_broker_without_our_subscription_gets_a_heartbeat(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, code: ResponseCode
+) -> None:
+    """At once, so that the next pull works."""
+    await broker.store(queue, b"0")
+    broker.answer_pull(queue, Reply(code, "the consumer's subscription not exist"))
+    async with member(broker.peer.address, seen):
+        await seen.has(b"0")
+        await broker.peer.received(RequestCode.HEART_BEAT, 2)
+    assert broker.pulled_offsets(queue)[:2] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Reply(ResponseCode.SYSTEM_ERROR, "store failed"),
+        Reply(ResponseCode.SYSTEM_BUSY, "busy"),
+        Reply(ResponseCode.NO_PERMISSION, "the broker's permission forbids it"),
+        Reply(ResponseCode.TOPIC_NOT_EXIST, "no such topic"),
+        Reply(ResponseCode.FLOW_CONTROL, "slow down"),
+        Reply(4711, "of a later version"),
+        Reply(ResponseCode.SUCCESS, "", {"nextBeginOffset": "x"}),
+        Reply(ResponseCode.SUCCESS, "", {}),
+        Reply(NOT_FOUND, "", {"minOffset": "0"}),
+    ],
+    ids=lambda reply: f"{reply.code}-{len(reply.ext_fields)}",
+)
+async def test_after_any_error_the_queue_is_pulled_again_from_its_offset(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, reply: Reply
+) -> None:
+    """Nothing is lost, and no other offset is tried."""
+    await broker.store(queue, b"0", b"1")
+    broker.answer_pull(queue, broker.found(queue, broker.records(queue, 0, 1), 1), reply, reply)
+    async with member(broker.peer.address, seen):
+        await seen.has(b"0", b"1")
+    assert broker.pulled_offsets(queue)[:4] == [0, 1, 1, 1]
+
+
+async def test_a_broken_connection_is_made_again(broker: ScriptedBroker, queue: MessageQueue, seen: Seen) -> None:
+    """The pull that it ended is asked again."""
+    async with member(broker.peer.address, seen):
+        await eventually(lambda: broker.pulled_offsets(queue) == [0], "the first pull waits")
+        broker.peer.cut()
+        await broker.store(queue, b"0")
+        await seen.has(b"0")
+
+
+async def test_a_reply_that_goes_nowhere_is_an_error(broker: ScriptedBroker, queue: MessageQueue, seen: Seen) -> None:
+    """Messages with the same offset to go on at would be handled in circles."""
+    await broker.store(queue, b"0", b"1")
+    broker.answer_pull(queue, broker.found(queue, broker.records(queue, 0, 1), 0))
+    async with member(broker.peer.address, seen):
+        await seen.has(b"0", b"1")
+
+
+# --- what is corrupt
+
+
+@pytest.mark.parametrize("cut", [1, 60])
+async def test_a_corrupt_frame_closes_the_connection_and_the_queue_goes_on(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, cut: int
+) -> None:
+    """It is counted and logged; what it held is pulled again."""
+    await broker.store(queue, b"0", b"1", b"2")
+    records = broker.records(queue)
+    broker.answer_pull(queue, broker.found(queue, records[:-cut], 3))
+    with capture_logs() as logs:
+        async with member(broker.peer.address, seen) as m:
+            await seen.has(b"0", b"1", b"2")
+            assert m.client.snapshot().corrupt_frames == 1
+    assert [entry["log_level"] for entry in logs if entry["event"] == "frame.corrupt"] == ["error"]
+    assert broker.pulled_offsets(queue)[:2] == [0, 0]
+    assert broker.peer.connections >= 2
+
+
+def with_corrupt_message(broker: ScriptedBroker, queue: MessageQueue, at: int) -> Reply:
+    """All stored messages, of which one fails its CRC."""
+    records = [encode_message(message) for message in broker.messages[queue]]
+    records[at] = corrupted(records[at], broker.messages[queue][at].body)
+    return broker.found(queue, b"".join(records), len(records))
+
+
+async def test_a_corrupt_message_stops_its_queue(broker: ScriptedBroker, queue: MessageQueue, seen: Seen) -> None:
+    """`on_corrupt_message: stop`: what stands before it is handled and committed, it is shown and counted once."""
+    await broker.store(queue, b"good0", b"bad1", b"good2")
+    corrupt = with_corrupt_message(broker, queue, 1)
+    rest = broker.found(queue, corrupt.body[len(broker.records(queue, 0, 1)) :], 3)
+    broker.answer_pull(queue, corrupt, *[rest] * 3)
+    with capture_logs() as logs:
+        async with member(broker.peer.address, seen, persist_consumer_offset_interval_seconds=0.05) as m:
+            await eventually(lambda: len(broker.pulled_offsets(queue)) >= 4, "it is looked at again")
+            await broker.committed(GROUP, queue, 1)
+            status = m.queue()
+            assert status is not None
+            assert (status.state, status.position) == ("stuck", 1)
+            assert seen.bodies == [b"good0"]
+            assert m.topic().handled["corrupt"] == 1
+            await seen.has(b"good0", b"bad1", b"good2")  # once the broker has mended it
+    assert len([entry for entry in logs if entry["event"] == "message.corrupt"]) == 1
+
+
+async def test_a_corrupt_message_is_skipped_where_that_is_wanted(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen
+) -> None:
+    """Never silently."""
+    await broker.store(queue, b"good0", b"bad1", b"good2")
+    broker.answer_pull(queue, with_corrupt_message(broker, queue, 1))
+    with capture_logs() as logs:
+        async with member(
+            broker.peer.address, seen, on_corrupt_message="skip", persist_consumer_offset_interval_seconds=0.05
+        ) as m:
+            await seen.has(b"good0", b"good2")
+            await broker.committed(GROUP, queue, 3)
+            assert m.topic().handled["corrupt"] == 1
+    [entry] = [entry for entry in logs if entry["event"] == "message.corrupt"]
+    assert (entry["offset"], entry["on_corrupt_message"]) == (1, "skip")
+
+
+async def test_a_corrupt_message_becomes_a_dead_letter_where_that_is_wanted(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen
+) -> None:
+    """Its queue waits until a broker took it; it counts as corrupt, once."""
+    await broker.store(queue, b"good0", b"bad1", b"good2")
+    broker.answer_pull(queue, with_corrupt_message(broker, queue, 1))
+    for code in (RequestCode.SEND_MESSAGE_V2, RequestCode.CONSUMER_SEND_MSG_BACK):
+        broker.peer.on(code, Reply(ResponseCode.SYSTEM_BUSY, "not now"))
+    async with member(
+        broker.peer.address, seen, on_corrupt_message="dead_letter", persist_consumer_offset_interval_seconds=0.05
+    ) as m:
+        await broker.peer.received(RequestCode.SEND_MESSAGE_V2, 3)
+        assert not seen.bodies
+        broker.peer.on(RequestCode.SEND_MESSAGE_V2, broker.send)
+        await seen.has(b"good0", b"good2")
+        await broker.committed(GROUP, queue, 3)
+        assert m.topic().handled["corrupt"] == 1
+    [sent] = broker.sent
+    assert sent.header.topic == f"%DLQ%{GROUP}"
+    assert "CRC" in sent.properties["RMQD_REASON"]
+
+
+# --- what is not wanted
+
+
+async def test_tags_are_checked_behind_the_brokers_hash_check(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen
+) -> None:
+    """`Aa` and `BB` have one hash in Java, so the broker gives both."""
+    for body, tag in [(b"0", "Aa"), (b"1", "BB"), (b"2", "Aa"), (b"3", "BB")]:
+        await broker.store(queue, body, properties={"TAGS": tag})
+    async with member(
+        broker.peer.address, seen, subscriptions={TOPIC: "BB || other"}, persist_consumer_offset_interval_seconds=0.05
+    ) as m:
+        await seen.has(b"1", b"3")
+        await broker.committed(GROUP, queue, 4)
+        assert m.topic().received == 2
+    assert broker.pulls[0].expression_type == "TAG"
