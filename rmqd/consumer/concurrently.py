@@ -39,6 +39,7 @@ class ConsumeMessageConcurrentlyService:
         self.settlement = Settlement(send_back, options.delay_level_when_next_consume, self.submit)
         self.wall_offset = clock.wall() - clock.monotonic()  # turns monotonic time into wall time
         self.abandoned = 0  # calls past their deadline that have not ended
+        self._hung = False  # all slots are abandoned: the group is about to fail
         self._handler = handler
         self._concurrency = options.concurrency
         self._timeout = options.consume_timeout_seconds
@@ -122,7 +123,7 @@ class ConsumeMessageConcurrentlyService:
         call: Callable[[Batch], Awaitable[object]] = self._handler.handle
         thread = None
         if not self._handler.is_async:
-            thread = HandlerThread(self._handler.handle, f"{self._handler.name}-{number}")
+            thread = HandlerThread(self._handler, number)
             call = thread.call
         worker = Worker(self, call, number)
         if thread is not None:
@@ -140,7 +141,10 @@ class ConsumeMessageConcurrentlyService:
                 self._expire(worker, task)
             elif now - worker.started > self._timeout + CANCEL_GRACE_SECONDS and task.cancelling():
                 self._replace(worker, task)
-        if self.abandoned >= self._concurrency:
+        if self.abandoned >= self._concurrency and not self._hung:
+            self._hung = True
+            self.pause()
+        elif self._hung and not self.settlement.busy:  # what hung was sent back: it must not hang the next start too
             raise HandlerHungError(
                 f"all {self._concurrency} slots of handler {self._handler.name} hang past consume_timeout"
             )
@@ -191,7 +195,10 @@ class ConsumeMessageConcurrentlyService:
         tasks = self._apart.union(self._workers.values())
         for task in tasks:
             task.cancel()
-        _, left = await asyncio.wait(tasks, timeout=CANCEL_GRACE_SECONDS)
+        ended, left = await asyncio.wait(tasks, timeout=CANCEL_GRACE_SECONDS)
+        for task in ended:
+            if not task.cancelled():
+                task.exception()  # one failure ends the group, the others need not be reported as forgotten
         if left:
             log.error("handler.left_behind", handler=self._handler.name, calls=len(left))
 

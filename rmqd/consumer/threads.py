@@ -5,18 +5,30 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from rmqd.handler import Batch
+from rmqd.errors import RmqdError
+from rmqd.handler import Batch, LoadedHandler
+
+
+class HandlerNotAwaitedError(RmqdError):
+    """What was taken for a synchronous handler gave an awaitable: nothing was handled, whatever the batch."""
+
+    def __init__(self, name: str, result: object) -> None:
+        super().__init__(
+            f"handler {name} is called as a synchronous one, in a thread, and returned a {type(result).__name__} that "
+            "nobody awaits, so it handled nothing; make the function that rmqd calls `async def` (the wrapper too, "
+            "where a decorator stands around it), or let it run the work to its end before it returns"
+        )
 
 
 class HandlerThread:
     """Calls a synchronous handler, one batch at a time, without blocking the event loop."""
 
-    def __init__(self, handle: Callable[[Batch], Any], name: str) -> None:
-        self._handle = handle
-        self._name = name
+    def __init__(self, handler: LoadedHandler, number: int) -> None:
+        self._handler = handler
+        self._number = number
         self._line: _Line | None = None
         self._future: asyncio.Future[None] | None = None
 
@@ -26,10 +38,10 @@ class HandlerThread:
         return self._future is not None and not self._future.done()
 
     async def call(self, batch: Batch) -> None:
-        """Call the handler in the thread and wait for it; raises what it raises."""
+        """Call the handler in the thread and wait for it; raises what it raises, and HandlerNotAwaitedError."""
         loop = asyncio.get_running_loop()
         if self._line is None:
-            self._line = _Line(self._handle, self._name)
+            self._line = _Line(self._handler, self._number)
         self._future = future = loop.create_future()
         self._line.put((batch, future, loop))
         await future
@@ -60,11 +72,11 @@ _Job = tuple[Batch, "asyncio.Future[None]", asyncio.AbstractEventLoop]
 class _Line:
     """One thread and the line that it takes calls from."""
 
-    def __init__(self, handle: Callable[[Batch], Any], name: str) -> None:
-        self._handle = handle
+    def __init__(self, handler: LoadedHandler, number: int) -> None:
+        self._handler = handler
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._at_end: Callable[[], None] = lambda: None
-        threading.Thread(target=self._run, name=name, daemon=True).start()
+        threading.Thread(target=self._run, name=f"{handler.name}-{number}", daemon=True).start()
 
     def put(self, job: _Job) -> None:
         self._jobs.put(job)
@@ -78,12 +90,19 @@ class _Line:
             batch, future, loop = job
             error: BaseException | None = None
             try:
-                self._handle(batch)
+                self._call(batch)
             except BaseException as raised:  # noqa: BLE001  whatever a handler raises is its result
                 error = raised
             _call_in(loop, lambda future=future, error=error: _resolve(future, error))  # type: ignore[misc]
             del batch, job
         self._at_end()
+
+    def _call(self, batch: Batch) -> None:
+        result: Any = self._handler.handle(batch)
+        if result is not None and isinstance(result, Awaitable):
+            if isinstance(result, Coroutine):
+                result.close()  # it never began; Python would warn about it somewhere else
+            raise HandlerNotAwaitedError(self._handler.name, result)
 
 
 def _call_in(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:

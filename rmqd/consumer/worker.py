@@ -13,6 +13,7 @@ import structlog
 
 from rmqd.consumer.process_queue import ProcessQueue
 from rmqd.consumer.settlement import EXPIRED
+from rmqd.consumer.threads import HandlerNotAwaitedError
 from rmqd.handler import Batch
 from rmqd.wire.message import Message
 
@@ -83,6 +84,8 @@ class Worker:
                 if self._is_ending():
                     raise
                 error = cancelled  # the deadline's, or one that the handler let out of something that it awaited
+            except HandlerNotAwaitedError:
+                raise  # no message's fault: trying them again would bring all of them to the dead letters
             except (Exception, SystemExit) as raised:  # noqa: BLE001  whatever a handler raises is its result
                 error = raised
             if self.expired:
