@@ -73,7 +73,7 @@ class ScriptedBroker:
             RequestCode.HEART_BEAT: self._heartbeat,
             RequestCode.UNREGISTER_CLIENT: self._unregister,
             RequestCode.GET_CONSUMER_LIST_BY_GROUP: self._list,
-            RequestCode.QUERY_CONSUMER_OFFSET: self._query,
+            RequestCode.QUERY_CONSUMER_OFFSET: self.query,
             RequestCode.UPDATE_CONSUMER_OFFSET: self.update,
             RequestCode.GET_MAX_OFFSET: self._max,
             RequestCode.GET_MIN_OFFSET: self._min,
@@ -179,7 +179,8 @@ class ScriptedBroker:
         header = GetConsumerListByGroupRequestHeader.from_ext_fields(command.ext_fields)
         return Reply(body=json.dumps({"consumerIdList": self.members[header.consumer_group]}).encode())
 
-    def _query(self, command: RemotingCommand) -> Reply:
+    def query(self, command: RemotingCommand) -> Reply:
+        """Tell a stored offset."""
         header = QueryConsumerOffsetRequestHeader.from_ext_fields(command.ext_fields)
         found = self.offsets.get((header.consumer_group, MessageQueue(header.topic, BROKER, header.queue_id)))
         if found is None:
