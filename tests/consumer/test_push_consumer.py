@@ -1,0 +1,405 @@
+"""A whole consumer against a scripted broker: its life, its thresholds, its pauses, and what it counts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from rmqd.client.instance import ClientInstance
+from rmqd.client.options import ClientOptions
+from rmqd.codes import RequestCode
+from rmqd.consumer.push_consumer import PushConsumer
+from rmqd.handler import Batch, LoadedHandler
+from rmqd.wire.message import MessageQueue
+from tests.client.peer import eventually
+from tests.client.running import running
+from tests.consumer.groups import GROUP, TOPIC, group_options
+from tests.consumer.members import member
+from tests.consumer.scripted_broker import ScriptedBroker
+
+RETRY = f"%RETRY%{GROUP}"
+
+
+# --- its life
+
+
+async def test_the_handler_is_started_before_the_first_message_and_stopped_after_the_last(
+    broker: ScriptedBroker,
+) -> None:
+    """Once each, whether they are coroutines or plain functions."""
+    [queue] = broker.create_topic(TOPIC)
+    await broker.store(queue, b"x")
+    order: list[str] = []
+    release = asyncio.Event()
+
+    def start() -> None:
+        assert not broker.peer.got(RequestCode.HEART_BEAT)
+        order.append("start")
+
+    async def handle(batch: Batch) -> None:
+        order.append("begin")
+        await release.wait()
+        order.append("end")
+
+    async def stop() -> None:
+        order.append("stop")
+
+    client = ClientInstance(ClientOptions(nameservers=(broker.peer.address,)))
+    consumer = PushConsumer(group_options(), LoadedHandler("h", handle, True, start, stop), client)
+    assert consumer.snapshot().state == "starting"
+    async with running(client.run()):
+        task = asyncio.create_task(consumer.run())
+        await eventually(lambda: order == ["start", "begin"], "the handler has the message")
+        assert consumer.snapshot().ready
+        consumer.stop(shutdown_timeout_seconds=5)
+        await eventually(lambda: consumer.snapshot().state == "draining", "it drains")
+        release.set()
+        await task
+    assert order == ["start", "begin", "end", "stop"]
+    assert consumer.snapshot().state == "stopped"
+    assert broker.offsets[GROUP, queue] == 1
+
+
+async def test_a_handler_that_does_not_start_ends_the_group(broker: ScriptedBroker) -> None:
+    """Before it joins; the reason is shown."""
+    broker.create_topic(TOPIC)
+
+    def start() -> None:
+        raise ConnectionError("no database")
+
+    client = ClientInstance(ClientOptions(nameservers=(broker.peer.address,)))
+    consumer = PushConsumer(group_options(), LoadedHandler("h", print, False, start, None), client)
+    async with running(client.run()):
+        with pytest.raises(ConnectionError):
+            await consumer.run()
+    snapshot = consumer.snapshot()
+    assert (snapshot.state, snapshot.failure) == ("failed", "ConnectionError: no database")
+    assert not broker.peer.got(RequestCode.HEART_BEAT)
+
+
+async def test_a_topic_that_comes_later_is_consumed_from_then_on(broker: ScriptedBroker) -> None:
+    """Until it has a route the group is not ready, and says why."""
+    bodies: list[bytes] = []
+
+    async def handle(batch: Batch) -> None:
+        bodies.append(batch[0].body)
+
+    broker.create_topic(TOPIC)
+    async with member(broker.peer.address, handle, subscriptions=[TOPIC, "later"]) as m:
+        await eventually(lambda: m.owned() == {(TOPIC, 0)}, "the other topic is consumed")
+        snapshot = m.consumer.snapshot()
+        assert not snapshot.ready
+        assert snapshot.not_ready_reason is not None
+        assert "later" in snapshot.not_ready_reason
+        [queue] = broker.create_topic("later")
+        await broker.store(queue, b"first")
+        await eventually(lambda: bodies == [b"first"], "the new topic is consumed")
+        assert m.consumer.snapshot().ready
+
+
+async def test_a_stop_waits_for_handlers_no_longer_than_it_is_told(broker: ScriptedBroker) -> None:
+    """What is finished is committed, and the rest is delivered again."""
+    [queue] = broker.create_topic(TOPIC)
+    await broker.store(queue, *[b"x"] * 5)
+
+    async def handle(batch: Batch) -> None:
+        if batch[0].queue_offset == 3:
+            await asyncio.Event().wait()
+
+    async with member(broker.peer.address, handle, persist_consumer_offset_interval_seconds=60) as m:
+        await eventually(lambda: m.topic().handled["acked"] == 4, "all but one are handled")
+        begin = time.monotonic()
+        await m.stop(shutdown_timeout_seconds=0.3)
+        assert 0.25 < time.monotonic() - begin < 2
+        assert m.topic().duplicates == {"stopped": 1}
+    assert broker.offsets[GROUP, queue] == 3
+
+
+async def test_a_hurried_stop_waits_no_more(broker: ScriptedBroker) -> None:
+    """Also when the drain has begun already."""
+    [queue] = broker.create_topic(TOPIC)
+    await broker.store(queue, b"x", b"x")
+
+    async def handle(batch: Batch) -> None:
+        if batch[0].queue_offset:
+            await asyncio.Event().wait()
+
+    async with member(broker.peer.address, handle) as m:
+        await eventually(lambda: m.topic().handled["acked"] == 1, "one is handled")
+        m.consumer.stop(shutdown_timeout_seconds=60)
+        await eventually(lambda: m.consumer.snapshot().state == "draining", "it drains")
+        m.consumer.hurry()
+        async with asyncio.timeout(2):
+            await m.task
+    assert broker.offsets[GROUP, queue] == 1
+    assert not broker.members[GROUP]
+
+
+async def test_a_hung_thread_delays_no_stop(broker: ScriptedBroker) -> None:
+    """Once its batch was sent back at the deadline, there is nothing to wait for."""
+    [queue] = broker.create_topic(TOPIC)
+    await broker.store(queue, b"x")
+    let_go = threading.Event()
+
+    def handle(batch: Batch) -> None:
+        let_go.wait(30)
+
+    async with member(broker.peer.address, handle, is_async=False, consume_timeout_seconds=0.3) as m:
+        await eventually(lambda: m.topic().handled["expired"] == 1, "the batch is sent back")
+        begin = time.monotonic()
+        await m.stop(shutdown_timeout_seconds=30)
+        assert time.monotonic() - begin < 1
+    let_go.set()
+    assert broker.offsets[GROUP, queue] == 1
+
+
+async def test_slots_that_all_hang_fail_the_group(broker: ScriptedBroker) -> None:
+    """With a name for it; what hung was sent back, and the member leaves, so that others take over."""
+    [queue] = broker.create_topic(TOPIC)
+    await broker.store(queue, b"x", b"x")
+    let_go = threading.Event()
+
+    def handle(batch: Batch) -> None:
+        let_go.wait(30)
+
+    with contextlib.suppress(ExceptionGroup):
+        async with member(broker.peer.address, handle, is_async=False, concurrency=2, consume_timeout_seconds=0.3) as m:
+            await eventually(m.task.done, "the group has ended")
+            snapshot = m.consumer.snapshot()
+            assert (snapshot.state, snapshot.handler_hung) == ("failed", True)
+            assert snapshot.failure is not None
+            assert "HandlerHungError" in snapshot.failure
+            assert m.topic().handled["expired"] == 2
+    let_go.set()
+    assert m.task.exception() is not None
+    assert len(broker.sent_back) == 2
+    assert not broker.members[GROUP]
+
+
+# --- its thresholds
+
+
+class Blocked:
+    """A handler that waits until it is let go."""
+
+    def __init__(self) -> None:
+        self.release = asyncio.Event()
+
+    async def __call__(self, batch: Batch) -> None:
+        await self.release.wait()
+
+
+@pytest.mark.parametrize(
+    ("reason", "options", "most"),
+    [
+        ("count", {"pull_threshold_for_queue": 100}, 132),
+        ("size", {"pull_threshold_size_for_queue_bytes": 40_000}, 40 + 32),
+        ("span", {"consume_concurrently_max_span": 100}, 133),
+        ("count", {"pull_threshold_for_topic": 200}, 132),
+        ("size", {"pull_threshold_size_for_topic_bytes": 80_000}, 40 + 32),
+    ],
+)
+async def test_each_threshold_alone_stops_pulling(
+    broker: ScriptedBroker, reason: str, options: dict[str, Any], most: int
+) -> None:
+    """At most one pull above it; counted once, shown as the queue's state, and gone when handlers finish."""
+    [queue] = broker.create_topic(TOPIC)  # the retry queue is the second that is owned: topic thresholds are halved
+    await broker.store(queue, *[b"b" * 900] * 1000)
+    handle = Blocked()
+    async with member(broker.peer.address, handle, **options) as m:
+        await eventually(lambda: (q := m.queue()) and q.state == "flow_controlled", "pulling has stopped")
+        pulls = len(broker.pulled_offsets(queue))
+        await asyncio.sleep(0.1)
+        status = m.queue()
+        assert status is not None
+        assert most - 32 <= status.cached <= most
+        assert len(broker.pulled_offsets(queue)) == pulls
+        flow_control = m.topic().flow_control
+        assert {name for name, count in flow_control.items() if count} == {reason}
+        handle.release.set()
+        await eventually(lambda: m.topic().handled["acked"] == 1000, "all is handled")
+
+
+async def test_a_threshold_holds_one_queue_back_and_not_the_others(broker: ScriptedBroker) -> None:
+    """They are pulled, handled and committed meanwhile."""
+    held, free = broker.create_topic(TOPIC, 2)
+    release = asyncio.Event()
+
+    async def handle(batch: Batch) -> None:
+        if batch.message_queue == held:
+            await release.wait()
+
+    await broker.store(held, *[b"x"] * 100)
+    async with member(
+        broker.peer.address,
+        handle,
+        concurrency=60,
+        pull_threshold_for_queue=10,
+        persist_consumer_offset_interval_seconds=0.05,
+    ) as m:
+        await eventually(lambda: (q := m.queue(0)) and q.state == "flow_controlled", "one queue is held back")
+        await broker.store(free, *[b"x"] * 50)
+        await broker.committed(GROUP, free, 50)
+        release.set()
+        await broker.committed(GROUP, held, 100)
+
+
+# --- its pauses
+
+
+async def test_a_paused_group_pulls_nothing_and_hands_out_nothing(broker: ScriptedBroker) -> None:
+    """It keeps its queues, finishes what handlers have, and goes on where it was."""
+    [queue] = broker.create_topic(TOPIC)
+    await broker.store(queue, b"0")
+    handle, bodies = Blocked(), list[bytes]()
+
+    async def keep(batch: Batch) -> None:
+        await handle(batch)
+        bodies.append(batch[0].body)
+
+    async with member(broker.peer.address, keep, persist_consumer_offset_interval_seconds=0.05) as m:
+        await eventually(lambda: len(broker.pulled_offsets(queue)) == 2, "the next pull waits at the broker")
+        m.consumer.pause()
+        assert m.consumer.paused
+        handle.release.set()
+        await broker.store(queue, b"1", b"2")
+        await eventually(lambda: (q := m.queue()) and q.cached == 2, "the pull that was under way came back")
+        await broker.committed(GROUP, queue, 1)
+        status = m.queue()
+        assert status is not None
+        assert status.state == "paused"
+        assert m.topic().flow_control["paused"] == 1
+        await broker.store(queue, b"3")
+        await asyncio.sleep(0.1)
+        assert bodies == [b"0"]
+        assert len(broker.pulled_offsets(queue)) == 2
+        m.consumer.resume()
+        await eventually(lambda: bodies == [b"0", b"1", b"2", b"3"], "all is handled")
+
+
+async def test_a_group_may_be_paused_before_it_runs(broker: ScriptedBroker) -> None:
+    """As after a restart of a group that an operator paused."""
+    [queue] = broker.create_topic(TOPIC)
+    await broker.store(queue, b"0")
+    handle = Blocked()
+    handle.release.set()
+    client = ClientInstance(ClientOptions(nameservers=(broker.peer.address,)))
+    consumer = PushConsumer(group_options(), LoadedHandler("h", handle, True, None, None), client)
+    consumer.pause()
+    async with running(client.run()):
+        task = asyncio.create_task(consumer.run())
+        await eventually(lambda: consumer.snapshot().assigned == {TOPIC: 1}, "it takes its queues")
+        await asyncio.sleep(0.1)
+        assert not broker.pulled_offsets(queue)
+        consumer.resume()
+        await eventually(lambda: broker.pulled_offsets(queue) == [0, 1], "it pulls")
+        consumer.stop()
+        await task
+
+
+# --- what it counts
+
+
+async def test_retried_messages_come_again_and_count_under_their_own_topics(broker: ScriptedBroker) -> None:
+    """One retry topic serves all topics of a group."""
+    broker.redelivers = True
+    orders, bills = broker.create_topic("orders")[0], broker.create_topic("bills")[0]
+    seen: list[tuple[str, int, MessageQueue]] = []
+
+    async def handle(batch: Batch) -> None:
+        [message] = batch
+        seen.append((message.topic, message.reconsume_times, batch.message_queue))
+        if message.reconsume_times < (2 if message.topic == "bills" else 1):
+            raise RuntimeError("not yet")
+
+    async with member(
+        broker.peer.address,
+        handle,
+        subscriptions=["orders", "bills"],
+        concurrency=1,
+        persist_consumer_offset_interval_seconds=0.05,
+    ) as m:
+        await broker.store(orders, b"o")
+        await broker.store(bills, b"b")
+        retry = MessageQueue(RETRY, "a", 0)
+        await broker.committed(GROUP, retry, 3)
+        counts = {
+            (topic.topic, topic.is_retry): (topic.received, topic.handled["acked"], topic.handled["retried"])
+            for topic in m.consumer.snapshot().topics
+        }
+        [status] = [queue for queue in m.consumer.snapshot().queues if queue.is_retry]
+    assert sorted(seen) == [
+        ("bills", 0, bills),
+        ("bills", 1, retry),
+        ("bills", 2, retry),
+        ("orders", 0, orders),
+        ("orders", 1, retry),
+    ]
+    assert counts == {
+        ("orders", False): (1, 0, 1),
+        ("bills", False): (1, 0, 1),
+        ("orders", True): (1, 1, 0),
+        ("bills", True): (2, 1, 1),
+    }
+    assert status.topic == RETRY
+
+
+async def test_a_group_with_one_topic_counts_retries_under_it(broker: ScriptedBroker) -> None:
+    """With `is_retry`, queue included."""
+    broker.redelivers = True
+    [queue] = broker.create_topic(TOPIC)
+
+    async def handle(batch: Batch) -> None:
+        if not batch[0].reconsume_times:
+            raise RuntimeError("not yet")
+
+    async with member(broker.peer.address, handle) as m:
+        await broker.store(queue, b"o")
+        await eventually(lambda: m.topic(is_retry=True).handled["acked"] == 1, "the retry is handled")
+        assert m.topic(is_retry=True).topic == TOPIC
+        [status] = [queue for queue in m.consumer.snapshot().queues if queue.is_retry]
+        assert (status.topic, status.position) == (TOPIC, 1)
+
+
+async def test_a_snapshot_tells_where_each_queue_is(broker: ScriptedBroker) -> None:
+    """Offsets, lag and age, of what waits and of what handlers have."""
+    [queue] = broker.create_topic(TOPIC)
+    stored_at = int(time.time() * 1000) - 60_000
+    await broker.store(queue, *[b"x"] * 40, store_timestamp=stored_at)
+    broker.offsets[GROUP, queue] = 4
+    handle = Blocked()
+    async with member(broker.peer.address, handle, pull_threshold_for_queue=20, pull_batch_size=30) as m:
+        await eventually(lambda: (q := m.queue()) and q.state == "flow_controlled", "it is at work")
+        status = m.queue()
+        assert status is not None
+        assert (status.committed, status.position, status.max, status.lag) == (4, 34, 40, 36)
+        assert (status.cached, status.span) == (30, 29)
+        assert status.cached_bytes > 30 * 91
+        assert status.lag_seconds == pytest.approx(60, abs=5)
+        handle.release.set()
+        await eventually(lambda: (q := m.queue()) and q.lag == 0, "all is handled")
+        status = m.queue()
+        assert status is not None
+        assert (status.cached, status.cached_bytes, status.lag_seconds, status.state) == (0, 0, 0.0, "waiting")
+
+
+@pytest.mark.parametrize("rate", [20])
+async def test_a_rate_limit_spaces_the_pulls(broker: ScriptedBroker, rate: int) -> None:
+    """On average, over all queues of the group."""
+    queues = broker.create_topic(TOPIC, 2)
+    for queue in queues:
+        await broker.store(queue, *[b"x"] * 100)
+
+    async def handle(batch: Batch) -> None:
+        pass
+
+    async with member(broker.peer.address, handle, pull_rate_limit=rate, pull_batch_size=4) as m:
+        await eventually(lambda: m.topic().received >= 8, "it has begun")
+        before = m.topic().received
+        await asyncio.sleep(1.5)
+        assert m.topic().received - before == pytest.approx(1.5 * rate, abs=10)
