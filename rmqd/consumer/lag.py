@@ -20,17 +20,22 @@ STALE_SECONDS = 5.0
 
 
 async def refresh_max_offsets(client: ClientInstance, queues: Iterable[AssignedQueue], clock: Clock) -> None:
-    """Ask for the ends of queues that are held back: their lag grows although nothing is pulled."""
+    """Ask for the ends of queues that no reply tells of: those held back, and those whose first pull is still held."""
     now = clock.monotonic()
+    loops = [(assigned, assigned.loop) for assigned in queues if assigned.loop is not None]
     await asyncio.gather(
         *(
-            _refresh(client, assigned, assigned.loop)
-            for assigned in queues
-            if assigned.loop is not None
-            and (assigned.loop.held_by is not None or assigned.loop.stuck is not None)
-            and now - assigned.loop.answered_at >= STALE_SECONDS
+            _refresh(client, assigned, loop)
+            for assigned, loop in loops
+            if loop.max_offset is None or _is_stale(loop, now)
         )
     )
+
+
+def _is_stale(loop: PullLoop, now: float) -> bool:
+    """Whether the queue grows unseen. A held pull is answered as soon as it grows, so what that knows is fresh."""
+    is_held_back = loop.held_by is not None or loop.stuck is not None
+    return is_held_back and now - loop.answered_at >= STALE_SECONDS
 
 
 async def _refresh(client: ClientInstance, assigned: AssignedQueue, loop: PullLoop) -> None:
