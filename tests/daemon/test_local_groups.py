@@ -136,13 +136,15 @@ async def test_counters_and_pause_stay_over_a_reload() -> None:
 
 
 async def test_a_stop_during_a_reload_starts_nothing_more() -> None:
-    """And it waits for the drain that the reload began."""
+    """It waits for the drain that the reload began, while the other groups drain beside it."""
     engine = FakeEngine()
-    async with running(config("mailer"), engine) as (groups, task):
+    async with running(config("mailer", "audit"), engine) as (groups, task):
         engine.last("mailer").drained.clear()
-        reload = asyncio.create_task(groups.apply(config("mailer", "new", changes={"mailer": {"pull_batch_size": 8}})))
+        changed = config("mailer", "audit", "new", changes={"mailer": {"pull_batch_size": 8}})
+        reload = asyncio.create_task(groups.apply(changed))
         await until(lambda: len(engine.consumers["mailer"]) == 2, "the reload has begun")
         groups.stop()
+        await until(lambda: engine.last("audit").ended, "the unchanged group drains at once")
         engine.consumers["mailer"][0].drained.set()
         await asyncio.gather(reload, task)
         assert not engine.last("mailer").running.is_set()

@@ -30,7 +30,8 @@ def process(*queues: int) -> ProcessSnapshot:
         exceptions={"ValueError": 1},
     )
     group = group_snapshot(queues=tuple(queue_snapshot(queue, state="handling") for queue in queues))
-    group = replace(group, topics=(topic, topic_snapshot(is_retry=True)))
+    retry = replace(topic_snapshot(is_retry=True), handled={}, flow_control={})  # what was not counted yet is 0 as well
+    group = replace(group, topics=(topic, retry))
     return ProcessSnapshot(None, 1, client_snapshot(), (group,), Histogram((0.1,)).snapshot())
 
 
