@@ -61,7 +61,7 @@ class RunOptions:
 
 
 def run_daemon(options: RunOptions) -> int:
-    """Run until a signal ends it; the exit code, as documented in docs/operations.md."""
+    """Run until a signal ends it; the exit code, as documented in docs/operating.md."""
     try:
         config, access = read_config(options)
         clock = SystemClock()

@@ -1,0 +1,100 @@
+"""The tables of docs/configuration.md, from the schema: `python -m tests.docs.key_tables` writes them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rmqd.daemon.config_rules import NOT_YET_IN_CLIENT, NOT_YET_IN_GROUPS
+from rmqd.daemon.config_schema import config_schema
+
+PAGE = Path(__file__).parent.parent.parent / "docs" / "configuration.md"
+BEGIN, END = "<!-- keys: begin -->", "<!-- keys: end -->"
+
+SECTIONS = {
+    "": "At the top",
+    "client.": "`client`: the connections",
+    "client.tls.": "`client.tls`",
+    "http.": "`http`",
+    "log.": "`log`",
+    "groups.NAME.": "`groups.NAME`: one consumer group",
+    "groups.NAME.handler.": "`groups.NAME.handler`",
+    "groups.NAME.spark.": "`groups.NAME.spark`",
+    "groups.NAME.allocate_queues[].": "`groups.NAME.allocate_queues`, each entry",
+}
+
+
+def tables() -> str:
+    """A table for each section, keys in the order of the models."""
+    rows: dict[str, list[str]] = {prefix: [] for prefix in SECTIONS}
+    schema = config_schema()
+    for prefix, key, description in _keys(schema, schema, ""):
+        rows[prefix].append(f"| `{key}` | {_default(description)} | {_meaning(prefix, key, description)} |")
+    return "\n".join(
+        f"### {title}\n\n| key | default | meaning |\n| --- | --- | --- |\n" + "\n".join(rows[prefix]) + "\n"
+        for prefix, title in SECTIONS.items()
+    )
+
+
+def with_tables(page: str) -> str:
+    """The page with its tables replaced by the current ones."""
+    before, rest = page.split(BEGIN)
+    return f"{before}{BEGIN}\n\n{tables()}\n{END}{rest.split(END)[1]}"
+
+
+def _keys(schema: dict[str, Any], part: dict[str, Any], prefix: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    required = part.get("required", [])
+    for key, description in part["properties"].items():
+        yield prefix, key, {**description, "required": key in required}
+        for inner, suffix in _inside(description):
+            yield from _keys(schema, schema["$defs"][inner], f"{prefix}{key}{suffix}.")
+
+
+def _inside(description: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """The sections that a key holds, with what stands between the key and theirs."""
+    forms = [(description, ""), *((form, "") for form in description.get("anyOf", []))]
+    forms.append((description.get("additionalProperties", {}), ".NAME"))
+    forms.append((description.get("items", {}), "[]"))
+    for form, suffix in forms:
+        if isinstance(form, dict) and "$ref" in form:
+            yield form["$ref"].rpartition("/")[2], suffix
+
+
+def _default(description: dict[str, Any]) -> str:
+    if description["required"]:
+        return "required"
+    if any(_inside(description)):
+        return "see below"
+    default = description.get("default")
+    return "none" if default in (None, "", []) else f"`{default if isinstance(default, str) else json.dumps(default)}`"
+
+
+def _meaning(prefix: str, key: str, description: dict[str, Any]) -> str:
+    parts = [description.get("description", ""), _choices(description), _not_yet(prefix, key)]
+    return "; ".join(part for part in parts if part).replace("|", "\\|")
+
+
+def _choices(description: dict[str, Any]) -> str:
+    for form in [description, *description.get("anyOf", [])]:
+        words = form.get("enum", [])
+        if any(not re.search(rf"\b{word}\b", description.get("description", "")) for word in words):
+            return "one of " + ", ".join(f"`{word}`" for word in words)
+    return ""
+
+
+def _not_yet(prefix: str, key: str) -> str:
+    if prefix == "groups.NAME.":
+        runnable: tuple[Any, ...] = NOT_YET_IN_GROUPS.get(key, ())
+    else:
+        runnable = NOT_YET_IN_CLIENT.get(tuple(f"{prefix}{key}".split(".")), ())
+    if not runnable:
+        return ""
+    words = [json.dumps(word) if isinstance(word, bool) else word for word in runnable]
+    return f"**so far only {' or '.join(f'`{word}`' if word else 'left empty' for word in words)}**"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(with_tables(PAGE.read_text()))

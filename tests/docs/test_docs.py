@@ -1,0 +1,170 @@
+"""README and docs/ say what is true: examples run, tables list what there is, links lead somewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+import types
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+import yaml
+from pydantic import BaseModel
+
+from rmqd.cli.app import app
+from rmqd.daemon.config_file import load_config
+from rmqd.daemon.metric_catalogue import CATALOGUE
+from rmqd.exit_codes import ExitCode
+from rmqd.handler import Outcome
+from rmqd_handlers.exec import EXIT_ACK, EXIT_DEAD_LETTER, EXIT_RETRY
+from tests.docs.key_tables import PAGE, with_tables
+from tests.handlers.messages import make_batch, make_message
+
+TOP = PAGE.parent.parent
+PAGES = [
+    TOP / "README.md",
+    TOP / "CONTRIBUTING.md",
+    TOP / "handlers" / "README.md",
+    *sorted((TOP / "docs").glob("*.md")),
+]
+
+
+def blocks(language: str) -> list[Any]:
+    """Each code block of a language, as a parameter that is named by its place."""
+    return [
+        pytest.param(text, id=f"{page.relative_to(TOP)}:{number}")
+        for page in PAGES
+        for number, text in enumerate(re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.DOTALL | re.M), 1)
+    ]
+
+
+def table(page: Path, heading: str) -> list[list[str]]:
+    """The rows of the first table below a heading, cell by cell, the header left out."""
+    section = page.read_text().split(f"\n{heading}\n", 1)[1]
+    lines = re.search(r"(?:^\|.*\n)+", section, re.MULTILINE)
+    assert lines is not None, f"no table below {heading}"
+    rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[0].splitlines()]
+    return rows[2:]
+
+
+def run_block(text: str, name: str) -> types.ModuleType:
+    module = types.ModuleType(name)
+    sys.modules[name] = module  # pydantic looks there for the names in annotations
+    exec(compile(text, name, "exec"), vars(module))
+    return module
+
+
+def test_the_tables_of_keys_are_the_schemas() -> None:
+    page = PAGE.read_text()
+
+    assert page == with_tables(page), "run: .venv/bin/python -m tests.docs.key_tables"
+
+
+@pytest.mark.parametrize("text", blocks("yaml"))
+def test_every_configuration_in_the_docs_is_valid(text: str, tmp_path: Path) -> None:
+    (tmp_path / "rmqd.yaml").write_text(text)
+
+    assert load_config(tmp_path / "rmqd.yaml", environ={}, to_run=False).groups
+
+
+@pytest.mark.parametrize("text", blocks("python"))
+def test_every_handler_in_the_docs_is_one(text: str) -> None:
+    module = run_block(text, "example")
+    handlers = [value for name, value in vars(module).items() if name == "handle" or hasattr(value, "handle")]
+
+    assert len(handlers) == 1
+
+
+def test_the_readmes_handler_does_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+    (code, *_) = re.findall(r"^```python\n(.*?)^```", (TOP / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+    batch = make_batch(make_message(b'{"customer": "ada"}', keys="order-1"), make_message(b"oops", keys="order-2"))
+
+    asyncio.run(run_block(code, "mailer").handle(batch))
+
+    assert capsys.readouterr().out == "mail to ada: order-1 is paid\n"
+    (decision,) = batch.decisions().values()
+    assert (decision.outcome, decision.reason) == (
+        Outcome.DEAD_LETTER,
+        "not JSON: Expecting value: line 1 column 1 (char 0)",
+    )
+
+
+def test_the_readme_lists_every_command_and_no_other() -> None:
+    group = typer.main.get_command(app)
+    commands = {name for name, command in vars(group)["commands"].items() if not command.hidden}
+
+    assert sorted(row[0] for row in table(TOP / "README.md", "## Commands")) == sorted(f"`rmqd {n}`" for n in commands)
+
+
+@pytest.mark.parametrize("plugin", ["log", "jsonl", "exec"])
+def test_every_option_of_the_handlers_is_described_with_its_default(plugin: str) -> None:
+    (point,) = entry_points(group="rmqd.handlers", name=plugin)
+    options: type[BaseModel] = point.load().Options
+    section = (TOP / "docs" / "handlers.md").read_text().split(f"\n## `{plugin}`\n")[1].split("\n## ")[0]
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.*?) \|", section, re.MULTILINE))
+
+    assert rows.keys() == options.model_fields.keys()
+    for name, field in options.model_fields.items():
+        if field.is_required():
+            assert rows[name] == "required"
+        elif isinstance(field.default, str):
+            assert rows[name] == f"`{field.default}`"
+
+
+def test_the_exit_codes_of_commands_are_listed() -> None:
+    listed = {row[0] for row in table(TOP / "docs" / "operating.md", "## Exit codes")}
+
+    assert {str(int(code)) for code in ExitCode} <= listed
+
+
+def test_the_exit_codes_for_exec_are_listed() -> None:
+    rows = table(TOP / "docs" / "handlers.md", "## `exec`")
+
+    assert [int(row[0].split()[0]) for row in rows[:-1]] == [EXIT_ACK, EXIT_DEAD_LETTER, EXIT_RETRY]
+
+
+def test_events_that_the_docs_name_are_logged() -> None:
+    named = {
+        name
+        for page in (TOP / "docs" / "troubleshooting.md", TOP / "docs" / "operating.md", TOP / "docs" / "handlers.md")
+        for name in re.findall(r"`([a-z]+(?:_[a-z]+)*\.[a-z]+(?:_[a-z]+)*)`", page.read_text())
+        if name.partition(".")[0] in ("queue", "message", "handler", "send_back", "offset", "group")
+    }
+    source = "".join(path.read_text() for path in [*(TOP / "rmqd").rglob("*.py"), *(TOP / "handlers").rglob("*.py")])
+    not_events = {"handler.concurrency", "handler.options", "message.msg_id"}
+
+    assert {name for name in named - not_events if f'"{name}"' not in source} == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(TOP)))
+def test_metrics_that_the_docs_name_exist(page: Path) -> None:
+    named = set(re.findall(r"`(rmqd_[a-z_]+)[`{]", page.read_text()))
+
+    assert named <= {metric.name for metric in CATALOGUE}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(TOP)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
+        if "://" not in target:
+            assert (page.parent / target).exists(), target
+
+
+def test_the_sample_configuration_is_the_one_that_is_promised() -> None:
+    sample = TOP / "config" / "rmqd.yaml"
+    lines = [line for line in sample.read_text().splitlines() if line.strip() and not line.startswith("#")]
+
+    assert len(lines) <= 12
+    assert yaml.safe_load(sample.read_text())["groups"]
+
+
+def test_the_public_api_is_what_the_docs_say() -> None:
+    import rmqd
+
+    sentence = re.search(r"`from rmqd import (.*?)`", (TOP / "docs" / "handlers.md").read_text(), re.DOTALL)
+    assert sentence is not None
+    assert sorted(sentence[1].replace("\n", " ").split(", ")) == sorted(set(rmqd.__all__) - {"__version__"})
