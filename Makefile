@@ -53,5 +53,5 @@ format: venv ## put imports and formatting right
 bench: venv ## rmqd against the Java and Go clients and the broker's limit: the README's table
 	$(PYTHON) -m bench $(ARGS)
 
-campaign: venv ## a long run with faults: make campaign NAME=churn
+campaign: venv ## a long run with faults: make campaign churn, or make campaign fuzz
 	$(PYTHON) -m tests.campaigns $(NAME) $(ARGS)

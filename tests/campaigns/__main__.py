@@ -1,4 +1,4 @@
-"""`python -m tests.campaigns churn` runs a campaign, prints its verdict, and adds it to docs/campaigns.md."""
+"""`python -m tests.campaigns churn`, or `fuzz`: runs it, prints its verdict, and adds it to docs/campaigns.md."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import tempfile
 from pathlib import Path
 
 from tests.campaigns.churn import Churn, ChurnPlan, ChurnResult
-from tests.campaigns.record import append
+from tests.campaigns.fuzz import FEWEST_FRAMES, Fuzz, FuzzError
+from tests.campaigns.record import add_row, append
 from tests.rocketmq import ClusterError, RealCluster, RocketMqUnavailable
 from tests.rocketmq.archives import prepare
 from tests.rocketmq.fetch import say
@@ -26,11 +27,7 @@ def churn_plans(seed: int, messages: int) -> list[ChurnPlan]:
 
 def churn(options: argparse.Namespace) -> bool:
     """Two rmqd daemons and a Java consumer in one group, joining, leaving and killed -9 under load."""
-    directory = Path(options.dir or tempfile.mkdtemp(prefix="rmqd-churn-"))
-    seed = options.seed if options.seed is not None else random.randrange(10**6)
-    say(
-        f"seed {seed}; to go on after an interruption: python -m tests.campaigns churn --seed {seed} --dir {directory}"
-    )
+    directory, seed = _place("churn", f"--messages {options.messages}", options)
     cluster = _cluster(directory / "cluster")
     results: list[ChurnResult] = []
     try:
@@ -41,6 +38,26 @@ def churn(options: argparse.Namespace) -> bool:
         cluster.stop()
     append(results)
     return all(result.verdict.passed for result in results)
+
+
+def fuzz(options: argparse.Namespace) -> bool:
+    """Damaged frames at everything that decodes: none may hang it, crash it, or make it take unbounded memory."""
+    if options.frames < FEWEST_FRAMES:
+        raise FuzzError(f"{options.frames} frames are too few to say anything; accepted: {FEWEST_FRAMES} or more")
+    directory, seed = _place("fuzz", f"--frames {options.frames}", options)
+    result = Fuzz(options.frames, seed, directory).run()
+    print(result.report(), flush=True)
+    add_row("fuzz", result.cells())
+    return result.passed
+
+
+def _place(campaign: str, size: str, options: argparse.Namespace) -> tuple[Path, int]:
+    """Where a run keeps its files, and its seed; and word of how it goes on after an interruption."""
+    directory = Path(options.dir or tempfile.mkdtemp(prefix=f"rmqd-{campaign}-"))
+    seed: int = options.seed if options.seed is not None else random.randrange(10**6)
+    command = f"python -m tests.campaigns {campaign} {size} --seed {seed} --dir {directory}"
+    say(f"seed {seed}; to go on after an interruption: {command}")
+    return directory, seed
 
 
 def _cluster(directory: Path) -> RealCluster:
@@ -56,15 +73,16 @@ def main() -> int:
     """0 where the campaign's promises held."""
     parser = argparse.ArgumentParser(prog="python -m tests.campaigns", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="CAMPAIGN")
-    sub = commands.add_parser("churn", help=churn.__doc__, description=churn.__doc__)
-    sub.set_defaults(call=churn)
-    sub.add_argument("--messages", type=int, default=100_000, help="of the first run (default 100000)")
-    sub.add_argument("--seed", type=int, help="of an earlier run, to have the same events again")
-    sub.add_argument("--dir", help="where ledgers and logs are kept; that of an interrupted run goes on")
+    for call, what, default in (churn, "messages", 100_000), (fuzz, "frames", 300_000):
+        sub = commands.add_parser(call.__name__, help=call.__doc__, description=call.__doc__)
+        sub.set_defaults(call=call)
+        sub.add_argument(f"--{what}", type=int, default=default, help=f"how many (default {default})")
+        sub.add_argument("--seed", type=int, help="of an earlier run, to have the same again")
+        sub.add_argument("--dir", help="where a run keeps its files; that of an interrupted run goes on")
     options = parser.parse_args()
     try:
         return 0 if options.call(options) else 1
-    except (ClusterError, RocketMqUnavailable) as error:
+    except (ClusterError, FuzzError, RocketMqUnavailable) as error:
         say(str(error))
         return 1
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tests.campaigns.churn import ChurnResult
@@ -14,19 +14,30 @@ ACTIONS = ("join", "leave", "kill")
 
 
 def append(results: Iterable[ChurnResult]) -> None:
-    """Add a row for each run."""
-    with PAGE.open("a") as page:
-        page.writelines(_row(result) for result in results)
+    """Add a row for each churn."""
+    for result in results:
+        add_row("churn", _churn_cells(result))
 
 
-def _row(result: ChurnResult) -> str:
+def add_row(campaign: str, cells: Sequence[object], page: Path = PAGE) -> None:
+    """Add a row to the table of a campaign, which is the first one after `**campaign**`; date and commit come first."""
+    lines = page.read_text().splitlines(keepends=True)
+    at = next(number for number, line in enumerate(lines) if line.startswith(f"**{campaign}**"))
+    while not lines[at].startswith("|"):
+        at += 1
+    while at < len(lines) and lines[at].startswith("|"):
+        at += 1
+    dated = [datetime.datetime.now(datetime.UTC).date().isoformat(), _commit(), *cells]
+    lines.insert(at, f"| {' | '.join(map(str, dated))} |\n")
+    page.write_text("".join(lines))
+
+
+def _churn_cells(result: ChurnResult) -> list[object]:
     verdict = result.verdict
     totals = {action: sum(n for what, n in result.events.items() if what.endswith(action)) for action in ACTIONS}
     settled = sorted(result.settle_seconds) or [0.0]
     causes = "; ".join(f"{count}: {cause}" for cause, count in verdict.repeated.most_common())
-    cells = [
-        datetime.datetime.now(datetime.UTC).date().isoformat(),
-        _commit(),
+    return [
         result.plan.name,
         result.plan.seed,
         verdict.sent,
@@ -37,7 +48,6 @@ def _row(result: ChurnResult) -> str:
         len(verdict.owned_twice),
         causes or "none",
     ]
-    return f"| {' | '.join(map(str, cells))} |\n"
 
 
 def _commit() -> str:

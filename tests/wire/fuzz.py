@@ -80,7 +80,7 @@ INTERESTING = [
 
 @dataclass(slots=True)
 class FuzzReport:
-    """What came of the cases. `slowest_seconds` is the processor time of the slowest one."""
+    """What came of the cases. `slowest_seconds` is the processor time of the slowest one, `slowest_case` its number."""
 
     cases: int = 0
     commands: int = 0
@@ -89,13 +89,14 @@ class FuzzReport:
     bodies: int = 0
     refused: int = 0
     slowest_seconds: float = 0.0
+    slowest_case: int = 0
 
 
-def run(count: int, seed: int) -> FuzzReport:
-    """Try `count` cases; raises whatever a decoder raised that it should not, naming the case."""
+def run(count: int, seed: int, *, first: int = 0) -> FuzzReport:
+    """Try `count` cases from number `first` on; raises what a decoder should not have raised, naming the case."""
     report, seeds = FuzzReport(), [frame(name) for name in NAMES]
     seeds += [frame(name) for name in NAMES if name.startswith("pull_response")] * 3
-    for number in range(count):
+    for number in range(first, first + count):
         chance = random.Random(f"{seed}/{number}")
         data = _case(chance, seeds)
         started = time.process_time()
@@ -105,7 +106,8 @@ def run(count: int, seed: int) -> FuzzReport:
             error.add_note(f"case {number} of seed {seed}: {data[:400].hex()}")
             raise
         report.cases += 1
-        report.slowest_seconds = max(report.slowest_seconds, time.process_time() - started)
+        if (seconds := time.process_time() - started) > report.slowest_seconds:
+            report.slowest_seconds, report.slowest_case = seconds, number
     return report
 
 
