@@ -8,26 +8,27 @@ from typing import Annotated
 from pydantic import BeforeValidator
 
 SIZE_UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
-DURATION_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+DURATION_UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def parse_size_bytes(value: object) -> int:
     """Read `100MiB` as a number of bytes; a number without its unit is an error."""
-    amount, unit = _split(value, SIZE_UNITS, "a size such as 256KiB or 100MiB")
-    return amount * SIZE_UNITS[unit]
+    size_bytes = _parse(value, SIZE_UNITS, "a size such as 256KiB or 100MiB")
+    if not size_bytes.is_integer():
+        raise ValueError(f"{value!r} is not a whole number of bytes")
+    return int(size_bytes)
 
 
 def parse_duration_seconds(value: object) -> float:
     """Read `500ms` as a number of seconds; a number without its unit is an error."""
-    amount, unit = _split(value, DURATION_UNITS, "a duration such as 500ms, 5s or 15m")
-    return amount * DURATION_UNITS[unit]
+    return _parse(value, DURATION_UNITS, "a duration such as 500ms, 5s or 15m")
 
 
-def _split(value: object, units: dict[str, float] | dict[str, int], accepted: str) -> tuple[int, str]:
-    match = re.fullmatch(r"(\d+)\s*([A-Za-z]+)", value) if isinstance(value, str) else None
+def _parse(value: object, units: dict[str, int] | dict[str, float], accepted: str) -> float:
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([A-Za-z]+)", value) if isinstance(value, str) else None
     if match is None or match[2] not in units:
         raise ValueError(f"{value!r} is not {accepted} (units: {', '.join(units)})")
-    return int(match[1]), match[2]
+    return float(match[1]) * units[match[2]]
 
 
 SizeBytes = Annotated[int, BeforeValidator(parse_size_bytes, json_schema_input_type=str)]

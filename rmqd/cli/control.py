@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from rmqd.cli.cluster import fail
 
 if TYPE_CHECKING:
     from rmqd.cli.daemon_client import DaemonClient
@@ -60,12 +62,12 @@ def ask(config: Path | None, http: str | None, question: Callable[[DaemonClient]
     try:
         return question(find_daemon(http, config))
     except ConfigError as error:
-        _fail([str(problem) for problem in error.problems], ExitCode.CONFIG)
+        fail(ExitCode.CONFIG, *(str(problem) for problem in error.problems))
     except DaemonUnreachableError as error:
-        _fail([f"rmqd: {error}; is it running? --http or --config say where"], ExitCode.UNAVAILABLE)
+        fail(ExitCode.UNAVAILABLE, f"rmqd: {error}; is it running? --http or --config say where")
     except DaemonRefusedError as error:
         code = ExitCode.CONFIG if error.problems else ExitCode.FAILURE
-        _fail([f"rmqd: {error}", *error.problems], code)
+        fail(code, f"rmqd: {error}", *error.problems)
 
 
 def check_output(output: str) -> None:
@@ -80,9 +82,3 @@ def _tell(document: dict[str, Any], output: str, text: str) -> None:
 
         text = json.dumps(document, indent=2)
     typer.echo(text)
-
-
-def _fail(lines: list[str], code: int) -> NoReturn:
-    for line in lines:
-        typer.echo(line, err=True)
-    raise typer.Exit(code)

@@ -9,6 +9,7 @@ import typer
 
 from rmqd.cli.cluster import ConfigPath, NameServer, Overrides, ask_cluster, fail, find_target
 from rmqd.cli.control import Output, check_output
+from rmqd.cli.render import table
 from rmqd.exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -122,7 +123,5 @@ def format_age(seconds: float) -> str:
 
 
 def _table(lags: list[TopicLag]) -> list[str]:
-    rows = [("GROUP", "TOPIC", "QUEUES", "LAG", "AGE")]
-    rows += [(one.group, one.topic, str(len(one.queues)), str(one.lag), format_age(one.lag_seconds)) for one in lags]
-    widths = [max(len(row[column]) for row in rows) for column in range(5)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    rows = [(one.group, one.topic, str(len(one.queues)), str(one.lag), format_age(one.lag_seconds)) for one in lags]
+    return table(("group", "topic", "queues", "lag", "age"), rows)

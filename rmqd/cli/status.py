@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from rmqd.cli.render import table
+
 HELP = """Show the groups and queues of the running daemon, once.
 
 Example: rmqd status --http 127.0.0.1:9464 -o json
@@ -57,11 +59,7 @@ def status_lines(document: dict[str, Any]) -> list[str]:
 def _table(columns: tuple[str, ...], rows: list[list[str]]) -> list[str]:
     if not rows:
         return ["  no queues are assigned here"]
-    every = [[column.upper() for column in columns], *rows]
-    widths = [max(len(row[index]) for row in every) for index in range(len(columns))]
-    return [
-        "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in every
-    ]
+    return [f"  {line}" for line in table(columns, rows)]
 
 
 def _text(value: object) -> str:
