@@ -1,0 +1,205 @@
+"""docs/migrating.md against the Java client's settings and against what the configuration really accepts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
+
+from rmqd.daemon.config import ClientConfig, RootConfig, TlsConfig
+from rmqd.daemon.config_rules import NOT_YET_IN_CLIENT, NOT_YET_IN_GROUPS
+from rmqd.daemon.group_config import GroupConfig, HandlerConfig
+from rmqd.daemon.quantities import parse_duration_ms, parse_size_bytes
+
+DOCS = Path(__file__).parent.parent.parent / "docs"
+PAGE = (DOCS / "migrating.md").read_text()
+SETTINGS = [
+    name
+    for line in (Path(__file__).parent / "java_settings.txt").read_text().splitlines()
+    if not line.startswith("#")
+    for name in line.split()
+]
+# what a range cannot say; whoever writes one of these about a key with a range is told
+UNRANGED = {
+    "host:port, `host:port;host:port`, or a list", "names", "topics", "a plugin", "a point in time", "text", "queues",
+}  # fmt: skip
+RANGE = re.compile(r"(?P<low>-?\w+) (to (?P<high>\w+)|or more)(, or (?P<also>-1))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A setting of Java and the key that it has here, as the page says it."""
+
+    java: str
+    key: str
+    default: str
+    accepted: str
+
+    @property
+    def field(self) -> FieldInfo:
+        """The key's field in the configuration's models."""
+        return field_of(self.key)
+
+    def accepts(self, value: object) -> bool:
+        """Whether the configuration takes this value for the key."""
+        try:
+            TypeAdapter(self.field.rebuild_annotation()).validate_python(value)
+        except ValidationError:
+            return False
+        return True
+
+
+def tables(width: int) -> Iterator[list[str]]:
+    """The cells of every row of tables that are so wide, without backticks around a whole cell; no heads."""
+    for line in PAGE.splitlines():
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        if line.startswith("|") and len(cells) == width and cells[0].startswith("`"):
+            yield cells
+
+
+def bare(cell: str) -> str:
+    """A name without its backticks."""
+    return cell.strip("`")
+
+
+KEYED = [Row(bare(java), bare(key), default, accepted) for java, key, default, accepted, _ in tables(5)]
+REFUSED = {bare(cells[0]): cells[1] for cells in tables(2) if "." not in cells[0]}
+
+
+def field_of(key: str) -> FieldInfo:
+    """The field of a dotted key; keys of a group begin at the group."""
+    first, *rest = key.split(".")
+    model: Any = RootConfig if first in RootConfig.model_fields else GroupConfig
+    field: FieldInfo = model.model_fields[first]
+    for step in rest:
+        [model] = [
+            one
+            for one in (field.annotation, *getattr(field.annotation, "__args__", ()))
+            if isinstance(one, type) and issubclass(one, BaseModel)
+        ]
+        field = model.model_fields[step]
+    return field
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_every_java_setting_has_a_key_or_a_reason(setting: str) -> None:
+    """One of the two, and not both."""
+    keyed = [row for row in KEYED if row.java == setting]
+
+    assert len(keyed) + (setting in REFUSED) == 1, f"{setting} stands {len(keyed)} times with a key"
+    assert setting not in REFUSED or len(REFUSED[setting]) > 10
+
+
+@pytest.mark.parametrize("row", KEYED, ids=lambda row: row.java)
+def test_the_default_is_the_configurations(row: Row) -> None:
+    """As it is written in the file; "none" for a key without one."""
+    default = row.field.get_default(call_default_factory=True)
+
+    if row.default == "none":
+        assert row.field.is_required() or not default
+        assert default != ""  # an empty text is a default, and would be written as one
+    else:
+        assert yaml.safe_load(bare(row.default)) == default
+
+
+@pytest.mark.parametrize("row", [row for row in KEYED if row.accepted not in UNRANGED], ids=lambda row: row.java)
+def test_what_the_page_says_is_accepted_and_no_more(row: Row) -> None:
+    """Both ends of a range, or every word of a choice; and nothing just outside of it."""
+    if row.accepted == "true or false":
+        assert [row.accepts(value) for value in (True, False, "yes", 1)] == [True, True, False, False]
+    elif row.accepted.startswith("`"):
+        [kind] = row.field.metadata
+        assert set(map(bare, row.accepted.split(", "))) == set(kind.words)
+        assert row.accepts(kind.words[0])
+        assert not row.accepts("something_else")
+    else:
+        range_ = RANGE.fullmatch(row.accepted)
+        assert range_ is not None, f"{row.accepted} is no range, no choice, and not in UNRANGED"
+        check_range(row, range_)
+
+
+def check_range(row: Row, range_: re.Match[str]) -> None:
+    low, high = range_["low"], range_["high"]
+    scale, unit = scale_of(low)
+    at_low = scale(low)
+    assert row.accepts(written(at_low, unit))
+    if at_low or not unit:  # below 0s nothing can be written
+        below = at_low - 1
+        assert row.accepts(written(below, unit)) == (range_["also"] == str(below) and not unit)
+    if high:
+        assert row.accepts(written(scale(high), unit))
+        assert not row.accepts(written(scale(high) + 1, unit))
+    else:
+        assert row.accepts(written(max(at_low, 1) * 10**6, unit))
+    assert row.accepts(-1) == (range_["also"] == "-1" or low == "-1")
+
+
+def scale_of(text: str) -> tuple[Any, str]:
+    """How the values of a range are read, and the smallest unit in which its neighbours are written."""
+    if re.fullmatch(r"-?\d+", text):
+        return int, ""
+    return (parse_size_bytes, "B") if text.endswith("B") else (lambda value: int(parse_duration_ms(value)), "ms")
+
+
+def written(amount: int, unit: str) -> int | str:
+    return f"{amount}{unit}" if unit else amount
+
+
+@pytest.mark.parametrize("row", [row for row in KEYED if row.accepted in UNRANGED], ids=lambda row: row.java)
+def test_no_range_is_kept_back(row: Row) -> None:
+    """A key that the page gives no range for has none."""
+    for kind in row.field.metadata:
+        assert not {"minimum", "maximum", "words"} & set(vars(kind))
+
+
+def test_every_key_is_on_a_page() -> None:
+    """On this one or in docs/configuration.md."""
+    named = {part for quoted in re.findall(r"`([^`\n]+)`", PAGE) for part in quoted.split()}
+    keys = {
+        *GroupConfig.model_fields,
+        *(f"handler.{key}" for key in HandlerConfig.model_fields),
+        *(f"client.{key}" for key in ClientConfig.model_fields),
+        *(f"client.tls.{key}" for key in TlsConfig.model_fields),
+    } - {"handler", "client.tls"}
+
+    assert keys - named - configuration_keys() == set()
+
+
+def configuration_keys() -> set[str]:
+    """The keys in the tables of docs/configuration.md; those of a group begin at the group."""
+    keys, section = set(), ""
+    for line in (DOCS / "configuration.md").read_text().splitlines():
+        if line.startswith("### "):
+            section = "".join(re.findall(r"^### `([\w.]+)`", line))
+        elif cell := re.match(r"\| `(\w+)` \|", line):
+            keys.add(f"{section}.{cell[1]}".removeprefix("groups.NAME.").removeprefix("."))
+    return keys
+
+
+def test_what_is_not_run_yet_is_told() -> None:
+    """The same keys, and for each what can run."""
+    section = PAGE.partition("### Known, and not run yet")[2].partition("\n## ")[0]
+    told = dict(re.findall(r"^\| `([\w.]+)` \| (.+) \|$", section, re.MULTILINE))
+    expected = {
+        **NOT_YET_IN_GROUPS,
+        **{".".join(map(str, path)): values for path, values in NOT_YET_IN_CLIENT.items()},
+    }
+
+    assert {key: tuple(yaml.safe_load(bare(one)) for one in text.split(", ")) for key, text in told.items()} == expected
+
+
+@pytest.mark.parametrize("target", re.findall(r"\]\(([^)]+)\)", PAGE))
+def test_links_lead_somewhere(target: str) -> None:
+    """To a page that is there, or to a heading of this one."""
+    if target.startswith("#"):
+        headings = {title.lower().replace(" ", "-") for title in re.findall(r"^#+ (.+)$", PAGE, re.MULTILINE)}
+        assert target[1:] in headings
+    else:
+        assert (DOCS / target).is_file()
