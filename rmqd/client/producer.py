@@ -92,13 +92,11 @@ class Producer:
         routes: RouteTable,
         *,
         clock: Clock,
-        group: str = INNER_PRODUCER_GROUP,
         vip_channel_enabled: bool = False,
     ) -> None:
         self._remoting = remoting
         self._routes = routes
         self._clock = clock
-        self._group = group
         self._vip_channel_enabled = vip_channel_enabled
         self._watched: set[str] = set()
         self._turn = itertools.count(random.randrange(1 << 16))
@@ -177,7 +175,7 @@ class Producer:
         message = sending.message
         now_ms = int(self._clock.wall() * 1000)
         header = SendMessageRequestHeaderV2(
-            producer_group=self._group,
+            producer_group=INNER_PRODUCER_GROUP,
             topic=message.topic,
             default_topic_queue_nums=DEFAULT_TOPIC_QUEUE_NUMS,
             queue_id=queue.queue_id,

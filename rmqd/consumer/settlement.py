@@ -63,10 +63,6 @@ class Settlement:
         finally:
             self.busy -= 1
 
-    async def dead_letter_corrupt(self, queue_message: Message) -> bool:
-        """Have the broker move a message that cannot be decoded to the dead letters."""
-        return await self._send_back.by_broker(queue_message, DEAD_LETTER_LEVEL)
-
     async def _return(
         self, queue: ProcessQueue, returned: list[tuple[Message, Decision]], error: BaseException | None
     ) -> None:

@@ -102,9 +102,9 @@ class TopicStats:
         self._age_count += messages
         self._age_sum += age_seconds * messages
 
-    def count(self, result: str, messages: int = 1) -> None:
-        """`messages` attempts ended with `result`."""
-        self.handled[result] += messages
+    def count(self, result: str) -> None:
+        """An attempt to handle a message ended with `result`."""
+        self.handled[result] += 1
 
     def may_repeat(self, cause: str, messages: int) -> None:
         """Messages that were handled here will be handled again by somebody, because of `cause`."""

@@ -9,23 +9,23 @@ from rmqd.errors import ProtocolError
 from rmqd.wire.sys_flag import COMPRESSION_MASK, COMPRESSION_SHIFT, CompressionType
 
 MAX_BODY_BYTES: Final = 64 * 1024 * 1024
-DEFAULT_LEVEL: Final = 5  # Java: rocketmq.message.compressLevel
+LEVEL: Final = 5  # Java: rocketmq.message.compressLevel
 _LIKELY_RATIO: Final = 32
 _MAX_WINDOW_BYTES: Final = MAX_BODY_BYTES
 
 
-def compress(body: bytes, kind: CompressionType, level: int = DEFAULT_LEVEL) -> bytes:
+def compress(body: bytes, kind: CompressionType) -> bytes:
     """Compress a body as Java's producer does; `compressed_flag(kind)` are the bits that go with it."""
     if kind is CompressionType.ZLIB:
-        return zlib.compress(body, level)
+        return zlib.compress(body, LEVEL)
     # imported late: most topics need neither, and they take time to load
     if kind is CompressionType.LZ4:
         import lz4.frame  # type: ignore[import-untyped]
 
-        return bytes(lz4.frame.compress(body, compression_level=level))
+        return bytes(lz4.frame.compress(body, compression_level=LEVEL))
     import zstandard
 
-    return zstandard.ZstdCompressor(level=level).compress(body)
+    return zstandard.ZstdCompressor(level=LEVEL).compress(body)
 
 
 def decompress(body: bytes, sys_flag: int, max_size_bytes: int = MAX_BODY_BYTES) -> bytes:

@@ -73,9 +73,9 @@ def integer(data: dict[Any, Any], name: str, default: int | None = None) -> int:
     return as_integer(value, name)
 
 
-def number(data: dict[Any, Any], name: str, default: float = 0.0) -> float:
-    """A field that holds a finite number."""
-    value = data.get(name, default)
+def number(data: dict[Any, Any], name: str) -> float:
+    """A field that holds a finite number; 0 where it is missing."""
+    value = data.get(name, 0.0)
     if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= 1e300 and math.isfinite(value):
         return float(value)
     raise _wrong(name, "a number", value)

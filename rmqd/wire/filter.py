@@ -1,4 +1,4 @@
-"""Subscriptions from expressions, and the tag check that a client repeats behind the broker's hash check."""
+"""Subscriptions from expressions, with the hashes by which brokers check tags."""
 
 from __future__ import annotations
 
@@ -29,11 +29,6 @@ def sql_subscription(topic: str, expression: str, version: int) -> SubscriptionD
     if not expression.strip():
         raise InvalidNameError("an SQL92 expression must not be empty")
     return SubscriptionData(topic, expression, sub_version=version, expression_type=EXPRESSION_SQL92)
-
-
-def matches_tag(subscription: SubscriptionData, tag: str | None) -> bool:
-    """Whether a message with this tag belongs to the subscription; brokers compare hashes, which may collide."""
-    return not subscription.tags_set or subscription.class_filter_mode or tag in subscription.tags_set
 
 
 def java_hash(text: str) -> int:

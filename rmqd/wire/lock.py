@@ -42,9 +42,6 @@ class LockBatchRequestBody:
         )
 
 
-UnlockBatchRequestBody = LockBatchRequestBody
-
-
 @dataclass(frozen=True, slots=True)
 class LockBatchResponseBody:
     """The queues that are locked for the asker; what is missing here belongs to another member."""

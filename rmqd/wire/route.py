@@ -8,10 +8,8 @@ from typing import Any, Final, Self
 from rmqd.errors import ProtocolError
 from rmqd.wire import fields, loose_json
 
-PERM_PRIORITY: Final = 8
 PERM_READ: Final = 4
 PERM_WRITE: Final = 2
-PERM_INHERIT: Final = 1
 MASTER_ID: Final = 0
 _MAX_QUEUES: Final = 1_000_000
 

@@ -28,22 +28,6 @@ class CompressionType(IntEnum):
     ZLIB = 3
 
 
-class MessageSysFlag:
-    """The message bits under RocketMQ's name for them."""
-
-    COMPRESSED: Final = COMPRESSED
-    MULTI_TAGS: Final = MULTI_TAGS
-    TRANSACTION_MASK: Final = TRANSACTION_MASK
-    TRANSACTION_PREPARED: Final = TRANSACTION_PREPARED
-    TRANSACTION_COMMIT: Final = TRANSACTION_COMMIT
-    TRANSACTION_ROLLBACK: Final = TRANSACTION_ROLLBACK
-    BORN_HOST_V6: Final = BORN_HOST_V6
-    STORE_HOST_V6: Final = STORE_HOST_V6
-    NEED_UNWRAP: Final = NEED_UNWRAP
-    INNER_BATCH: Final = INNER_BATCH
-    COMPRESSION_MASK: Final = COMPRESSION_MASK
-
-
 class PullSysFlag:
     """The bits of a pull request."""
 

@@ -11,8 +11,6 @@ from rmqd.wire.cluster import ClusterInfo, TopicList
 from rmqd.wire.group import GetConsumerStatusBody, ResetOffsetBody
 from rmqd.wire.headers.admin import (
     CreateTopicRequestHeader,
-    DeleteSubscriptionGroupRequestHeader,
-    DeleteTopicRequestHeader,
     GetConsumeStatsRequestHeader,
     GetTopicConfigRequestHeader,
     GetTopicStatsInfoRequestHeader,
@@ -113,32 +111,12 @@ async def create_topic(
     await request(remoting, address, header, timeout_seconds=timeout_seconds)
 
 
-async def delete_topic(
-    remoting: RemotingClient, address: str, topic: str, *, timeout_seconds: float = ADMIN_TIMEOUT_SECONDS
-) -> None:
-    """Delete a topic on one broker."""
-    await request(remoting, address, DeleteTopicRequestHeader(topic=topic), timeout_seconds=timeout_seconds)
-
-
 async def topic_config(
     remoting: RemotingClient, address: str, topic: str, *, timeout_seconds: float = ADMIN_TIMEOUT_SECONDS
 ) -> TopicConfig:
     """A topic's settings on one broker. Raises TopicNotExistError where it has none."""
     reply = await request(remoting, address, GetTopicConfigRequestHeader(topic=topic), timeout_seconds=timeout_seconds)
     return TopicConfig.from_json(reply.body)
-
-
-async def delete_group(
-    remoting: RemotingClient,
-    address: str,
-    group: str,
-    *,
-    clean_offset: bool = False,
-    timeout_seconds: float = ADMIN_TIMEOUT_SECONDS,
-) -> None:
-    """Delete a group's settings on one broker, and its offsets where `clean_offset` says so."""
-    header = DeleteSubscriptionGroupRequestHeader(group_name=group, clean_offset=clean_offset)
-    await request(remoting, address, header, timeout_seconds=timeout_seconds)
 
 
 async def reset_offset(

@@ -65,14 +65,11 @@ async def unregister_client(
     address: str,
     client_id: str,
     *,
-    consumer_group: str = "",
-    producer_group: str = "",
+    consumer_group: str,
     timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
 ) -> None:
     """Take a client out of a group, so that the broker tells the other members at once."""
-    header = UnregisterClientRequestHeader(
-        client_id=client_id, producer_group=producer_group or None, consumer_group=consumer_group or None
-    )
+    header = UnregisterClientRequestHeader(client_id=client_id, consumer_group=consumer_group)
     await request(remoting, address, header, timeout_seconds=timeout_seconds)
 
 

@@ -21,13 +21,10 @@ async def lock_batch(
     client_id: str,
     queues: Iterable[MessageQueue],
     *,
-    only_this_broker: bool = False,
     timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
 ) -> frozenset[MessageQueue]:
     """Lock queues for a client, or renew its locks. Returns those that are its own now."""
-    body = LockBatchRequestBody(
-        consumer_group=group, client_id=client_id, only_this_broker=only_this_broker, queues=tuple(queues)
-    )
+    body = LockBatchRequestBody(consumer_group=group, client_id=client_id, queues=tuple(queues))
     reply = await request(remoting, address, RequestCode.LOCK_BATCH_MQ, body.to_json(), timeout_seconds=timeout_seconds)
     return frozenset(LockBatchResponseBody.from_json(reply.body).queues)
 
@@ -39,11 +36,8 @@ async def unlock_batch(
     client_id: str,
     queues: Iterable[MessageQueue],
     *,
-    only_this_broker: bool = False,
     timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
 ) -> None:
     """Give locks up; those that are not the client's own are left alone."""
-    body = LockBatchRequestBody(
-        consumer_group=group, client_id=client_id, only_this_broker=only_this_broker, queues=tuple(queues)
-    )
+    body = LockBatchRequestBody(consumer_group=group, client_id=client_id, queues=tuple(queues))
     await request(remoting, address, RequestCode.UNLOCK_BATCH_MQ, body.to_json(), timeout_seconds=timeout_seconds)

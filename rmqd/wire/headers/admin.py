@@ -29,25 +29,6 @@ class CreateTopicRequestHeader(RequestHeader):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteTopicRequestHeader(RequestHeader):
-    """Deletes a topic on one broker."""
-
-    code: ClassVar[RequestCode] = RequestCode.DELETE_TOPIC_IN_BROKER
-
-    topic: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteSubscriptionGroupRequestHeader(RequestHeader):
-    """Deletes a group's configuration on one broker, and if asked its offsets."""
-
-    code: ClassVar[RequestCode] = RequestCode.DELETE_SUBSCRIPTIONGROUP
-
-    group_name: str
-    clean_offset: bool | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GetTopicConfigRequestHeader(RequestHeader):
     """Asks for a topic's configuration."""
 

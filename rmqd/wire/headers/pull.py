@@ -87,9 +87,7 @@ class PullRequestTemplate:
         broker_name: str,
         expression_type: str = EXPRESSION_TAG,
         subscription: str | None = None,
-        max_msg_bytes: int = MAX_MSG_BYTES,
         extra_fields: Mapping[str, str] | None = None,
-        code: int = RequestCode.PULL_MESSAGE,
     ) -> None:
         """`subscription` is for PullSysFlag.SUBSCRIPTION, `extra_fields` for what all requests of the client carry."""
         fixed = {
@@ -97,7 +95,7 @@ class PullRequestTemplate:
             "bname": broker_name,
             "consumerGroup": group,
             "expressionType": expression_type,
-            "maxMsgBytes": str(max_msg_bytes),
+            "maxMsgBytes": str(MAX_MSG_BYTES),
             "queueId": str(queue_id),
             "topic": topic,
         }
@@ -105,7 +103,8 @@ class PullRequestTemplate:
             fixed["subscription"] = subscription
         members = json.dumps(fixed, separators=(",", ":"))[1:-1].encode().replace(b"%", b"%%")
         self._format = (
-            b'{"code":%d,"flag":0,"language":"%s","version":%d,' % (code, LANGUAGE.name.encode(), VERSION)
+            b'{"code":%d,"flag":0,"language":"%s","version":%d,'
+            % (RequestCode.PULL_MESSAGE, LANGUAGE.name.encode(), VERSION)
             + b'"opaque":%d,"extFields":{"queueOffset":"%d","commitOffset":"%d","sysFlag":"%d","subVersion":"%d",'
             + b'"suspendTimeoutMillis":"%d","maxMsgNums":"%d",'
             + members
