@@ -19,7 +19,7 @@ from rmqd.daemon.health import LoopMonitor
 from rmqd.daemon.reload import ConfigState, plan_changes
 from rmqd.daemon.supervisor import Backoff, GroupSupervisor
 from rmqd.daemon.totals import ProcessSnapshot, add_client_counters, retired_group
-from rmqd.errors import ConfigError
+from rmqd.errors import ConfigError, RmqdError
 from rmqd.handler import LoadedHandler
 
 READINESS_POLL_SECONDS = 0.02
@@ -177,6 +177,8 @@ class LocalGroups:
                 groups[name] = self._build_group(name, settings, client)
             except ConfigError as error:
                 problems += error.problems
+            except RmqdError as error:  # a name or an expression that only the engine finds wrong
+                problems.append(f"groups.{name}: {error}")
         if problems:
             raise ConfigError(problems)
         return groups

@@ -46,15 +46,16 @@ def configure_logging(
     ]
     if worker is not None:
         shared.append(_Constant("worker", worker))
-    handler = logging.StreamHandler(stream)
+    handler = _OwnHandler(stream)
     handler.setFormatter(_formatter(log_format == "console" or (log_format == "auto" and terminal), terminal, shared))
     root = logging.getLogger()
-    for old in root.handlers[:]:
+    # Only our own: a handler plugin may have added one, and a reload must not take it away.
+    for old in [one for one in root.handlers if isinstance(one, _OwnHandler)]:
         root.removeHandler(old)
     root.addHandler(handler)
     root.setLevel(level.upper())
-    # The HTTP server's own lines (started, shutting down) repeat ours.
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    # The HTTP server's own lines repeat ours, and its warnings are about what anybody may send.
+    logging.getLogger("uvicorn").setLevel(logging.ERROR)
     logging.getLogger("asyncio").setLevel(max(logging.WARNING, root.level))
     structlog.configure(
         processors=[
@@ -71,9 +72,8 @@ def configure_logging(
     )
 
 
-def set_level(level: str) -> None:
-    """Change the level of everything that is logged, from the next line on."""
-    logging.getLogger().setLevel(level.upper())
+class _OwnHandler(logging.StreamHandler[IO[str]]):
+    """Tells our handler of the root logger from others'."""
 
 
 def _formatter(console: bool, terminal: bool, shared: list[Any]) -> logging.Formatter:

@@ -41,10 +41,6 @@ class ServiceManager:
         """The end begins and takes up to `drain_seconds`, for which the unit's stop timeout is extended."""
         self._send(f"STOPPING=1\nEXTEND_TIMEOUT_USEC={int(drain_seconds * MICROSECONDS)}\nSTATUS=draining")
 
-    def still_starting(self, seconds: float) -> None:
-        """The start takes up to `seconds` more."""
-        self._send(f"EXTEND_TIMEOUT_USEC={int(seconds * MICROSECONDS)}")
-
     async def keep_watchdog_quiet(self) -> None:
         """Report life at half the watchdog's interval, from the event loop itself, until cancelled.
 

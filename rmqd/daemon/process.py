@@ -248,6 +248,9 @@ class Daemon:
             changes = await self.host.apply(config)
         except ConfigError as error:
             return ReloadReport(problems=tuple(str(problem) for problem in error.problems))
+        except Exception as error:  # a fault of ours or of a handler's constructor: what runs must not end by it
+            log.exception("config.reload_failed")
+            return ReloadReport(problems=(f"{type(error).__name__}: {error}",))
         self._config, self.access = config, access
         logs.configure_logging(config.log.level, config.log.format)
         return ReloadReport(changes)

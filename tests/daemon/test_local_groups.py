@@ -9,12 +9,16 @@ from contextlib import asynccontextmanager
 import pytest
 
 from rmqd.clock import SystemClock
+from rmqd.consumer.contract import Consumer
+from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.snapshot import GroupSnapshot
 from rmqd.daemon.config import RootConfig
+from rmqd.daemon.engine import Client
 from rmqd.daemon.group_host import UnknownGroupError
 from rmqd.daemon.health import LoopMonitor, readiness
 from rmqd.daemon.local_groups import LocalGroups, Share
-from rmqd.errors import ConfigError
+from rmqd.errors import ConfigError, InvalidNameError
+from rmqd.handler import LoadedHandler
 from tests.daemon.configs import config
 from tests.daemon.fakes import FakeEngine
 from tests.daemon.waiting import until
@@ -149,6 +153,19 @@ async def test_a_stop_during_a_reload_starts_nothing_more() -> None:
         await asyncio.gather(reload, task)
         assert not engine.last("mailer").running.is_set()
         assert not engine.last("new").running.is_set()
+
+
+async def test_what_only_the_engine_finds_wrong_is_a_problem_of_its_group() -> None:
+    """Such as a name that RocketMQ refuses."""
+    engine = FakeEngine()
+
+    def refuse(options: ConsumerOptions, handler: LoadedHandler, client: Client) -> Consumer:
+        raise InvalidNameError("the group's name is too long")
+
+    engine.build_consumer = refuse  # type: ignore[method-assign]
+    clock = SystemClock()
+    with pytest.raises(ConfigError, match=r"groups\.mailer: the group's name is too long"):
+        LocalGroups(config("mailer"), engine, clock, LoopMonitor(clock))
 
 
 async def test_an_unknown_group_is_named() -> None:

@@ -72,6 +72,17 @@ def test_the_level_changes_while_it_runs() -> None:
     assert [line["event"] for line in written(stream)] == ["seen"]
 
 
+def test_a_reload_leaves_a_plugins_own_log_handler_alone() -> None:
+    """Only our own is replaced."""
+    theirs = logging.NullHandler()
+    logging.getLogger().addHandler(theirs)
+    configure_logging("info", "json", stream=io.StringIO())
+    configure_logging("info", "json", stream=(stream := io.StringIO()))
+    assert theirs in logging.getLogger().handlers
+    structlog.get_logger("rmqd.test").info("once")
+    assert len(written(stream)) == 1
+
+
 def test_the_console_is_for_people() -> None:
     """No JSON, no colours where there is no terminal."""
     stream = io.StringIO()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -233,3 +235,14 @@ async def test_systemd_hears_the_whole_life(tmp_path: Path) -> None:
             running.send(signal.SIGTERM)
             assert await heard() == "STOPPING=1"
             assert await running.exit_code() == ExitCode.OK
+
+
+def test_what_messages_do_not_need_is_imported_after_the_groups_were_started() -> None:
+    """The first message is handled before the HTTP server and Prometheus are even loaded."""
+    modules = (
+        "rmqd.cli.app, rmqd.daemon.process, rmqd.daemon.worker, rmqd.daemon.config_file, rmqd.consumer.push_consumer"
+    )
+    late = "{'rich', 'starlette', 'uvicorn', 'prometheus_client', 'urllib.request'} & set(sys.modules)"
+    script = f"import sys; import {modules}; print(sorted({late}))"
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
