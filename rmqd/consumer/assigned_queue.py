@@ -17,6 +17,8 @@ from rmqd.wire.message import MessageQueue
 
 log = structlog.get_logger(__name__)
 
+COMMIT_SECONDS = 1.0  # for a commit under way to be answered, when the handlers are done
+
 
 class AssignedQueue:
     """Takes a queue over, pulls it, and gives it up when told to.
@@ -102,15 +104,14 @@ class AssignedQueue:
             return True
         queue.idle = asyncio.get_running_loop().create_future()
         # should the time run out, nothing more may be committed: what is finished now must not be handled twice then
-        helpers = [asyncio.create_task(self._commit(queue)), asyncio.create_task(self._hurry.wait())]
+        commit, hurry = asyncio.create_task(self._commit(queue)), asyncio.create_task(self._hurry.wait())
         try:
-            await asyncio.wait(
-                (queue.idle, helpers[1]), timeout=self._drain_seconds, return_when=asyncio.FIRST_COMPLETED
-            )
+            await asyncio.wait((queue.idle, hurry), timeout=self._drain_seconds, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((commit,), timeout=COMMIT_SECONDS)
         finally:
-            for helper in helpers:
-                helper.cancel()
-            await asyncio.gather(*helpers, return_exceptions=True)
+            commit.cancel()
+            hurry.cancel()
+            await asyncio.gather(commit, hurry, return_exceptions=True)
         if queue.in_flight:
             log.warning("queue.not_drained", queue=str(self.message_queue), batches=queue.in_flight)
         return not queue.in_flight

@@ -27,6 +27,7 @@ class RemoteBrokerOffsetStore:
         self._clock = clock
         self.committed: dict[MessageQueue, int] = {}
         self.committed_at: dict[MessageQueue, float] = {}  # Unix seconds of the last answered commit
+        self._turns: dict[MessageQueue, asyncio.Lock] = {}
 
     async def read(self, queue: MessageQueue) -> int | None:
         """The committed offset that the broker has; None for a group that is new to the queue. Raises RmqdError."""
@@ -44,27 +45,30 @@ class RemoteBrokerOffsetStore:
         """The queue is not ours any more."""
         self.committed.pop(queue, None)
         self.committed_at.pop(queue, None)
+        self._turns.pop(queue, None)
 
     async def commit(self, queue: MessageQueue, offset: int, *, downward: bool = False) -> None:
         """Store an offset and wait for the answer. Raises RmqdError.
 
         An offset that is not above the committed one is left out, unless an operator's reset goes `downward`.
         """
-        if downward:
-            self.committed.pop(queue, None)  # also if the request fails: the next commits must not be left out
-        known = self.committed.get(queue)
-        if known is not None and offset <= known:
-            return
-        await update_consumer_offset(
-            self._client.remoting,
-            self._address(queue),
-            self._group,
-            queue,
-            offset,
-            timeout_seconds=OFFSET_TIMEOUT_SECONDS,
-        )
-        self.committed[queue] = offset
-        self.committed_at[queue] = self._clock.wall()
+        # one after the other: the broker's threads may take up two requests in any order
+        async with self._turns.setdefault(queue, asyncio.Lock()):
+            if downward:
+                self.committed.pop(queue, None)  # also if the request fails: the next commits must not be left out
+            known = self.committed.get(queue)
+            if known is not None and offset <= known:
+                return
+            await update_consumer_offset(
+                self._client.remoting,
+                self._address(queue),
+                self._group,
+                queue,
+                offset,
+                timeout_seconds=OFFSET_TIMEOUT_SECONDS,
+            )
+            self.committed[queue] = offset
+            self.committed_at[queue] = self._clock.wall()
 
     async def commit_upward(self, queue: MessageQueue, offset: int) -> None:
         """Commit for a queue that is being given up: the next owner may be further already. Raises RmqdError."""

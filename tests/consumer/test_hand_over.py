@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.handler import Batch
+from rmqd.wire.command import RemotingCommand
 from tests.client.peer import Reply, eventually
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.members import Member, member
@@ -234,3 +235,37 @@ async def test_a_queue_that_comes_back_while_it_is_given_up_is_taken_again(broke
         await eventually(lambda: broker.pulled_offsets(queues[1]).count(1) >= 2, "it is taken again, and pulled")
         assert only.consumer.snapshot().rebalances == before + 2
     assert [broker.offsets[GROUP, queue] for queue in queues] == [1, 1]
+
+
+@pytest.mark.parametrize("way", ["handed over", "stopped"])
+async def test_the_commits_of_a_queue_come_one_after_the_other(broker: ScriptedBroker, way: str) -> None:
+    """A broker that is busy might take up the last one before the one ahead of it, and go back."""
+    queues, under_way, most, release = broker.create_topic(TOPIC, 2), Counter[str](), 0, asyncio.Event()
+
+    async def update(command: RemotingCommand) -> Reply:
+        nonlocal most
+        queue = f"{command.ext_fields['topic']}:{command.ext_fields['queueId']}"
+        under_way[queue] += 1
+        most = max(most, under_way[queue])
+        await asyncio.sleep(0.1)
+        under_way[queue] -= 1
+        return broker.update(command)
+
+    async def handle(batch: Batch) -> None:
+        if batch[0].queue_offset == 2:
+            await release.wait()
+
+    for queue in queues:
+        await broker.store(queue, *[b"x"] * 4)
+    async with member(broker.peer.address, handle, persist_consumer_offset_interval_seconds=0.02) as old:
+        await eventually(lambda: old.topic().handled["acked"] == 6, "all but the slow ones are handled")
+        broker.peer.on(RequestCode.UPDATE_CONSUMER_OFFSET, update)
+        if way == "stopped":
+            old.consumer.stop(shutdown_timeout_seconds=5)
+        else:
+            broker.create_topic(TOPIC, 1)
+            old.client.routes.refresh_soon()
+            await eventually(lambda: old.consumer.snapshot().rebalances > 2, "a queue is given up")
+        release.set()
+        await broker.committed(GROUP, queues[1], 4)
+    assert most == 1
