@@ -240,15 +240,17 @@ async def test_a_queue_that_comes_back_while_it_is_given_up_is_taken_again(broke
 @pytest.mark.parametrize("way", ["handed over", "stopped"])
 async def test_the_commits_of_a_queue_come_one_after_the_other(broker: ScriptedBroker, way: str) -> None:
     """A broker that is busy might take up the last one before the one ahead of it, and go back."""
-    queues, under_way, most, release = broker.create_topic(TOPIC, 2), Counter[str](), 0, asyncio.Event()
+    queues = broker.create_topic(TOPIC, 2)
+    under_way, most, release, answer = Counter[str](), 0, asyncio.Event(), asyncio.Event()
 
     async def update(command: RemotingCommand) -> Reply:
         nonlocal most
-        queue = f"{command.ext_fields['topic']}:{command.ext_fields['queueId']}"
-        under_way[queue] += 1
-        most = max(most, under_way[queue])
-        await asyncio.sleep(0.1)
-        under_way[queue] -= 1
+        if command.ext_fields["topic"] == TOPIC and command.ext_fields["commitOffset"] != "0":
+            queue = command.ext_fields["queueId"]
+            under_way[queue] += 1
+            most = max(most, under_way[queue])
+            await answer.wait()
+            under_way[queue] -= 1
         return broker.update(command)
 
     async def handle(batch: Batch) -> None:
@@ -257,15 +259,18 @@ async def test_the_commits_of_a_queue_come_one_after_the_other(broker: ScriptedB
 
     for queue in queues:
         await broker.store(queue, *[b"x"] * 4)
+    broker.peer.on(RequestCode.UPDATE_CONSUMER_OFFSET, update)
     async with member(broker.peer.address, handle, persist_consumer_offset_interval_seconds=0.02) as old:
-        await eventually(lambda: old.topic().handled["acked"] == 6, "all but the slow ones are handled")
-        broker.peer.on(RequestCode.UPDATE_CONSUMER_OFFSET, update)
+        await eventually(lambda: len(under_way) == 2, "commits are under way")
         if way == "stopped":
             old.consumer.stop(shutdown_timeout_seconds=5)
+            await eventually(lambda: old.consumer.snapshot().state == "draining", "it drains")
         else:
             broker.create_topic(TOPIC, 1)
             old.client.routes.refresh_soon()
             await eventually(lambda: old.consumer.snapshot().rebalances > 2, "a queue is given up")
         release.set()
+        await asyncio.sleep(0.1)
+        answer.set()
         await broker.committed(GROUP, queues[1], 4)
     assert most == 1
