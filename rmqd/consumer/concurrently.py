@@ -21,6 +21,7 @@ from rmqd.handler import Batch, LoadedHandler
 log = structlog.get_logger(__name__)
 
 TICK_SECONDS = 0.25
+TRICKLE = 4  # messages that are handled sooner than a turn of the loop is worth waiting for
 CANCEL_GRACE_SECONDS = 5.0  # for a handler that was cancelled at its deadline to end
 
 
@@ -57,8 +58,11 @@ class ConsumeMessageConcurrentlyService:
         if queue.pending and not queue.queued:
             queue.queued = True
             (self._held if self.paused else self.line).append(queue)
-        if self.line and self.can_wake and not self._wake_planned:
-            # one turn of the loop later, so that the next pulls leave before handlers take the loop
+        if not self.line or not self.can_wake or self._wake_planned:
+            return
+        if len(queue.pending) <= TRICKLE:
+            self.wake()
+        else:  # one turn of the loop later, so that the next pulls leave before handlers take the loop
             self._wake_planned = True
             asyncio.get_running_loop().call_soon(self._wake_now)
 
