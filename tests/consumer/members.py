@@ -10,6 +10,7 @@ from typing import Any
 
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
+from rmqd.client.remoting import RemotingClient
 from rmqd.consumer.push_consumer import PushConsumer
 from rmqd.consumer.snapshot import QueueSnapshot, TopicSnapshot
 from tests.client.running import running
@@ -57,10 +58,17 @@ class Member:
 
 @contextlib.asynccontextmanager
 async def member(
-    nameserver: str, handle: Callable[..., Any], *, is_async: bool = True, **options: Any
+    nameserver: str,
+    handle: Callable[..., Any],
+    *,
+    is_async: bool = True,
+    remoting: RemotingClient | None = None,
+    heartbeat_seconds: float = 30.0,
+    **options: Any,
 ) -> AsyncIterator[Member]:
     """A member that consumes for the length of the block, then leaves in order if it has not ended before."""
-    client = ClientInstance(ClientOptions(nameservers=(nameserver,)))
+    client_options = ClientOptions(nameservers=(nameserver,), heartbeat_broker_interval_seconds=heartbeat_seconds)
+    client = ClientInstance(client_options, remoting=remoting)
     consumer = PushConsumer(group_options(**options), handler_of(handle, is_async=is_async), client)
     async with running(client.run()):
         task = asyncio.create_task(consumer.run())

@@ -63,12 +63,16 @@ async def test_found_messages_are_handled_and_pulling_goes_on(
     await broker.store(queue, b"0", b"1", b"2")
     async with member(broker.peer.address, seen, pull_batch_size=2, persist_consumer_offset_interval_seconds=0.05) as m:
         await seen.has(b"0", b"1", b"2")
+        await broker.committed(GROUP, queue, 3)
+        await asyncio.sleep(0.15)
         await broker.store(queue, b"3")
         await seen.has(b"0", b"1", b"2", b"3")
         await broker.committed(GROUP, queue, 4)
         topic = m.topic()
     assert broker.pulled_offsets(queue) == [0, 2, 3, 4]
     assert (topic.received, topic.handled["acked"]) == (4, 4)
+    commits = broker.commits_of(queue)
+    assert commits == sorted(set(commits)), "nothing is committed twice, or downward"
     pull = broker.pulls[0]
     assert (pull.consumer_group, pull.max_msg_nums, pull.sys_flag, pull.suspend_timeout_millis) == (GROUP, 2, 2, 15000)
 
@@ -218,12 +222,13 @@ async def test_a_broker_without_our_subscription_gets_a_heartbeat(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, code: ResponseCode
 ) -> None:
     """At once, so that the next pull works."""
-    await broker.store(queue, b"0")
-    broker.answer_pull(queue, Reply(code, "the consumer's subscription not exist"))
     async with member(broker.peer.address, seen):
-        await seen.has(b"0")
-        await broker.peer.received(RequestCode.HEART_BEAT, 2)
-    assert broker.pulled_offsets(queue)[:2] == [0, 0]
+        await eventually(lambda: broker.pulled_offsets(queue) == [0], "the first pull waits")
+        beats = len(broker.peer.got(RequestCode.HEART_BEAT))
+        broker.answer_pull(queue, Reply(code, "the consumer's subscription not exist"))
+        await broker.store(queue, b"0", b"1")
+        await broker.peer.received(RequestCode.HEART_BEAT, beats + 1)
+        await seen.has(b"0", b"1")
 
 
 @pytest.mark.parametrize(

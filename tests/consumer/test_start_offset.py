@@ -31,7 +31,7 @@ async def test_a_new_group_starts_where_the_option_says(
     broker.first[queue], broker.first[retry] = 10, 4
     for timestamp in (1000, 2000, 3000):
         await broker.store(queue, b"x", store_timestamp=timestamp)
-    await broker.store(retry, b"x", b"x")
+    await broker.store(retry, b"x", b"x", store_timestamp=9000)
     with capture_logs() as logs:
         async with member(broker.peer.address, ignore, consume_from_where=where, consume_timestamp_ms=1500):
             await eventually(lambda: broker.pulled_offsets(queue) and broker.pulled_offsets(retry), "both are pulled")
