@@ -22,7 +22,7 @@ SLOWEST_SECONDS = 1.0
 PART_SECONDS = 60.0
 """Processor time of a part after which its frame counts as hanging; a part takes a few seconds."""
 MOST_RSS_BYTES = 256 * 1024 * 1024
-"""Four times what the process takes before the first frame."""
+"""A body may decompress to 64 MiB: room for that a few times, beside the 30 MiB that the process takes."""
 
 
 class FuzzError(Exception):
