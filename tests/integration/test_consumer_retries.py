@@ -1,0 +1,235 @@
+"""Handlers that fail, decline and decide, on a broker whose delay levels are all of one second."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from rmqd import Batch, DeadLetter, Retry
+from rmqd.client.remoting import RemotingClient
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.wire.command import RemotingCommand
+from tests.consumer.members import Member, member
+from tests.integration.consuming import Seen, dead_letter_count, dead_letters, until
+from tests.rocketmq import ClusterSpec, RealCluster, offsets
+from tests.rocketmq.fixtures import fresh_name
+from tests.rocketmq.producer import Producer
+
+pytestmark = pytest.mark.rocketmq
+
+LEVELS = 18
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RealCluster]:
+    """A message's DELAY property still tells the level; what the level lasts is RocketMQ's business."""
+    settings = {"messageDelayLevel": " ".join(["1s"] * LEVELS)}
+    with RealCluster.start(ClusterSpec(heap="384m", settings=settings)) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def topic(cluster: RealCluster, request: pytest.FixtureRequest) -> str:
+    """A fresh topic with 4 queues."""
+    return cluster.create_topic(fresh_name(request.node.name, "topic"), 4)
+
+
+def counts(one: Member) -> dict[tuple[str, bool], dict[str, int]]:
+    """What was handled, by topic and whether it was a retry, without zeros."""
+    return {
+        (topic.topic, topic.is_retry): {result: count for result, count in topic.handled.items() if count}
+        for topic in one.consumer.snapshot().topics
+    }
+
+
+async def test_failing_messages_are_retried_with_growing_levels_and_end_in_the_dead_letters(
+    cluster: RealCluster, topic: str, group: str
+) -> None:
+    """N reconsume times make N + 1 attempts, at the levels 3, 4, … The others are handled once."""
+    other = cluster.create_topic(fresh_name("second", "topic"), 1)
+    seen = Seen()
+
+    async def handle(batch: Batch) -> None:
+        await seen(batch)
+        if batch[0].keys in ("bad", "worse"):
+            raise ValueError("cannot be handled")
+
+    with Producer(cluster.broker.address, topic, 4) as first, Producer(cluster.broker.address, other, 1) as second:
+        for number in range(20):
+            first.send(key=f"good{number}")
+        first.send(b"bad body", key="bad", tags="T", properties={"colour": "red"})
+        second.send(key="worse")
+    options: dict[str, Any] = {"subscriptions": [topic, other], "max_reconsume_times": 2}
+    async with member(cluster.nameserver, handle, group=group, **options) as one:
+        await until(lambda: len(seen.of("bad")) == len(seen.of("worse")) == 3, "both were tried three times")
+        letters = {letter.key: letter for letter in await dead_letters(cluster, group, 2)}
+        handled = counts(one)
+        exceptions = {t.topic: t.exceptions for t in one.consumer.snapshot().topics if t.is_retry}
+        await one.stop()
+
+    for key, name in (("bad", topic), ("worse", other)):
+        attempts = seen.of(key)
+        assert [attempt.reconsume_times for attempt in attempts] == [0, 1, 2]
+        assert [attempt.delay_level for attempt in attempts] == [None, "3", "4"]
+        assert {attempt.topic for attempt in attempts} == {name}
+        assert attempts[1].queue.topic == f"%RETRY%{group}"
+        letter = letters[key]
+        assert letter.reconsume_times == 2
+        assert letter.properties["RETRY_TOPIC"] == name
+        assert letter.properties["RMQD_REASON"] == "max_reconsume_times reached"
+        assert letter.properties["RMQD_EXCEPTION"].strip().endswith("ValueError: cannot be handled")
+        assert letter.properties["RMQD_GROUP"] == group
+    first_attempt, letter = seen.of("bad")[0], letters["bad"]
+    assert letter.body == b"bad body"
+    assert letter.properties["ORIGIN_MESSAGE_ID"] == seen.of("bad")[1].properties["ORIGIN_MESSAGE_ID"]
+    assert {"KEYS": "bad", "TAGS": "T", "colour": "red"}.items() <= letter.properties.items()
+    assert first_attempt.properties["colour"] == "red"
+    assert len(seen.keys) == 20 + 3 + 3
+
+    assert handled == {
+        (topic, False): {"acked": 20, "retried": 1},
+        (other, False): {"retried": 1},
+        (topic, True): {"retried": 1, "dead_lettered": 1},
+        (other, True): {"retried": 1, "dead_lettered": 1},
+    }
+    assert exceptions == {topic: {"ValueError": 2}, other: {"ValueError": 2}}
+    for name in (topic, other, f"%RETRY%{group}"):
+        assert offsets.committed(cluster, group, name) == offsets.stored(cluster, name), "what was given back is done"
+
+
+async def test_each_message_of_a_batch_goes_its_own_way(cluster: RealCluster, topic: str, group: str) -> None:
+    """Acknowledged, retried soon, dead-lettered at once, and the rest by the exception."""
+    seen = Seen()
+
+    async def handle(batch: Batch) -> None:
+        await seen(batch)
+        if batch[0].reconsume_times:
+            return
+        for message in batch:
+            if message.keys == "retry":
+                batch.retry(message, delay_level=1)
+            elif message.keys == "dead":
+                batch.dead_letter(message, reason="never wanted")
+            elif message.keys == "done":
+                batch.ack(message)
+        raise Retry(delay_level=5)
+
+    with Producer(cluster.broker.address, topic) as producer:
+        producer.send_batch(["done", "retry", "dead", "rest"], queue=0)
+    async with member(
+        cluster.nameserver, handle, group=group, subscriptions=[topic], consume_message_batch_max_size=4
+    ) as one:
+        await until(lambda: len(seen.keys) == 6, "two messages came again")
+        [letter] = await dead_letters(cluster, group, 1)
+        handled = counts(one)
+    assert len({attempt.at for attempt in seen.attempts[:4]}) == 1, "they were one batch"
+    assert {attempt.key: attempt.delay_level for attempt in seen.attempts[4:]} == {"retry": "1", "rest": "5"}
+    assert (letter.key, letter.reconsume_times, letter.properties["RMQD_REASON"]) == ("dead", 0, "never wanted")
+    assert "RMQD_EXCEPTION" in letter.properties
+    assert handled == {(topic, False): {"acked": 1, "retried": 2, "dead_lettered": 1}, (topic, True): {"acked": 2}}
+
+
+async def test_a_dead_letter_carries_as_much_of_its_exception_as_fits(
+    cluster: RealCluster, topic: str, group: str
+) -> None:
+    """RocketMQ takes 32,767 bytes of properties, and adds some of its own."""
+
+    async def handle(batch: Batch) -> None:
+        raise DeadLetter("big") from RuntimeError("é" * 100_000)
+
+    with Producer(cluster.broker.address, topic) as producer:
+        producer.send(b"body" * 1000, key="k", properties={"mine": "x" * 10_000})
+    async with member(cluster.nameserver, handle, group=group, subscriptions=[topic]):
+        [letter] = await dead_letters(cluster, group, 1)
+    assert letter.body == b"body" * 1000
+    assert letter.properties["mine"] == "x" * 10_000
+    assert letter.properties["RMQD_REASON"] == "big"
+    assert letter.properties["RMQD_EXCEPTION"].strip().endswith("DeadLetter: big")
+    assert len(letter.properties["RMQD_EXCEPTION"].encode()) > 20_000
+
+
+class NoSendBack(RemotingClient):
+    """Brokers that refuse CONSUMER_SEND_MSG_BACK."""
+
+    async def invoke(
+        self,
+        address: str,
+        code: int,
+        ext_fields: dict[str, str],
+        body: bytes = b"",
+        timeout_seconds: float = 3.0,
+    ) -> RemotingCommand:
+        if code == RequestCode.CONSUMER_SEND_MSG_BACK:
+            return RemotingCommand(ResponseCode.SYSTEM_ERROR, remark="look message by offset failed")
+        return await super().invoke(address, code, ext_fields, body, timeout_seconds)
+
+
+async def test_where_send_back_fails_nothing_reaches_the_dead_letters_early(
+    cluster: RealCluster, topic: str, group: str
+) -> None:
+    """Retries are sent to the retry topic then. Were a lock held under the group's own name meanwhile, the broker would
+    dead-letter each of them at once, a Java member's too."""
+    seen = Seen()
+
+    async def handle(batch: Batch) -> None:
+        await seen(batch)
+        if batch[0].reconsume_times < 2:
+            raise RuntimeError("not yet")
+
+    options: dict[str, Any] = {"group": group, "subscriptions": [topic]}
+    async with (
+        member(cluster.nameserver, handle, remoting=NoSendBack(), **options) as one,
+        member(cluster.nameserver, handle, remoting=NoSendBack(), **options) as two,
+    ):
+        await until(lambda: len(one.owned()) == len(two.owned()) == 2, "both members hold queues")
+        await asyncio.sleep(1.2)  # for the members to lock what they took without asking
+        with Producer(cluster.broker.address, topic, 4) as producer:
+            for number in range(8):
+                producer.send(key=f"m{number}")
+        await until(lambda: len(seen.keys) == 24, "each message was tried three times")
+        assert dead_letter_count(cluster, group) == 0
+    assert sorted(attempt.reconsume_times for attempt in seen.attempts) == [0] * 8 + [1] * 8 + [2] * 8
+    assert [attempt.delay_level for attempt in seen.of("m0")] == [None, "3", "4"]
+    assert {attempt.topic for attempt in seen.attempts} == {topic}
+
+
+async def test_a_handler_that_hangs_loses_its_batch_at_the_deadline_and_harms_no_other_queue(
+    cluster: RealCluster, topic: str, group: str
+) -> None:
+    """It is sent back at level 3 and comes again; meanwhile the other queues are handled and heartbeats go out."""
+    seen = Seen()
+
+    async def handle(batch: Batch) -> None:
+        await seen(batch)
+        if batch[0].keys == "hangs" and not batch[0].reconsume_times:
+            await asyncio.Event().wait()
+
+    options: dict[str, Any] = {"subscriptions": [topic], "consume_timeout_seconds": 2.0, "concurrency": 2}
+    async with member(cluster.nameserver, handle, group=group, heartbeat_seconds=0.25, **options) as one:
+        await until(lambda: len(one.owned()) == 4, "the queues are taken")
+        with Producer(cluster.broker.address, topic, 4) as producer:
+            producer.send(key="hangs", queue=0)
+            await until(lambda: seen.of("hangs"), "it hangs")
+            begin = asyncio.get_running_loop().time()
+            beats = one.client.snapshot().requests[RequestCode.HEART_BEAT].count
+            sent: dict[str, float] = {}
+            while one.topic().handled["expired"] == 0:
+                for queue in (1, 2, 3):
+                    key = f"m{len(sent)}"
+                    sent[key] = asyncio.get_running_loop().time()
+                    producer.send(key=key, queue=queue)
+                await asyncio.sleep(0.1)
+        waited = asyncio.get_running_loop().time() - begin
+        beats = one.client.snapshot().requests[RequestCode.HEART_BEAT].count - beats
+        await until(lambda: len(seen.of("hangs")) == 2, "it came again")
+        await until(lambda: sent.keys() <= set(seen.keys), "the others are handled")
+        await until(lambda: one.topic(is_retry=True).handled["acked"] == 1, "it is handled")
+        handled = counts(one)
+    assert 1.9 < waited < 3.0
+    assert beats >= waited / 0.25 * 0.7
+    assert max(seen.of(key)[0].at - at for key, at in sent.items()) < 0.5, "nobody waited for it"
+    assert seen.of("hangs")[1].delay_level == "3"
+    assert handled == {(topic, False): {"acked": len(sent), "expired": 1}, (topic, True): {"acked": 1}}

@@ -1,0 +1,168 @@
+"""Where a group starts, which messages it gets, and what an operator's reset does, as a real broker sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from rmqd.consumer.options import Subscription
+from rmqd.handler import Batch
+from tests.consumer.members import member
+from tests.integration.consuming import Seen, until
+from tests.rocketmq import RealCluster, offsets
+from tests.rocketmq.fixtures import fresh_name
+from tests.rocketmq.producer import Producer
+
+pytestmark = pytest.mark.rocketmq
+
+PERSIST_SECONDS = 0.2
+
+
+@pytest.mark.parametrize(
+    ("where", "wanted"),
+    [("first_offset", {"early", "late", "new"}), ("timestamp", {"late", "new"}), ("last_offset", {"new"})],
+)
+async def test_a_new_group_starts_where_it_says(
+    rocketmq: RealCluster, topic: str, group: str, where: str, wanted: set[str]
+) -> None:
+    """On a young topic too, for which brokers tell consumers that ask the simple way to begin at 0."""
+    seen = Seen()
+    with Producer(rocketmq.broker.address, topic) as producer:
+        for number in range(16):
+            producer.send(key=f"early{number}")
+        await asyncio.sleep(0.3)
+        moment_ms = int(time.time() * 1000)
+        await asyncio.sleep(0.3)
+        for number in range(16):
+            producer.send(key=f"late{number}")
+        async with member(
+            rocketmq.nameserver,
+            seen,
+            group=group,
+            subscriptions=[topic],
+            consume_from_where=where,
+            consume_timestamp_ms=moment_ms,
+        ) as one:
+            await until(lambda: len(one.owned()) == 8, "all queues are taken")
+            for number in range(8):
+                producer.send(key=f"new{number}")
+            await until(lambda: wanted == set(kinds(seen.keys)), f"{wanted} are handled")
+            await until(lambda: kinds(seen.keys).count("new") == 8, "all that is new is handled")
+            await one.stop()
+    assert set(kinds(seen.keys)) == wanted
+    assert len(seen.keys) == len(set(seen.keys)) == 16 * (len(wanted) - 1) + 8
+    assert offsets.committed(rocketmq, group, topic) == offsets.stored(rocketmq, topic)
+
+
+def kinds(keys: list[str]) -> list[str]:
+    """The keys without their numbers."""
+    return [key.rstrip("0123456789") for key in keys]
+
+
+async def test_only_messages_with_the_wanted_tags_come(rocketmq: RealCluster, topic: str, group: str) -> None:
+    """`Aa` and `BB` have one hash in Java: the broker gives both, the handler gets one. All offsets are committed."""
+    seen = Seen()
+    with Producer(rocketmq.broker.address, topic) as producer:
+        for number in range(40):
+            producer.send(key=f"m{number}", tags=["BB", "Aa", "paid", "other", ""][number % 5])
+    async with member(
+        rocketmq.nameserver,
+        seen,
+        group=group,
+        subscriptions={topic: "BB || paid"},
+        persist_consumer_offset_interval_seconds=PERSIST_SECONDS,
+    ) as one:
+        await until(lambda: len(seen.keys) >= 16, "the wanted messages are handled")
+        await until(lambda: offsets.lag(rocketmq, group, topic) == 0, "what was not wanted is no lag")
+        assert one.topic().received == 16
+    assert {attempt.properties["TAGS"] for attempt in seen.attempts} == {"BB", "paid"}
+    assert len(seen.keys) == 16
+
+
+async def test_sql_conditions_are_evaluated_by_the_broker(rocketmq: RealCluster, topic: str, group: str) -> None:
+    """Over properties, beside a subscription by tags in the same group."""
+    other = rocketmq.create_topic(fresh_name("tagged", "topic"), 1)
+    seen = Seen()
+    with Producer(rocketmq.broker.address, topic) as producer, Producer(rocketmq.broker.address, other, 1) as second:
+        for number in range(32):
+            producer.send(key=f"m{number}", properties={"amount": str(number * 10)})
+        second.send(key="tagged", tags="T")
+        second.send(key="untagged")
+    subscriptions = {topic: Subscription("amount > 200 AND amount <= 250", "SQL92"), other: Subscription("T", "TAG")}
+    async with member(
+        rocketmq.nameserver,
+        seen,
+        group=group,
+        subscriptions=subscriptions,
+        persist_consumer_offset_interval_seconds=PERSIST_SECONDS,
+    ):
+        await until(lambda: len(seen.keys) >= 6, "the wanted messages are handled")
+        await until(lambda: offsets.lag(rocketmq, group, topic) == 0, "what was not wanted is no lag")
+    assert sorted(seen.keys) == ["m21", "m22", "m23", "m24", "m25", "tagged"]
+
+
+async def test_broker_offsets_follow_what_was_handled(rocketmq: RealCluster, topic: str, group: str) -> None:
+    """Queue by queue, up to the first message that is not finished; the end commits the rest of what is."""
+    seen, release = Seen(), asyncio.Event()
+
+    async def handle(batch: Batch) -> None:
+        if batch[0].keys == "slow":
+            await release.wait()
+        await seen(batch)
+
+    with Producer(rocketmq.broker.address, topic) as producer:
+        for number in range(80):
+            producer.send(key=f"m{number}")
+        slow_queue, slow_offset = producer.send(key="slow", queue=5)
+        for number in range(80):
+            producer.send(key=f"n{number}")
+    expected = offsets.stored(rocketmq, topic)
+    [held] = [queue for queue in expected if queue.queue_id == slow_queue]
+    async with member(
+        rocketmq.nameserver,
+        handle,
+        group=group,
+        subscriptions=[topic],
+        persist_consumer_offset_interval_seconds=PERSIST_SECONDS,
+    ) as one:
+        await until(
+            lambda: offsets.committed(rocketmq, group, topic) == {**expected, held: slow_offset},
+            "everything below the slow message is committed, and nothing above it",
+        )
+        assert len(seen.keys) == 160
+        release.set()
+        await one.stop()
+    assert offsets.committed(rocketmq, group, topic) == expected
+    assert len(seen.keys) == len(set(seen.keys)) == 161
+
+
+async def test_a_reset_on_the_broker_reaches_a_running_group(rocketmq: RealCluster, topic: str, group: str) -> None:
+    """`mqadmin resetOffsetByTime`, back to before a part of the messages: those come again, and are committed again."""
+    seen = Seen()
+    with Producer(rocketmq.broker.address, topic) as producer:
+        for number in range(16):
+            producer.send(key=f"early{number}")
+        await asyncio.sleep(0.3)
+        moment_ms = int(time.time() * 1000)
+        await asyncio.sleep(0.3)
+        for number in range(16):
+            producer.send(key=f"late{number}")
+        async with member(
+            rocketmq.nameserver,
+            seen,
+            group=group,
+            subscriptions=[topic],
+            persist_consumer_offset_interval_seconds=PERSIST_SECONDS,
+        ):
+            await until(lambda: offsets.lag(rocketmq, group, topic) == 0, "all is handled")
+            assert len(seen.keys) == 32
+            arguments = ("resetOffsetByTime", "-g", group, "-t", topic, "-s", str(moment_ms))
+            await asyncio.to_thread(rocketmq.admin, *arguments)
+            for number in range(8):  # wakes the pulls that wait at the broker
+                producer.send(key=f"new{number}", queue=number)
+            await until(lambda: len(seen.keys) == 32 + 16 + 8, "the later half came again")
+            await until(lambda: offsets.lag(rocketmq, group, topic) == 0, "all is committed")
+    again = kinds(seen.keys[32:])
+    assert (again.count("late"), again.count("new")) == (16, 8)
