@@ -52,7 +52,7 @@ def status_lines(document: dict[str, Any]) -> list[str]:
         lines += ["", f"{group['name']}  {state}"]
         reason = group["failure"] or group["not_ready_reason"]
         lines += [f"  {reason}"] if reason else []
-        lines += _table(columns, [[_text(queue[column]) for column in columns] for queue in group["queues"]])
+        lines += _table(columns, [[_cell(queue, column) for column in columns] for queue in group["queues"]])
     return lines
 
 
@@ -62,7 +62,12 @@ def _table(columns: tuple[str, ...], rows: list[list[str]]) -> list[str]:
     return [f"  {line}" for line in table(columns, rows)]
 
 
-def _text(value: object) -> str:
+def _cell(queue: dict[str, Any], column: str) -> str:
+    from rmqd.wire.topics import is_retry_topic
+
+    value = queue[column]
     if value is None:
         return "-"
+    if column == "topic" and queue["is_retry"] and not is_retry_topic(value):
+        return f"{value} (retry)"  # the retry topic's queue, shown under the topic whose messages it holds
     return f"{value:.1f}" if isinstance(value, float) else str(value)

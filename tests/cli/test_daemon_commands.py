@@ -123,6 +123,7 @@ def test_a_stopped_queue_and_a_reason_are_readable() -> None:
     """The table has a line per queue; what is not known is a dash."""
     queue = {
         "topic": "orders",
+        "is_retry": False,
         "broker": "broker-a",
         "queue": 3,
         "state": "stuck",
@@ -140,9 +141,10 @@ def test_a_stopped_queue_and_a_reason_are_readable() -> None:
         "client_id": None,
         "workers": workers,
         "problems": ["worker 1 has died"],
-        "groups": [{**group, "queues": [queue]}],
+        "groups": [{**group, "queues": [queue, {**queue, "is_retry": True, "queue": 0}]}],
     }
     lines = status_lines(document)
     assert lines[:4] == ["rmqd 1  client 2 workers", "  worker 1 has died", "", "mailer  failed, paused"]
     assert lines[4] == "  boom"
     assert lines[6].split() == ["orders", "broker-a", "3", "stuck", "-", "10", "4", "2.2", "0", "2"]
+    assert lines[7].split()[:4] == ["orders", "(retry)", "broker-a", "0"]
