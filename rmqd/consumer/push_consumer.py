@@ -153,19 +153,25 @@ class PushConsumer:
                     tasks.create_task(context.ownership.run(), name=f"ownership:{self.group}"),
                     tasks.create_task(self._persist(), name=f"persist:{self.group}"),
                 ]
-                await self._join()
-                self._status.state = "running"
-                rebalancing = tasks.create_task(self._rebalance.run(), name=f"rebalance:{self.group}")
+                taking_part = tasks.create_task(self._take_part(), name=f"rebalance:{self.group}")
                 await self._stopping.wait()
+                if self._status.state == "starting":  # it has no queue yet, and may wait for servers that are down
+                    taking_part.cancel()
                 self._status.state = "draining"
                 self._rebalance.leave_all(self._drain_seconds)
-                await rebalancing
+                await asyncio.wait((taking_part,))
                 for helper in helpers:
                     helper.cancel()
         finally:
             routes.off_change(self._routes_changed)
             await self._client.unregister(self.group)
             log.info("group.left")
+
+    async def _take_part(self) -> None:
+        """Join the group and have its queues until the end."""
+        await self._join()
+        self._status.state = "running"
+        await self._rebalance.run()
 
     async def _join(self) -> None:
         """Learn the routes and tell the brokers about us, so that the first pass finds us in the list."""

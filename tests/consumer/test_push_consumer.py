@@ -102,6 +102,42 @@ async def test_a_topic_that_comes_later_is_consumed_from_then_on(broker: Scripte
         assert m.consumer.snapshot().ready
 
 
+async def test_a_stop_does_not_wait_for_servers_that_are_down(broker: ScriptedBroker) -> None:
+    """While the group still tries to join."""
+    broker.peer.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, None)
+
+    async def handle(batch: Batch) -> None:
+        pass
+
+    async with member(broker.peer.address, handle) as m:
+        await broker.peer.received(RequestCode.GET_ROUTEINFO_BY_TOPIC)
+        assert not m.consumer.snapshot().ready
+        async with asyncio.timeout(1):
+            await m.stop(shutdown_timeout_seconds=30)
+        assert m.consumer.snapshot().state == "stopped"
+
+
+async def test_a_broker_that_forgot_its_members_is_told_again(broker: ScriptedBroker) -> None:
+    """As one that was restarted: without its own id in the list a member would have no queue."""
+    broker.create_topic(TOPIC, 2)
+
+    async def handle(batch: Batch) -> None:
+        pass
+
+    async with member(broker.peer.address, handle) as m:
+        await eventually(lambda: len(m.owned()) == 2, "the queues are taken")
+        rebalances, lists = (
+            m.consumer.snapshot().rebalances,
+            len(broker.peer.got(RequestCode.GET_CONSUMER_LIST_BY_GROUP)),
+        )
+        broker.members[GROUP].clear()
+        await broker.peer.push(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": GROUP}, oneway=True)
+        await broker.peer.received(RequestCode.GET_CONSUMER_LIST_BY_GROUP, lists + 4)
+        await eventually(lambda: broker.members[GROUP] == [m.client.client_id], "the broker knows it")
+        assert m.consumer.snapshot().rebalances == rebalances
+        assert len(m.owned()) == 2
+
+
 async def test_a_stop_waits_for_handlers_no_longer_than_it_is_told(broker: ScriptedBroker) -> None:
     """What is finished is committed, and the rest is delivered again."""
     [queue] = broker.create_topic(TOPIC)
