@@ -101,7 +101,7 @@ def _run_maven(maven: str, target: Path) -> str | None:
     target.mkdir(parents=True)
     done = subprocess.run(
         [
-            *(maven, "-q", "-B", "-f", str(POM), "dependency:copy-dependencies"),
+            *(maven, "-q", "-B", "-Dstyle.color=never", "-f", str(POM), "dependency:copy-dependencies"),
             *("-DincludeScope=runtime", f"-DoutputDirectory={target}"),
         ],
         stdin=subprocess.DEVNULL,

@@ -49,9 +49,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     reason = item.config.stash.get(UNAVAILABLE, None)
     if reason is None or item.get_closest_marker("rocketmq") is None:
         return
+    line = reason.splitlines()[0]  # the summary has the rest
     if os.environ.get("CI"):
-        pytest.fail(f"no real RocketMQ, and CI is set: {reason}", pytrace=False)
-    pytest.skip(f"no real RocketMQ: {reason}")
+        pytest.fail(f"no real RocketMQ, and CI is set: {line}", pytrace=False)
+    pytest.skip(f"no real RocketMQ: {line}")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
