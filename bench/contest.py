@@ -85,7 +85,9 @@ def _ended(process: subprocess.Popen[str], timeout_seconds: float) -> Iterator[N
     finally:
         watchdog.cancel()
         process.kill()
-        process.communicate()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
 
 
 def _exit_code(process: subprocess.Popen[str]) -> int | None:
