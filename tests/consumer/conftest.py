@@ -8,11 +8,15 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 import uvloop
 
+from rmqd.wire.message import MessageQueue
 from tests.client.conftest import no_task_left
 from tests.client.peer import Peer
+from tests.consumer.groups import TOPIC
+from tests.consumer.pool import pool
 from tests.consumer.scripted_broker import ScriptedBroker
+from tests.consumer.seen import Seen
 
-__all__ = ["no_task_left"]
+__all__ = ["no_task_left", "pool"]
 
 
 def pytest_asyncio_loop_factories(
@@ -27,3 +31,22 @@ async def broker() -> AsyncIterator[ScriptedBroker]:
     """A name server and broker on a free port, without topics."""
     async with Peer() as peer:
         yield ScriptedBroker(peer)
+
+
+@pytest.fixture
+def queue(broker: ScriptedBroker) -> MessageQueue:
+    """The only queue of the topic."""
+    return broker.create_topic(TOPIC)[0]
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The waits after errors are Java's; here they would only take time."""
+    monkeypatch.setattr("rmqd.consumer.pull_loop.EXCEPTION_DELAY_SECONDS", 0.05)
+    monkeypatch.setattr("rmqd.consumer.pull_loop.STUCK_RECHECK_SECONDS", 0.05)
+
+
+@pytest.fixture
+def seen() -> Seen:
+    """A handler that remembers what it got."""
+    return Seen()

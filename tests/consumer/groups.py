@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from rmqd.consumer.options import ConsumerOptions, Subscription
-from rmqd.handler import LoadedHandler
+from rmqd.handler import Batch, LoadedHandler
 
 GROUP = "g1"
 TOPIC = "t1"
@@ -52,6 +53,16 @@ def group_options(**values: Any) -> ConsumerOptions:
 def handler_of(function: Callable[..., Any], *, is_async: bool = True) -> LoadedHandler:
     """A handler without start and stop."""
     return LoadedHandler("testing", function, is_async, None, None)
+
+
+class Blocked:
+    """A handler that waits until it is let go."""
+
+    def __init__(self) -> None:
+        self.release = asyncio.Event()
+
+    async def __call__(self, batch: Batch) -> None:
+        await self.release.wait()
 
 
 def _subscriptions(wanted: list[str] | Mapping[str, str | Subscription]) -> dict[str, Subscription]:

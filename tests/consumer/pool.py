@@ -1,0 +1,103 @@
+"""The workers of a group alone, with a broker that takes back what fails."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from rmqd.client.instance import ClientInstance
+from rmqd.client.options import ClientOptions
+from rmqd.clock import Clock, SystemClock
+from rmqd.consumer.concurrently import ConsumeMessageConcurrentlyService, HandlerHungError
+from rmqd.consumer.process_queue import ProcessQueue
+from rmqd.consumer.send_back import SendBack
+from rmqd.consumer.stats import TopicStats
+from rmqd.handler import Batch
+from rmqd.wire.message import MessageQueue
+from tests.consumer.blocks import block_of
+from tests.consumer.groups import GROUP, TOPIC, group_options, handler_of
+from tests.consumer.scripted_broker import BROKER, ScriptedBroker
+
+Service = ConsumeMessageConcurrentlyService
+TIMEOUT_SECONDS = 60.0
+
+
+class Pool:
+    """The workers of a group without its pull loops: messages come from the test."""
+
+    def __init__(self, service: Service, task: asyncio.Task[None]) -> None:
+        self.service = service
+        self.task = task
+
+    def queue(self, messages: int, number: int = 0) -> ProcessQueue:
+        """A queue with messages to hand out."""
+        place = MessageQueue(TOPIC, BROKER, number)
+        queue = ProcessQueue(place, 0, TopicStats(TOPIC, is_retry=False))
+        self.give(queue, messages)
+        return queue
+
+    def give(self, queue: ProcessQueue, messages: int) -> None:
+        """One more reply for a queue."""
+        start = queue.next_offset
+        queue.put(block_of(range(start, start + messages), queue.message_queue), start + messages)
+        self.service.submit(queue)
+
+
+@pytest.fixture
+def pool(broker: ScriptedBroker) -> Callable[..., contextlib.AbstractAsyncContextManager[Pool]]:
+    """`async with pool(function, is_async=…, clock=…, **options)`."""
+
+    @contextlib.asynccontextmanager
+    async def start(
+        function: Callable[..., Any], *, is_async: bool = True, clock: Clock | None = None, **values: Any
+    ) -> AsyncIterator[Pool]:
+        broker.create_topic(TOPIC, 4)
+        client = ClientInstance(ClientOptions(nameservers=(broker.peer.address,)))
+        await client.routes.lookup(TOPIC)
+        options = group_options(**{"consume_timeout_seconds": TIMEOUT_SECONDS, **values})
+        send_back = SendBack(client, GROUP, options.max_reconsume_times)
+        handler = handler_of(function, is_async=is_async)
+        service = Service(options, handler, send_back, clock or SystemClock())
+        task = asyncio.create_task(service.run())
+        try:
+            yield Pool(service, task)
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError, HandlerHungError):
+                await task
+            await client.remoting.close()
+
+    return start
+
+
+StartPool = Callable[..., contextlib.AbstractAsyncContextManager[Pool]]
+
+
+def handled(queue: ProcessQueue) -> dict[str, int]:
+    return {result: count for result, count in queue.stats.snapshot().handled.items() if count}
+
+
+def done(queue: ProcessQueue) -> Callable[[], bool]:
+    return lambda: queue.cached_count == 0 and queue.in_flight == 0
+
+
+class Gate:
+    """A handler that waits until the test lets it go on, and counts how many do so at once."""
+
+    def __init__(self) -> None:
+        self.batches: list[Batch] = []
+        self.at_once = self.most = 0
+        self.open = asyncio.Event()
+
+    async def __call__(self, batch: Batch) -> None:
+        self.batches.append(batch)
+        self.at_once += 1
+        self.most = max(self.most, self.at_once)
+        try:
+            await self.open.wait()
+        finally:
+            self.at_once -= 1

@@ -1,0 +1,19 @@
+"""A handler that remembers."""
+
+from __future__ import annotations
+
+from rmqd.handler import Batch
+from tests.client.peer import eventually
+
+
+class Seen:
+    """A handler that keeps the bodies that it got."""
+
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+
+    async def __call__(self, batch: Batch) -> None:
+        self.bodies += [message.body for message in batch]
+
+    async def has(self, *bodies: bytes) -> None:
+        await eventually(lambda: self.bodies == list(bodies), f"{bodies} are handled; it is {self.bodies}")

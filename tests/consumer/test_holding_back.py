@@ -1,0 +1,148 @@
+"""What keeps a group from pulling: thresholds, a pause, a rate limit."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from rmqd.client.instance import ClientInstance
+from rmqd.client.options import ClientOptions
+from rmqd.consumer.push_consumer import PushConsumer
+from rmqd.handler import Batch, LoadedHandler
+from tests.client.peer import eventually
+from tests.client.running import running
+from tests.consumer.groups import GROUP, TOPIC, Blocked, group_options
+from tests.consumer.members import member
+from tests.consumer.scripted_broker import ScriptedBroker
+
+# --- thresholds
+
+
+@pytest.mark.parametrize(
+    ("reason", "options", "most"),
+    [
+        ("count", {"pull_threshold_for_queue": 100}, 132),
+        ("size", {"pull_threshold_size_for_queue_bytes": 40_000}, 40 + 32),
+        ("span", {"consume_concurrently_max_span": 100}, 133),
+        ("count", {"pull_threshold_for_topic": 200}, 132),
+        ("size", {"pull_threshold_size_for_topic_bytes": 80_000}, 40 + 32),
+    ],
+)
+async def test_each_threshold_alone_stops_pulling(
+    broker: ScriptedBroker, reason: str, options: dict[str, Any], most: int
+) -> None:
+    """At most one pull above it; counted once, shown as the queue's state, and gone when handlers finish."""
+    [queue] = broker.create_topic(TOPIC)  # the retry queue is the second that is owned: topic thresholds are halved
+    await broker.store(queue, *[b"b" * 900] * 1000)
+    handle = Blocked()
+    async with member(broker.peer.address, handle, **options) as m:
+        await eventually(lambda: (q := m.queue()) and q.state == "flow_controlled", "pulling has stopped")
+        pulls = len(broker.pulled_offsets(queue))
+        await asyncio.sleep(0.1)
+        status = m.queue()
+        assert status is not None
+        assert most - 32 <= status.cached <= most
+        assert len(broker.pulled_offsets(queue)) == pulls
+        flow_control = m.topic().flow_control
+        assert {name for name, count in flow_control.items() if count} == {reason}
+        handle.release.set()
+        await eventually(lambda: m.topic().handled["acked"] == 1000, "all is handled")
+
+
+async def test_a_threshold_holds_one_queue_back_and_not_the_others(broker: ScriptedBroker) -> None:
+    """They are pulled, handled and committed meanwhile."""
+    held, free = broker.create_topic(TOPIC, 2)
+    release = asyncio.Event()
+
+    async def handle(batch: Batch) -> None:
+        if batch.message_queue == held:
+            await release.wait()
+
+    await broker.store(held, *[b"x"] * 100)
+    async with member(
+        broker.peer.address,
+        handle,
+        concurrency=60,
+        pull_threshold_for_queue=10,
+        persist_consumer_offset_interval_seconds=0.05,
+    ) as m:
+        await eventually(lambda: (q := m.queue(0)) and q.state == "flow_controlled", "one queue is held back")
+        await broker.store(free, *[b"x"] * 50)
+        await broker.committed(GROUP, free, 50)
+        release.set()
+        await broker.committed(GROUP, held, 100)
+
+
+# --- pauses
+
+
+async def test_a_paused_group_pulls_nothing_and_hands_out_nothing(broker: ScriptedBroker) -> None:
+    """It keeps its queues, finishes what handlers have, and goes on where it was."""
+    [queue] = broker.create_topic(TOPIC)
+    await broker.store(queue, b"0")
+    handle, bodies = Blocked(), list[bytes]()
+
+    async def keep(batch: Batch) -> None:
+        await handle(batch)
+        bodies.append(batch[0].body)
+
+    async with member(broker.peer.address, keep, persist_consumer_offset_interval_seconds=0.05) as m:
+        await eventually(lambda: len(broker.pulled_offsets(queue)) == 2, "the next pull waits at the broker")
+        m.consumer.pause()
+        assert m.consumer.paused
+        handle.release.set()
+        await broker.store(queue, b"1", b"2")
+        await eventually(lambda: (q := m.queue()) and q.cached == 2, "the pull that was under way came back")
+        await broker.committed(GROUP, queue, 1)
+        status = m.queue()
+        assert status is not None
+        assert status.state == "paused"
+        assert m.topic().flow_control["paused"] == 1
+        await broker.store(queue, b"3")
+        await asyncio.sleep(0.1)
+        assert bodies == [b"0"]
+        assert len(broker.pulled_offsets(queue)) == 2
+        m.consumer.resume()
+        await eventually(lambda: bodies == [b"0", b"1", b"2", b"3"], "all is handled")
+
+
+async def test_a_group_may_be_paused_before_it_runs(broker: ScriptedBroker) -> None:
+    """As after a restart of a group that an operator paused."""
+    [queue] = broker.create_topic(TOPIC)
+    await broker.store(queue, b"0")
+    handle = Blocked()
+    handle.release.set()
+    client = ClientInstance(ClientOptions(nameservers=(broker.peer.address,)))
+    consumer = PushConsumer(group_options(), LoadedHandler("h", handle, True, None, None), client)
+    consumer.pause()
+    async with running(client.run()):
+        task = asyncio.create_task(consumer.run())
+        await eventually(lambda: consumer.snapshot().assigned == {TOPIC: 1}, "it takes its queues")
+        await asyncio.sleep(0.1)
+        assert not broker.pulled_offsets(queue)
+        consumer.resume()
+        await eventually(lambda: broker.pulled_offsets(queue) == [0, 1], "it pulls")
+        consumer.stop()
+        await task
+
+
+# --- a rate limit
+
+
+@pytest.mark.parametrize("rate", [20])
+async def test_a_rate_limit_spaces_the_pulls(broker: ScriptedBroker, rate: int) -> None:
+    """On average, over all queues of the group."""
+    queues = broker.create_topic(TOPIC, 2)
+    for queue in queues:
+        await broker.store(queue, *[b"x"] * 100)
+
+    async def handle(batch: Batch) -> None:
+        pass
+
+    async with member(broker.peer.address, handle, pull_rate_limit=rate, pull_batch_size=4) as m:
+        await eventually(lambda: m.topic().received >= 8, "it has begun")
+        before = m.topic().received
+        await asyncio.sleep(1.5)
+        assert m.topic().received - before == pytest.approx(1.5 * rate, abs=10)
