@@ -97,7 +97,7 @@ class Exec:
             logger.warning("exec.killed", extra={"command": self._options.command[0], "pid": process.pid})
         finally:
             _signal_group(process, signal.SIGKILL)
-        await process.wait()
+            await process.wait()  # at once now, and without it the event loop may end before it hears of the end
 
 
 def _decide(status: int, output: str) -> None:
