@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import queue
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
@@ -76,7 +77,10 @@ class _Line:
         self._handler = handler
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._at_end: Callable[[], None] = lambda: None
-        threading.Thread(target=self._run, name=f"{handler.name}-{number}", daemon=True).start()
+        # what the group binds to its log lines is bound in its handlers' threads too
+        context = contextvars.copy_context()
+        name = f"{handler.name}-{number}"
+        threading.Thread(target=context.run, args=(self._run,), name=name, daemon=True).start()
 
     def put(self, job: _Job) -> None:
         self._jobs.put(job)

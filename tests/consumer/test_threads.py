@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Generator
 from typing import Any
 
 import pytest
+import structlog
 
 from rmqd.consumer.snapshot import GroupSnapshot
 from rmqd.consumer.threads import HandlerNotAwaitedError, HandlerThread
@@ -49,6 +50,16 @@ async def call(handle: Callable[[Batch], Any]) -> None:
         await thread.call(Batch(block_of([0]).messages, QUEUE))
     finally:
         thread.stop()
+
+
+async def test_a_handler_sees_the_context_of_its_group() -> None:
+    """A line that a synchronous handler logs names the group, as one of an asynchronous handler does."""
+    seen: list[dict[str, Any]] = []
+
+    with structlog.contextvars.bound_contextvars(group=GROUP):
+        await call(lambda batch: seen.append(structlog.contextvars.get_contextvars()))
+
+    assert seen == [{"group": GROUP}]
 
 
 async def test_a_returned_coroutine_is_an_error() -> None:
