@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -14,11 +15,13 @@ from starlette.routing import Route
 from rmqd.daemon.group_host import GroupHost, HostView, UnknownGroupError
 from rmqd.daemon.health import Check, LoopMonitor, readiness
 from rmqd.daemon.http_access import AccessPolicy, Refusal
-from rmqd.daemon.metrics import DaemonFacts, render
 from rmqd.daemon.reload import ReloadReport
 from rmqd.daemon.status import status_document
 from rmqd.daemon.status_page import status_page
 from rmqd.daemon.totals import merge_processes
+
+if TYPE_CHECKING:
+    from rmqd.daemon.metrics import DaemonFacts
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -72,7 +75,13 @@ class HttpApi:
         return _checks_response(readiness(await host.view(), host.stopping))
 
     async def metrics(self, request: Request) -> Response:
-        """The exposition, rendered in a thread: with thousands of series it takes a while."""
+        """The exposition, rendered in a thread: with thousands of series it takes a while.
+
+        The first scrape imports Prometheus' library, in a thread too: at the start it would compete with messages.
+        """
+        await asyncio.to_thread(importlib.import_module, "rmqd.daemon.metrics")
+        from rmqd.daemon.metrics import render
+
         view = await self._daemon.host.view()
         accept = request.headers.get("accept", "")
         facts = self._daemon.facts(view)
