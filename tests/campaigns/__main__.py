@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -80,11 +81,14 @@ def main() -> int:
         sub.add_argument("--seed", type=int, help="of an earlier run, to have the same again")
         sub.add_argument("--dir", help="where a run keeps its files; that of an interrupted run goes on")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that members and brokers end with us
     try:
         return 0 if options.call(options) else 1
     except (ClusterError, FuzzError, RocketMqUnavailable) as error:
         say(str(error))
         return 1
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
 
 
 if __name__ == "__main__":

@@ -84,15 +84,6 @@ def members(cluster: RealCluster, group: str) -> list[str]:
     return []
 
 
-def owners(cluster: RealCluster, group: str, topic: str) -> dict[Queue, list[str]]:
-    """Every queue of the topic with the members that say it is theirs, each asked through the broker."""
-    found: dict[Queue, list[str]] = {queue: [] for queue in queues(cluster, topic)}
-    for member in members(cluster, group):
-        for queue in queues_of(cluster, group, topic, member):
-            found[queue].append(member)
-    return found
-
-
 def queues_of(cluster: RealCluster, group: str, topic: str, member: str) -> list[Queue]:
     """The queues of the topic that a member says are its own, asked through the broker."""
     answer = rpc.call(
