@@ -1,7 +1,7 @@
 """The daemon process, top to bottom: read the configuration, take the port, run the groups, drain, exit.
 
 Start-up is measured from the process's start to the first handled message, so what that does not need (the HTTP
-server, Prometheus) is imported after the groups were started.
+server, Prometheus) is imported when the first connection asks for it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import socket
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -214,16 +215,34 @@ class Daemon:
             task.cancel()
 
     async def _serve_http(self) -> None:
+        settle_garbage_collection()
         try:
-            # In a thread, as it takes a good part of a second in which messages are handled already.
+            if not await self._knock():
+                return
+            # In a thread, as it takes a tenth of a second in which messages are handled already.
             api = await asyncio.to_thread(importlib.import_module, "rmqd.daemon.http_api")
             server_module = await asyncio.to_thread(importlib.import_module, "rmqd.daemon.http_server")
-            settle_garbage_collection()
             server = server_module.HttpServer(api.HttpApi(self).app(), self._socket)
             self._stop_http = server.stop
             await server.run()
         except Exception:  # the groups do not need it; probes notice, and so does the log
             log.exception("http.failed")
+
+    async def _knock(self) -> bool:
+        """Wait for the first connection, as what serves it is not imported before; False if the daemon ends first."""
+        loop = asyncio.get_running_loop()
+        knock: asyncio.Future[bool] = loop.create_future()
+
+        def settle(came: bool) -> None:
+            if not knock.done():
+                knock.set_result(came)
+
+        self._stop_http = partial(settle, False)
+        loop.add_reader(self._socket, settle, True)
+        try:
+            return await knock
+        finally:
+            loop.remove_reader(self._socket)
 
     async def _report_start(self) -> None:
         if self.host.stopping:
