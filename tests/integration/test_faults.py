@@ -46,6 +46,7 @@ def loaded_daemon(
         assert rmqd.running
         assert rmqd.pid == pid
         assert rmqd.get("/readyz")[0] == 200
+        assert not rmqd.events("group.failed"), "the group went on without being restarted"
 
 
 def test_broker_restart(rocketmq_faulty: RealCluster, tmp_path: Path) -> None:
