@@ -23,6 +23,7 @@ from tests.integration.waiting import wait_until
 from tests.rocketmq.spec import free_port
 
 TOP = Path(__file__).parent.parent.parent
+LINE_LENGTH = 400  # of the log in an error text; a traceback is one line there
 LEDGER_HANDLER = "tests.integration.ledger_handler:LedgerHandler"
 
 
@@ -167,7 +168,9 @@ class RmqdProcess:
 
     def tail(self, lines: int = 40) -> str:
         """The end of the output, for an error text."""
-        return "\n".join(["--- rmqd's output ends with", *self._output().splitlines()[-lines:]])
+        return "\n".join(
+            ["--- rmqd's output ends with", *(line[:LINE_LENGTH] for line in self._output().splitlines()[-lines:])]
+        )
 
     def _output(self) -> str:
         path = self.directory / "out.log"
