@@ -34,6 +34,8 @@ class AssignedQueue:
         self._drain_seconds = 0.0
         self._last = False  # the whole group ends: nobody has the queue before it is unlocked
         self._hurry = asyncio.Event()
+        self._cut = asyncio.Event()  # the pull loop is to begin anew
+        self._moved_to: int | None = None
         self._state = "waiting"
         self._since = context.clock.wall()
 
@@ -56,6 +58,15 @@ class AssignedQueue:
     def hurry(self) -> None:
         """Wait for handlers no longer."""
         self._hurry.set()
+
+    def move_to(self, offset: int) -> None:
+        """Go on at `offset` at once, as an operator says: a pull that the broker holds is cut short."""
+        self._moved_to = offset
+        self._cut.set()
+
+    def restart(self) -> None:
+        """Have the queue pulled by a new loop, at the same place."""
+        self._cut.set()
 
     async def run(self) -> None:
         """Own the queue until `leave`."""
@@ -82,7 +93,19 @@ class AssignedQueue:
                 context.client.routes.refresh_soon([queue.topic])
                 await asyncio.sleep(EXCEPTION_DELAY_SECONDS * random.uniform(0.75, 1.25))
         self.loop = PullLoop(context, queue, offset)
-        await self.loop.run()
+        await self._pull(self.loop)
+
+    async def _pull(self, loop: PullLoop) -> None:
+        """Run the pull loop, anew whenever it was cut short."""
+        while True:
+            self._cut.clear()
+            if self._moved_to is not None:
+                offset, self._moved_to = self._moved_to, None
+                await loop.move_to(offset)
+            async with asyncio.TaskGroup() as tasks:
+                pulling = tasks.create_task(loop.run(), name=f"pull loop:{self.message_queue}")
+                await self._cut.wait()
+                pulling.cancel()
 
     async def _give_up(self) -> None:
         context, queue = self._context, self.process_queue

@@ -13,7 +13,7 @@ from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.process_queue import ProcessQueue
 from rmqd.consumer.send_back import SendBack
 from rmqd.consumer.settlement import EXPIRED, Settlement
-from rmqd.consumer.threads import HandlerThread
+from rmqd.consumer.threads import HandlerThread, call_handler
 from rmqd.consumer.worker import Worker
 from rmqd.errors import RmqdError
 from rmqd.handler import Batch, LoadedHandler
@@ -116,6 +116,10 @@ class ConsumeMessageConcurrentlyService:
                 self._tick()
         finally:
             await self._end()
+
+    async def call_apart(self, batch: Batch) -> None:
+        """Call the handler outside of the slots."""
+        await call_handler(self._handler, batch)
 
     def took_long(self, started: float) -> None:
         """A handler call took over a second; if no tick came through meanwhile, it kept the event loop to itself."""

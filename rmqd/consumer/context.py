@@ -7,13 +7,11 @@ from dataclasses import dataclass, field
 
 from rmqd.client.instance import ClientInstance
 from rmqd.clock import Clock
-from rmqd.consumer.concurrently import ConsumeMessageConcurrentlyService
 from rmqd.consumer.flow_control import Thresholds
-from rmqd.consumer.offset_store import RemoteBrokerOffsetStore
 from rmqd.consumer.options import ConsumerOptions
-from rmqd.consumer.ownership import QueueOwnership
 from rmqd.consumer.rate_limit import RateLimit
 from rmqd.consumer.send_back import SendBack
+from rmqd.consumer.services import ConsumeMessageService, OffsetStore, Ownership
 from rmqd.consumer.stats import TopicStats
 from rmqd.wire.heartbeat import SubscriptionData
 
@@ -27,12 +25,13 @@ class GroupContext:
     clock: Clock
     subscriptions: dict[str, SubscriptionData]  # with the retry topic
     stats: dict[str, TopicStats]
-    service: ConsumeMessageConcurrentlyService
+    service: ConsumeMessageService
     send_back: SendBack
-    store: RemoteBrokerOffsetStore
-    ownership: QueueOwnership
+    store: OffsetStore
+    ownership: Ownership
     rate_limit: RateLimit
     thresholds: Thresholds
+    revision: int = 0  # raised whenever options, subscriptions or the rate limit changed while the group runs
     resumed: asyncio.Event = field(default_factory=asyncio.Event)  # cleared while the group is paused
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.snapshot import GroupSnapshot
 
 
@@ -22,6 +23,9 @@ class Consumer(Protocol):
 
     def hurry(self) -> None:
         """Cut the drain short: abandon running handlers, commit what is finished, and end."""
+
+    def change(self, options: ConsumerOptions) -> bool:
+        """Take over what may change while the group runs; False, and nothing done, where it must start anew."""
 
     def pause(self) -> None:
         """Stop pulling and handing out, and keep the queues. Also before `run`."""

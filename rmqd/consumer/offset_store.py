@@ -29,6 +29,12 @@ class RemoteBrokerOffsetStore:
         self.committed_at: dict[MessageQueue, float] = {}  # Unix seconds of the last answered commit
         self._turns: dict[MessageQueue, asyncio.Lock] = {}
 
+    async def open(self) -> None:
+        """Nothing to do: the brokers are there or not, queue by queue."""
+
+    async def close(self) -> None:
+        """Nothing to let go of."""
+
     async def read(self, queue: MessageQueue) -> int | None:
         """The committed offset that the broker has; None for a group that is new to the queue. Raises RmqdError."""
         return await query_consumer_offset(

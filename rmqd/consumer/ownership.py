@@ -103,6 +103,10 @@ class QueueOwnership:
         await self._not_claiming.wait()  # a claim under way that names the queue must not come after the unlocking
         await self._unlock(queue.broker_name, [queue], self._client.client_id)
 
+    def holds(self, queue: MessageQueue) -> bool:
+        """Always: without the lock the wait for a former owner is bounded, and the rebalance is what counts."""
+        return True
+
     async def run(self) -> None:
         """Keep the locks alive, until cancelled."""
         renewed = self._clock.monotonic()

@@ -36,7 +36,7 @@ PULL_TIMEOUT_SECONDS: Final = 30.0  # Java: the broker's scan may answer 5 s lat
 EXCEPTION_DELAY_SECONDS: Final = 1.0  # Java: pullTimeDelayMillsWhenException
 BROKER_FLOW_CONTROL_SECONDS: Final = 0.02  # Java: PULL_TIME_DELAY_MILLS_WHEN_BROKER_FLOW_CONTROL
 RECHECK_SECONDS: Final = 1.0
-STUCK_RECHECK_SECONDS: Final = 10.0  # how soon an operator's reset reaches a queue that is held
+PROBE_SECONDS: Final = 10.0  # how soon an operator's reset reaches a queue that is held
 UNHELD_SECONDS: Final = 0.01
 UNHELD_DELAY_SECONDS: Final = 0.1
 OPERATOR_RESET: Final = "OFFSET_RESET"
@@ -55,28 +55,19 @@ class PullLoop:
         self.held_by: Reason | None = None
         self.stuck: str | None = None  # why nothing is pulled until an operator acts
         self.max_offset: int | None = None
-        self.answered_at = self._asked_at = context.clock.monotonic()
+        self.answered_at = self._asked_at = self._probed_at = context.clock.monotonic()
         self._context = context
         self._queue = queue
         self._broker_id = 0
         self._corrupt_offset = -1  # the last corrupt message that was reported
-        options, subscription = context.options, context.subscriptions[queue.topic]
-        self._sub_version = subscription.sub_version
-        by_tag = subscription.expression_type == EXPRESSION_TAG
-        self._tags = frozenset(tag.encode() for tag in subscription.tags_set) if by_tag else frozenset[bytes]()
-        self._batch_size = context.rate_limit.most(options.pull_batch_size)
-        self._template = PullRequestTemplate(
-            group=options.group,
-            topic=queue.topic,
-            queue_id=queue.queue_id,
-            broker_name=queue.broker_name,
-            expression_type=subscription.expression_type,
-        )
+        self._configure()
 
     async def run(self) -> None:
         """Pull until cancelled."""
-        context, interval = self._context, self._context.options.pull_interval_seconds
+        context = self._context
         while True:
+            if self._revision != context.revision:
+                self._configure()
             if (reason := self._hold_back()) is not None:
                 await self._wait_for_relief(reason)
                 continue
@@ -90,10 +81,54 @@ class PullLoop:
                     await self._not_found(reply)
             except RmqdError as error:
                 await self._failed(error)
-            if interval:
-                await asyncio.sleep(interval)
+            if self._interval:
+                await asyncio.sleep(self._interval)
+
+    async def move_to(self, offset: int) -> None:
+        """Go on at `offset`, as an operator says, whatever is cached or was committed. Not while `run` runs."""
+        log.warning("offset.moved", queue=str(self._queue), offset=self.process_queue.next_offset, moved_to=offset)
+        try:
+            await self._begin_at(offset)
+        except RmqdError as error:  # the next round of commits has it
+            log.warning("offset.commit_failed", queue=str(self._queue), offset=offset, error=str(error))
+
+    def _configure(self) -> None:
+        """Take over what the group is told to do; again whenever that changed."""
+        context, topic = self._context, self._queue.topic
+        self._revision = context.revision
+        options, subscription = context.options, context.subscriptions[topic]
+        self._interval = options.pull_interval_seconds
+        self._sub_version = subscription.sub_version
+        by_tag = subscription.expression_type == EXPRESSION_TAG
+        self._tags = frozenset(tag.encode() for tag in subscription.tags_set) if by_tag else frozenset[bytes]()
+        self._batch_size = context.rate_limit.most(options.pull_batch_size)
+        self._template = PullRequestTemplate(
+            group=options.group,
+            topic=topic,
+            queue_id=self._queue.queue_id,
+            broker_name=self._queue.broker_name,
+            expression_type=subscription.expression_type,
+        )
 
     async def _pull(self) -> RemotingCommand:
+        self._asked_at = self._context.clock.monotonic()
+        reply = await self._ask(PullSysFlag.SUSPEND, SUSPEND_MS, self._batch_size)
+        self.answered_at = self._context.clock.monotonic()
+        return reply
+
+    async def _probe(self) -> None:
+        """Ask for one message, without waiting and without taking it: an operator's reset is told in such a reply."""
+        self._probed_at = self._context.clock.monotonic()
+        try:
+            reply = await self._ask(0, 0, 1)
+            if reply.code == _FOUND or reply.code in _NOTHING:
+                self.max_offset = PullMessageResponseHeader.from_ext_fields(reply.ext_fields).max_offset
+            elif reply.code == _ILLEGAL:
+                await self._not_found(reply)
+        except RmqdError as error:
+            log.debug("probe.failed", queue=str(self._queue), error=str(error))
+
+    async def _ask(self, flags: int, suspend_ms: int, most: int) -> RemotingCommand:
         client = self._context.client
         address = client.routes.address(self._queue.broker_name, self._broker_id)
         if address is None:
@@ -104,15 +139,12 @@ class PullLoop:
             opaque,
             self.process_queue.next_offset,
             0,
-            PullSysFlag.SUSPEND,
+            flags,
             self._sub_version,
-            SUSPEND_MS,
-            self._batch_size,
+            suspend_ms,
+            most,
         )
-        self._asked_at = self._context.clock.monotonic()
-        reply = await connection.call(_PULL, opaque, frame, PULL_TIMEOUT_SECONDS)
-        self.answered_at = self._context.clock.monotonic()
-        return reply
+        return await connection.call(_PULL, opaque, frame, PULL_TIMEOUT_SECONDS)
 
     async def _found(self, reply: RemotingCommand) -> None:
         header = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
@@ -161,15 +193,20 @@ class PullLoop:
             if self.stuck is None:
                 log.error("offset.illegal", queue=str(self._queue), offset=queue.next_offset, broker_offers=offset)
             self.stuck = f"offset {queue.next_offset} is illegal, the broker offers {offset}"
-            await asyncio.sleep(STUCK_RECHECK_SECONDS)
+            await asyncio.sleep(PROBE_SECONDS)
             return
         log.warning(
             "offset.corrected", queue=str(self._queue), offset=queue.next_offset, corrected=offset, remark=remark
         )
+        await self._begin_at(offset)
+
+    async def _begin_at(self, offset: int) -> None:
+        """Let go of what is cached; what handlers have now counts no more."""
+        queue = self.process_queue
         queue.drop("offset_moved")
         self.stuck = None
         self.process_queue = ProcessQueue(self._queue, offset, queue.stats)
-        await context.store.commit(self._queue, offset, downward=True)
+        await self._context.store.commit(self._queue, offset, downward=True)
 
     async def _set_aside(self, block: MessageBlock) -> bool:
         """Treat corrupt messages as `on_corrupt_message` says; False if the queue is held there."""
@@ -202,7 +239,7 @@ class PullLoop:
         queue.put(block, offset)
         self._context.service.submit(queue)
         self.stuck = f"message at offset {offset} is corrupt: {corrupt.reason}"
-        await asyncio.sleep(STUCK_RECHECK_SECONDS)
+        await asyncio.sleep(PROBE_SECONDS)
 
     async def _failed(self, error: RmqdError) -> None:
         client = self._context.client
@@ -235,15 +272,16 @@ class PullLoop:
         queue, context = self.process_queue, self._context
         queue.stats.held_back(reason, queue.oldest())
         self.held_by = reason
+        self._probed_at = context.clock.monotonic()
         try:
-            while self._hold_back() == reason:
-                if reason == "paused":
-                    await context.resumed.wait()
+            while self.process_queue is queue and self._hold_back() == reason:
+                if context.clock.monotonic() - self._probed_at >= PROBE_SECONDS:
+                    await self._probe()
                     continue
                 queue.relief = asyncio.get_running_loop().create_future()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(RECHECK_SECONDS):
-                        await queue.relief
+                        await (context.resumed.wait() if reason == "paused" else queue.relief)
         finally:
             queue.relief = None
             self.held_by = None

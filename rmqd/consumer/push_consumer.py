@@ -12,26 +12,18 @@ import structlog
 from rmqd.client.instance import ClientInstance
 from rmqd.client.remoting import Reply
 from rmqd.clock import Clock, SystemClock
-from rmqd.codes import ResponseCode
-from rmqd.consumer.concurrently import ConsumeMessageConcurrentlyService
-from rmqd.consumer.context import GroupContext
-from rmqd.consumer.flow_control import Thresholds
+from rmqd.consumer.assembly import build_context
 from rmqd.consumer.group_status import GroupStatus
 from rmqd.consumer.lag import refresh_max_offsets
-from rmqd.consumer.offset_store import RemoteBrokerOffsetStore
+from rmqd.consumer.operator_requests import OperatorRequests
 from rmqd.consumer.options import ConsumerOptions
-from rmqd.consumer.ownership import QueueOwnership
-from rmqd.consumer.rate_limit import RateLimit
 from rmqd.consumer.rebalance import Rebalance
-from rmqd.consumer.send_back import SendBack
 from rmqd.consumer.snapshot import GroupSnapshot
-from rmqd.consumer.stats import RetriedStats, TopicStats
 from rmqd.errors import RmqdError
 from rmqd.handler import LoadedHandler
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.filter import sql_subscription, tag_subscription
-from rmqd.wire.heartbeat import ConsumeFromWhere, ConsumerData, SubscriptionData
-from rmqd.wire.topics import SUBSCRIPTION_ALL, retry_topic
+from rmqd.wire.heartbeat import ConsumeFromWhere, ConsumerData
+from rmqd.wire.topics import retry_topic
 
 log = structlog.get_logger(__name__)
 
@@ -53,29 +45,15 @@ class PushConsumer:
     def __init__(
         self, options: ConsumerOptions, handler: LoadedHandler, client: ClientInstance, clock: Clock | None = None
     ) -> None:
-        clock = clock or SystemClock()
         self.group = options.group
         self._handler = handler
         self._client = client
         self._stopping = asyncio.Event()
         self._drain_seconds = options.shutdown_timeout_seconds
-        send_back = SendBack(client, options.group, options.max_reconsume_times)
-        self._context = GroupContext(
-            options=options,
-            client=client,
-            clock=clock,
-            subscriptions=_subscriptions(options, int(clock.wall() * 1000)),
-            stats=_stats(options),
-            service=ConsumeMessageConcurrentlyService(options, handler, send_back, clock),
-            send_back=send_back,
-            store=RemoteBrokerOffsetStore(client, options.group, clock),
-            ownership=QueueOwnership(client, options.group, options.queue_handover_timeout_seconds, clock),
-            rate_limit=RateLimit(options.pull_rate_limit, clock),
-            thresholds=Thresholds.divided(options, 0),
-        )
-        self._context.resumed.set()
+        self._context = build_context(options, handler, client, clock or SystemClock())
         self._rebalance = Rebalance(self._context)
         self._status = GroupStatus(self._context, self._rebalance)
+        self._requests = OperatorRequests(self._context, self._rebalance, self._status)
 
     async def run(self) -> None:
         """Consume until `stop`."""
@@ -103,6 +81,10 @@ class PushConsumer:
         self._stopping.set()
         for assigned in self._rebalance.assigned.values():
             assigned.hurry()
+
+    def change(self, options: ConsumerOptions) -> bool:
+        """Take over what may change while the group runs; False, and nothing done, where it must start anew."""
+        return options == self._context.options
 
     @property
     def paused(self) -> bool:
@@ -139,14 +121,14 @@ class PushConsumer:
 
     async def on_request(self, command: RemotingCommand) -> Reply | None:
         """Answer a broker's request for this group."""
-        remark = f"request type {command.code} not supported"
-        return (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark, {}, b"")
+        return await self._requests.answer(command)
 
     async def _consume(self) -> None:
         context, routes = self._context, self._client.routes
-        self._client.register(self)
-        routes.on_change(self._routes_changed)
+        await context.store.open()
         try:
+            self._client.register(self)
+            routes.on_change(self._routes_changed)
             async with asyncio.TaskGroup() as tasks:
                 helpers = [
                     tasks.create_task(context.service.run(), name=f"handlers:{self.group}"),
@@ -165,6 +147,7 @@ class PushConsumer:
         finally:
             routes.off_change(self._routes_changed)
             await self._client.unregister(self.group)
+            await context.store.close()
             log.info("group.left")
 
     async def _take_part(self) -> None:
@@ -201,25 +184,6 @@ class PushConsumer:
             }
             await self._context.store.persist(offsets)
             await refresh_max_offsets(self._client, self._rebalance.assigned.values(), self._context.clock)
-
-
-def _subscriptions(options: ConsumerOptions, version: int) -> dict[str, SubscriptionData]:
-    result = {}
-    for topic, subscription in options.subscriptions.items():
-        build = tag_subscription if subscription.kind == "TAG" else sql_subscription
-        result[topic] = build(topic, subscription.expression, version)
-    retry = retry_topic(options.group)
-    result[retry] = tag_subscription(retry, SUBSCRIPTION_ALL, version)
-    return result
-
-
-def _stats(options: ConsumerOptions) -> dict[str, TopicStats]:
-    """Counters by topic. What comes by the retry topic counts under its original topic, with counters of its own."""
-    topics = list(options.subscriptions)
-    stats = {topic: TopicStats(topic, is_retry=False) for topic in topics}
-    retry = retry_topic(options.group)
-    stats[retry] = TopicStats(topics[0], is_retry=True) if len(topics) == 1 else RetriedStats(retry, topics)
-    return stats
 
 
 async def _call(function: Callable[[], Any] | None) -> None:

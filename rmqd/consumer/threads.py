@@ -67,6 +67,18 @@ class HandlerThread:
             self._line = None
 
 
+async def call_handler(handler: LoadedHandler, batch: Batch) -> None:
+    """Call a handler once, beside the group's slots. Raises what it raises, and HandlerNotAwaitedError."""
+    if handler.is_async:
+        await handler.handle(batch)
+        return
+    thread = HandlerThread(handler, 0)
+    try:
+        await thread.call(batch)
+    finally:
+        thread.stop()
+
+
 _Job = tuple[Batch, "asyncio.Future[None]", asyncio.AbstractEventLoop]
 
 

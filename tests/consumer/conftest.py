@@ -43,7 +43,7 @@ def queue(broker: ScriptedBroker) -> MessageQueue:
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """The waits after errors are Java's; here they would only take time."""
     monkeypatch.setattr("rmqd.consumer.pull_loop.EXCEPTION_DELAY_SECONDS", 0.05)
-    monkeypatch.setattr("rmqd.consumer.pull_loop.STUCK_RECHECK_SECONDS", 0.05)
+    monkeypatch.setattr("rmqd.consumer.pull_loop.PROBE_SECONDS", 0.05)
 
 
 @pytest.fixture

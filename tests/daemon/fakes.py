@@ -121,6 +121,10 @@ class FakeConsumer:
             stop.cancel()
             self.ended = True
 
+    def change(self, options: ConsumerOptions) -> bool:
+        """Change nothing: it has to start anew."""
+        return False
+
     def fail(self, error: Exception) -> None:
         """Have `run` raise."""
         self._failure.set_exception(error)

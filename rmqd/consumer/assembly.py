@@ -1,0 +1,61 @@
+"""Puts a group together: which parts serve its consume mode and its message model."""
+
+from __future__ import annotations
+
+from rmqd.client.instance import ClientInstance
+from rmqd.clock import Clock
+from rmqd.consumer.concurrently import ConsumeMessageConcurrentlyService
+from rmqd.consumer.context import GroupContext
+from rmqd.consumer.flow_control import Thresholds
+from rmqd.consumer.offset_store import RemoteBrokerOffsetStore
+from rmqd.consumer.options import ConsumerOptions
+from rmqd.consumer.ownership import QueueOwnership
+from rmqd.consumer.rate_limit import RateLimit
+from rmqd.consumer.send_back import SendBack
+from rmqd.consumer.stats import RetriedStats, TopicStats
+from rmqd.handler import LoadedHandler
+from rmqd.wire.filter import sql_subscription, tag_subscription
+from rmqd.wire.heartbeat import SubscriptionData
+from rmqd.wire.topics import SUBSCRIPTION_ALL, retry_topic
+
+
+def build_context(
+    options: ConsumerOptions, handler: LoadedHandler, client: ClientInstance, clock: Clock
+) -> GroupContext:
+    """The parts of a group, not paused; nothing runs yet. Raises RmqdError for an expression that is wrong."""
+    send_back = SendBack(client, options.group, options.max_reconsume_times)
+    context = GroupContext(
+        options=options,
+        client=client,
+        clock=clock,
+        subscriptions=subscriptions_of(options, int(clock.wall() * 1000)),
+        stats=_stats(options),
+        service=ConsumeMessageConcurrentlyService(options, handler, send_back, clock),
+        send_back=send_back,
+        store=RemoteBrokerOffsetStore(client, options.group, clock),
+        ownership=QueueOwnership(client, options.group, options.queue_handover_timeout_seconds, clock),
+        rate_limit=RateLimit(options.pull_rate_limit, clock),
+        thresholds=Thresholds.divided(options, 0),
+    )
+    context.resumed.set()
+    return context
+
+
+def subscriptions_of(options: ConsumerOptions, version: int) -> dict[str, SubscriptionData]:
+    """What the group tells brokers to be subscribed to, by topic; `version` is Unix time in milliseconds."""
+    result = {}
+    for topic, subscription in options.subscriptions.items():
+        build = tag_subscription if subscription.kind == "TAG" else sql_subscription
+        result[topic] = build(topic, subscription.expression, version)
+    retry = retry_topic(options.group)
+    result[retry] = tag_subscription(retry, SUBSCRIPTION_ALL, version)
+    return result
+
+
+def _stats(options: ConsumerOptions) -> dict[str, TopicStats]:
+    """Counters by topic. What comes by the retry topic counts under its original topic, with counters of its own."""
+    topics = list(options.subscriptions)
+    stats = {topic: TopicStats(topic, is_retry=False) for topic in topics}
+    retry = retry_topic(options.group)
+    stats[retry] = TopicStats(topics[0], is_retry=True) if len(topics) == 1 else RetriedStats(retry, topics)
+    return stats

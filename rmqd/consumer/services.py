@@ -1,0 +1,89 @@
+"""The parts of a group that differ by its consume mode and message model, as the rest of the group sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Protocol
+
+from rmqd.consumer.process_queue import ProcessQueue
+from rmqd.handler import Batch
+from rmqd.wire.message import MessageQueue
+
+
+class ConsumeMessageService(Protocol):
+    """Hands messages to the handler, and sees to what becomes of them."""
+
+    async def run(self) -> None:
+        """Work until cancelled. Raises what the group cannot go on after."""
+
+    def submit(self, queue: ProcessQueue) -> None:
+        """A queue has messages to hand out."""
+
+    def pause(self) -> None:
+        """Hand out nothing more; handlers finish what they have."""
+
+    def resume(self) -> None:
+        """Go on handing out."""
+
+    async def call_apart(self, batch: Batch) -> None:
+        """Call the handler outside of the slots, for an operator. Raises what it raises; settles nothing."""
+
+
+class OffsetStore(Protocol):
+    """Where the group's offsets are kept. An offset is the first one that is not consumed."""
+
+    committed: dict[MessageQueue, int]
+    committed_at: dict[MessageQueue, float]
+    """Unix seconds of the last commit that was taken."""
+
+    async def open(self) -> None:
+        """Make ready, before the first queue is taken. Raises RmqdError where the store cannot be used."""
+
+    async def close(self) -> None:
+        """Let go of what `open` took; after the last commit."""
+
+    async def read(self, queue: MessageQueue) -> int | None:
+        """The stored offset; None for a group that is new to the queue. Raises RmqdError."""
+
+    def take_over(self, queue: MessageQueue, offset: int | None) -> None:
+        """A new ownership begins at the stored offset; what an earlier one knew is forgotten."""
+
+    def forget(self, queue: MessageQueue) -> None:
+        """The queue is not ours any more."""
+
+    async def commit(self, queue: MessageQueue, offset: int, *, downward: bool = False) -> None:
+        """Store an offset. Raises RmqdError.
+
+        An offset that is not above the committed one is left out, unless an operator's reset goes `downward`.
+        """
+
+    async def commit_upward(self, queue: MessageQueue, offset: int) -> None:
+        """Commit for a queue that is being given up: the next owner may be further already. Raises RmqdError."""
+
+    async def persist(self, offsets: Mapping[MessageQueue, int]) -> bool:
+        """Commit many offsets; says whether all were taken. A failure is logged, the next round tries again."""
+
+
+class Ownership(Protocol):
+    """Which queues this member may consume, beyond what the rebalance says."""
+
+    timeouts: int
+    """How often the wait for a queue's former owner was given up."""
+
+    def members_are(self, address: str, client_ids: Collection[str]) -> list[str]:
+        """The group's members as one broker lists them; returns the brokers that should be asked again."""
+
+    async def break_locks(self, topic: str, queues: Iterable[MessageQueue]) -> None:
+        """See to what members that are gone have left behind."""
+
+    async def acquire(self, queue: MessageQueue) -> None:
+        """Return when the queue may be consumed."""
+
+    async def release(self, queue: MessageQueue) -> None:
+        """Give a queue up; what was to be committed has been."""
+
+    def holds(self, queue: MessageQueue) -> bool:
+        """Whether an acquired queue may be consumed now; only orderly groups can lose that for a while."""
+
+    async def run(self) -> None:
+        """Keep what is owned, until cancelled."""
