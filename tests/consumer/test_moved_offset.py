@@ -1,0 +1,77 @@
+"""A queue whose offset an operator moves: by a push, or on the broker while the queue is held back."""
+
+from __future__ import annotations
+
+import pytest
+
+from rmqd.codes import ResponseCode
+from rmqd.consumer.assigned_queue import AssignedQueue
+from rmqd.consumer.push_consumer import PushConsumer
+from rmqd.wire.message import MessageQueue
+from tests.client.peer import eventually
+from tests.consumer.groups import GROUP, Blocked
+from tests.consumer.members import member
+from tests.consumer.scripted_broker import ScriptedBroker
+from tests.consumer.seen import Seen
+
+MOVED = ResponseCode.PULL_OFFSET_MOVED
+
+pytestmark = pytest.mark.usefixtures("hasty")
+
+
+def assigned(consumer: PushConsumer, queue: MessageQueue) -> AssignedQueue:
+    """The queue as the consumer has it."""
+    return consumer._rebalance.assigned[queue]
+
+
+@pytest.mark.parametrize(("offset", "again"), [(1, [b"1", b"2"]), (3, [])])
+async def test_a_moved_queue_goes_on_there_at_once(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, offset: int, again: list[bytes]
+) -> None:
+    """Though the broker holds a pull; the new offset is committed, downward too."""
+    await broker.store(queue, b"0", b"1", b"2")
+    async with member(broker.peer.address, seen, persist_consumer_offset_interval_seconds=0.05) as m:
+        await seen.has(b"0", b"1", b"2")
+        await broker.committed(GROUP, queue, 3)
+        await eventually(lambda: broker.pulled_offsets(queue)[-1] == 3, "a pull waits at the end")
+        assigned(m.consumer, queue).move_to(offset)
+        await seen.has(b"0", b"1", b"2", *again)
+        await eventually(lambda: broker.pulled_offsets(queue).count(offset) >= 1, "it is pulled there")
+        if again:
+            await eventually(lambda: offset in broker.commits_of(queue), "the move is committed")
+        await broker.committed(GROUP, queue, 3)
+
+
+async def test_a_restarted_queue_goes_on_where_it_was(broker: ScriptedBroker, queue: MessageQueue, seen: Seen) -> None:
+    """A pull that is never answered is forgotten, and nothing is handled twice."""
+    await broker.store(queue, b"0", b"1")
+    broker.answer_pull(queue, broker.found(queue, broker.records(queue, 0, 1), 1), None)
+    async with member(broker.peer.address, seen) as m:
+        await eventually(lambda: broker.pulled_offsets(queue) == [0, 1], "the second pull is under way")
+        assigned(m.consumer, queue).restart()
+        await seen.has(b"0", b"1")
+    assert broker.pulled_offsets(queue)[:3] == [0, 1, 1]
+
+
+@pytest.mark.parametrize("why", ["count", "paused"])
+async def test_a_reset_reaches_a_queue_that_is_held_back(broker: ScriptedBroker, queue: MessageQueue, why: str) -> None:
+    """It asks for one message now and then, without waiting and without taking it."""
+    await broker.store(queue, *[b"%d" % number for number in range(9)])
+    handle = Blocked()
+    async with member(broker.peer.address, handle, concurrency=1, pull_threshold_for_queue=1, pull_batch_size=2) as m:
+
+        def cached() -> int:
+            held = m.queue()
+            return 0 if held is None else held.cached
+
+        await eventually(lambda: cached() == 2, "two are cached")
+        if why == "paused":
+            m.consumer.pause()
+        await eventually(lambda: (1, 0) in {(p.max_msg_nums, p.sys_flag) for p in broker.pulls}, "it is probed")
+        assert cached() == 2
+        broker.answer_pull(queue, broker.nothing(queue, MOVED, 7, "OFFSET_RESET"))
+        await broker.committed(GROUP, queue, 7)
+        handle.release.set()
+        m.consumer.resume()
+        await eventually(lambda: 9 in broker.pulled_offsets(queue), "it goes on after the reset")
+    assert next(offset for offset in broker.pulled_offsets(queue) if offset not in (0, 2)) == 7
