@@ -67,7 +67,8 @@ class _Loading:
 
     def check_running(self, only: Collection[str]) -> None:
         """What keeps this version from running it, the handlers included."""
-        from rmqd.daemon.handler_registry import handler_problems, look_again
+        from rmqd.daemon.entry_points import look_again
+        from rmqd.daemon.handler_registry import handler_problems
 
         look_again()
         self._add(run_findings(self.config, only))

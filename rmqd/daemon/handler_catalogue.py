@@ -9,8 +9,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from rmqd.daemon.entry_points import installed, look_again
 from rmqd.daemon.handler_plugin import HandlerFaultError, HandlerPlugin
-from rmqd.daemon.handler_registry import installed, look_again, plugin_of
+from rmqd.daemon.handler_registry import ENTRY_POINT_GROUP, plugin_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class HandlerDescription:
 def describe_installed() -> list[HandlerDescription]:
     """Import every installed handler and tell about it; a broken one is told by its error."""
     look_again()
-    return [_describe(name, entry_points) for name, entry_points in installed().items()]
+    return [_describe(name, entry_points) for name, entry_points in installed(ENTRY_POINT_GROUP).items()]
 
 
 def _describe(name: str, entry_points: list[EntryPoint]) -> HandlerDescription:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import traceback
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from rmqd.daemon.config_problems import Path, unknown
+from rmqd.daemon.entry_points import why
 from rmqd.handler import LoadedHandler
 
 _ACCEPTED = "a function of (batch) or (batch, options), or a class with handle(self, batch)"
@@ -87,18 +87,6 @@ class HandlerPlugin:
             ) from error
         start, stop = getattr(instance, "start", None), getattr(instance, "stop", None)
         return LoadedHandler(self.name, instance.handle, _is_async(instance.handle), start, stop)
-
-
-def why(error: BaseException) -> str:
-    """An error of somebody else's code with the line that raised it, the machinery of imports left out."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
-    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    if isinstance(error, SyntaxError) or not frames or frames[-1].filename.startswith(_OWN_FOLDER):
-        return text
-    return f"{text} ({frames[-1].filename}:{frames[-1].lineno})"
-
-
-_OWN_FOLDER = __file__.rpartition("/")[0]
 
 
 def _with_options(function: Callable[..., Any], options: Any, batch: Any) -> Any:

@@ -5,9 +5,7 @@ Only what a configuration names is imported, and what goes wrong on the way is a
 
 from __future__ import annotations
 
-import functools
 import importlib
-import importlib.metadata
 import re
 import sys
 from collections.abc import Iterator
@@ -15,16 +13,16 @@ from importlib.metadata import EntryPoint
 from pathlib import Path as FilePath
 from typing import Any, Final
 
-from rmqd.daemon.config_problems import Problem, nearest, unknown
+from rmqd.daemon.config_problems import Problem, unknown
 from rmqd.daemon.config_types import Substituted
+from rmqd.daemon.entry_points import IMPORTABLE, EntryPointError, import_object, installed, not_installed, why
 from rmqd.daemon.group_config import GroupConfig, HandlerConfig
-from rmqd.daemon.handler_plugin import Fault, HandlerFaultError, HandlerPlugin, why
+from rmqd.daemon.handler_plugin import Fault, HandlerFaultError, HandlerPlugin
 from rmqd.errors import ConfigError
 from rmqd.handler import LoadedHandler
 
 ENTRY_POINT_GROUP: Final = "rmqd.handlers"
 
-_IMPORTABLE: Final = "accepted: a module that can be imported"
 _MODULE_ATTRIBUTE: Final = re.compile(r"([\w.]+):([\w.]+)")
 
 
@@ -49,48 +47,23 @@ def handler_problems(group: str, settings: GroupConfig) -> list[Problem]:
     return []
 
 
-@functools.cache
-def installed() -> dict[str, list[EntryPoint]]:
-    """The installed handlers by name; more than one where distributions disagree about a name.
-
-    Found once, as it takes a look at every distribution; `look_again` has it done anew.
-    """
-    found: dict[str, list[EntryPoint]] = {}
-    for entry_point in sorted(importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)):
-        found.setdefault(entry_point.name, []).append(entry_point)
-    return found
-
-
-def look_again() -> None:
-    """Forget which handlers are installed: a reload may come after an installation."""
-    installed.cache_clear()
-
-
 def find_plugin(name: str) -> HandlerPlugin:
     """Import the plugin of this name, or `module:attribute`. Raises HandlerFaultError."""
     if ":" in name:
         return HandlerPlugin.of(name, _attribute(name))
-    entry_points = installed()
+    entry_points = installed(ENTRY_POINT_GROUP)
     if name not in entry_points:
-        guess = nearest(name, entry_points)
-        meant = f"; did you mean {guess}?" if guess else ""
-        accepted = ", ".join([*entry_points, "or module:attribute"])
-        raise _plugin_fault(f"no handler {name!r} is installed{meant}; accepted: {accepted}")
+        raise _plugin_fault(str(not_installed("handler", name, entry_points, "or module:attribute")))
     return plugin_of(entry_points[name])
 
 
 def plugin_of(entry_points: list[EntryPoint]) -> HandlerPlugin:
     """Import the plugin behind the entry points of one name. Raises HandlerFaultError."""
-    entry_point = entry_points[0]
-    if len(entry_points) > 1:
-        owners = ", ".join(f"{one.dist.name if one.dist else 'unknown'} ({one.value})" for one in entry_points)
-        raise _plugin_fault(f"several distributions have a handler of this name: {owners}; accepted: module:attribute")
     try:
-        target = entry_point.load()
-    except (Exception, SystemExit) as error:  # importing runs the plugin's code
-        owner = f" of {entry_point.dist.name}" if entry_point.dist else ""
-        raise _plugin_fault(f"{entry_point.value}{owner} cannot be imported: {why(error)}; {_IMPORTABLE}") from error
-    return HandlerPlugin.of(entry_point.name, target)
+        target = import_object("handler", entry_points, otherwise="module:attribute")
+    except EntryPointError as error:
+        raise _plugin_fault(str(error)) from error.__cause__
+    return HandlerPlugin.of(entry_points[0].name, target)
 
 
 def _plugin_and_options(handler: HandlerConfig) -> tuple[HandlerPlugin, Any]:
@@ -108,7 +81,7 @@ def _attribute(name: str) -> object:
     try:
         target: Any = _import(module_name)
     except (Exception, SystemExit) as error:
-        raise _plugin_fault(f"the module {module_name} cannot be imported: {why(error)}; {_IMPORTABLE}") from error
+        raise _plugin_fault(f"the module {module_name} cannot be imported: {why(error)}; {IMPORTABLE}") from error
     for attribute in attributes.split("."):
         if not hasattr(target, attribute):
             known = [one for one in dir(target) if not one.startswith("_")]
