@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.rocketmq import release
 from tests.rocketmq.archives import prepare
 from tests.rocketmq.cluster import RealCluster
 from tests.rocketmq.errors import ClusterError, RocketMqUnavailable
@@ -16,20 +17,21 @@ from tests.rocketmq.spec import FILE_NAME, ClusterSpec
 Command = Callable[[argparse.Namespace], None]
 
 
-def fetch(_: argparse.Namespace) -> None:
-    """Fetch the jars and record class data archives, once per machine."""
-    prepare()
+def fetch(options: argparse.Namespace) -> None:
+    """Fetch the jars and record class data archives, once per machine and version."""
+    prepare(options.version)
 
 
 def start(options: argparse.Namespace) -> None:
     """Start a cluster in the background; prints NAMESRV=, BROKER= and DIR= for eval."""
-    prepare()
+    prepare(options.version)
     directory = Path(options.dir) if options.dir else None
     if directory and (directory / FILE_NAME).exists():
         cluster = RealCluster.load(directory)
         cluster.up()
     else:
         spec = ClusterSpec(
+            version=options.version,
             brokers=options.brokers,
             slaves=options.slaves,
             acl=options.acl,
@@ -116,7 +118,10 @@ def parser() -> argparse.ArgumentParser:
             sub.add_argument("dir", type=Path, help="the cluster's directory, as `start` printed it")
         return sub
 
-    add(fetch, directory=False)
+    sub = add(fetch, directory=False)
+    sub.add_argument(
+        "version", nargs="?", default=release.wanted(), choices=release.RELEASES, help="default %(default)s"
+    )
     _start_options(add(start, directory=False))
     sub = add(stop)
     sub.add_argument("--now", action="store_true", help="SIGKILL at once")
@@ -136,6 +141,9 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _start_options(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument(
+        "--version", default=release.wanted(), choices=release.RELEASES, help="of RocketMQ (default %(default)s)"
+    )
     sub.add_argument("--dir", help="directory of all state (default: a new temporary one); a stopped one starts again")
     sub.add_argument("--brokers", type=int, default=1, help="number of masters")
     sub.add_argument("--slaves", action="store_true", help="a slave for each master")

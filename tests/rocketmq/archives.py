@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from tests.rocketmq import jvm
+from tests.rocketmq import jvm, release
 from tests.rocketmq.cluster import RealCluster
 from tests.rocketmq.errors import ClusterError
 from tests.rocketmq.fetch import fetch, home, locked, say
@@ -14,21 +14,23 @@ from tests.rocketmq.spec import ClusterSpec
 SMALLEST_BYTES = 1 << 20  # an archive below this is the remains of a failed dump
 
 
-def prepare() -> None:
-    """Everything a cluster needs: the jars, and the archives where they can be had. Safe to run twice at once."""
-    fetch()
-    with locked(home() / ".archives.lock"):
-        wanted = [kind for kind in ("namesrv", "broker") if not jvm.archive(kind).exists()]
-        if wanted:
-            _record(wanted)
+def prepare(version: str | None = None) -> None:
+    """Everything a cluster of this version needs (None: the one that tests want): the jars, and the archives where
+    they can be had. Safe to run twice at once."""
+    version = version or release.wanted()
+    fetch(version)
+    with locked(home(version) / ".archives.lock"):
+        missing = [kind for kind in ("namesrv", "broker") if not jvm.archive(kind, version).exists()]
+        if missing:
+            _record(missing, version)
 
 
-def _record(kinds: list[str]) -> None:
-    say("recording class data archives (once, about 20 s)")
-    (home() / "cds").mkdir(exist_ok=True)
-    written = {kind: jvm.archive(kind).with_suffix(".new") for kind in kinds}
+def _record(kinds: list[str], version: str) -> None:
+    say(f"recording class data archives of {version} (once, about 20 s)")
+    (home(version) / "cds").mkdir(exist_ok=True)
+    written = {kind: jvm.archive(kind, version).with_suffix(".new") for kind in kinds}
     with tempfile.TemporaryDirectory(prefix="rmqd-cds-") as directory:
-        cluster = RealCluster(Path(directory), ClusterSpec().with_nodes())
+        cluster = RealCluster(Path(directory), ClusterSpec(version=version).with_nodes())
         try:
             cluster.up(timeout_seconds=120, record=written)
             cluster.down(grace_seconds=60)  # a JVM writes its archive at an orderly end
@@ -37,6 +39,6 @@ def _record(kinds: list[str]) -> None:
             say(f"no class data archives, starts take longer: {error}")
     for kind, path in written.items():
         if path.exists() and path.stat().st_size > SMALLEST_BYTES:
-            path.replace(jvm.archive(kind))
+            path.replace(jvm.archive(kind, version))
         else:
             path.unlink(missing_ok=True)

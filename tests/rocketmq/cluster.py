@@ -229,7 +229,7 @@ class RealCluster:
     def admin(self, *arguments: str, check: bool = True) -> str:
         """What `mqadmin` prints (2 to 6 s: it starts a JVM); raises ClusterError where the command failed."""
         logs = self.directory / "admin"
-        command = jvm.command("admin", self.directory, logs, "256m")
+        command = jvm.command("admin", self.spec.version, self.directory, logs, "256m")
         command.insert(1, f"-Drocketmq.namesrv.addr={self.nameserver}")
         done = subprocess.run(
             [*command, *arguments],

@@ -12,22 +12,26 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.rocketmq import release
 from tests.rocketmq.errors import RocketMqUnavailable
 
-VERSION = "5.5.0"
 POM = Path(__file__).with_name("pom.xml")
 INSTALL = "on Debian: apt-get install openjdk-17-jdk-headless maven"
-NEEDED_MODULES = ("broker", "namesrv", "proxy", "tools", "client")
 ATTEMPTS = 4
 
 
-def home() -> Path:
-    """Where the jars, the archives and the compiled peers are kept (RMQD_ROCKETMQ_HOME, else below ~/.cache)."""
+def home(version: str = release.DEFAULT) -> Path:
+    """Where the jars, the archives and the compiled peers of a release are kept, each in a directory of its own.
+
+    5.5.0's is RMQD_ROCKETMQ_HOME, with the others below it; else all are in ~/.cache/rmqd.
+    """
     value = os.environ.get("RMQD_ROCKETMQ_HOME")
+    name = f"rocketmq-{version}"
     if value:
-        return Path(value).expanduser().absolute()
+        base = Path(value).expanduser().absolute()
+        return base if version == release.DEFAULT else base / name
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(cache).expanduser().absolute() / "rmqd" / f"rocketmq-{VERSION}"
+    return Path(cache).expanduser().absolute() / "rmqd" / name
 
 
 def find_java(tool: str = "java") -> str:
@@ -41,25 +45,28 @@ def find_java(tool: str = "java") -> str:
     return found
 
 
-def jars() -> list[str]:
-    """The class path of every RocketMQ program; raises RocketMqUnavailable before `fetch` was run."""
-    library = home() / "lib"
+def jars(version: str = release.DEFAULT) -> list[str]:
+    """The class path of a release's programs; raises RocketMqUnavailable before `fetch` was run."""
+    library = home(version) / "lib"
     found = sorted(str(path) for path in library.glob("*.jar"))
     if not (library / ".complete").exists() or not found:
-        raise RocketMqUnavailable(f"no RocketMQ {VERSION} in {home()}; run `python -m tests.rocketmq fetch`")
+        raise RocketMqUnavailable(
+            f"no RocketMQ {version} in {home(version)}; run `python -m tests.rocketmq fetch {version}`"
+        )
     return found
 
 
-def fetch() -> None:
-    """Copy the jars (about 100 MB) unless they are there. Safe to run twice at once."""
+def fetch(version: str = release.DEFAULT) -> None:
+    """Copy a release's jars (30 to 100 MB) unless they are there. Safe to run twice at once."""
+    wanted = release.named(version)
     find_java()
-    with locked(home() / ".lock"):
-        if not (home() / "lib" / ".complete").exists():
+    with locked(home(version) / ".lock"):
+        if not (home(version) / "lib" / ".complete").exists():
             maven = shutil.which("mvn")
             if not maven:
-                raise RocketMqUnavailable(f"mvn is not on PATH; Maven fetches RocketMQ {VERSION} once ({INSTALL})")
-            say(f"fetching RocketMQ {VERSION} into {home()} (100 MB, once)")
-            _copy_jars(maven)
+                raise RocketMqUnavailable(f"mvn is not on PATH; Maven fetches RocketMQ {version} once ({INSTALL})")
+            say(f"fetching RocketMQ {version} into {home(version)} (up to 100 MB, once)")
+            _copy_jars(maven, wanted)
 
 
 @contextlib.contextmanager
@@ -76,40 +83,42 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _copy_jars(maven: str) -> None:
-    for stale in home().glob("lib.tmp-*"):
+def _copy_jars(maven: str, wanted: release.Release) -> None:
+    base = home(wanted.version)
+    for stale in base.glob("lib.tmp-*"):
         shutil.rmtree(stale, ignore_errors=True)
-    fresh = home() / f"lib.tmp-{os.getpid()}"
+    fresh = base / f"lib.tmp-{os.getpid()}"
     for attempt in range(1, ATTEMPTS + 1):
-        problem = _run_maven(maven, fresh)
+        problem = _run_maven(maven, fresh, wanted)
         if problem is None:
             break
         say(f"attempt {attempt} to fetch the jars failed")
         if attempt == ATTEMPTS:
             shutil.rmtree(fresh, ignore_errors=True)
-            raise RocketMqUnavailable(f"Maven could not copy the jars of RocketMQ {VERSION}:\n{problem}")
+            raise RocketMqUnavailable(f"Maven could not copy the jars of RocketMQ {wanted.version}:\n{problem}")
         time.sleep(3 * attempt)  # a mirror that refuses is asked again a little later
-    (fresh / ".complete").write_text(VERSION + "\n")
-    shutil.rmtree(home() / "lib", ignore_errors=True)
-    shutil.rmtree(home() / "cds", ignore_errors=True)  # archives fit the jars that they were recorded with
-    fresh.replace(home() / "lib")
+    (fresh / ".complete").write_text(wanted.version + "\n")
+    shutil.rmtree(base / "lib", ignore_errors=True)
+    shutil.rmtree(base / "cds", ignore_errors=True)  # archives fit the jars that they were recorded with
+    fresh.replace(base / "lib")
 
 
-def _run_maven(maven: str, target: Path) -> str | None:
+def _run_maven(maven: str, target: Path, wanted: release.Release) -> str | None:
     """Copy into `target`; the end of Maven's output if that failed."""
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
     done = subprocess.run(
         [
             *(maven, "-q", "-B", "-Dstyle.color=never", "-f", str(POM), "dependency:copy-dependencies"),
-            *("-DincludeScope=runtime", f"-DoutputDirectory={target}"),
+            *("-DincludeScope=runtime", f"-DoutputDirectory={target}", f"-Drocketmq.version={wanted.version}"),
+            *(["-Pproxy"] if "proxy" in wanted.modules else []),
         ],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        cwd=home(),
+        cwd=home(wanted.version),
         check=False,
     )
-    complete = all((target / f"rocketmq-{module}-{VERSION}.jar").exists() for module in NEEDED_MODULES)
+    complete = all((target / f"rocketmq-{module}-{wanted.version}.jar").exists() for module in wanted.modules)
     return None if done.returncode == 0 and complete else "\n".join(done.stdout.splitlines()[-15:])

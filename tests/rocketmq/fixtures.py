@@ -17,7 +17,7 @@ import pytest
 from tests.rocketmq.archives import prepare
 from tests.rocketmq.cluster import RealCluster
 from tests.rocketmq.errors import RocketMqUnavailable
-from tests.rocketmq.fetch import find_java
+from tests.rocketmq.fetch import fetch, find_java
 from tests.rocketmq.spec import ClusterSpec
 
 CLUSTER_FIXTURES = {"rocketmq", "rocketmq_faulty"}
@@ -40,6 +40,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     try:
         find_java("javac")  # the Java peers are compiled on first use
         prepare()
+        fetch()  # the peers are programs of the default release, whatever the cluster is
     except RocketMqUnavailable as error:
         session.config.stash[UNAVAILABLE] = str(error)
 

@@ -6,7 +6,8 @@ import hashlib
 import os
 from pathlib import Path
 
-from tests.rocketmq.fetch import VERSION, find_java, home, jars
+from tests.rocketmq import release
+from tests.rocketmq.fetch import find_java, home, jars
 
 MAIN_CLASSES = {
     "namesrv": "org.apache.rocketmq.namesrv.NamesrvStartup",
@@ -15,17 +16,17 @@ MAIN_CLASSES = {
 }
 
 
-def archive(kind: str) -> Path:
-    """Where the class data archive of this program lies, for this JVM and these jars."""
+def archive(kind: str, version: str) -> Path:
+    """Where the class data archive of this program lies, for this JVM and this release's jars."""
     java = Path(find_java()).resolve()
-    release = java.parent.parent / "release"
-    seed = str(java).encode() + (release.read_bytes() if release.exists() else b"")
-    seed += f"{home()}{VERSION}False".encode()
-    return home() / "cds" / f"{kind}-{hashlib.sha256(seed).hexdigest()[:12]}.jsa"
+    about = java.parent.parent / "release"
+    seed = str(java).encode() + (about.read_bytes() if about.exists() else b"")
+    seed += f"{home(version)}{version}False".encode()
+    return home(version) / "cds" / f"{kind}-{hashlib.sha256(seed).hexdigest()[:12]}.jsa"
 
 
 def command(
-    kind: str, cluster: Path, logs: Path, heap: str, *, tls: bool = False, record: Path | None = None
+    kind: str, version: str, cluster: Path, logs: Path, heap: str, *, tls: bool = False, record: Path | None = None
 ) -> list[str]:
     """The command that starts a RocketMQ program, without its own arguments.
 
@@ -33,10 +34,11 @@ def command(
     writes its class data archive there when it ends.
     """
     options = [find_java(), f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-Xss512k"]
+    options += release.named(version).jvm_options
     if record is not None:
         options.append(f"-XX:ArchiveClassesAtExit={record}")
-    elif archive(kind).exists():
-        options += [f"-XX:SharedArchiveFile={archive(kind)}", "-Xshare:auto"]
+    elif archive(kind, version).exists():
+        options += [f"-XX:SharedArchiveFile={archive(kind, version)}", "-Xshare:auto"]
         options += ["-Xlog:disable", "-Xlog:all=error:stderr"]
     if kind == "admin":
         options.append("-XX:TieredStopAtLevel=1")
@@ -55,6 +57,6 @@ def command(
         "-Djava.net.preferIPv4Stack=true",
         "-Dfile.encoding=UTF-8",
         "-cp",
-        ":".join(jars()),
+        ":".join(jars(version)),
         MAIN_CLASSES[kind],
     ]

@@ -69,7 +69,9 @@ class Node:
         if self.pid:
             return
         heap = "128m" if self.spec.kind == "namesrv" else spec.heap
-        command = jvm.command(self.spec.kind, self._cluster, self.directory, heap, tls=spec.tls, record=record)
+        command = jvm.command(
+            self.spec.kind, spec.version, self._cluster, self.directory, heap, tls=spec.tls, record=record
+        )
         clean = {key: value for key, value in os.environ.items() if key not in {"NAMESRV_ADDR", "ROCKETMQ_HOME"}}
         with (self.directory / "out.log").open("ab") as output:
             self._child = subprocess.Popen(

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
+from tests.rocketmq import release
 from tests.rocketmq.errors import ClusterError
 from tests.rocketmq.fetch import find_java, home, jars, locked
 
@@ -22,11 +23,12 @@ LOGBACK = SOURCES / "logback.xml"
 
 @dataclass(frozen=True, slots=True)
 class PeerOptions:
-    """What both peers need; further options go to `start_*` by Java's names."""
+    """What both peers need; further options go to `start_*` by Java's names. `version` is the client's."""
 
     nameserver: str
     topic: str
     ledger: Path
+    version: str = release.DEFAULT
 
 
 class JavaPeer:
@@ -103,7 +105,7 @@ def _start(program: str, peer: PeerOptions, options: dict[str, object]) -> JavaP
         f"-Drmq.logback.configurationFile={LOGBACK}",
         f"-Duser.home={peer.ledger.parent}",
         "-Djava.net.preferIPv4Stack=true",
-        *("-cp", f"{_classes()}:{':'.join(jars())}", program),
+        *("-cp", f"{_classes(peer.version)}:{':'.join(jars(peer.version))}", program),
         *("--namesrv", peer.nameserver, "--topic", peer.topic, "--ledger", str(peer.ledger)),
     ]
     for name, value in options.items():
@@ -113,18 +115,19 @@ def _start(program: str, peer: PeerOptions, options: dict[str, object]) -> JavaP
     return JavaPeer(process, errors)
 
 
-def _classes() -> Path:
-    """The directory of the compiled peers; compiled once per change of their sources."""
+def _classes(version: str) -> Path:
+    """The directory of the compiled peers; compiled once per release and change of their sources."""
     sources = sorted(SOURCES.glob("*.java"))
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:12]
-    classes = home() / "peer" / f"tests-{digest}"
-    with locked(home() / "peer" / ".lock"):
+    peer = home(version) / "peer"
+    classes = peer / f"tests-{digest}"
+    with locked(peer / ".lock"):
         if classes.exists():
             return classes
-        fresh = home() / "peer" / f".new-{os.getpid()}"
+        fresh = peer / f".new-{os.getpid()}"
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir()
-        command = [find_java("javac"), "-nowarn", "-d", str(fresh), "-cp", ":".join(jars()), *map(str, sources)]
+        command = [find_java("javac"), "-nowarn", "-d", str(fresh), "-cp", ":".join(jars(version)), *map(str, sources)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise ClusterError(f"the Java peers do not compile:\n{done.stderr}")

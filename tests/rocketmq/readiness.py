@@ -21,10 +21,9 @@ def check(node: Node, nameserver: str, credentials: rpc.Credentials | None) -> N
     registered = rpc.broker_table(nameserver, credentials).get(node.spec.broker_name, {})
     if registered.get(str(node.spec.broker_id)) != node.address:
         raise NotRegisteredError(f"{node.name} is not registered with the name server")
+    rpc.call(node.address, rpc.GET_BROKER_RUNTIME_INFO, credentials=credentials)  # 4.9 fails here for its first second
     if node.is_master:
         rpc.store_probe(node.address, credentials)
-    else:
-        rpc.call(node.address, rpc.GET_BROKER_RUNTIME_INFO, credentials=credentials)
 
 
 def wait(node: Node, nameserver: str, credentials: rpc.Credentials | None, permission: str, deadline: float) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from tests.rocketmq import release
+from tests.rocketmq.errors import ClusterError
 from tests.rocketmq.spec import HOST, ClusterSpec, NodeSpec
 
 CLUSTER_NAME = "DefaultCluster"
@@ -48,6 +50,10 @@ def write_files(cluster: Path, spec: ClusterSpec) -> None:
     for name in ("conf", "tmp", "admin"):
         (cluster / name).mkdir(parents=True, exist_ok=True)
     (cluster / "logback.xml").write_text(LOGBACK)
+    for name in release.named(spec.version).logback_files:
+        (cluster / "conf" / name).write_text(LOGBACK)
+    if spec.acl and spec.version != release.DEFAULT:
+        raise ClusterError(f"access control is set up here for RocketMQ {release.DEFAULT} only, not for {spec.version}")
     if spec.acl:  # where mqadmin looks for its credentials
         (cluster / "conf" / "tools.yml").write_text(f"accessKey: {ACCESS_KEY}\nsecretKey: {SECRET_KEY}\n")
     for node in spec.nodes:

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from tests.rocketmq import release
 from tests.rocketmq.errors import ClusterError
 
 HOST = "127.0.0.1"
@@ -35,8 +36,12 @@ class NodeSpec:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSpec:
-    """A name server and `brokers` masters, each with a slave where asked; `settings` are the brokers'."""
+    """A name server and `brokers` masters, each with a slave where asked; `settings` are the brokers'.
 
+    `version` is RocketMQ's: the one that RMQD_TEST_ROCKETMQ names, where nothing else is asked for.
+    """
+
+    version: str = field(default_factory=release.wanted)
     brokers: int = 1
     slaves: bool = False
     acl: bool = False

@@ -7,8 +7,8 @@ import org.apache.rocketmq.common.message.MessageExt;
 
 /**
  * A member of a group that writes down what it handles: --namesrv --topic --group --ledger FILE [--handle-millis 0]
- * [--threads 20] [--await-millis 30000] [--member NAME]. Prints "started CLIENT_ID". SIGTERM ends it with consumer.shutdown(), which
- * waits up to --await-millis for handlers (0 is Java's default).
+ * [--threads 20] [--await-millis 30000] [--member NAME] [--model CLUSTERING]. Prints "started CLIENT_ID". SIGTERM ends
+ * it with consumer.shutdown(), which waits up to --await-millis for handlers (0 is Java's default).
  */
 public final class LedgerConsumer {
     private LedgerConsumer() {
@@ -21,6 +21,9 @@ public final class LedgerConsumer {
         int handleMillis = options.number("handle-millis", 0);
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(options.text("group"));
         consumer.setNamesrvAddr(options.text("namesrv"));
+        // by the value that is there: MessageModel is in another package in 4.x
+        consumer.setMessageModel(
+            Enum.valueOf(consumer.getMessageModel().getDeclaringClass(), options.text("model", "CLUSTERING")));
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setConsumeThreadMin(options.number("threads", 20));
         consumer.setConsumeThreadMax(options.number("threads", 20));

@@ -1,0 +1,56 @@
+"""The releases of RocketMQ that tests can run, and what each wants of its JVM and its surroundings."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from tests.rocketmq.errors import RocketMqUnavailable
+
+ENVIRONMENT = "RMQD_TEST_ROCKETMQ"
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """`modules` are those whose jars must be there; `jvm_options` open what Java 17 keeps closed to it."""
+
+    version: str
+    modules: tuple[str, ...]
+    jvm_options: tuple[str, ...] = ()
+    logback_files: tuple[str, ...] = ()
+    """What the programs look for below `conf` of their home, and end without; later releases take a property."""
+
+
+_SERVERS = ("broker", "namesrv", "tools", "client")
+DEFAULT = "5.5.0"
+RELEASES = {
+    release.version: release
+    for release in (
+        Release(DEFAULT, (*_SERVERS, "proxy")),
+        Release(
+            "4.9.7",
+            _SERVERS,
+            jvm_options=(
+                "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+                "--add-opens=java.base/java.nio=ALL-UNNAMED",
+                "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+                "--add-opens=java.base/jdk.internal.misc=ALL-UNNAMED",
+            ),
+            logback_files=("logback_namesrv.xml", "logback_broker.xml", "logback_tools.xml"),
+        ),
+    )
+}
+
+
+def named(version: str) -> Release:
+    """A release by its version; raises RocketMqUnavailable where tests know none of that name."""
+    try:
+        return RELEASES[version]
+    except KeyError:
+        known = ", ".join(sorted(RELEASES))
+        raise RocketMqUnavailable(f"no RocketMQ {version} is known here; accepted: {known}") from None
+
+
+def wanted() -> str:
+    """The version of every cluster that does not name its own: RMQD_TEST_ROCKETMQ, else 5.5.0."""
+    return os.environ.get(ENVIRONMENT) or DEFAULT
