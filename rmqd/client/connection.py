@@ -70,6 +70,12 @@ class RemotingConnection(asyncio.Protocol):
         """Whether requests can be sent."""
         return self._transport is not None
 
+    @property
+    def local_address(self) -> str | None:
+        """Our end, as "host:port"; None where it is lost."""
+        name = None if self._transport is None else self._transport.get_extra_info("sockname")
+        return f"{name[0]}:{name[1]}" if name else None
+
     def call(self, code: int, opaque: int, frame: bytes, timeout_seconds: float) -> asyncio.Future[RemotingCommand]:
         """Send an encoded request; the future gives the reply, whatever its code.
 

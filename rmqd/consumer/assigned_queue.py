@@ -8,6 +8,7 @@ import random
 import structlog
 
 from rmqd.consumer.context import GroupContext
+from rmqd.consumer.problem import STUCK_CAUSES, Problem
 from rmqd.consumer.process_queue import ProcessQueue
 from rmqd.consumer.pull_loop import EXCEPTION_DELAY_SECONDS, PullLoop
 from rmqd.consumer.snapshot import QueueSnapshot
@@ -36,6 +37,8 @@ class AssignedQueue:
         self._hurry = asyncio.Event()
         self._cut = asyncio.Event()  # the pull loop is to begin anew
         self._moved_to: int | None = None
+        self.stall: Problem | None = None  # as the watchdog found it
+        self.failure: RmqdError | None = None  # of the last attempt to take the queue over
         self._state = "waiting"
         self._since = context.clock.wall()
 
@@ -89,11 +92,21 @@ class AssignedQueue:
                     await context.store.commit(queue, offset)
                 break
             except RmqdError as error:
+                self.failure = error
                 log.warning("queue.start_failed", queue=str(queue), error=str(error))
                 context.client.routes.refresh_soon([queue.topic])
                 await asyncio.sleep(EXCEPTION_DELAY_SECONDS * random.uniform(0.75, 1.25))
+        self.failure = None
         self.loop = PullLoop(context, queue, offset)
+        self._check_floor(offset)
         await self._pull(self.loop)
+
+    def _check_floor(self, offset: int) -> None:
+        """Tell if the queue begins below what this process had committed for it before: the broker's word holds."""
+        floor = self._context.floors.pop(self.message_queue, None)
+        if floor is not None and offset < floor:
+            log.warning("offset.fell", queue=str(self.message_queue), offset=offset, committed_before=floor)
+            self._context.stats[self.message_queue.topic].falls["take_over"] += 1
 
     async def _pull(self, loop: PullLoop) -> None:
         """Run the pull loop, anew whenever it was cut short."""
@@ -119,6 +132,8 @@ class AssignedQueue:
                 queue.stats.may_repeat(cause, queue.finished_above())
             queue.drop(cause)
         await context.ownership.release(self.message_queue)
+        if (floor := context.store.committed.get(self.message_queue)) is not None:
+            context.floors[self.message_queue] = floor
         context.store.forget(self.message_queue)
 
     async def _drain(self, queue: ProcessQueue) -> bool:
@@ -158,7 +173,7 @@ class AssignedQueue:
         if loop is None:
             return "paused" if self._context.paused else "waiting"
         queue = loop.process_queue
-        if loop.stuck is not None:
+        if loop.stuck is not None or (self.stall is not None and self.stall.cause in STUCK_CAUSES):
             return "stuck"
         if self._context.paused:
             return "paused"
@@ -196,6 +211,7 @@ class AssignedQueue:
             span=queue.span(),
             position=queue.next_offset,
             last_commit=store.committed_at.get(self.message_queue),
+            stall=self.stall,
         )
 
     def _lag_seconds(self, queue: ProcessQueue, lag: int | None) -> float | None:

@@ -9,11 +9,13 @@ from rmqd.client.instance import ClientInstance
 from rmqd.clock import Clock
 from rmqd.consumer.flow_control import Thresholds
 from rmqd.consumer.options import ConsumerOptions
+from rmqd.consumer.problem import GroupProblems
 from rmqd.consumer.rate_limit import RateLimit
 from rmqd.consumer.send_back import SendBack
 from rmqd.consumer.services import ConsumeMessageService, OffsetStore, Ownership
 from rmqd.consumer.stats import TopicStats
 from rmqd.wire.heartbeat import SubscriptionData
+from rmqd.wire.message import MessageQueue
 
 
 @dataclass(slots=True)
@@ -32,6 +34,8 @@ class GroupContext:
     rate_limit: RateLimit
     thresholds: Thresholds
     revision: int = 0  # raised whenever options, subscriptions or the rate limit changed while the group runs
+    problems: GroupProblems = field(default_factory=GroupProblems)
+    floors: dict[MessageQueue, int] = field(default_factory=dict)  # what was committed last for queues given up since
     resumed: asyncio.Event = field(default_factory=asyncio.Event)  # cleared while the group is paused
 
     @property

@@ -51,6 +51,7 @@ class GroupStatus:
             rebalances=self._rebalance.count,
             handover_timeouts=context.ownership.timeouts,
             handler_hung=self._hung,
+            problems=tuple(context.problems),
         )
 
     def _not_ready(self) -> str | None:

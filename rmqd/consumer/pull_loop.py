@@ -13,6 +13,7 @@ from rmqd.client.connection import OPAQUE
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.flow_control import Reason, exceeded
+from rmqd.consumer.problem import Problem
 from rmqd.consumer.process_queue import ProcessQueue
 from rmqd.errors import (
     BrokerError,
@@ -53,12 +54,16 @@ class PullLoop:
     def __init__(self, context: GroupContext, queue: MessageQueue, offset: int) -> None:
         self.process_queue = ProcessQueue(queue, offset, context.stats[queue.topic])
         self.held_by: Reason | None = None
-        self.stuck: str | None = None  # why nothing is pulled until an operator acts
+        self.stuck: Problem | None = None  # why nothing is pulled until an operator acts
+        self.failure: RmqdError | None = None  # of the last pull, since `failing_since`
+        self.failing_since = 0.0
+        self.waits_for_rate = False
         self.max_offset: int | None = None
-        self.answered_at = self._asked_at = self._probed_at = context.clock.monotonic()
+        self.answered_at = self.asked_at = self.looked_at = self._probed_at = context.clock.monotonic()
         self._context = context
         self._queue = queue
         self._broker_id = 0
+        self._at_master = True  # who was asked the last time
         self._corrupt_offset = -1  # the last corrupt message that was reported
         self._configure()
 
@@ -72,13 +77,14 @@ class PullLoop:
                 await self._wait_for_relief(reason)
                 continue
             if context.rate_limit.per_second:
-                await context.rate_limit.wait()
+                await self._wait_for_rate()
             try:
                 reply = await self._pull()
                 if reply.code == _FOUND:
                     await self._found(reply)
                 else:
                     await self._not_found(reply)
+                self.failure = None
             except RmqdError as error:
                 await self._failed(error)
             if self._interval:
@@ -88,7 +94,7 @@ class PullLoop:
         """Go on at `offset`, as an operator says, whatever is cached or was committed. Not while `run` runs."""
         log.warning("offset.moved", queue=str(self._queue), offset=self.process_queue.next_offset, moved_to=offset)
         try:
-            await self._begin_at(offset)
+            await self._begin_at(offset, "operator")
         except RmqdError as error:  # the next round of commits has it
             log.warning("offset.commit_failed", queue=str(self._queue), offset=offset, error=str(error))
 
@@ -111,7 +117,7 @@ class PullLoop:
         )
 
     async def _pull(self) -> RemotingCommand:
-        self._asked_at = self._context.clock.monotonic()
+        self.asked_at = self._context.clock.monotonic()
         reply = await self._ask(PullSysFlag.SUSPEND, SUSPEND_MS, self._batch_size)
         self.answered_at = self._context.clock.monotonic()
         return reply
@@ -133,6 +139,7 @@ class PullLoop:
         address = client.routes.address(self._queue.broker_name, self._broker_id)
         if address is None:
             raise RouteNotFoundError(self._queue.topic, f"no address is known for broker {self._queue.broker_name}")
+        self._at_master = address == client.routes.master(self._queue.broker_name)
         connection = client.remoting.connected(address) or await client.remoting.connection(address)
         opaque = next(OPAQUE) & 0x7FFFFFFF
         frame = self._template.frame(
@@ -176,10 +183,13 @@ class PullLoop:
             self.stuck = None
             if header.next_begin_offset > self.process_queue.next_offset:
                 self.process_queue.next_offset = header.next_begin_offset
-            elif self.answered_at - self._asked_at < UNHELD_SECONDS:
+            elif self.answered_at - self.asked_at < UNHELD_SECONDS:
                 # keeps from asking in circles a broker that says "nothing" without waiting, as when it shuts down
                 await asyncio.sleep(UNHELD_DELAY_SECONDS)
         elif reply.code == _ILLEGAL:
+            if not self._at_master:
+                self._broker_id = 0
+                raise BrokerError.of(reply.code, "says a slave; the master is asked", self._queue.broker_name)
             header = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
             self.max_offset = header.max_offset
             await self._offset_illegal(header.next_begin_offset, reply.remark or "")
@@ -192,17 +202,23 @@ class PullLoop:
         if remark != OPERATOR_RESET and context.options.on_offset_illegal == "stop":
             if self.stuck is None:
                 log.error("offset.illegal", queue=str(self._queue), offset=queue.next_offset, broker_offers=offset)
-            self.stuck = f"offset {queue.next_offset} is illegal, the broker offers {offset}"
+            self.stuck = Problem(
+                "offset_illegal",
+                f"offset {queue.next_offset} is illegal, the broker offers {offset}",
+                "move the offset with `mqadmin resetOffsetByTime`, or set on_offset_illegal: correct and reload",
+            )
             await asyncio.sleep(PROBE_SECONDS)
             return
         log.warning(
             "offset.corrected", queue=str(self._queue), offset=queue.next_offset, corrected=offset, remark=remark
         )
-        await self._begin_at(offset)
+        await self._begin_at(offset, "operator" if remark == OPERATOR_RESET else "corrected")
 
-    async def _begin_at(self, offset: int) -> None:
-        """Let go of what is cached; what handlers have now counts no more."""
+    async def _begin_at(self, offset: int, cause: str) -> None:
+        """Let go of what is cached; what handlers have now counts no more. `cause` is one of FALL_CAUSES."""
         queue = self.process_queue
+        if offset < self._context.store.committed.get(self._queue, 0):
+            queue.stats.falls[cause] += 1
         queue.drop("offset_moved")
         self.stuck = None
         self.process_queue = ProcessQueue(self._queue, offset, queue.stats)
@@ -224,8 +240,13 @@ class PullLoop:
                 await self._stop_at(block, corrupt)
                 return False
             if policy == "dead_letter":
-                # not a poll: each round is another try
-                while not await self._context.send_back.dead_letter(message, corrupt.reason, None):  # noqa: ASYNC110
+                while not await self._context.send_back.dead_letter(message, corrupt.reason, None):
+                    self.stuck = Problem(
+                        "retry_refused",
+                        f"the corrupt message at offset {message.queue_offset} cannot be dead-lettered",
+                        "send_back.failed in the log has the broker's reason; it is tried again",
+                    )
+                    self.looked_at = self._context.clock.monotonic()
                     await asyncio.sleep(EXCEPTION_DELAY_SECONDS)
         return True
 
@@ -238,11 +259,18 @@ class PullLoop:
         queue.stats.pulled(block)
         queue.put(block, offset)
         self._context.service.submit(queue)
-        self.stuck = f"message at offset {offset} is corrupt: {corrupt.reason}"
+        self.stuck = Problem(
+            "corrupt_message",
+            f"message at offset {offset} is corrupt: {corrupt.reason}",
+            "move the offset with `mqadmin resetOffsetByTime`, or set on_corrupt_message and reload",
+        )
         await asyncio.sleep(PROBE_SECONDS)
 
     async def _failed(self, error: RmqdError) -> None:
         client = self._context.client
+        if self.failure is None:
+            self.failing_since = self._context.clock.monotonic()
+        self.failure = error
         if isinstance(error, FlowControlError):
             await asyncio.sleep(BROKER_FLOW_CONTROL_SECONDS)
             return
@@ -262,6 +290,14 @@ class PullLoop:
         if connection is not None:
             connection.corrupt(error)
 
+    async def _wait_for_rate(self) -> None:
+        """Wait until the group's rate limit lets the next pull through."""
+        self.waits_for_rate = True
+        try:
+            await self._context.rate_limit.wait()
+        finally:
+            self.waits_for_rate = False
+
     def _hold_back(self) -> Reason | None:
         if self._context.paused:
             return "paused"
@@ -275,6 +311,7 @@ class PullLoop:
         self._probed_at = context.clock.monotonic()
         try:
             while self.process_queue is queue and self._hold_back() == reason:
+                self.looked_at = context.clock.monotonic()
                 if context.clock.monotonic() - self._probed_at >= PROBE_SECONDS:
                     await self._probe()
                     continue

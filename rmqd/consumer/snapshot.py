@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rmqd.consumer.problem import Problem
 from rmqd.histogram import HistogramSnapshot
 
 HANDLED_RESULTS = ("acked", "retried", "dead_lettered", "expired", "corrupt")
 FLOW_CONTROL_REASONS = ("count", "size", "span", "paused")
+# Why a queue's offset fell below what this process had committed: an operator's reset, a correction at the broker's
+# word (`on_offset_illegal`), a take-over at what the broker had stored.
+FALL_CAUSES = ("operator", "corrected", "take_over")
 # The first that applies is a queue's state.
 QUEUE_STATES = ("stuck", "paused", "locked_out", "flow_controlled", "retrying", "handling", "pulling", "waiting")
 GROUP_STATES = ("starting", "running", "draining", "failed", "stopped")
@@ -26,6 +30,7 @@ class TopicSnapshot:
     received: int
     handled: dict[str, int]  # by HANDLED_RESULTS, each attempt once
     flow_control: dict[str, int]  # by FLOW_CONTROL_REASONS
+    falls: dict[str, int]  # by FALL_CAUSES
     handler_duration: HistogramSnapshot  # seconds
     message_age: HistogramSnapshot  # seconds from stored to handled
     duplicates: dict[str, int]  # by cause
@@ -51,6 +56,7 @@ class QueueSnapshot:
     span: int  # greatest minus smallest cached offset
     position: int  # the next offset to pull
     last_commit: float | None
+    stall: Problem | None  # why it makes no progress while messages wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,3 +77,4 @@ class GroupSnapshot:
     rebalances: int
     handover_timeouts: int
     handler_hung: bool
+    problems: tuple[Problem, ...]  # of the group as a whole

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from math import inf
 
-from rmqd.consumer.snapshot import FLOW_CONTROL_REASONS, HANDLED_RESULTS, TopicSnapshot
+from rmqd.consumer.snapshot import FALL_CAUSES, FLOW_CONTROL_REASONS, HANDLED_RESULTS, TopicSnapshot
 from rmqd.histogram import Histogram
 from rmqd.wire.message import Message, MessageBlock
 
@@ -31,6 +31,7 @@ class TopicStats:
         "duplicates",
         "duration",
         "exceptions",
+        "falls",
         "flow_control",
         "handled",
         "is_retry",
@@ -45,6 +46,7 @@ class TopicStats:
         self.acked = 0  # beside `handled`, as it is counted for each batch of the hot path
         self.handled = dict.fromkeys(HANDLED_RESULTS, 0)
         self.flow_control = dict.fromkeys(FLOW_CONTROL_REASONS, 0)
+        self.falls = dict.fromkeys(FALL_CAUSES, 0)  # of a queue's offset below what was committed
         self.duplicates: dict[str, int] = {}
         self.exceptions: dict[str, int] = {}
         self.duration = Histogram(HANDLER_SECONDS)
@@ -134,6 +136,7 @@ class TopicStats:
             received=self.received,
             handled={**self.handled, "acked": self.acked + self.handled["acked"]},
             flow_control=dict(self.flow_control),
+            falls=dict(self.falls),
             handler_duration=self.duration.snapshot(),
             message_age=self.age.snapshot(),
             duplicates=dict(self.duplicates),

@@ -86,6 +86,25 @@ FLOW_CONTROL = Metric(
     (*_TOPIC, "reason"),
     "Pulls put off because of a threshold (count, size, span) or a pause (paused).",
 )
+OFFSET_FALLS = Metric(
+    "rmqd_offset_falls_total",
+    "counter",
+    (*_TOPIC, "cause"),
+    "Times that a queue's offset fell below what was committed here: by an operator, corrected as the broker says, or "
+    "found lower at a take_over.",
+)
+STALLED_QUEUES = Metric(
+    "rmqd_stalled_queues",
+    "gauge",
+    (*_GROUP, "cause"),
+    "Owned queues that make no progress while messages wait, by cause.",
+)
+GROUP_PROBLEMS = Metric(
+    "rmqd_group_problems",
+    "gauge",
+    (*_GROUP, "cause"),
+    "What is wrong with the group as a whole, such as members whose subscriptions differ, by cause.",
+)
 CACHED_MESSAGES = Metric(
     "rmqd_cached_messages", "gauge", _QUEUE, "Messages pulled and not finished, those being handled included."
 )

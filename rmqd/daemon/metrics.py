@@ -7,6 +7,7 @@ away leaves no series behind.
 from __future__ import annotations
 
 import platform
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -18,7 +19,9 @@ from prometheus_client.registry import Collector
 
 from rmqd import __version__
 from rmqd.codes import RequestCode
+from rmqd.consumer.problem import GROUP_CAUSES, STALL_CAUSES
 from rmqd.consumer.snapshot import (
+    FALL_CAUSES,
     FLOW_CONTROL_REASONS,
     GROUP_STATES,
     HANDLED_RESULTS,
@@ -136,6 +139,12 @@ def _group_series(series: _Series, group: GroupSnapshot) -> None:
     series.add(names.REBALANCES, labels, group.rebalances)
     series.add(names.HANDOVER_TIMEOUTS, labels, group.handover_timeouts)
     series.add(names.HANDLER_HUNG, labels, int(group.handler_hung))
+    stalled = Counter(queue.stall.cause for queue in group.queues if queue.stall is not None)
+    for cause in STALL_CAUSES:
+        series.add(names.STALLED_QUEUES, (*labels, cause), stalled[cause])
+    problems = Counter(problem.cause for problem in group.problems)
+    for cause in GROUP_CAUSES:
+        series.add(names.GROUP_PROBLEMS, (*labels, cause), problems[cause])
     for topic, count in group.assigned.items():
         series.add(names.ASSIGNED_QUEUES, (*labels, topic), count)
 
@@ -147,6 +156,8 @@ def _topic_series(series: _Series, group: GroupSnapshot, topic: TopicSnapshot) -
         series.add(names.MESSAGES_HANDLED, (*labels, result), topic.handled.get(result, 0))
     for reason in FLOW_CONTROL_REASONS:
         series.add(names.FLOW_CONTROL, (*labels, reason), topic.flow_control.get(reason, 0))
+    for cause in FALL_CAUSES:
+        series.add(names.OFFSET_FALLS, (*labels, cause), topic.falls.get(cause, 0))
     for cause, count in topic.duplicates.items():
         series.add(names.DUPLICATES, (*labels, cause), count)
     for exception, count in topic.exceptions.items():

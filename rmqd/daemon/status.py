@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from rmqd import __version__
@@ -47,6 +48,7 @@ def _group(group: GroupSnapshot, view: HostView) -> dict[str, Any]:
         "failure": group.failure,
         "ready": group.ready,
         "not_ready_reason": group.not_ready_reason,
+        "problems": [asdict(problem) for problem in group.problems],
         "queues": queues,
     }
 
@@ -67,6 +69,7 @@ def _queue(queue: QueueSnapshot, member: GroupSnapshot, worker: int | None) -> d
         "cached": queue.cached,
         "cached_bytes": queue.cached_bytes,
         "last_commit": queue.last_commit,
+        "stall": None if queue.stall is None else asdict(queue.stall),
         "worker": worker,
         "client_id": member.client_id,
     }

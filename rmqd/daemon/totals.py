@@ -39,7 +39,8 @@ def retired(process: ProcessSnapshot) -> ProcessSnapshot:
 
 def retired_group(group: GroupSnapshot) -> GroupSnapshot:
     """What stays of a consumer that ended: its counters."""
-    return replace(group, state="stopped", queues=(), assigned={}, paused=False, ready=True, not_ready_reason=None)
+    shown = replace(group, state="stopped", queues=(), assigned={}, paused=False, problems=())
+    return replace(shown, ready=True, not_ready_reason=None)
 
 
 def add_counters(group: GroupSnapshot, past: GroupSnapshot | None) -> GroupSnapshot:
@@ -91,6 +92,7 @@ def _merge_group(living: list[GroupSnapshot], past: list[GroupSnapshot]) -> Grou
         queues=_latest_owners(queue for one in living for queue in one.queues),
         assigned=assigned,
         handler_hung=any(one.handler_hung for one in living),
+        problems=tuple(dict.fromkeys(problem for one in living for problem in one.problems)),
     )
     for other in [*(one for one in living if one is not group), *past]:
         merged = add_counters(merged, other)
@@ -144,6 +146,7 @@ def _add_topic(one: TopicSnapshot, other: TopicSnapshot) -> TopicSnapshot:
         received=one.received + other.received,
         handled=_add(one.handled, other.handled),
         flow_control=_add(one.flow_control, other.flow_control),
+        falls=_add(one.falls, other.falls),
         handler_duration=one.handler_duration.merge(other.handler_duration),
         message_age=one.message_age.merge(other.message_age),
         duplicates=_add(one.duplicates, other.duplicates),

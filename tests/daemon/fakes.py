@@ -11,6 +11,7 @@ from rmqd.client.snapshot import ClientSnapshot
 from rmqd.consumer.contract import Consumer
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.snapshot import (
+    FALL_CAUSES,
     FLOW_CONTROL_REASONS,
     HANDLED_RESULTS,
     GroupSnapshot,
@@ -36,6 +37,7 @@ def topic_snapshot(
         received=received,
         handled=dict.fromkeys(HANDLED_RESULTS, 0) | {"acked": acked},
         flow_control=dict.fromkeys(FLOW_CONTROL_REASONS, 0),
+        falls=dict.fromkeys(FALL_CAUSES, 0),
         handler_duration=EMPTY,
         message_age=EMPTY,
         duplicates={},
@@ -63,6 +65,7 @@ def queue_snapshot(
         span=9,
         position=75,
         last_commit=1_700_000_000.0,
+        stall=None,
     )
 
 
@@ -83,6 +86,7 @@ def group_snapshot(name: str = "mailer", *, received: int = 0, queues: tuple[Que
         rebalances=1,
         handover_timeouts=0,
         handler_hung=False,
+        problems=(),
     )
 
 
