@@ -54,6 +54,7 @@ def parser() -> argparse.ArgumentParser:
     sub = commands.add_parser("profile", help="run rmqd's drain under a profiler instead")
     sub.add_argument("--how", choices=("sample", "trace"), default="sample", help="a sampler (default), or cProfile")
     sub.add_argument("--batch", type=int, default=1, help="consume_message_batch_max_size (default 1)")
+    sub.add_argument("--orderly", action="store_true", help="consume_mode: orderly")
     return root
 
 
@@ -90,7 +91,7 @@ def main() -> int:
     try:
         prepare()
         if options.command == "profile":
-            print(profiling.profile(options.messages, options.batch, options.how))
+            print(profiling.profile(options.messages, options.batch, options.how, orderly=options.orderly))
             return 0
         return compete(options)
     except (ClusterError, RocketMqUnavailable) as error:

@@ -27,6 +27,7 @@ groups:
   {group}:
     subscriptions: {{"{topic}": "*"}}
     consume_from_where: first_offset
+    consume_mode: {consume_mode}
     handler:
       plugin: "bench.handler:{handler}"
       options: {{messages: {messages}, warm: {warm}, sample_file: "{sample_file}"}}
@@ -71,8 +72,8 @@ def command(job: Job) -> list[str]:
     if job.paced:
         arguments["warm"] = job.warm
     if job.contender == "go":
-        return [str(_go_binary()), *_options("-", arguments), *(["-latency"] if job.paced else [])]
-    return [*java("Consume"), *_options("--", arguments), *(["--latency"] if job.paced else [])]
+        return [str(_go_binary()), *_options("-", arguments), *_switches("-", job)]
+    return [*java("Consume"), *_options("--", arguments), *_switches("--", job)]
 
 
 def rmqd() -> list[str]:
@@ -100,6 +101,10 @@ def _options(dashes: str, values: dict[str, str | int]) -> list[str]:
     return [part for name, value in values.items() for part in (f"{dashes}{name}", str(value))]
 
 
+def _switches(dashes: str, job: Job) -> list[str]:
+    return [f"{dashes}{name}" for name, on in (("latency", job.paced), ("orderly", job.orderly)) if on]
+
+
 def _write_config(job: Job) -> Path:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -111,6 +116,7 @@ def _write_config(job: Job) -> Path:
         state_dir=job.directory,
         group=job.group,
         topic=job.topic,
+        consume_mode="orderly" if job.orderly else "concurrently",
         handler="Delays" if job.paced else "Drain",
         messages=job.messages,
         warm=job.warm,

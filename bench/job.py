@@ -26,6 +26,8 @@ class Job:
     timeout_seconds: float
     paced: bool = False
     """Whether each message's age is noted; the contender then says `started` at its first message."""
+    orderly: bool = False
+    """Whether each queue is locked and its batches come one after the other."""
     warm: int = 0
     """How many messages at the start are left out of the ages and of the CPU per message."""
     sample_file: Path | None = None

@@ -13,10 +13,10 @@ from bench.scenarios import Arena, Scenario, say, summary
 SHOWN = 40
 
 
-def profile(messages: int, consume_batch: int, how: str) -> str:
+def profile(messages: int, consume_batch: int, how: str, *, orderly: bool = False) -> str:
     """Drain once under the sampler (`sample`) or under cProfile (`trace`); the report as text."""
     build(("rmqd",))
-    scenario = Scenario(f"batch {consume_batch}", consume_batch, 32, ("rmqd",))
+    scenario = Scenario(f"batch {consume_batch}", consume_batch, 32, ("rmqd",), orderly=orderly)
     with tempfile.TemporaryDirectory(prefix="rmqd-profile-") as directory, Arena.opened(messages) as arena:
         report = Path(directory) / "report"
         if how == "sample":

@@ -45,12 +45,15 @@ class Scenario:
     contenders: tuple[str, ...]
     limits_raised: bool = False
     paced: bool = False
+    orderly: bool = False
 
 
 SCENARIOS = (
     Scenario("batch 1", 1, 32, contenders.NAMES),
     Scenario("batch 32", 32, 32, contenders.NAMES),
     Scenario("batch 1024", 1024, 1024, ("java", "rmqd", "raw"), limits_raised=True),
+    Scenario("orderly 1", 1, 32, ("java", "go", "rmqd"), orderly=True),
+    Scenario("orderly 32", 32, 32, ("java", "go", "rmqd"), orderly=True),
     Scenario("paced", 1, 32, ("java", "go", "rmqd"), paced=True),
 )
 
@@ -179,6 +182,7 @@ class Arena:
             directory=directory,
             timeout_seconds=TIMEOUT_SECONDS,
             paced=scenario.paced,
+            orderly=scenario.orderly,
             warm=warm,
             sample_file=sample_file,
         )

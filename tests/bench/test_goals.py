@@ -6,7 +6,7 @@ import pytest
 
 from bench.goals import GOALS, as_json, goals_table, median, medians_table, notes
 from bench.job import Figures
-from bench.scenarios import Results, turns
+from bench.scenarios import SCENARIOS, Results, turns
 
 
 def figures(
@@ -90,6 +90,8 @@ def test_medians_table_leaves_unmeasured_cells_empty() -> None:
 def test_every_goal_compares_something_that_is_measured() -> None:
     for goal in GOALS:
         assert hasattr(figures(), goal.figure), goal
+        scenario = next(scenario for scenario in SCENARIOS if scenario.name == goal.scenario)
+        assert {"rmqd", goal.against} <= set(scenario.contenders), goal
 
 
 def test_the_machine_readable_form_is_json() -> None:

@@ -116,6 +116,7 @@ func main() {
 	pullBatch := flag.Int("pull-batch", 32, "messages in a pull")
 	consumeBatch := flag.Int("consume-batch", 1, "messages in a call of the listener")
 	threads := flag.Int("threads", 20, "goroutines that consume")
+	orderly := flag.Bool("orderly", false, "one batch of a queue at a time, the queue locked at the broker")
 	latency := flag.Bool("latency", false, "report the delay from making to consuming")
 	warm := flag.Int64("warm", 0, "messages at the start that latency and CPU per message leave out")
 	timeout := flag.Int("timeout", 300, "seconds")
@@ -136,6 +137,7 @@ func main() {
 		consumer.WithConsumeGoroutineNums(*threads),
 		consumer.WithPullThresholdForQueue(thresholdForQueue),
 		consumer.WithConsumeConcurrentlyMaxSpan(maxSpan),
+		consumer.WithConsumerOrder(*orderly),
 	)
 	fail(err)
 	fail(push.Subscribe(*topic, consumer.MessageSelector{}, d.take))

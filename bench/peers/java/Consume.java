@@ -12,13 +12,15 @@ import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.atomic.AtomicLongArray;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
 
 /**
  * Drains a topic with a push consumer whose listener does nothing: --namesrv A --topic T --group G --messages N
- * [--pull-batch 32] [--consume-batch 1] [--threads 20] [--latency] [--warm 0] [--timeout 300].
+ * [--pull-batch 32] [--consume-batch 1] [--threads 20] [--orderly] [--latency] [--warm 0] [--timeout 300].
  * With --latency it prints "started" at its first message. At the end it prints one line of JSON; latency and CPU
  * per message leave out the first --warm messages.
  */
@@ -101,10 +103,17 @@ public final class Consume {
         consumer.setConsumeThreadMin(threads);
         consumer.setConsumeThreadMax(threads);
         consumer.subscribe(args.need("topic"), "*");
-        consumer.registerMessageListener((MessageListenerConcurrently) (batch, context) -> {
-            state.take(batch);
-            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
-        });
+        if (args.has("orderly")) {
+            consumer.registerMessageListener((MessageListenerOrderly) (batch, context) -> {
+                state.take(batch);
+                return ConsumeOrderlyStatus.SUCCESS;
+            });
+        } else {
+            consumer.registerMessageListener((MessageListenerConcurrently) (batch, context) -> {
+                state.take(batch);
+                return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+            });
+        }
         consumer.start();
         if (!state.done.await(args.number("timeout", 300), TimeUnit.SECONDS)) {
             System.err.println("only " + state.seen.get() + " of " + state.messages + " messages came in time");
