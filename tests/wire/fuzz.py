@@ -34,6 +34,7 @@ from rmqd.wire.message import Message, MessageQueue, decode_messages
 from rmqd.wire.message_encode import StoredMessage, decode_batch, encode_message
 from rmqd.wire.message_id import parse_offset_message_id
 from rmqd.wire.route import TopicRouteData
+from rmqd.wire.running_info import ConsumeMessageDirectlyResult, ConsumerRunningInfo
 from rmqd.wire.settings import SubscriptionGroupConfig, TopicConfig
 from rmqd.wire.stats import ConsumerConnection, ConsumeStats, TopicStatsTable
 from rmqd.wire.sys_flag import CompressionType
@@ -44,6 +45,8 @@ QUEUE = MessageQueue("T", "b", 0)
 BODIES: list[Callable[[bytes], object]] = [
     CheckClientRequestBody.from_json,
     ClusterInfo.from_json,
+    ConsumeMessageDirectlyResult.from_json,
+    ConsumerRunningInfo.from_json,
     ConsumeStats.from_json,
     ConsumerConnection.from_json,
     GetConsumerListByGroupResponseBody.from_json,

@@ -22,6 +22,13 @@ from rmqd.wire.lock import LockBatchRequestBody, LockBatchResponseBody
 from rmqd.wire.loose_json import dumps, loads
 from rmqd.wire.message import MessageQueue
 from rmqd.wire.route import BrokerData, QueueData, TopicRouteData
+from rmqd.wire.running_info import (
+    CMResult,
+    ConsumeMessageDirectlyResult,
+    ConsumerRunningInfo,
+    ConsumeStatus,
+    ProcessQueueInfo,
+)
 from rmqd.wire.settings import SubscriptionGroupConfig, TopicConfig
 from rmqd.wire.stats import Connection, ConsumerConnection, ConsumeStats, OffsetWrapper, TopicOffset, TopicStatsTable
 from rmqd.wire.time_span import QueryConsumeTimeSpanBody, QueueTimeSpan
@@ -75,6 +82,20 @@ BODIES: list[tuple[str, Any]] = [
     ),
     ("topic_config_351_response", TopicConfig(topic_name="T1", read_queue_nums=2, write_queue_nums=2)),
     ("subscription_group_352_response", SubscriptionGroupConfig(group_name="g1")),
+    (
+        "push_consumer_running_info_307_reply",
+        ConsumerRunningInfo(
+            {
+                "PROP_CONSUMEORDERLY": "false",
+                "PROP_CONSUMER_START_TIMESTAMP": "1",
+                "PROP_THREADPOOL_CORE_SIZE": "20",
+                "PROP_CONSUME_TYPE": "CONSUME_PASSIVELY",
+                "PROP_CLIENT_VERSION": "V5_5_0",
+                "PROP_NAMESERVER_ADDR": "x;",
+            }
+        ),
+    ),
+    ("push_consume_directly_309_reply", ConsumeMessageDirectlyResult(CMResult.SUCCESS, spent_time_mills=3)),
 ]
 IDS = [name for name, _ in BODIES]
 
@@ -262,3 +283,24 @@ def test_body_must_be_an_object(reader: Callable[[bytes], object]) -> None:
     for body in (b"", b"[]", b"null", b"1", b"\xff", b'"x"', json.dumps(["a"]).encode()):
         with pytest.raises(ProtocolError):
             reader(body)
+
+
+def test_running_info_there_and_back() -> None:
+    """With every field another value; a queue's map key is an object, as fastjson reads it."""
+    queue = ProcessQueueInfo(1, 2, 3, 4, 5, 6, 7, 8, True, 9, 10, True, 11, 12)
+    info = ConsumerRunningInfo(
+        {"PROP_CONSUMEORDERLY": "true"},
+        (tag_subscription("T1", "a || b", 7),),
+        {Q0: queue, Q1: ProcessQueueInfo()},
+        {"T1": ConsumeStatus(1.5, 2.5, 3.5, 4.5, 5.5, 6)},
+        {"state": "running"},
+        "all stacks",
+    )
+    assert ConsumerRunningInfo.from_json(info.to_json()) == info
+    assert b'"mqTable":{{"brokerName":"probe-a","queueId":0,"topic":"T1"}:{"cachedMsgCount":4,' in info.to_json()
+    assert b'"droped":true' in info.to_json()
+
+
+def test_direct_result_there_and_back() -> None:
+    result = ConsumeMessageDirectlyResult(CMResult.THROW_EXCEPTION, True, False, "ValueError: no", 12)
+    assert ConsumeMessageDirectlyResult.from_json(result.to_json()) == result
