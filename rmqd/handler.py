@@ -6,7 +6,7 @@ import enum
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NoReturn, overload
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, overload
 
 if TYPE_CHECKING:
     from rmqd.wire.message import Message, MessageQueue
@@ -107,18 +107,27 @@ class Batch(Sequence["Message"]):
         return _NOTHING_DECIDED if self.decided is None else self.decided
 
     def commit(self) -> None:
-        """In an orderly group with `auto_commit: false`: commit what was handled since the last commit."""
+        """In an orderly group with `auto_commit: false`: commit what was handled since the last commit.
+
+        That takes effect when the handler ends, and includes what this batch acknowledges. The last word counts.
+        """
         self._refuse("batch.commit()")
 
     def rollback(self) -> None:
-        """In an orderly group with `auto_commit: false`: deliver again what was handled since the last commit."""
+        """In an orderly group with `auto_commit: false`: deliver again what was handled since the last commit.
+
+        That takes effect when the handler ends, after the queue rested, and includes this whole batch. The last word
+        counts.
+        """
         self._refuse("batch.rollback()")
 
     @property
     def revoked(self) -> bool:
-        """Whether this process lost the queue's lock meanwhile, so that another member may handle the batch too.
+        """Whether the queue's lock is lost, or about to be given up: another member may handle the batch too.
 
-        Only orderly groups hold locks: in the others this is always False.
+        Changes while a handler runs, so ask again before each step that must not be done twice; it may be asked in
+        threads. Returning still acknowledges: a handler that stops because of it raises, for instance Suspend. Only
+        orderly groups hold locks: in the others this is always False.
         """
         return False
 
@@ -137,6 +146,52 @@ class Batch(Sequence["Message"]):
         if self.decided is None:
             self.decided = {}
         self.decided[index] = decision
+
+
+class Lease(Protocol):
+    """One holding of a queue's lock."""
+
+    @property
+    def valid(self) -> bool:
+        """Whether nobody else can have the queue. May be asked in any thread."""
+
+
+class OrderlyBatch(Batch):
+    """A batch of an orderly group, which knows the lock under which it was handed out."""
+
+    __slots__ = ("_lease",)
+
+    def __init__(self, lease: Lease, messages: list[Message], message_queue: MessageQueue) -> None:
+        Batch.__init__(self, messages, message_queue)
+        self._lease = lease
+
+    @property
+    def revoked(self) -> bool:
+        return not self._lease.valid
+
+
+class Closing(enum.Enum):
+    """How a handler ends what it handled since the last commit."""
+
+    COMMIT = "commit"
+    ROLLBACK = "rollback"
+
+
+class ManualBatch(OrderlyBatch):
+    """A batch of an orderly group with `auto_commit: false`."""
+
+    __slots__ = ("closing",)
+
+    def __init__(self, lease: Lease, messages: list[Message], message_queue: MessageQueue) -> None:
+        OrderlyBatch.__init__(self, lease, messages, message_queue)
+        self.decided = {}  # its result is never a plain acknowledgement
+        self.closing: Closing | None = None
+
+    def commit(self) -> None:
+        self.closing = Closing.COMMIT
+
+    def rollback(self) -> None:
+        self.closing = Closing.ROLLBACK
 
 
 class Retry(Exception):

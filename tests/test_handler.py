@@ -11,7 +11,7 @@ import pytest
 
 import rmqd
 from rmqd import Batch, DeadLetter, Message, MessageQueue, Retry, Suspend
-from rmqd.handler import Decision, Outcome
+from rmqd.handler import Closing, Decision, ManualBatch, OrderlyBatch, Outcome
 
 QUEUE = MessageQueue("orders", "broker-a", 3)
 
@@ -110,11 +110,40 @@ def test_ack_index_is_one_decision_among_others() -> None:
         batch.ack_index = -2
 
 
+class Held:
+    """A queue's lock, as a batch sees it."""
+
+    valid = True
+
+
 @pytest.mark.parametrize("name", ["commit", "rollback"])
-def test_what_only_orderly_groups_have_is_refused_with_what_to_do(name: str) -> None:
-    batch, _ = make(1)
+@pytest.mark.parametrize("orderly", [False, True])
+def test_what_only_manual_commit_has_is_refused_with_what_to_do(name: str, orderly: bool) -> None:
+    batch, messages = make(1)
+    if orderly:
+        batch = OrderlyBatch(Held(), messages, QUEUE)
     with pytest.raises(RuntimeError, match=rf"batch\.{name}\(\) is for groups with consume_mode: orderly"):
         getattr(batch, name)()
+
+
+def test_a_batch_of_an_orderly_group_is_revoked_once_the_lock_is_lost() -> None:
+    _, messages = make(2)
+    lease = Held()
+    batch = OrderlyBatch(lease, messages, QUEUE)
+    assert (list(batch), batch.message_queue, batch.decided) == (messages, QUEUE, None)
+    assert not batch.revoked
+    lease.valid = False
+    assert batch.revoked
+
+
+def test_of_commit_and_rollback_the_last_word_counts() -> None:
+    _, messages = make(1)
+    batch = ManualBatch(Held(), messages, QUEUE)
+    assert batch.closing is None
+    batch.commit()
+    assert batch.closing is Closing.COMMIT
+    batch.rollback()
+    assert batch.closing is Closing.ROLLBACK
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,10 @@ class ConsumerOptions:
     """-1: as Java, 16 in concurrent groups and no limit in orderly ones."""
     delay_level_when_next_consume: int
     """0: the broker decides (3 + reconsume times); -1: straight to the dead letters."""
+    auto_commit: bool
+    """Orderly groups: whether a handler's return commits; else it says so itself."""
+    suspend_current_queue_time_seconds: float
+    """Orderly groups: how long a queue rests before a failed batch is repeated."""
     pull_batch_size: int
     pull_interval_seconds: float
     pull_threshold_for_queue: int

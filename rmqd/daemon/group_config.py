@@ -209,6 +209,8 @@ class GroupConfig(Section):
             consume_timeout_seconds=self.consume_timeout,
             max_reconsume_times=self.max_reconsume_times,
             delay_level_when_next_consume=self.delay_level_when_next_consume,
+            auto_commit=self.auto_commit,
+            suspend_current_queue_time_seconds=self.suspend_current_queue_time,
             pull_batch_size=self.pull_batch_size,
             pull_interval_seconds=self.pull_interval,
             pull_threshold_for_queue=self.pull_threshold_for_queue,
