@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import ClassVar
 
 from rmqd.codes import ResponseCode
@@ -29,6 +30,23 @@ class ConfigError(RmqdError):
     def __init__(self, problems: list[object]) -> None:
         super().__init__("\n".join(str(problem) for problem in problems))
         self.problems = problems
+
+
+class OffsetStoreError(RmqdError):
+    """The local file with a broadcasting group's offsets cannot be read or written."""
+
+
+class InUseError(RmqdError):
+    """Another process has what only one may have. `owner` is that process as it wrote itself down, or empty."""
+
+    def __init__(self, path: Path, owner: str) -> None:
+        by = f"process {owner}" if owner else "another process"
+        super().__init__(
+            f"{path.parent} is in use by {by}, which has locked {path}: two processes would overwrite each other's "
+            "offsets; end that one, or give this one a state_dir of its own"
+        )
+        self.path = path
+        self.owner = owner
 
 
 class RemotingError(RmqdError):
@@ -65,6 +83,10 @@ class RouteNotFoundError(RmqdError):
     def __init__(self, topic: str, message: str = "") -> None:
         super().__init__(message or f"no route for topic {topic}: it does not exist, or no broker serves it")
         self.topic = topic
+
+
+class BrokerTooOldError(RmqdError):
+    """A broker is of a version that would take a request and do something else than was asked."""
 
 
 class BrokerError(RmqdError):
@@ -143,6 +165,18 @@ class SubscriptionNotExistError(BrokerError, code=ResponseCode.SUBSCRIPTION_NOT_
 
 class SubscriptionNotLatestError(BrokerError, code=ResponseCode.SUBSCRIPTION_NOT_LATEST):
     """The broker still has an older subscription of the group; the next heartbeat brings it up to date."""
+
+    retriable = True
+
+
+class FilterDataNotExistError(BrokerError, code=ResponseCode.FILTER_DATA_NOT_EXIST):
+    """The broker has no compiled SQL expression for the group and topic; a heartbeat brings it."""
+
+    retriable = True
+
+
+class FilterDataNotLatestError(BrokerError, code=ResponseCode.FILTER_DATA_NOT_LATEST):
+    """The broker has the compiled form of an older SQL expression; the next heartbeat brings it up to date."""
 
     retriable = True
 

@@ -12,20 +12,28 @@ from rmqd.cli.cluster import ConfigPath, NameServer, Overrides, ask_cluster, fin
 from rmqd.cli.control import Output, check_output
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Mapping
 
     from rmqd.client.instance import ClientInstance
     from rmqd.client.producer import OutgoingMessage, SendResult
+    from rmqd.client.queue_selector import MessageQueueSelector
 
 HELP = """Send a message, or the same one several times, and print where the broker stored it.
 
 A topic that does not exist is made by the broker if it may (autoCreateTopicEnable). With --count the queues take
 turns, and up to 64 messages are under way at once. BODY is text; - reads it from standard input, bytes as they are.
 
+Later: --delay-level by one of the broker's levels; --delay and --deliver-at at any time, at most 3 days ahead unless
+the broker's timerMaxDelaySec says otherwise, from RocketMQ 5.0 on. In order: --sharding-key goes to the queue that
+Java's SelectMessageQueueByHash chooses for the key, --queue to a given one; then messages go out one after the other.
+
 Example: rmqd send orders '{"id": 17}' --keys order-17 --tags paid --property region=eu
+
+Example: rmqd send orders '{"id": 17, "step": 2}' --sharding-key order-17 --delay 90s
 """
 
 IN_FLIGHT = 64
+_KEY = "--sharding-key"
 
 
 def send(
@@ -37,8 +45,21 @@ def send(
         list[str] | None, typer.Option("--property", "-p", help="A property of your own, as k=v; repeatable")
     ] = None,
     delay_level: Annotated[
-        int, typer.Option("--delay-level", min=0, help="Deliver later: level 1 is 1 s, 3 is 10 s, 18 is 2 h")
+        int, typer.Option("--delay-level", min=0, max=18, help="Deliver later: level 1 is 1 s, 3 is 10 s, 18 is 2 h")
     ] = 0,
+    delay: Annotated[
+        str | None, typer.Option("--delay", help="Deliver so much later, such as 90s or 12h (RocketMQ 5.0 and later)")
+    ] = None,
+    deliver_at: Annotated[
+        str | None,
+        typer.Option("--deliver-at", help="Deliver then: ISO 8601 with a zone, or @milliseconds (5.0 and later)"),
+    ] = None,
+    sharding_key: Annotated[
+        str | None, typer.Option("--sharding-key", help="Keep in order with all messages of this key")
+    ] = None,
+    queue: Annotated[
+        str | None, typer.Option("--queue", help="Send to this queue: its number, or broker:number")
+    ] = None,
     count: Annotated[int, typer.Option("--count", min=1, help="How often to send it")] = 1,
     nameserver: NameServer = None,
     config: ConfigPath = None,
@@ -55,34 +76,56 @@ def send(
         check_topic(topic)
     except InvalidNameError as error:
         raise typer.BadParameter(str(error), param_hint="TOPIC") from None
+    selector = _selector(sharding_key, queue)
+    delay_ms, deliver_at_ms = _timer(delay, deliver_at, delay_level)
+    named = {
+        "TAGS": ("--tags", tags),
+        "KEYS": ("--keys", keys),
+        "DELAY": ("--delay-level", delay_level),
+        "TIMER_DELAY_MS": ("--delay", delay),
+        "TIMER_DELIVER_MS": ("--deliver-at", deliver_at),
+        "__SHARDINGKEY": ("--sharding-key", sharding_key),
+    }
     message = OutgoingMessage(
-        topic, _body(body), tags=tags, keys=keys, delay_level=delay_level, properties=_properties(properties or [])
+        topic,
+        _body(body),
+        tags=tags,
+        keys=keys,
+        delay_level=delay_level,
+        delay_ms=delay_ms,
+        deliver_at_ms=deliver_at_ms,
+        sharding_key=sharding_key or "",
+        properties=_properties(properties or [], {name: option for name, (option, value) in named.items() if value}),
     )
     target = find_target(nameserver, config, overrides)
     report = _JsonReport() if output == "json" else _LineReport()
     try:
-        ask_cluster(target.options, lambda client: _send_all(client, message, count, report))
+        ask_cluster(target.options, lambda client: _send_all(client, message, selector, count, report))
     finally:
         report.end()
         if report.sent < count:
             typer.echo(f"rmqd: {report.sent} of {count} messages were sent", err=True)
 
 
-async def _send_all(client: ClientInstance, message: OutgoingMessage, count: int, report: _Report) -> None:
-    async for result in _results(client, message, count):
+async def _send_all(
+    client: ClientInstance, message: OutgoingMessage, selector: MessageQueueSelector | None, count: int, report: _Report
+) -> None:
+    async for result in _results(client, message, selector, count):
         report.add(result)
 
 
-async def _results(client: ClientInstance, message: OutgoingMessage, count: int) -> AsyncIterator[SendResult]:
+async def _results(
+    client: ClientInstance, message: OutgoingMessage, selector: MessageQueueSelector | None, count: int
+) -> AsyncIterator[SendResult]:
     """The results in the order of sending; the first failure ends it, when those before it have been given out."""
     import asyncio  # not needed to show the help
 
-    started = 0
+    started, most = 0, IN_FLIGHT if selector is None else 1
     sending: list[asyncio.Task[SendResult]] = []
     try:
         while sending or started < count:
-            while started < count and len(sending) < IN_FLIGHT:
-                sending.append(asyncio.create_task(client.producer.send(message)))
+            while started < count and len(sending) < most:
+                sending.append(asyncio.create_task(client.producer.send(message, selector=selector)))
                 started += 1
             yield await sending.pop(0)
     finally:
@@ -145,11 +188,77 @@ def _body(text: str) -> bytes:
     return sys.stdin.buffer.read() if text == "-" else text.encode(errors="surrogateescape")
 
 
-def _properties(pairs: list[str]) -> dict[str, str]:
+def _selector(sharding_key: str | None, queue: str | None) -> MessageQueueSelector | None:
+    from rmqd.client.queue_selector import by_hash, by_id
+
+    if sharding_key is not None and queue is not None:
+        raise typer.BadParameter("it chooses a queue by itself; accepted: --sharding-key or --queue", param_hint=_KEY)
+    if sharding_key is not None:
+        if not sharding_key:
+            raise typer.BadParameter("it must not be empty", param_hint=_KEY)
+        return by_hash(sharding_key)
+    if queue is None:
+        return None
+    broker_name, _, number = queue.rpartition(":")
+    if not number.isascii() or not number.isdigit() or queue.startswith(":"):
+        raise typer.BadParameter(
+            f"{queue!r} is no queue; accepted: its number, such as 3, or broker-a:3", param_hint="--queue"
+        )
+    return by_id(int(number), broker_name)
+
+
+def _timer(delay: str | None, deliver_at: str | None, delay_level: int) -> tuple[int | None, int | None]:
+    """Milliseconds of `--delay`, and Unix milliseconds of `--deliver-at`."""
+    given = {"--delay-level": delay_level > 0, "--delay": delay is not None, "--deliver-at": deliver_at is not None}
+    options = [option for option, is_given in given.items() if is_given]
+    if len(options) > 1:
+        raise typer.BadParameter(f"beside {options[0]}; accepted: one of {', '.join(given)}", param_hint=options[1])
+    return _delay_ms(delay), _deliver_at_ms(deliver_at)
+
+
+def _delay_ms(delay: str | None) -> int | None:
+    if delay is None:
+        return None
+    from rmqd.daemon.quantities import DURATION_FORM, parse_duration_ms
+
+    try:
+        milliseconds = round(parse_duration_ms(delay))
+    except ValueError as error:
+        raise typer.BadParameter(f"{error}; accepted: {DURATION_FORM}", param_hint="--delay") from None
+    if milliseconds < 1:
+        raise typer.BadParameter(f"{delay} is no delay; accepted: 1ms or longer", param_hint="--delay")
+    return milliseconds
+
+
+def _deliver_at_ms(deliver_at: str | None) -> int | None:
+    if deliver_at is None:
+        return None
+    import time
+
+    from rmqd.daemon.config_values import PointInTime
+
+    try:
+        milliseconds = PointInTime().check(deliver_at)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--deliver-at") from None
+    if milliseconds <= time.time() * 1000:
+        raise typer.BadParameter(
+            f"{deliver_at} is over; accepted: a time in the future, or no --deliver-at to deliver at once",
+            param_hint="--deliver-at",
+        )
+    return milliseconds
+
+
+def _properties(pairs: list[str], taken: Mapping[str, str]) -> dict[str, str]:
+    """The properties of `--property`; `taken` names those that another option sets, with that option."""
     properties = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not key or not equals:
             raise typer.BadParameter(f"{pair!r} is not of the form k=v", param_hint="--property")
+        if key in taken:
+            raise typer.BadParameter(
+                f"{key} is what {taken[key]} sets; accepted: one of the two", param_hint="--property"
+            )
         properties[key] = value
     return properties

@@ -14,18 +14,38 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from rmqd.client.api.group import send_heartbeat
 from rmqd.client.api.send import SendReceipt, send_message
 from rmqd.client.client_id import local_address
 from rmqd.client.vip_channel import vip_address
 from rmqd.codes import ResponseCode
-from rmqd.errors import BrokerError, RemotingError, RemotingTimeoutError, RmqdError, RouteNotFoundError
+from rmqd.errors import (
+    BrokerError,
+    BrokerTooOldError,
+    RemotingError,
+    RemotingTimeoutError,
+    RmqdError,
+    RouteNotFoundError,
+)
 from rmqd.wire.headers.send import SendMessageRequestHeaderV2
+from rmqd.wire.heartbeat import HeartbeatData
 from rmqd.wire.message import MessageQueue
 from rmqd.wire.message_id import UniqueKeys
-from rmqd.wire.properties import DELAY, KEYS, TAGS, UNIQ_KEY, WAIT, format_properties
+from rmqd.wire.properties import (
+    DELAY,
+    KEYS,
+    SHARDING_KEY,
+    TAGS,
+    TIMER_DELAY_MS,
+    TIMER_DELIVER_MS,
+    UNIQ_KEY,
+    WAIT,
+    format_properties,
+)
 from rmqd.wire.topics import DEFAULT_TOPIC, INNER_PRODUCER_GROUP
 
 if TYPE_CHECKING:
+    from rmqd.client.queue_selector import MessageQueueSelector
     from rmqd.client.remoting import RemotingClient
     from rmqd.client.route_table import RouteTable
     from rmqd.clock import Clock
@@ -36,6 +56,7 @@ SEND_TIMEOUT_SECONDS = 3.0  # Java: sendMsgTimeout, all tries together
 MAX_TRIES = 3  # Java: 1 + retryTimesWhenSendFailed
 DEFAULT_TOPIC_QUEUE_NUMS = 4
 SAME_BROKER_PAUSE_SECONDS = 0.05
+TIMERS_SINCE_VERSION = 413  # 5.0.0 in MQVersion: older brokers deliver a timer message at once
 
 # Java: DefaultMQProducer.retryResponseCodes
 RETRIED = frozenset(
@@ -54,7 +75,10 @@ RETRIED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class OutgoingMessage:
-    """A message to send. `properties` go along as they are; `tags`, `keys` and `delay_level` set theirs where given.
+    """A message to send. `properties` go along as they are; `tags`, `keys` and what else has a name set theirs.
+
+    `delay_level`, `delay_ms` and `deliver_at_ms` (Unix milliseconds) exclude each other: a broker takes the level, else
+    the delay. `sharding_key` is a property; that its messages go to one queue is the selector's business.
 
     The last four are for messages that were stored before: a body that is compressed already, and the retry count.
     """
@@ -64,12 +88,20 @@ class OutgoingMessage:
     tags: str = ""
     keys: str = ""
     delay_level: int = 0
+    delay_ms: int | None = None
+    deliver_at_ms: int | None = None
+    sharding_key: str = ""
     properties: Mapping[str, str] = field(default_factory=dict)
     flag: int = 0
     sys_flag: int = 0
     born_timestamp_ms: int | None = None
     reconsume_times: int = 0
     max_reconsume_times: int | None = None
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether a 5.x broker's timer is to hold it back."""
+        return self.delay_ms is not None or self.deliver_at_ms is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +131,7 @@ class Producer:
         self._clock = clock
         self._vip_channel_enabled = vip_channel_enabled
         self._watched: set[str] = set()
+        self._versions: dict[str, int] = {}  # by address, of brokers that were to hold messages back
         self._turn = itertools.count(random.randrange(1 << 16))
         machine = ipaddress.ip_address(local_address().partition("%")[0]).packed
         self._unique_keys = UniqueKeys(machine, os.getpid(), secrets.randbits(32))
@@ -109,21 +142,24 @@ class Producer:
         *,
         queue: MessageQueue | None = None,
         broker_name: str | None = None,
+        selector: MessageQueueSelector | None = None,
         timeout_seconds: float = SEND_TIMEOUT_SECONDS,
     ) -> SendResult:
         """Store a message, in at most three tries that together take at most `timeout_seconds`.
 
-        Queues take turns, and a retry goes to another broker if there is one; `broker_name` narrows the choice, `queue`
-        leaves none. Where the topic does not exist, the broker makes it if it may. After a lost answer the message is
-        sent again, so it may be stored twice.
+        Queues take turns, and a retry goes to another broker if there is one; `broker_name` narrows the choice,
+        `selector` makes it, and `queue` leaves none. Where the topic does not exist, the broker makes it if it may.
+        After a lost answer the message is sent again, so it may be stored twice.
 
-        Raises InvalidMessageError, RouteNotFoundError, or the RmqdError of the last try.
+        Raises InvalidMessageError, RouteNotFoundError, BrokerTooOldError, or the RmqdError of the last try.
         """
         msg_id, properties = self._properties(message)
         deadline = asyncio.get_running_loop().time() + timeout_seconds
         try:
             async with asyncio.timeout_at(deadline):
                 queues = await self._queues(message.topic, queue, broker_name)
+                if selector is not None:
+                    queues = [selector(queues)]
         except TimeoutError:
             raise RemotingTimeoutError(
                 "name servers", f"no route of {message.topic} in {timeout_seconds:g} s"
@@ -173,6 +209,8 @@ class Producer:
         if address is None:
             raise RouteNotFoundError(queue.topic, f"no route names a master of broker {queue.broker_name}")
         message = sending.message
+        if message.is_timed:
+            await self._require_timers(queue, address)
         now_ms = int(self._clock.wall() * 1000)
         header = SendMessageRequestHeaderV2(
             producer_group=INNER_PRODUCER_GROUP,
@@ -192,6 +230,18 @@ class Producer:
         if self._vip_channel_enabled:
             address = vip_address(address)
         return await send_message(self._remoting, address, header, message.body, timeout_seconds=timeout_seconds)
+
+    async def _require_timers(self, queue: MessageQueue, address: str) -> None:
+        """Raises BrokerTooOldError for a broker that would deliver the message at once, and say nothing."""
+        if address not in self._versions:
+            # names no group, so that it leaves nothing behind; its answer tells the version
+            self._versions[address] = await send_heartbeat(self._remoting, address, HeartbeatData(client_id="rmqd"))
+        version = self._versions[address]
+        if version < TIMERS_SINCE_VERSION:
+            raise BrokerTooOldError(
+                f"{queue.broker_name} ({address}) is older than RocketMQ 5.0 (version number {version}): it has no "
+                "timers, and would deliver the message at once; a delay level is what it knows"
+            )
 
     async def _queues(self, topic: str, queue: MessageQueue | None, broker_name: str | None) -> Sequence[MessageQueue]:
         if queue is not None:
@@ -256,6 +306,12 @@ class Producer:
             properties[KEYS] = message.keys
         if message.delay_level > 0:
             properties[DELAY] = str(message.delay_level)
+        if message.delay_ms is not None:
+            properties[TIMER_DELAY_MS] = str(message.delay_ms)
+        if message.deliver_at_ms is not None:
+            properties[TIMER_DELIVER_MS] = str(message.deliver_at_ms)
+        if message.sharding_key:
+            properties[SHARDING_KEY] = message.sharding_key
         return msg_id, format_properties(properties)
 
 

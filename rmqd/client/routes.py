@@ -50,23 +50,24 @@ class Routes:
     def writable(self, topic: str) -> list[MessageQueue]:
         """The queues that producers send to: those with the write permission of brokers that have a master.
 
-        An ordered topic's configuration names them instead ("broker-a:4;broker-b:4"), as in the Java client.
+        An ordered topic's configuration names them instead ("broker-a:4;broker-b:4"), in its own order, as in the Java
+        client: a queue that is chosen by a hash must be the same for every producer.
         """
         route = self.by_topic.get(topic)
         if route is None:
             return []
         with_master = {broker.broker_name for broker in route.broker_datas if broker.master is not None}
         counts = _ordered_counts(route) or _writable_counts(route.queue_datas)
-        return sorted(
+        return [
             MessageQueue(topic, broker_name, queue_id)
             for broker_name, count in counts.items()
             if broker_name in with_master
             for queue_id in range(count)
-        )
+        ]
 
 
 def _writable_counts(queue_datas: tuple[QueueData, ...]) -> dict[str, int]:
-    return {queues.broker_name: queues.write_queue_nums for queues in queue_datas if queues.is_writeable}
+    return {queues.broker_name: queues.write_queue_nums for queues in sorted(queue_datas) if queues.is_writeable}
 
 
 def _ordered_counts(route: TopicRouteData) -> dict[str, int]:

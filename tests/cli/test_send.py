@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
 from rmqd import Message, MessageQueue
 from rmqd.client.api.admin import view_message
+from rmqd.client.api.offset import get_max_offset
 from rmqd.client.remoting import RemotingClient
 from rmqd.wire.message import decode_messages
 from tests.cli.command import rmqd
@@ -78,6 +80,60 @@ def test_a_delayed_message_waits_at_the_broker(rocketmq: RealCluster, topic: str
     assert (message.record_topic, message.properties["REAL_TOPIC"]) == ("SCHEDULE_TOPIC_XXXX", topic)
 
 
+def test_a_message_waits_for_its_time_at_the_broker(rocketmq: RealCluster, topic: str) -> None:
+    at_ms = round(time.time() + 3600) * 1000
+    ended = rmqd("send", topic, "later", "--deliver-at", f"@{at_ms}", "-n", rocketmq.nameserver, "-o", "json")
+
+    assert ended.code == 0, ended.err
+    message = stored(rocketmq, ended.json()[0]["offset_msg_id"])
+    assert (message.record_topic, message.properties["REAL_TOPIC"]) == ("rmq_sys_wheel_timer", topic)
+    assert message.properties["TIMER_DELIVER_MS"] == str(at_ms)
+
+
+def test_a_delay_that_the_broker_refuses_is_told_in_its_words(rocketmq: RealCluster, topic: str) -> None:
+    ended = rmqd("send", topic, "later", "--delay", "10d", "-n", rocketmq.nameserver)
+
+    assert ended.code == 1
+    assert "the delay time should not be bigger than the max delay 259200000ms" in ended.err
+    assert "0 of 1 messages were sent" in ended.err
+
+
+def test_a_delayed_message_arrives_in_its_topic(rocketmq: RealCluster, topic: str) -> None:
+    sent = rmqd("send", topic, "soon", "--delay", "2s", "--queue", "3", "-n", rocketmq.nameserver, "-o", "json")
+    assert sent.code == 0, sent.err
+
+    async def wait_for_it() -> int:
+        remoting = RemotingClient()
+        try:
+            async with asyncio.timeout(30):
+                while True:
+                    queue = MessageQueue(topic, "broker-a", 3)
+                    if offset := await get_max_offset(remoting, rocketmq.broker.address, queue):
+                        return offset
+                    await asyncio.sleep(0.1)
+        finally:
+            await remoting.close()
+
+    assert asyncio.run(wait_for_it()) == 1
+
+
+def test_messages_of_one_sharding_key_go_to_one_queue_in_order(rocketmq: RealCluster, topic: str) -> None:
+    arguments = ("send", topic, "x", "--count", "20", "-n", rocketmq.nameserver, "-o", "json")
+    sent = rmqd(*arguments, "--sharding-key", "TagA").json()
+
+    # Java: "TagA".hashCode() is 2598919, and 2598919 % 8 is 7
+    assert {document["queue"] for document in sent} == {7}
+    assert [document["offset"] for document in sent] == list(range(20))
+    assert stored(rocketmq, sent[0]["offset_msg_id"]).properties["__SHARDINGKEY"] == "TagA"
+
+
+def test_a_queue_that_the_topic_does_not_have_is_refused(rocketmq: RealCluster, topic: str) -> None:
+    ended = rmqd("send", topic, "x", "--queue", "8", "-n", rocketmq.nameserver)
+
+    assert ended.code == 1
+    assert f"{topic} has no queue 8 that may be written to; it has broker-a:0 to broker-a:7" in ended.err
+
+
 def test_without_a_cluster_it_exits_with_69() -> None:
     ended = rmqd("send", "orders", "x", "--nameserver", NOBODY)
 
@@ -102,6 +158,18 @@ def test_without_a_cluster_the_json_is_an_empty_array() -> None:
         (["orders", "x", "-o", "xml"], "accepted: table, json"),
         (["orders", "x", "--nameserver", "nowhere"], 'accepted: host:port, "host:port;host:port"'),
         (["orders"], "{body}"),
+        (["orders", "x", "--delay-level", "19"], "--delay-level"),
+        (["orders", "x", "--delay", "5"], "'5' has no unit; accepted: a duration such as"),
+        (["orders", "x", "--delay", "0s"], "accepted: 1ms or longer"),
+        (["orders", "x", "--deliver-at", "2020-01-01T00:00:00Z"], "2020-01-01T00:00:00Z is over"),
+        (["orders", "x", "--deliver-at", "2126-01-01T00:00:00"], "has no time zone; accepted: ISO 8601"),
+        (["orders", "x", "--delay", "1s", "--delay-level", "3"], "beside --delay-level; accepted: one of"),
+        (["orders", "x", "--delay", "1s", "--deliver-at", "@1"], "beside --delay; accepted: one of"),
+        (["orders", "x", "--queue", "first"], "'first' is no queue; accepted: its number"),
+        (["orders", "x", "--queue", ":1"], "':1' is no queue"),
+        (["orders", "x", "--queue", "1", "--sharding-key", "a"], "accepted: --sharding-key or --queue"),
+        (["orders", "x", "--sharding-key", ""], "must not be empty"),
+        (["orders", "x", "-p", "TAGS=a", "--tags", "b"], "TAGS is what --tags sets"),
     ],
 )
 def test_wrong_usage_exits_with_2_and_says_what_is_accepted(arguments: list[str], said: str) -> None:

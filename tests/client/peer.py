@@ -11,7 +11,14 @@ from types import TracebackType
 from typing import Self
 
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.wire.command import RemotingCommand, decode_command, encode_request, encode_response
+from rmqd.wire.command import (
+    RESPONSE_FLAG,
+    VERSION,
+    RemotingCommand,
+    decode_command,
+    encode_command,
+    encode_request,
+)
 from rmqd.wire.frame import FrameDecoder
 from rmqd.wire.route import BrokerData, QueueData, TopicRouteData
 
@@ -42,6 +49,8 @@ class Peer:
         self.requests: list[RemotingCommand] = []
         self.answers: dict[int, RemotingCommand] = {}
         self.connections = 0
+        self.version = VERSION
+        """The version number in the answers."""
         self._scripts: dict[int, Script] = {}
         self._came = asyncio.Condition()
         self._writers: set[asyncio.StreamWriter] = set()
@@ -158,17 +167,21 @@ class Peer:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         elif reply is not None:
-            writer.write(_encode(command, reply))
+            writer.write(self._encode(command, reply))
 
     async def _answer_later(
         self, command: RemotingCommand, answer: Awaitable[Reply | None], writer: asyncio.StreamWriter
     ) -> None:
         if (reply := await answer) is not None:
-            writer.write(_encode(command, reply))
+            writer.write(self._encode(command, reply))
 
-
-def _encode(command: RemotingCommand, reply: Reply) -> bytes:
-    return encode_response(command, reply.code, reply.remark, dict(reply.ext_fields), reply.body)
+    def _encode(self, command: RemotingCommand, reply: Reply) -> bytes:
+        fields, remark = dict(reply.ext_fields), reply.remark or None
+        return encode_command(
+            RemotingCommand(
+                reply.code, command.opaque, RESPONSE_FLAG, fields, reply.body, 0, remark, version=self.version
+            )
+        )
 
 
 def route_of(brokers: Mapping[str, str | Mapping[int, str]], queues: int = 4, perm: int = 6) -> TopicRouteData:

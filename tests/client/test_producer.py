@@ -9,12 +9,14 @@ from collections.abc import AsyncIterator
 import pytest
 
 from rmqd.client.producer import OutgoingMessage, Producer
+from rmqd.client.queue_selector import MessageQueueSelector, by_hash, by_id
 from rmqd.client.remoting import RemotingClient
 from rmqd.client.route_table import RouteTable
 from rmqd.clock import SystemClock
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import (
     BrokerError,
+    BrokerTooOldError,
     InvalidMessageError,
     MessageIllegalError,
     NoPermissionError,
@@ -112,6 +114,56 @@ async def test_a_message_that_was_stored_before_keeps_its_marks(world: World, br
     assert (header.sys_flag, header.born_timestamp) == (0x301, 1234)
     assert (header.reconsume_times, header.max_reconsume_times) == (2, 16)
     assert parse_properties(header.properties or "")["RETRY_TOPIC"] == "T"
+
+
+async def test_a_timer_message_says_when(world: World, brokers: list[Peer]) -> None:
+    """The delay is counted by the broker, the time is what was asked for."""
+    brokers[0].version = 413
+    await world.producer.send(OutgoingMessage("S", b"", delay_ms=1500))
+    assert parse_properties(header_of(brokers[0]).properties or "")["TIMER_DELAY_MS"] == "1500"
+    await world.producer.send(OutgoingMessage("S", b"", deliver_at_ms=1234))
+    assert parse_properties(header_of(brokers[0]).properties or "")["TIMER_DELIVER_MS"] == "1234"
+    assert len(brokers[0].got(RequestCode.HEART_BEAT)) == 1  # asked for its version once
+
+
+async def test_a_timer_message_is_not_sent_to_a_broker_without_timers(world: World, brokers: list[Peer]) -> None:
+    """A broker of 4.9 would deliver it at once."""
+    brokers[0].version = 409
+    with pytest.raises(BrokerTooOldError, match=r"b0 .* is older than RocketMQ 5\.0 \(version number 409\)"):
+        await world.producer.send(OutgoingMessage("S", b"", delay_ms=1500))
+    assert brokers[0].got(SEND) == []
+    await world.producer.send(OutgoingMessage("S", b"", delay_level=3))
+    assert len(brokers[0].got(SEND)) == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "index"), [("TagA", 2598919 % 6), ("", 0), ("polygenelubricants", 2**31 % 6), ("order-3", 1207111308 % 6)]
+)
+async def test_a_sharding_keys_queue_is_javas(world: World, key: str, index: int) -> None:
+    """`SelectMessageQueueByHash`: also for a negative hash, and for the one whose absolute value is no int."""
+    queues = [MessageQueue("T", f"b{broker}", queue_id) for broker in range(3) for queue_id in range(2)]
+    results = [await world.producer.send(OutgoingMessage("T", b""), selector=by_hash(key)) for _ in range(3)]
+    assert [result.queue for result in results] == [queues[index]] * 3
+
+
+async def test_a_chosen_queue_is_tried_again_and_no_other(world: World, brokers: list[Peer]) -> None:
+    brokers[1].on(SEND, Reply(ResponseCode.SYSTEM_BUSY))
+    with pytest.raises(BrokerError):
+        await world.producer.send(OutgoingMessage("T", b""), selector=by_id(1, "b1"))
+    assert counts(brokers) == [0, 3, 0]
+
+
+@pytest.mark.parametrize(
+    ("selector", "said"),
+    [
+        (by_id(1), "several brokers have a queue 1 of T; accepted: b0:1, b1:1, b2:1"),
+        (by_id(2), "T has no queue 2 that may be written to; it has b0:0 to b0:1, b1:0 to b1:1, b2:0 to b2:1"),
+        (by_id(0, "b3"), "T has no queue b3:0 that may be written to"),
+    ],
+)
+async def test_a_queue_that_is_none_or_several(world: World, selector: MessageQueueSelector, said: str) -> None:
+    with pytest.raises(RouteNotFoundError, match=said):
+        await world.producer.send(OutgoingMessage("T", b""), selector=selector)
 
 
 async def test_queues_take_turns(world: World, brokers: list[Peer]) -> None:

@@ -72,6 +72,14 @@ async def test_an_ordered_topic_sends_where_its_configuration_says(table: Table)
     assert len(table.queues("T")) == 4
 
 
+async def test_an_ordered_topic_keeps_the_order_of_its_configuration(table: Table) -> None:
+    """As in Java: a queue that is chosen by a hash must be the same for every producer."""
+    brokers = (BrokerData("c", "a", {0: A}), BrokerData("c", "b", {0: B}))
+    table.known["T"] = TopicRouteData((QueueData("a", 4, 4, 6), QueueData("b", 4, 4, 6)), brokers, "b:1;a:1")
+    await table.refresh("T")
+    assert table.writable_queues("T") == [MessageQueue("T", "b", 0), MessageQueue("T", "a", 0)]
+
+
 async def test_watched_topics_follow_the_name_server(table: Table) -> None:
     """A changed route is seen within an interval, and told once with the topic's name."""
     table.known["T"] = route_of({"a": A})
