@@ -3,6 +3,7 @@
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 NAME ?= churn
+VERSION ?= 5.5.0
 ifeq (campaign,$(firstword $(MAKECMDGOALS)))  # `make campaign churn` is `make campaign NAME=churn`
 ifneq (,$(word 2,$(MAKECMDGOALS)))
 NAME := $(word 2,$(MAKECMDGOALS))
@@ -12,10 +13,10 @@ endif
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check format bench campaign
+.PHONY: help venv demo test check format bench campaign conformance
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 venv: $(VENV)/.installed ## make .venv (Python 3.11 or later), or say what to install
 
@@ -55,3 +56,6 @@ bench: venv ## rmqd against the Java and Go clients and the broker's limit: the 
 
 campaign: venv ## a long run with faults: make campaign churn, or make campaign fuzz
 	$(PYTHON) -m tests.campaigns $(NAME) $(ARGS)
+
+conformance: venv ## each behaviour beside Java's, to docs/conformance.md; VERSION=4.9.7 for what differs there
+	RMQD_TEST_ROCKETMQ=$(VERSION) $(PYTHON) -m pytest --conformance -m behaviour $(ARGS)

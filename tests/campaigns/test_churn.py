@@ -7,12 +7,20 @@ from pathlib import Path
 import pytest
 
 from tests.campaigns.churn import Churn, ChurnPlan
+from tests.conformance import behaviour
 from tests.rocketmq import RealCluster
 
 # rmqd members leave twice, join three times and are killed once in it; the Java member is killed
 SEED = 70
 
 
+@behaviour(
+    "rebalance",
+    "Members of both kinds in one group share its queues, whoever comes, goes or dies",
+    java="two owners for a moment at each change, so that messages are handled twice",
+    rmqd="the same towards a Java member; between rmqd members the new owner waits for the old one",
+    checked="a Java consumer and two daemons under load, by a ledger",
+)
 @pytest.mark.slow
 def test_short_churn_loses_nothing(rocketmq: RealCluster, tmp_path: Path) -> None:
     """Half a minute of members joining, leaving and dying loses nothing, and repeats nothing without a reason."""

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tests.conformance import behaviour
 from tests.integration.rmqd_process import RmqdProcess, ledger_group
 from tests.integration.waiting import wait_until
 from tests.rocketmq import RealCluster
@@ -29,6 +30,13 @@ def peak_rss_kib(pid: int) -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
 
 
+@behaviour(
+    "flow control",
+    "Count, size and span each stop pulling at most one pull above the threshold",
+    java="asks again every 50 ms; the size counts bodies in whole MiB",
+    rmqd="goes on when the cache has room; the size counts the frames that are kept, in bytes",
+    checked="cached messages, bytes and span of each queue, and the process's memory",
+)
 def test_each_threshold_alone_stops_pulling_and_bounds_memory(rocketmq: RealCluster, tmp_path: Path) -> None:
     """At most one pull goes above it; three groups in one daemon, each with one threshold that can be reached."""
     topic = rocketmq.create_topic(fresh_name("thresholds", "topic"), QUEUES)

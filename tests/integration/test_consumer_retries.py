@@ -12,6 +12,7 @@ from rmqd import Batch, DeadLetter, Retry
 from rmqd.client.remoting import RemotingClient
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire.command import RemotingCommand
+from tests.conformance import behaviour
 from tests.consumer.members import Member, member
 from tests.integration.consuming import Seen, dead_letter_count, dead_letters, until
 from tests.rocketmq import ClusterSpec, RealCluster, offsets
@@ -167,6 +168,13 @@ class NoSendBack(RemotingClient):
         return await super().invoke(address, code, ext_fields, body, timeout_seconds)
 
 
+@behaviour(
+    "retries",
+    "Where send-back fails, a copy is sent to the retry topic, with the same level",
+    java="the same; dead-lettered at once by the broker while anybody holds a queue lock of the group",
+    rmqd="the same; its own locks are under another name, so that it dead-letters nobody's retries",
+    checked="brokers that refuse send-back, with two members that hold queues",
+)
 async def test_where_send_back_fails_nothing_reaches_the_dead_letters_early(
     cluster: RealCluster, topic: str, group: str
 ) -> None:
@@ -196,6 +204,13 @@ async def test_where_send_back_fails_nothing_reaches_the_dead_letters_early(
     assert {attempt.topic for attempt in seen.attempts} == {topic}
 
 
+@behaviour(
+    "retries",
+    "A handler past consume_timeout has its batch sent back at level 3",
+    java="looked for once per consumeTimeout, so after up to twice that; its thread goes on, and its result is ignored",
+    rmqd="at the deadline; an asynchronous handler is cancelled, a thread is left behind",
+    checked="the broker's copy, and the other queues' pace meanwhile",
+)
 async def test_a_handler_that_hangs_loses_its_batch_at_the_deadline_and_harms_no_other_queue(
     cluster: RealCluster, topic: str, group: str
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from rmqd.consumer.options import Subscription
 from rmqd.handler import Batch
+from tests.conformance import behaviour
 from tests.consumer.members import member
 from tests.integration.consuming import Seen, until
 from tests.rocketmq import RealCluster, offsets
@@ -61,6 +62,13 @@ def kinds(keys: list[str]) -> list[str]:
     return [key.rstrip("0123456789") for key in keys]
 
 
+@behaviour(
+    "filters",
+    "A tag filter gives what carries one of its tags, also where another tag has the same hash",
+    java="broker by hash, then the client by name",
+    rmqd="the same; what the broker passed and nobody wanted is no lag",
+    checked="tags that Java's hashCode can't tell apart, at a real broker",
+)
 async def test_only_messages_with_the_wanted_tags_come(rocketmq: RealCluster, topic: str, group: str) -> None:
     """`Aa` and `BB` have one hash in Java: the broker gives both, the handler gets one. All offsets are committed."""
     seen = Seen()
@@ -81,6 +89,13 @@ async def test_only_messages_with_the_wanted_tags_come(rocketmq: RealCluster, to
     assert len(seen.keys) == 16
 
 
+@behaviour(
+    "filters",
+    "SQL92 conditions over properties, beside a subscription by tags in one group",
+    java="evaluated by the broker",
+    rmqd="the same",
+    checked="the broker's choice, with what was left out counted as consumed",
+)
 async def test_sql_conditions_are_evaluated_by_the_broker(rocketmq: RealCluster, topic: str, group: str) -> None:
     """Over properties, beside a subscription by tags in the same group."""
     other = rocketmq.create_topic(fresh_name("tagged", "topic"), 1)

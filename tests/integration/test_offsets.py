@@ -7,6 +7,7 @@ from collections import Counter
 from functools import partial
 from pathlib import Path
 
+from tests.conformance import behaviour
 from tests.integration.load import Load
 from tests.integration.rmqd_process import RmqdProcess, ledger_group
 from tests.integration.waiting import wait_until
@@ -24,6 +25,13 @@ def finished(path: Path) -> Counter[str]:
     return Counter(entry.key for entry in ledger.read(path) if entry.event == ledger.FINISH)
 
 
+@behaviour(
+    "offsets",
+    "What was handled is committed within persist_consumer_offset_interval",
+    java="every 5 s, sent without waiting for an answer",
+    rmqd="every 5 s, and only where it changed",
+    checked="the broker's offsets, queue by queue",
+)
 def test_offsets_after_five_seconds_equal_what_was_handled(
     rocketmq: RealCluster, topic: str, group: str, tmp_path: Path
 ) -> None:
@@ -44,6 +52,13 @@ def test_offsets_after_five_seconds_equal_what_was_handled(
     assert set(finished(path).values()) == {1}
 
 
+@behaviour(
+    "offsets",
+    "The committed offset is that of the first message that is not finished",
+    java="smallest cached offset, never lowered",
+    rmqd="the same",
+    checked="the broker's offsets under a handler that is stuck",
+)
 def test_unfinished_message_holds_its_queues_offset(
     rocketmq: RealCluster, topic: str, group: str, tmp_path: Path
 ) -> None:
@@ -72,6 +87,13 @@ def test_unfinished_message_holds_its_queues_offset(
     assert offsets.committed(rocketmq, group, topic)[Queue(BROKER, 3)] == held
 
 
+@behaviour(
+    "operators",
+    "`consumerProgress` and `consumerConnection` show the group",
+    java="with its client, type, model and lag",
+    rmqd="the same; its language is PYTHON",
+    checked="mqadmin",
+)
 def test_mqadmin_shows_the_group_its_client_and_no_lag(
     rocketmq: RealCluster, topic: str, group: str, tmp_path: Path
 ) -> None:
@@ -95,6 +117,13 @@ def test_mqadmin_shows_the_group_its_client_and_no_lag(
     assert client_id in connection
 
 
+@behaviour(
+    "offsets",
+    "An orderly end commits what was finished and leaves the group",
+    java="waits for handlers only as long as awaitTerminationMillisWhenShutdown says (0); its last commits are one-way",
+    rmqd="waits for handlers up to shutdown_timeout; its last commits are answered",
+    checked="a ledger and the broker's offsets: nothing is handled twice",
+)
 def test_sigterm_under_load_commits_all_that_was_finished(
     rocketmq: RealCluster, topic: str, group: str, tmp_path: Path
 ) -> None:
@@ -128,6 +157,13 @@ def test_sigterm_under_load_commits_all_that_was_finished(
     assert set(finished(path).values()) == {1}, "nothing is handled twice"
 
 
+@behaviour(
+    "offsets",
+    "kill -9 loses nothing",
+    java="what was not committed is handled again",
+    rmqd="the same",
+    checked="a ledger over three kills",
+)
 def test_kill_loses_nothing(rocketmq: RealCluster, topic: str, group: str, tmp_path: Path) -> None:
     """After kill -9, with much pulled and not yet handled, the next daemon handles all that was not finished."""
     path = tmp_path / "ledger"

@@ -1,0 +1,30 @@
+"""The conformance suite: each behaviour of RocketMQ's push consumer, checked on a real broker, in docs/conformance.md.
+
+A test says what it proves in a declaration beside it, wherever it lies (most are in `tests/integration`):
+
+    @behaviour(
+        "retries",
+        "A message that failed comes again later and later",
+        java="sent back with level 3 + reconsume times: 10 s, 30 s, 1 m, …",
+        rmqd="the same",
+        checked="a Java consumer and rmqd run one script; their attempts are compared",
+    )
+    async def test_retry_levels(rocketmq: RealCluster, ...) -> None: ...
+
+- The area is one of `AREAS`; the behaviour is one sentence, used once. Several tests of one behaviour share the value:
+  `LEVELS = behaviour(...)` at the top of the module, `@LEVELS` on each. Several declarations on one test are fine.
+- `java` and `rmqd` say what each does, in a clause; `checked` names the counterpart: a Java consumer, mqadmin, or what
+  the broker alone knows. Where there is no counterpart in Java, say so in `java`.
+- `differs="…"` says what is different on 4.9.7; the test asks `rocketmq.spec.version` where it expects another thing.
+- `since="5.0"` where an older broker has nothing of the kind: the test is skipped there, and the page says so.
+- `long=True` for a test above 20 seconds: `make conformance` runs it, `make test` does not.
+
+The cluster comes from the fixture `rocketmq` (or another of `tests/rocketmq/fixtures.py`), whose version
+`RMQD_TEST_ROCKETMQ` names. `make conformance` runs every declared test and writes the page; `make conformance
+VERSION=4.9.7` fills the column of what differs. After a change of declarations alone:
+`.venv/bin/python -m tests.conformance.page`.
+"""
+
+from tests.conformance.declaration import AREAS, Behaviour, behaviour
+
+__all__ = ["AREAS", "Behaviour", "behaviour"]
