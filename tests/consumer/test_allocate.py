@@ -1,4 +1,4 @@
-"""Every strategy gives each queue to one member, and the same answer to all."""
+"""Every strategy says what Java's class says, gives each queue to one member, and the same answer to all."""
 
 from __future__ import annotations
 
@@ -8,26 +8,57 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmqd.consumer.allocate import ALLOCATE_STRATEGIES, averagely, sorted_client_ids
+from rmqd.consumer.allocate import ALLOCATE_STRATEGIES, AllocateError, ByConfig, averagely, sorted_client_ids
 from rmqd.wire.message import MessageQueue
+from tests.consumer.allocate_cases import RECORDED_EACH, STRATEGIES, generated, java_answers, recorded
 
 QUEUES = [MessageQueue("T", broker, number) for broker in ("broker-a", "broker-b") for number in range(4)]
 CLIENTS = ["10.0.0.1@c1", "10.0.0.2@c2", "10.0.0.3@c3"]
+ROOM_OF_CLIENT = "the member 10.0.0.1@c1 does not tell its machine room"
+ROOM_OF_BROKER = "the broker broker-a does not tell its machine room"
 
 
 def short(queues: list[MessageQueue]) -> str:
     return " ".join(f"{queue.broker_name[-1]}{queue.queue_id}" for queue in queues)
 
 
-@pytest.mark.parametrize(("client", "expected"), list(zip(CLIENTS, ["a0 a1 a2", "a3 b0 b1", "b2 b3"], strict=True)))
-def test_averagely_as_java(client: str, expected: str) -> None:
-    """Results of `AllocateMessageQueueAveragely` of 5.5.0."""
-    assert short(averagely("g", client, QUEUES, CLIENTS)) == expected
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_as_java_in_every_recorded_case(strategy: str) -> None:
+    """Answers of the classes of 5.5.0, edges included: no queue, no member, a stranger, more members than queues."""
+    cases = [(case, answer) for case, answer in recorded() if case.strategy == strategy]
+    assert len(cases) == RECORDED_EACH
+    for case, answer in cases:
+        assert case.ask() == answer, case
+
+
+@pytest.mark.rocketmq
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_as_java_in_hundreds_of_cases(strategy: str) -> None:
+    """The classes themselves, asked now."""
+    cases = generated(strategy, seed=2, number=400)
+    answers = java_answers(cases)
+    assert len(answers) == len(cases)
+    for case, answer in zip(cases, answers, strict=True):
+        assert case.ask() == answer, case
+
+
+@pytest.mark.parametrize(
+    ("strategy", "expected"),
+    [
+        ("averagely", ["a0 a1 a2", "a3 b0 b1", "b2 b3"]),
+        ("averagely_by_circle", ["a0 a3 b2", "a1 b0 b3", "a2 b1"]),
+        ("consistent_hash", ["b0", "a0 a1 b3", "a2 a3 b1 b2"]),
+    ],
+)
+def test_as_java_by_eye(strategy: str, expected: list[str]) -> None:
+    """Eight queues of two brokers, three members."""
+    shares = [ALLOCATE_STRATEGIES[strategy]("g", client, QUEUES, CLIENTS) for client in CLIENTS]
+    assert [short(list(share)) for share in shares] == expected
 
 
 @pytest.mark.parametrize(
     ("queues", "members", "expected"),
-    [(8, 1, [8]), (8, 2, [4, 4]), (2, 3, [1, 1, 0]), (10, 4, [3, 3, 2, 2]), (0, 2, [0, 0]), (7, 7, [1] * 7)],
+    [(8, 1, [8]), (8, 2, [4, 4]), (2, 3, [1, 1, 0]), (10, 4, [3, 3, 2, 2]), (7, 7, [1] * 7)],
 )
 def test_averagely_gives_contiguous_shares(queues: int, members: int, expected: list[int]) -> None:
     """The first members get one more."""
@@ -40,21 +71,37 @@ def test_averagely_gives_contiguous_shares(queues: int, members: int, expected: 
 
 @given(
     strategy=st.sampled_from(sorted(ALLOCATE_STRATEGIES)),
-    queues=st.integers(0, 40),
-    clients=st.sets(st.text("0123456789.@#-abc\U0001f600\uffff", min_size=1), max_size=12),
+    queues=st.sets(st.tuples(st.sampled_from(["east@a", "west@b"]), st.integers(0, 20)), min_size=1),
+    clients=st.sets(st.text("0123456789.#-abc\U0001f600\uffff", min_size=1), min_size=1, max_size=12),
 )
-def test_each_queue_goes_to_exactly_one_member(strategy: str, queues: int, clients: set[str]) -> None:
+def test_each_queue_goes_to_exactly_one_member(strategy: str, queues: set[tuple[str, int]], clients: set[str]) -> None:
     """Whatever the strategy, the queues and the members."""
-    everything = [MessageQueue("T", "a", number) for number in range(queues)]
-    ids = sorted_client_ids(list(clients))
+    everything = sorted(MessageQueue("T", broker, number) for broker, number in queues)
+    ids = sorted_client_ids([f"10.0.0.1@{'east' if len(name) % 2 else 'north'}@{name}" for name in clients])
     shares = [ALLOCATE_STRATEGIES[strategy]("g", client, everything, ids) for client in ids]
-    assert sorted(chain(*shares)) == (everything if clients else [])
+    assert sorted(chain(*shares)) == everything
 
 
 @pytest.mark.parametrize("strategy", sorted(ALLOCATE_STRATEGIES))
 def test_who_is_not_in_the_list_gets_nothing(strategy: str) -> None:
     """As Java: the own id may be missing after a broker's restart."""
     assert ALLOCATE_STRATEGIES[strategy]("g", "stranger", QUEUES, CLIENTS) == []
+
+
+@pytest.mark.parametrize(
+    ("broker", "client", "expected"),
+    [("broker-a", "10.0.0.1@east@1", ROOM_OF_BROKER), ("east@a", "10.0.0.1@c1", ROOM_OF_CLIENT)],
+)
+def test_a_room_that_cannot_be_told_is_named_with_what_is_needed(broker: str, client: str, expected: str) -> None:
+    """As Java, which throws; here the text helps."""
+    with pytest.raises(AllocateError, match=expected):
+        ALLOCATE_STRATEGIES["machine_room_nearby"]("g", client, [MessageQueue("T", broker, 0)], [client])
+
+
+def test_a_queue_that_is_written_down_and_does_not_exist_is_left_out() -> None:
+    """Java takes it, and pulls in vain."""
+    there, gone = MessageQueue("T", "broker-a", 0), MessageQueue("T", "broker-z", 0)
+    assert ByConfig((there, gone))("g", CLIENTS[0], QUEUES, CLIENTS) == [there]
 
 
 def test_client_ids_are_sorted_as_java_sorts_strings() -> None:

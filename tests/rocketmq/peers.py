@@ -105,7 +105,7 @@ def _start(program: str, peer: PeerOptions, options: dict[str, object]) -> JavaP
         f"-Drmq.logback.configurationFile={LOGBACK}",
         f"-Duser.home={peer.ledger.parent}",
         "-Djava.net.preferIPv4Stack=true",
-        *("-cp", f"{_classes(peer.version)}:{':'.join(jars(peer.version))}", program),
+        *("-cp", f"{classes(peer.version)}:{':'.join(jars(peer.version))}", program),
         *("--namesrv", peer.nameserver, "--topic", peer.topic, "--ledger", str(peer.ledger)),
     ]
     for name, value in options.items():
@@ -115,15 +115,15 @@ def _start(program: str, peer: PeerOptions, options: dict[str, object]) -> JavaP
     return JavaPeer(process, errors)
 
 
-def _classes(version: str) -> Path:
-    """The directory of the compiled peers; compiled once per release and change of their sources."""
+def classes(version: str = release.DEFAULT) -> Path:
+    """The directory of the compiled programs; compiled once per release and change of their sources."""
     sources = sorted(SOURCES.glob("*.java"))
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:12]
     peer = home(version) / "peer"
-    classes = peer / f"tests-{digest}"
+    compiled = peer / f"tests-{digest}"
     with locked(peer / ".lock"):
-        if classes.exists():
-            return classes
+        if compiled.exists():
+            return compiled
         fresh = peer / f".new-{os.getpid()}"
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir()
@@ -131,5 +131,5 @@ def _classes(version: str) -> Path:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise ClusterError(f"the Java peers do not compile:\n{done.stderr}")
-        fresh.rename(classes)
-    return classes
+        fresh.rename(compiled)
+    return compiled

@@ -1,0 +1,163 @@
+"""Generated cases of allocation, and what Java's own classes make of them.
+
+`python -m tests.consumer.allocate_cases` writes the small ones with Java's answers to allocations.txt.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rmqd.consumer.allocate import (
+    ALLOCATE_STRATEGIES,
+    AllocateError,
+    AllocateMessageQueueStrategy,
+    ByConfig,
+    ByMachineRoom,
+    sorted_client_ids,
+)
+from rmqd.wire.message import MessageQueue
+from tests.rocketmq.fetch import find_java, jars
+from tests.rocketmq.peers import LOGBACK, classes
+
+RECORDED = Path(__file__).with_name("allocations.txt")
+"""Cases and Java's answers, separated by a tab."""
+RECORDED_EACH, RECORDED_LENGTH = 25, 400
+SEED = 1
+STRATEGIES = (*ALLOCATE_STRATEGIES, "by_config", "by_machine_room")
+ROOMS = ("east", "west", "north")
+BROKERS = ("broker-a", "broker-b", "b", "east@a", "east@b", "west@a", "north@a", "@a", "east@", "east@a@b", "east@a@")
+NAMES = ("c1", "c2", "DEFAULT", "4711#1234567890", "east@1", "east@2", "west@1", "north@é", "@", "\uffff", "\U0001f600")
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One question to a strategy; queues and clients are sorted and each once, as a rebalance gives them."""
+
+    strategy: str
+    client: str
+    queues: tuple[MessageQueue, ...]
+    clients: tuple[str, ...]
+    allocated: tuple[MessageQueue, ...] = ()
+    rooms: tuple[str, ...] = ()
+
+    def ask(self) -> list[MessageQueue] | None:
+        """What rmqd's strategy says; None where it cannot tell."""
+        try:
+            return list(self._strategy()("group", self.client, self.queues, self.clients))
+        except AllocateError:
+            return None
+
+    def line(self) -> str:
+        """The case as the Java program reads it, a line of ASCII."""
+        document = {
+            "strategy": self.strategy,
+            "client": self.client,
+            "queues": [_fields(queue) for queue in self.queues],
+            "clients": self.clients,
+            "allocated": [_fields(queue) for queue in self.allocated],
+            "rooms": self.rooms,
+        }
+        return json.dumps(document, separators=(",", ":"))
+
+    @classmethod
+    def of(cls, line: str) -> Case:
+        """A case that `line` wrote."""
+        values: dict[str, Any] = json.loads(line)
+        for name in ("queues", "allocated"):
+            values[name] = tuple(MessageQueue(*queue) for queue in values[name])
+        for name in ("clients", "rooms"):
+            values[name] = tuple(values[name])
+        return cls(**values)
+
+    def _strategy(self) -> AllocateMessageQueueStrategy:
+        if self.strategy == "by_config":
+            return ByConfig(self.allocated)
+        if self.strategy == "by_machine_room":
+            return ByMachineRoom(frozenset(self.rooms))
+        return ALLOCATE_STRATEGIES[self.strategy]
+
+
+def generated(strategy: str, seed: int, number: int) -> list[Case]:
+    """Random cases: usual ones, and those at the edges (no queue, no member, a stranger, more members than queues)."""
+    choose = random.Random(f"{strategy} {seed}")
+    return [_case(strategy, choose) for _ in range(number)]
+
+
+def java_answers(cases: Iterable[Case]) -> list[list[MessageQueue] | None]:
+    """What Java's classes return for each case, in their order; None where they throw IllegalArgumentException."""
+    program = ["-Xshare:auto", "-Dfile.encoding=UTF-8", f"-Drmq.logback.configurationFile={LOGBACK}"]
+    done = subprocess.run(
+        [find_java(), *program, "-cp", ":".join([str(classes()), *jars()]), "Allocate"],
+        input="".join(f"{case.line()}\n" for case in cases),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return [_answer(json.loads(line)) for line in done.stdout.splitlines()]
+
+
+def recorded() -> list[tuple[Case, list[MessageQueue] | None]]:
+    """The cases of the file, each with what Java answered."""
+    pairs = (line.split("\t") for line in RECORDED.read_text().splitlines())
+    return [(Case.of(case), _answer(json.loads(answer))) for case, answer in pairs]
+
+
+def record() -> None:
+    """Write the file anew, by asking Java."""
+    small: list[Case] = []
+    for strategy in STRATEGIES:
+        cases = generated(strategy, SEED, 20 * RECORDED_EACH)
+        small += [case for case in cases if len(case.line()) <= RECORDED_LENGTH][:RECORDED_EACH]
+    answers = ([_fields(queue) for queue in answer] if answer is not None else None for answer in java_answers(small))
+    lines = (
+        f"{case.line()}\t{json.dumps(answer, separators=(',', ':'))}\n"
+        for case, answer in zip(small, answers, strict=True)
+    )
+    RECORDED.write_text("".join(lines))
+
+
+def _answer(document: Any) -> list[MessageQueue] | None:
+    return [MessageQueue(*queue) for queue in document] if isinstance(document, list) else None
+
+
+def _fields(queue: MessageQueue) -> list[object]:
+    return [queue.topic, queue.broker_name, queue.queue_id]
+
+
+def _case(strategy: str, choose: random.Random) -> Case:
+    usual = choose.random() < 0.7
+    in_rooms = strategy.startswith(("by_machine", "machine")) and usual
+    brokers = [name for name in BROKERS if not in_rooms or (name.count("@") == 1 and name[-1] != "@" != name[0])]
+    names = [name for name in NAMES if not in_rooms or "@" in name[1:]]
+    topic = choose.choice(["T", "order-events", "%RETRY%group"])
+    queues = {
+        MessageQueue(topic, broker, number)
+        for broker in choose.sample(brokers, choose.randint(1 if usual else 0, 3))
+        for number in range(choose.choice([1, 4, 8, 16]))
+    }
+    clients = {
+        f"10.0.{choose.randint(0, 9)}.{number}@{choose.choice(names)}"
+        for number in range(choose.randint(1 if usual else 0, choose.choice([3, 12, 40])))
+    }
+    stranger = not clients or choose.random() < 0.05
+    return Case(
+        strategy,
+        "10.9.9.9@east@stranger" if stranger else choose.choice(sorted(clients)),
+        tuple(sorted(queues)),
+        tuple(sorted_client_ids(list(clients))),
+        tuple(sorted(choose.sample(sorted(queues), choose.randint(0, len(queues))))) if strategy == "by_config" else (),
+        tuple(sorted(choose.sample(ROOMS, choose.randint(1 if usual else 0, 3))))
+        if strategy == "by_machine_room"
+        else (),
+    )
+
+
+if __name__ == "__main__":
+    record()
