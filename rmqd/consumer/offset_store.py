@@ -16,10 +16,14 @@ from rmqd.wire.message import MessageQueue
 log = structlog.get_logger(__name__)
 
 OFFSET_TIMEOUT_SECONDS = 5.0  # Java: updateConsumerOffset
+REPEAT_SECONDS = 30.0  # an offset that does not change is written again: its group may have been deleted meanwhile
 
 
 class RemoteBrokerOffsetStore:
-    """Commits with answered requests, and only upward within one ownership of a queue."""
+    """Commits with answered requests, and only upward within one ownership of a queue.
+
+    An operator's reset is the exception, and the last word: no commit that was decided on before it comes after it.
+    """
 
     def __init__(self, client: ClientInstance, group: str, clock: Clock) -> None:
         self._client = client
@@ -28,6 +32,9 @@ class RemoteBrokerOffsetStore:
         self.committed: dict[MessageQueue, int] = {}
         self.committed_at: dict[MessageQueue, float] = {}  # Unix seconds of the last answered commit
         self._turns: dict[MessageQueue, asyncio.Lock] = {}
+        self._written_at: dict[MessageQueue, float] = {}  # monotonic
+        self._resets: set[MessageQueue] = set()  # moved by an operator, which no answer has confirmed yet
+        self._epochs: dict[MessageQueue, int] = {}  # raised by a reset and at the end of an ownership
 
     async def open(self) -> None:
         """Nothing to do: the brokers are there or not, queue by queue."""
@@ -52,18 +59,47 @@ class RemoteBrokerOffsetStore:
         self.committed.pop(queue, None)
         self.committed_at.pop(queue, None)
         self._turns.pop(queue, None)
+        self._written_at.pop(queue, None)
+        self._resets.discard(queue)
+        self._epochs[queue] = self._epoch(queue) + 1
 
     async def commit(self, queue: MessageQueue, offset: int, *, downward: bool = False) -> None:
         """Store an offset and wait for the answer. Raises RmqdError.
 
-        An offset that is not above the committed one is left out, unless an operator's reset goes `downward`.
+        An offset that is not above the committed one is left out, unless an operator's reset goes `downward`; that is
+        remembered until an answer confirms it, also if this request fails.
         """
+        if downward:
+            self._epochs[queue] = self._epoch(queue) + 1
+            self._resets.add(queue)
+        await self._commit(queue, offset, self._epoch(queue))
+
+    async def commit_upward(self, queue: MessageQueue, offset: int) -> None:
+        """Commit for a queue that is being given up: the next owner may be further already. Raises RmqdError."""
+        epoch, stored = self._epoch(queue), await self.read(queue)
+        if stored is None:
+            self.committed.pop(queue, None)  # the broker has lost it, or the group was deleted
+        if stored is None or queue in self._resets:
+            await self._commit(queue, offset, epoch)
+        elif stored < self.committed.get(queue, 0):
+            # somebody else set it back: an operator, whose reset the next owner's first pull brings
+            log.warning("offset.set_back", queue=str(queue), offset=offset, stored=stored)
+        elif offset > stored:
+            await self._commit(queue, offset, epoch)
+
+    async def persist(self, offsets: Mapping[MessageQueue, int]) -> bool:
+        """Commit many offsets at once; says whether all were taken. A failure is logged, the next round tries again."""
+        wanted = [(queue, offset, self._epoch(queue)) for queue, offset in offsets.items()]
+        results = await asyncio.gather(*(self._try_commit(*commit) for commit in wanted))
+        return all(results)
+
+    def _epoch(self, queue: MessageQueue) -> int:
+        return self._epochs.get(queue, 0)
+
+    async def _commit(self, queue: MessageQueue, offset: int, epoch: int) -> None:
         # one after the other: the broker's threads may take up two requests in any order
         async with self._turns.setdefault(queue, asyncio.Lock()):
-            if downward:
-                self.committed.pop(queue, None)  # also if the request fails: the next commits must not be left out
-            known = self.committed.get(queue)
-            if known is not None and offset <= known:
+            if self._epoch(queue) != epoch or not self._is_news(queue, offset):
                 return
             await update_consumer_offset(
                 self._client.remoting,
@@ -73,23 +109,24 @@ class RemoteBrokerOffsetStore:
                 offset,
                 timeout_seconds=OFFSET_TIMEOUT_SECONDS,
             )
-            self.committed[queue] = offset
-            self.committed_at[queue] = self._clock.wall()
+            if self._epoch(queue) != epoch:
+                return
+            self._resets.discard(queue)
+            self._written_at[queue] = self._clock.monotonic()
+            if self.committed.get(queue) != offset:
+                self.committed[queue] = offset
+                self.committed_at[queue] = self._clock.wall()
 
-    async def commit_upward(self, queue: MessageQueue, offset: int) -> None:
-        """Commit for a queue that is being given up: the next owner may be further already. Raises RmqdError."""
-        stored = await self.read(queue)
-        if stored is None or offset > stored:
-            await self.commit(queue, offset)
+    def _is_news(self, queue: MessageQueue, offset: int) -> bool:
+        known = self.committed.get(queue)
+        if known is None or offset > known or queue in self._resets:
+            return True
+        written_at = self._written_at.setdefault(queue, self._clock.monotonic())
+        return offset == known and self._clock.monotonic() - written_at >= REPEAT_SECONDS
 
-    async def persist(self, offsets: Mapping[MessageQueue, int]) -> bool:
-        """Commit many offsets at once; says whether all were taken. A failure is logged, the next round tries again."""
-        results = await asyncio.gather(*(self._try_commit(queue, offset) for queue, offset in offsets.items()))
-        return all(results)
-
-    async def _try_commit(self, queue: MessageQueue, offset: int) -> bool:
+    async def _try_commit(self, queue: MessageQueue, offset: int, epoch: int) -> bool:
         try:
-            await self.commit(queue, offset)
+            await self._commit(queue, offset, epoch)
         except RmqdError as error:
             log.warning("offset.commit_failed", queue=str(queue), offset=offset, error=str(error))
             return False

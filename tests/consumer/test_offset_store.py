@@ -1,0 +1,149 @@
+"""Which offset the broker ends up with, where commits, resets and hand-overs meet."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+
+from rmqd.client.instance import ClientInstance
+from rmqd.client.options import ClientOptions
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.consumer.offset_store import REPEAT_SECONDS, RemoteBrokerOffsetStore
+from rmqd.errors import BrokerError
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.message import MessageQueue
+from tests.client.peer import Reply
+from tests.consumer.clock import ManualClock
+from tests.consumer.groups import GROUP, TOPIC
+from tests.consumer.scripted_broker import ScriptedBroker
+
+UPDATE = RequestCode.UPDATE_CONSUMER_OFFSET
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+async def store(
+    broker: ScriptedBroker, queue: MessageQueue, clock: ManualClock
+) -> AsyncIterator[RemoteBrokerOffsetStore]:
+    """The group owns the queue, and found it at offset 4."""
+    client = ClientInstance(ClientOptions(nameservers=(broker.peer.address,)))
+    await client.routes.lookup(TOPIC)
+    broker.offsets[GROUP, queue] = 4
+    store = RemoteBrokerOffsetStore(client, GROUP, clock)
+    store.take_over(queue, await store.read(queue))
+    yield store
+    await client.remoting.close()
+
+
+def hold_updates(broker: ScriptedBroker) -> asyncio.Event:
+    """Answer commits only once the event is set."""
+    go_on = asyncio.Event()
+
+    async def update(command: RemotingCommand) -> Reply:
+        await go_on.wait()
+        return broker.update(command)
+
+    broker.peer.on(UPDATE, update)
+    return go_on
+
+
+async def test_commits_that_were_decided_on_before_a_reset_do_not_come_after_it(
+    broker: ScriptedBroker, queue: MessageQueue, store: RemoteBrokerOffsetStore
+) -> None:
+    """Neither one that is on its way, nor one that waits for its turn."""
+    go_on = hold_updates(broker)
+    under_way = asyncio.create_task(store.persist({queue: 7}))
+    await broker.peer.received(UPDATE)
+    waiting = asyncio.create_task(store.persist({queue: 8}))
+    await asyncio.sleep(0)
+    reset = asyncio.create_task(store.commit(queue, 2, downward=True))
+    await asyncio.sleep(0)
+    go_on.set()
+    await asyncio.gather(under_way, waiting, reset)
+    assert broker.commits_of(queue) == [7, 2]
+    assert store.committed[queue] == 2
+    await store.commit(queue, 3)
+    assert broker.offsets[GROUP, queue] == 3
+
+
+async def test_reset_that_no_broker_took_is_what_the_queue_is_given_up_with(
+    broker: ScriptedBroker, queue: MessageQueue, store: RemoteBrokerOffsetStore
+) -> None:
+    broker.peer.on(UPDATE, Reply(ResponseCode.SYSTEM_ERROR, "not now"))
+    with contextlib.suppress(BrokerError):
+        await store.commit(queue, 2, downward=True)
+    broker.peer.on(UPDATE, broker.update)
+    await store.commit_upward(queue, 2)
+    assert broker.offsets[GROUP, queue] == 2
+
+
+async def test_reset_cut_short_is_what_the_queue_is_given_up_with(
+    broker: ScriptedBroker, queue: MessageQueue, store: RemoteBrokerOffsetStore
+) -> None:
+    """The queue's task is cancelled when it is to be given up, at whatever it does."""
+    broker.peer.on(UPDATE, None)
+    reset = asyncio.create_task(store.commit(queue, 2, downward=True))
+    await broker.peer.received(UPDATE)
+    reset.cancel()
+    await asyncio.wait((reset,))
+    broker.peer.on(UPDATE, broker.update)
+    await store.commit_upward(queue, 2)
+    assert broker.offsets[GROUP, queue] == 2
+
+
+async def test_offset_that_was_set_back_on_the_broker_is_left_there_at_the_end(
+    broker: ScriptedBroker, queue: MessageQueue, store: RemoteBrokerOffsetStore
+) -> None:
+    """It is an operator's reset: the next owner begins there."""
+    await store.commit(queue, 7)
+    broker.offsets[GROUP, queue] = 1
+    await store.commit_upward(queue, 9)
+    assert broker.offsets[GROUP, queue] == 1
+
+
+async def test_offset_of_a_group_that_was_deleted_is_stored_again_at_the_end(
+    broker: ScriptedBroker, queue: MessageQueue, store: RemoteBrokerOffsetStore
+) -> None:
+    await store.commit(queue, 7)
+    del broker.offsets[GROUP, queue]
+    await store.commit_upward(queue, 7)
+    assert broker.offsets[GROUP, queue] == 7
+
+
+async def test_offset_that_does_not_change_is_stored_again_now_and_then(
+    broker: ScriptedBroker, queue: MessageQueue, store: RemoteBrokerOffsetStore, clock: ManualClock
+) -> None:
+    """So that a broker that lost it has it again; it is not told as another commit."""
+    await store.commit(queue, 7)
+    committed_at = store.committed_at[queue]
+    await store.persist({queue: 7})
+    assert broker.commits_of(queue) == [7]
+    clock.advance(REPEAT_SECONDS)
+    del broker.offsets[GROUP, queue]
+    await store.persist({queue: 7})
+    assert broker.offsets[GROUP, queue] == 7
+    await store.persist({queue: 7})
+    assert broker.commits_of(queue) == [7, 7]
+    assert store.committed_at[queue] == committed_at
+
+
+async def test_commit_of_a_former_ownership_is_dropped(
+    broker: ScriptedBroker, queue: MessageQueue, store: RemoteBrokerOffsetStore
+) -> None:
+    go_on = hold_updates(broker)
+    under_way = asyncio.create_task(store.persist({queue: 7}))
+    await broker.peer.received(UPDATE)
+    waiting = asyncio.create_task(store.persist({queue: 8}))
+    await asyncio.sleep(0)
+    store.forget(queue)
+    go_on.set()
+    await asyncio.gather(under_way, waiting)
+    assert broker.commits_of(queue) == [7]
+    assert queue not in store.committed
