@@ -52,6 +52,11 @@ class AssignedQueue:
         """The cache; None until the queue was taken over."""
         return None if self.loop is None else self.loop.process_queue
 
+    @property
+    def is_paused(self) -> bool:
+        """Whether an operator paused it."""
+        return self._context.paused
+
     def leave(self, drain_seconds: float, *, last: bool = False) -> None:
         """Give the queue up; handlers get `drain_seconds` to finish what they have."""
         if not self.is_leaving:
@@ -168,14 +173,18 @@ class AssignedQueue:
         if state != self._state:
             self._state, self._since = state, self._context.clock.wall()
 
+    @property
+    def _is_stuck(self) -> bool:
+        return self.stall is not None and self.stall.cause in STUCK_CAUSES
+
     def _current_state(self) -> str:
         loop = self.loop
         if loop is None:
-            return "paused" if self._context.paused else "waiting"
+            return "stuck" if self._is_stuck else "paused" if self.is_paused else "waiting"
         queue = loop.process_queue
-        if loop.stuck is not None or (self.stall is not None and self.stall.cause in STUCK_CAUSES):
+        if loop.stuck is not None or self._is_stuck:
             return "stuck"
-        if self._context.paused:
+        if self.is_paused:
             return "paused"
         if loop.held_by is not None:
             return "flow_controlled"
@@ -187,10 +196,10 @@ class AssignedQueue:
         return "pulling" if behind else "waiting"
 
     def snapshot(self) -> QueueSnapshot | None:
-        """What is known of the queue; None until it was taken over."""
+        """What is known of the queue; None until it was taken over, unless that takes too long."""
         loop = self.loop
         if loop is None:
-            return None
+            return None if self.stall is None else self._unstarted_snapshot()
         self.tick()
         queue, store, stats = loop.process_queue, self._context.store, loop.process_queue.stats
         position = queue.commit_offset()
@@ -211,6 +220,28 @@ class AssignedQueue:
             span=queue.span(),
             position=queue.next_offset,
             last_commit=store.committed_at.get(self.message_queue),
+            stall=self.stall,
+        )
+
+    def _unstarted_snapshot(self) -> QueueSnapshot:
+        self.tick()
+        stats = self._context.stats[self.message_queue.topic]
+        return QueueSnapshot(
+            topic=stats.topic,
+            is_retry=stats.is_retry,
+            broker=self.message_queue.broker_name,
+            queue=self.message_queue.queue_id,
+            state=self._state,
+            since=self._since,
+            committed=None,
+            max=None,
+            lag=None,
+            lag_seconds=None,
+            cached=0,
+            cached_bytes=0,
+            span=0,
+            position=None,
+            last_commit=None,
             stall=self.stall,
         )
 

@@ -11,7 +11,7 @@ import structlog
 from rmqd.clock import Clock
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.process_queue import ProcessQueue
-from rmqd.consumer.send_back import SendBack
+from rmqd.consumer.services import RunningCall, WaysBack
 from rmqd.consumer.settlement import EXPIRED, Settlement
 from rmqd.consumer.threads import HandlerThread, call_handler
 from rmqd.consumer.worker import Worker
@@ -32,7 +32,7 @@ class HandlerHungError(RmqdError):
 class ConsumeMessageConcurrentlyService:
     """Hands batches to `concurrency` workers, round robin over the queues that have messages."""
 
-    def __init__(self, options: ConsumerOptions, handler: LoadedHandler, send_back: SendBack, clock: Clock) -> None:
+    def __init__(self, options: ConsumerOptions, handler: LoadedHandler, send_back: WaysBack, clock: Clock) -> None:
         self.clock = clock
         self.batch_size = options.consume_message_batch_max_size
         self.line: deque[ProcessQueue] = deque()
@@ -116,6 +116,14 @@ class ConsumeMessageConcurrentlyService:
                 self._tick()
         finally:
             await self._end()
+
+    def calls(self) -> list[RunningCall]:
+        """What handlers do now."""
+        return [
+            RunningCall(worker.queue, worker.batch, worker.started)
+            for worker in self._workers
+            if worker.queue is not None and worker.batch is not None
+        ]
 
     async def call_apart(self, batch: Batch) -> None:
         """Call the handler outside of the slots."""

@@ -17,6 +17,7 @@ from rmqd.errors import RmqdError
 log = structlog.get_logger(__name__)
 
 STALE_SECONDS = 5.0
+OVERDUE_SECONDS = 21.0  # a pull is held for 15 s, and then answered within the broker's 5 s round
 
 
 async def refresh_max_offsets(client: ClientInstance, queues: Iterable[AssignedQueue], clock: Clock) -> None:
@@ -35,7 +36,8 @@ async def refresh_max_offsets(client: ClientInstance, queues: Iterable[AssignedQ
 def _is_stale(loop: PullLoop, now: float) -> bool:
     """Whether the queue grows unseen. A held pull is answered as soon as it grows, so what that knows is fresh."""
     is_held_back = loop.held_by is not None or loop.stuck is not None
-    return is_held_back and now - loop.answered_at >= STALE_SECONDS
+    # an answer that is overdue, and a pull that fails, say nothing either
+    return now - loop.answered_at >= (STALE_SECONDS if is_held_back or loop.failure else OVERDUE_SECONDS)
 
 
 async def _refresh(client: ClientInstance, assigned: AssignedQueue, loop: PullLoop) -> None:

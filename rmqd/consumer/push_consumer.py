@@ -13,20 +13,25 @@ from rmqd.client.instance import ClientInstance
 from rmqd.client.remoting import Reply
 from rmqd.clock import Clock, SystemClock
 from rmqd.consumer.assembly import build_context
+from rmqd.consumer.consistency import Consistency
+from rmqd.consumer.filter_check import check_filters
 from rmqd.consumer.group_status import GroupStatus
 from rmqd.consumer.lag import refresh_max_offsets
+from rmqd.consumer.live_change import change_while_running, may_change
 from rmqd.consumer.operator_requests import OperatorRequests
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.rebalance import Rebalance
 from rmqd.consumer.snapshot import GroupSnapshot
+from rmqd.consumer.watchdog import Watchdog
 from rmqd.errors import RmqdError
 from rmqd.handler import LoadedHandler
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.heartbeat import ConsumeFromWhere, ConsumerData
+from rmqd.wire.heartbeat import ConsumeFromWhere, ConsumerData, MessageModel
 from rmqd.wire.topics import retry_topic
 
 log = structlog.get_logger(__name__)
 
+_MODEL: Final = {"clustering": MessageModel.CLUSTERING, "broadcasting": MessageModel.BROADCASTING}
 _WHERE: Final = {
     "last_offset": ConsumeFromWhere.LAST_OFFSET,
     "first_offset": ConsumeFromWhere.FIRST_OFFSET,
@@ -53,6 +58,8 @@ class PushConsumer:
         self._context = build_context(options, handler, client, clock or SystemClock())
         self._rebalance = Rebalance(self._context)
         self._status = GroupStatus(self._context, self._rebalance)
+        self._watchdog = Watchdog(self._context, self._rebalance.assigned)
+        self._consistency = Consistency(self._context, self._context.problems)
         self._requests = OperatorRequests(self._context, self._rebalance, self._status)
 
     async def run(self) -> None:
@@ -82,9 +89,15 @@ class PushConsumer:
         for assigned in self._rebalance.assigned.values():
             assigned.hurry()
 
-    def change(self, options: ConsumerOptions) -> bool:
-        """Take over what may change while the group runs; False, and nothing done, where it must start anew."""
-        return options == self._context.options
+    def may_change(self, options: ConsumerOptions) -> bool:
+        """Whether `change` can take these options over now; else the group must start anew for them."""
+        return self._status.state in ("starting", "running") and may_change(self._context.options, options)
+
+    async def change(self, options: ConsumerOptions) -> None:
+        """Go on with other options, which `may_change` accepted. Returns when they hold."""
+        with structlog.contextvars.bound_contextvars(group=self.group):
+            await change_while_running(self._context, self._rebalance.assigned, options)
+        self._drain_seconds = options.shutdown_timeout_seconds
 
     @property
     def paused(self) -> bool:
@@ -111,7 +124,8 @@ class PushConsumer:
         """The group's part of a heartbeat."""
         return ConsumerData(
             group_name=self.group,
-            subscription_data_set=tuple(self._context.subscriptions.values()),
+            message_model=_MODEL[self._context.options.message_model],
+            subscription_data_set=tuple((self._context.subscriptions | self._context.announced).values()),
             consume_from_where=_WHERE[self._context.options.consume_from_where],
         )
 
@@ -134,6 +148,8 @@ class PushConsumer:
                     tasks.create_task(context.service.run(), name=f"handlers:{self.group}"),
                     tasks.create_task(context.ownership.run(), name=f"ownership:{self.group}"),
                     tasks.create_task(self._persist(), name=f"persist:{self.group}"),
+                    tasks.create_task(self._watchdog.run(), name=f"watchdog:{self.group}"),
+                    tasks.create_task(self._consistency.run(), name=f"consistency:{self.group}"),
                 ]
                 taking_part = tasks.create_task(self._take_part(), name=f"rebalance:{self.group}")
                 await self._stopping.wait()
@@ -160,8 +176,10 @@ class PushConsumer:
         """Learn the routes and tell the brokers about us, so that the first pass finds us in the list."""
         topics = list(self._context.options.subscriptions)
         await asyncio.gather(*(self._learn_route(topic) for topic in topics))
+        await check_filters(self._client, self.group, self._context.subscriptions.values())
         await self._client.heartbeat.beat()
-        await self._learn_route(retry_topic(self.group))  # the first heartbeat creates it
+        if retry_topic(self.group) in self._context.subscriptions:
+            await self._learn_route(retry_topic(self.group))  # the first heartbeat creates it
 
     async def _learn_route(self, topic: str) -> None:
         try:
@@ -174,9 +192,8 @@ class PushConsumer:
             self._rebalance.soon()
 
     async def _persist(self) -> None:
-        interval = self._context.options.persist_consumer_offset_interval_seconds
         while True:
-            await asyncio.sleep(interval)
+            await asyncio.sleep(self._context.options.persist_consumer_offset_interval_seconds)
             offsets = {
                 queue: assigned.process_queue.commit_offset()
                 for queue, assigned in self._rebalance.assigned.items()

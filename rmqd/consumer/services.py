@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 from rmqd.consumer.process_queue import ProcessQueue
 from rmqd.handler import Batch
-from rmqd.wire.message import MessageQueue
+from rmqd.wire.message import Message, MessageQueue
+
+
+@dataclass(frozen=True, slots=True)
+class RunningCall:
+    """A batch that a handler has now, since `started` (monotonic seconds)."""
+
+    queue: ProcessQueue
+    batch: Batch
+    started: float
 
 
 class ConsumeMessageService(Protocol):
@@ -25,8 +35,27 @@ class ConsumeMessageService(Protocol):
     def resume(self) -> None:
         """Go on handing out."""
 
+    def calls(self) -> list[RunningCall]:
+        """What handlers do now; each call takes one slot of the group's concurrency."""
+
     async def call_apart(self, batch: Batch) -> None:
         """Call the handler outside of the slots, for an operator. Raises what it raises; settles nothing."""
+
+
+class WaysBack(Protocol):
+    """What may become of a message that was not acknowledged. Each way says whether the message is taken care of."""
+
+    limit: str
+    """Why a message is given up after its last attempt."""
+
+    def is_last_attempt(self, message: Message) -> bool:
+        """Whether the group gives the message up if this attempt fails."""
+
+    async def retry(self, message: Message, delay_level: int) -> bool:
+        """Have the message delivered again."""
+
+    async def dead_letter(self, message: Message, reason: str, error: BaseException | None) -> bool:
+        """Give the message up."""
 
 
 class OffsetStore(Protocol):

@@ -54,7 +54,7 @@ class QueueSnapshot:
     cached: int  # messages, those being handled included
     cached_bytes: int  # frames kept alive, not only bodies
     span: int  # greatest minus smallest cached offset
-    position: int  # the next offset to pull
+    position: int | None  # the next offset to pull
     last_commit: float | None
     stall: Problem | None  # why it makes no progress while messages wait
 

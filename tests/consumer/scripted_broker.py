@@ -108,6 +108,10 @@ class ScriptedBroker:
         """Answer the next pulls of a queue so; None leaves one unanswered."""
         self._answers[queue].extend(replies)
 
+    def forget_answers(self, queue: MessageQueue) -> None:
+        """Answer pulls of the queue as a broker does again."""
+        self._answers[queue].clear()
+
     def found(self, queue: MessageQueue, records: bytes, next_offset: int) -> Reply:
         """The answer to a pull that found something, with any bytes as its body."""
         return self._reply(queue, ResponseCode.SUCCESS, next_offset, body=records)

@@ -11,11 +11,13 @@ from rmqd.wire.group import GetConsumerListByGroupResponseBody, QuerySubscriptio
 from rmqd.wire.headers.group import (
     GetConsumerConnectionListRequestHeader,
     GetConsumerListByGroupRequestHeader,
+    GetConsumerRunningInfoRequestHeader,
     GetSubscriptionGroupConfigRequestHeader,
     QuerySubscriptionByConsumerRequestHeader,
     UnregisterClientRequestHeader,
 )
 from rmqd.wire.heartbeat import CheckClientRequestBody
+from rmqd.wire.running_info import ConsumerRunningInfo
 from rmqd.wire.settings import SubscriptionGroupConfig, subscription_groups_from_json
 from rmqd.wire.stats import ConsumerConnection
 
@@ -102,6 +104,20 @@ async def consumer_connection(
         timeout_seconds=timeout_seconds,
     )
     return ConsumerConnection.from_json(reply.body)
+
+
+async def consumer_running_info(
+    remoting: RemotingClient,
+    address: str,
+    group: str,
+    client_id: str,
+    *,
+    timeout_seconds: float = ADMIN_TIMEOUT_SECONDS,
+) -> ConsumerRunningInfo:
+    """What a member tells about itself: the broker asks it, and passes its answer on."""
+    header = GetConsumerRunningInfoRequestHeader(consumer_group=group, client_id=client_id, jstack_enable=False)
+    reply = await request(remoting, address, header, timeout_seconds=timeout_seconds)
+    return ConsumerRunningInfo.from_json(reply.body)
 
 
 async def query_subscription(
