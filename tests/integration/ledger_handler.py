@@ -11,11 +11,14 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from rmqd import Batch, Message
-from tests.rocketmq.ledger import FINISH, START, Entry
+from tests.rocketmq.ledger import FAIL, FINISH, START, Entry
 
 
 class LedgerHandler:
-    """Writes down when it begins and finishes each message, and takes as long as told in between."""
+    """Writes down when it begins and finishes each message, and takes as long as told in between.
+
+    The first attempt of each `fail_every`-th key fails, and the rest of the batch with it.
+    """
 
     class Options(BaseModel):
         """`member` is the ledger's name for us; `slow_key` and each `slow_every`-th key (by CRC) take that long."""
@@ -26,6 +29,7 @@ class LedgerHandler:
         slow_key: str = ""
         slow_every: int = 0
         slow_seconds: float = 0.0
+        fail_every: int = 0
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -36,10 +40,15 @@ class LedgerHandler:
         self._file = os.open(self._options.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
     async def handle(self, batch: Batch) -> None:
-        """Begin, take the time, finish."""
+        """Begin, take the time, finish. Raises RuntimeError at a key that is to fail."""
         for message in batch:
             self._write(START, message, batch.message_queue.broker_name)
-            await asyncio.sleep(self._seconds(message.keys or ""))
+            try:
+                await asyncio.sleep(self._seconds(message.keys or ""))
+                self._fail_if_told(message)
+            except BaseException:  # cut short counts as failed too
+                self._write(FAIL, message, batch.message_queue.broker_name)
+                raise
             self._write(FINISH, message, batch.message_queue.broker_name)
 
     def stop(self) -> None:
@@ -52,6 +61,11 @@ class LedgerHandler:
         if options.slow_every:
             slow = slow or zlib.crc32(key.encode()) % options.slow_every == 0
         return options.slow_seconds if slow else options.seconds
+
+    def _fail_if_told(self, message: Message) -> None:
+        every = self._options.fail_every
+        if every and not message.reconsume_times and zlib.crc32((message.keys or "").encode()) % every == every - 1:
+            raise RuntimeError(f"{message.keys} fails at its first attempt, as told")
 
     def _write(self, event: str, message: Message, broker: str) -> None:
         entry = Entry(

@@ -1,4 +1,4 @@
-"""The ledger: a line for every message sent, begun and finished, by whoever did it. It decides what was lost.
+"""The ledger: a line for every message sent, begun, finished and failed, by whoever did it. It decides what was lost.
 
 A line is written by one write to a file opened for appending, so that kill -9 leaves whole lines: event, key, broker,
 queue, offset, member, microseconds since 1970, reconsume times, separated by tabs. `java/Ledger.java` writes the same.
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-SENT, START, FINISH = "sent", "start", "finish"
+SENT, START, FINISH, FAIL = "sent", "start", "finish", "fail"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,12 @@ class Entry:
         """The reverse of `line`."""
         event, key, broker, queue, offset, member, at_micros, times = line.rstrip("\n").split("\t")
         return cls(event, key, broker, int(queue), int(offset), member, int(at_micros), int(times))
+
+
+def sharding(key: str) -> tuple[str, int]:
+    """The sharding key that a message's key names, and its number there, from 0: `s3.14` is number 14 of `s3`."""
+    name, _, number = key.rpartition(".")
+    return name, int(number)
 
 
 def read(*paths: Path) -> list[Entry]:

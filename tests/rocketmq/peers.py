@@ -90,12 +90,20 @@ class JavaPeer:
 
 
 def start_consumer(peer: PeerOptions, group: str, **options: object) -> JavaPeer:
-    """A DefaultMQPushConsumer: `handle_millis=`, `threads=`, `await_millis=`; its `client_id` is known on return."""
+    """A DefaultMQPushConsumer; its `client_id` is known on return.
+
+    `orderly=True`, `batch=`, `threads=`, `await_millis=`, `handle_millis=`, `slow_every=`, `slow_millis=`,
+    `fail_every=`.
+    """
     return _start("LedgerConsumer", peer, {"group": group, **options})
 
 
 def start_producer(peer: PeerOptions, messages: int, **options: object) -> JavaPeer:
-    """A DefaultMQProducer: `rate=` per second, `prefix=` of the keys, `bytes=`, `tags=`. `wait` for its end."""
+    """A DefaultMQProducer: `rate=` per second, `prefix=` of the keys, `bytes=`, `tags=`, `first=`; `wait` for its end.
+
+    `sharding_keys=` is how many sharding keys the messages have in turn, each of which goes to one queue by its hash;
+    the keys are then those of `ledger.sharding`.
+    """
     return _start("NumberedProducer", peer, {"messages": messages, **options})
 
 

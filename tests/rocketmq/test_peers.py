@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+import zlib
 from pathlib import Path
 
+from tests.integration.waiting import wait_until
 from tests.rocketmq import RealCluster, ledger
 from tests.rocketmq.peers import PeerOptions, start_consumer, start_producer
 from tests.rocketmq.producer import Producer
@@ -37,3 +39,37 @@ def test_java_consumer_writes_down_what_java_and_test_producer_sent(
     assert {entry.key: (entry.queue, entry.offset) for entry in finished} == stored
     assert len(finished) == 100
     assert {entry.member for entry in finished} == {member}
+
+
+def test_orderly_java_consumer_keeps_what_a_producer_sent_by_sharding_key(
+    rocketmq: RealCluster, topic: str, group: str, tmp_path: Path
+) -> None:
+    """Each sharding key has a queue; its messages are begun in order, and a failed one is repeated before the next."""
+    sent = tmp_path / "sent"
+    handled = tmp_path / "handled"
+    for first, messages in (0, 30), (30, 60):
+        peer = PeerOptions(rocketmq.nameserver, topic, sent)
+        with start_producer(peer, messages, first=first, sharding_keys=6) as java:
+            assert java.wait() == 0
+    queue_of = {ledger.sharding(entry.key)[0]: entry.queue for entry in ledger.read(sent)}
+    keys = [entry.key for entry in ledger.read(sent)]
+    assert keys == [f"s{number % 6}.{number // 6}" for number in range(60)]
+    assert all(queue_of[ledger.sharding(entry.key)[0]] == entry.queue for entry in ledger.read(sent))
+    failing = {key for key in keys if zlib.crc32(key.encode()) % 7 == 6}
+    assert failing
+
+    with start_consumer(
+        PeerOptions(rocketmq.nameserver, topic, handled), group, orderly=True, batch=4, handle_millis=1, fail_every=7
+    ):
+        wait_until(lambda: ledger.Tail().finished([handled]) == set(keys), "all is finished", 40)
+
+    entries = ledger.read(handled)
+    assert {entry.key for entry in entries if entry.event == ledger.FAIL} == failing
+    for name in queue_of:
+        of_name = [entry for entry in entries if ledger.sharding(entry.key)[0] == name]
+        starts = [ledger.sharding(entry.key)[1] for entry in of_name if entry.event == ledger.START]
+        assert list(dict.fromkeys(starts)) == list(range(10))
+        failed = [(at, entry) for at, entry in enumerate(of_name) if entry.event == ledger.FAIL]
+        for at, entry in failed:
+            again = next(later for later in of_name[at + 1 :] if later.event == ledger.START and later.key == entry.key)
+            assert again.reconsume_times == entry.reconsume_times + 1

@@ -26,6 +26,10 @@ final class Options {
         return values.getOrDefault(name, otherwise);
     }
 
+    boolean flag(String name) {
+        return Boolean.parseBoolean(values.get(name));
+    }
+
     int number(String name, int otherwise) {
         return values.containsKey(name) ? Integer.parseInt(values.get(name)) : otherwise;
     }
