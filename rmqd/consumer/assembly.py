@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from rmqd.client.instance import ClientInstance
 from rmqd.clock import Clock
+from rmqd.consumer.broadcasting import EveryQueue, NoWayBack
 from rmqd.consumer.concurrently import ConsumeMessageConcurrentlyService
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.flow_control import Thresholds
+from rmqd.consumer.local_file_offset_store import LocalFileOffsetStore
 from rmqd.consumer.offset_store import RemoteBrokerOffsetStore
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.ownership import QueueOwnership
 from rmqd.consumer.rate_limit import RateLimit
 from rmqd.consumer.send_back import SendBack
+from rmqd.consumer.services import OffsetStore, Ownership, WaysBack
 from rmqd.consumer.stats import RetriedStats, TopicStats
 from rmqd.handler import LoadedHandler
 from rmqd.wire.filter import sql_subscription, tag_subscription
@@ -23,7 +26,7 @@ def build_context(
     options: ConsumerOptions, handler: LoadedHandler, client: ClientInstance, clock: Clock
 ) -> GroupContext:
     """The parts of a group, not paused; nothing runs yet. Raises RmqdError for an expression that is wrong."""
-    send_back = SendBack(client, options.group, options.max_reconsume_times)
+    send_back, store, ownership = _by_message_model(options, client, clock)
     context = GroupContext(
         options=options,
         client=client,
@@ -32,13 +35,25 @@ def build_context(
         stats=_stats(options),
         service=ConsumeMessageConcurrentlyService(options, handler, send_back, clock),
         send_back=send_back,
-        store=RemoteBrokerOffsetStore(client, options.group, clock),
-        ownership=QueueOwnership(client, options.group, options.queue_handover_timeout_seconds, clock),
+        store=store,
+        ownership=ownership,
         rate_limit=RateLimit(options.pull_rate_limit, clock),
         thresholds=Thresholds.divided(options, 0),
     )
     context.resumed.set()
     return context
+
+
+def _by_message_model(
+    options: ConsumerOptions, client: ClientInstance, clock: Clock
+) -> tuple[WaysBack, OffsetStore, Ownership]:
+    group = options.group
+    if options.message_model == "broadcasting":
+        local_store = LocalFileOffsetStore(options.local_offsets_directory, group, clock)
+        return NoWayBack(options), local_store, EveryQueue()
+    ownership = QueueOwnership(client, group, options.queue_handover_timeout_seconds, clock)
+    send_back = SendBack(client, group, options.max_reconsume_times)
+    return send_back, RemoteBrokerOffsetStore(client, group, clock), ownership
 
 
 def subscriptions_of(options: ConsumerOptions, version: int) -> dict[str, SubscriptionData]:
@@ -47,6 +62,8 @@ def subscriptions_of(options: ConsumerOptions, version: int) -> dict[str, Subscr
     for topic, subscription in options.subscriptions.items():
         build = tag_subscription if subscription.kind == "TAG" else sql_subscription
         result[topic] = build(topic, subscription.expression, version)
+    if options.message_model == "broadcasting":
+        return result
     retry = retry_topic(options.group)
     result[retry] = tag_subscription(retry, SUBSCRIPTION_ALL, version)
     return result
@@ -56,6 +73,8 @@ def _stats(options: ConsumerOptions) -> dict[str, TopicStats]:
     """Counters by topic. What comes by the retry topic counts under its original topic, with counters of its own."""
     topics = list(options.subscriptions)
     stats = {topic: TopicStats(topic, is_retry=False) for topic in topics}
+    if options.message_model == "broadcasting":
+        return stats
     retry = retry_topic(options.group)
     stats[retry] = TopicStats(topics[0], is_retry=True) if len(topics) == 1 else RetriedStats(retry, topics)
     return stats

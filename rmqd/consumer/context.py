@@ -11,8 +11,7 @@ from rmqd.consumer.flow_control import Thresholds
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.problem import GroupProblems
 from rmqd.consumer.rate_limit import RateLimit
-from rmqd.consumer.send_back import SendBack
-from rmqd.consumer.services import ConsumeMessageService, OffsetStore, Ownership
+from rmqd.consumer.services import ConsumeMessageService, OffsetStore, Ownership, WaysBack
 from rmqd.consumer.stats import TopicStats
 from rmqd.wire.heartbeat import SubscriptionData
 from rmqd.wire.message import MessageQueue
@@ -25,10 +24,10 @@ class GroupContext:
     options: ConsumerOptions
     client: ClientInstance
     clock: Clock
-    subscriptions: dict[str, SubscriptionData]  # with the retry topic
+    subscriptions: dict[str, SubscriptionData]  # with the retry topic, if the group has one
     stats: dict[str, TopicStats]
     service: ConsumeMessageService
-    send_back: SendBack
+    send_back: WaysBack
     store: OffsetStore
     ownership: Ownership
     rate_limit: RateLimit

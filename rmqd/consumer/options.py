@@ -35,6 +35,8 @@ class ConsumerOptions:
 
     group: str
     message_model: MessageModel
+    local_offsets_directory: str
+    """Where broadcasting groups keep their offsets, each in a folder of its name."""
     consume_mode: ConsumeMode
     subscriptions: Mapping[str, Subscription]
     """By topic name, without the group's retry topic."""

@@ -94,6 +94,8 @@ class Rebalance:
         queues = context.client.routes.queues(topic)
         if not queues:
             return None
+        if context.options.message_model == "broadcasting":
+            return queues
         members = await self._members(topic)
         if members is None:
             return None

@@ -40,6 +40,8 @@ _BROKERS_PROPERTIES_BYTES: Final = 512  # room for our two names, and for what t
 class SendBack:
     """The ways back of one group. Each says whether a broker took the message; a refusal raises nothing."""
 
+    limit = "max_reconsume_times reached"
+
     def __init__(self, client: ClientInstance, group: str, max_reconsume_times: int) -> None:
         self._client = client
         self._group = group

@@ -9,7 +9,7 @@ from typing import Final
 import structlog
 
 from rmqd.consumer.process_queue import ProcessQueue
-from rmqd.consumer.send_back import SendBack
+from rmqd.consumer.services import WaysBack
 from rmqd.handler import ACK, Batch, DeadLetter, Decision, Outcome, Retry
 from rmqd.wire.message import Message
 
@@ -30,7 +30,7 @@ EXPIRED: Final = ConsumeTimeoutError("the handler took longer than consume_timeo
 class Settlement:
     """Carries out a handler's decisions. Never raises for what a broker refuses: such messages are tried again."""
 
-    def __init__(self, send_back: SendBack, delay_level: int, resubmit: Callable[[ProcessQueue], None]) -> None:
+    def __init__(self, send_back: WaysBack, delay_level: int, resubmit: Callable[[ProcessQueue], None]) -> None:
         self._send_back = send_back
         self._delay_level = delay_level
         self._resubmit = resubmit
@@ -94,7 +94,7 @@ class Settlement:
             if level != DEAD_LETTER_LEVEL and not self._send_back.is_last_attempt(message):
                 sent = await self._send_back.retry(message, level)
                 return None if not sent else "expired" if error is EXPIRED else "retried"
-            reason = "delay level -1" if level == DEAD_LETTER_LEVEL else "max_reconsume_times reached"
+            reason = "delay level -1" if level == DEAD_LETTER_LEVEL else self._send_back.limit
         sent = await self._send_back.dead_letter(message, reason, error)
         return "dead_lettered" if sent else None
 

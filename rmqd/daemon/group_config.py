@@ -194,11 +194,12 @@ class GroupConfig(Section):
         whole = ("groups", name, *path)
         return Problem((self._places.of_key if at_key else self._places.of)(whole), whole, message)
 
-    def consumer_options(self, name: str) -> ConsumerOptions:
+    def consumer_options(self, name: str, state_dir: str) -> ConsumerOptions:
         """What the engine is told about this group; `name` is its key in the configuration."""
         return ConsumerOptions(
             group=name,
             message_model=self.message_model,
+            local_offsets_directory=f"{state_dir}/offsets",
             consume_mode=self.consume_mode,
             subscriptions=dict(self.subscriptions),
             consume_from_where=self.consume_from_where,

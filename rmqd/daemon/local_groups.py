@@ -174,7 +174,7 @@ class LocalGroups:
             if not self._share.has(settings):
                 continue
             try:
-                groups[name] = self._build_group(name, settings, client)
+                groups[name] = self._build_group(name, settings, config.state_dir, client)
             except ConfigError as error:
                 problems += error.problems
             except RmqdError as error:  # a name or an expression that only the engine finds wrong
@@ -183,8 +183,8 @@ class LocalGroups:
             raise ConfigError(problems)
         return groups
 
-    def _build_group(self, name: str, settings: GroupConfig, client: Client) -> GroupSupervisor:
-        options = self._share.of_group(settings.consumer_options(name))
+    def _build_group(self, name: str, settings: GroupConfig, state_dir: str, client: Client) -> GroupSupervisor:
+        options = self._share.of_group(settings.consumer_options(name, state_dir))
         loaded: list[LoadedHandler] = [self._engine.load_handler(name, settings)]
 
         def build() -> Consumer:

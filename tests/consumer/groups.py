@@ -17,6 +17,7 @@ EVERYTHING = Subscription("*", "TAG")
 _DEFAULTS = ConsumerOptions(
     group=GROUP,
     message_model="clustering",
+    local_offsets_directory="",
     consume_mode="concurrently",
     subscriptions={TOPIC: EVERYTHING},
     consume_from_where="first_offset",

@@ -73,10 +73,11 @@ def test_ranges_are_those_of_the_java_client(key: str, limits: tuple[str, str, s
 
 @pytest.mark.usefixtures("in_empty_folder")
 def test_a_group_that_says_nothing_gets_the_java_clients_defaults() -> None:
-    options = load(GROUP).groups["mailer"].consumer_options("mailer")
+    options = load(GROUP).groups["mailer"].consumer_options("mailer", "/state")
     assert options == ConsumerOptions(
         group="mailer",
         message_model="clustering",
+        local_offsets_directory="/state/offsets",
         consume_mode="concurrently",
         subscriptions={"orders": Subscription("*", "TAG")},
         consume_from_where="last_offset",
@@ -141,10 +142,11 @@ def test_every_option_of_the_engine_can_be_set() -> None:
         "subscriptions.refunds": '{sql: "amount > 100"}',
     }
     config = load(GROUP, [f"groups.mailer.{key}={value}" for key, value in settings.items()])
-    changed = config.groups["mailer"].consumer_options("mailer")
+    changed = config.groups["mailer"].consumer_options("mailer", "/state")
     assert changed == ConsumerOptions(
         group="mailer",
         message_model="broadcasting",
+        local_offsets_directory="/state/offsets",
         consume_mode="orderly",
         subscriptions={"orders": Subscription("*", "TAG"), "refunds": Subscription("amount > 100", "SQL92")},
         consume_from_where="timestamp",
@@ -212,14 +214,14 @@ client:
 )
 def test_a_point_in_time_is_iso_8601_or_milliseconds(written: str, milliseconds: int) -> None:
     text = f"{GROUP}    consume_from_where: timestamp\n    consume_timestamp: {written}\n"
-    assert load(text).groups["mailer"].consumer_options("mailer").consume_timestamp_ms == milliseconds
+    assert load(text).groups["mailer"].consumer_options("mailer", "").consume_timestamp_ms == milliseconds
 
 
 @pytest.mark.usefixtures("in_empty_folder")
 def test_a_timestamp_that_is_not_given_is_half_an_hour_ago_as_in_java(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.time", lambda: 1_800_000_000.0)
     group = load(f"{GROUP}    consume_from_where: timestamp\n").groups["mailer"]
-    assert group.consumer_options("mailer").consume_timestamp_ms == 1_799_998_200_000
+    assert group.consumer_options("mailer", "").consume_timestamp_ms == 1_799_998_200_000
 
 
 @pytest.mark.usefixtures("in_empty_folder")

@@ -153,7 +153,7 @@ groups:
         ["groups.a.handler.concurrency=3"],
     )
     assert [config.groups[name].pull_batch_size for name in "ab"] == [5, 6]
-    assert [config.groups[name].consumer_options(name).concurrency for name in "ab"] == [3, 20]
+    assert [config.groups[name].consumer_options(name, "").concurrency for name in "ab"] == [3, 20]
 
 
 def test_names_that_yaml_1_1_would_change_stay_as_they_are() -> None:

@@ -211,5 +211,7 @@ async def test_workers_divide_limits_and_have_names_of_their_own() -> None:
 
 def test_a_small_limit_is_never_divided_down_to_no_limit() -> None:
     """0 would mean as fast as possible."""
-    options = config("mailer", changes={"mailer": {"pull_rate_limit": 1}}).groups["mailer"].consumer_options("mailer")
+    options = (
+        config("mailer", changes={"mailer": {"pull_rate_limit": 1}}).groups["mailer"].consumer_options("mailer", "")
+    )
     assert [Share(worker, 3).of_group(options).pull_rate_limit for worker in (1, 2, 3)] == [1, 1, 1]
