@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from rmqd.client.api.admin import cluster_info
 from rmqd.client.api.group import check_client_config, consumer_connection, subscription_groups
+from rmqd.consumer.consistency import SUBSCRIPTION_RULE, differences, model_difference
 from rmqd.errors import (
     BrokerError,
     ConsumerNotOnlineError,
@@ -19,8 +20,6 @@ from rmqd.errors import (
 )
 from rmqd.exit_codes import ExitCode
 from rmqd.wire.filter import sql_subscription, tag_subscription
-from rmqd.wire.heartbeat import EXPRESSION_TAG, SubscriptionData
-from rmqd.wire.topics import is_retry_topic
 
 if TYPE_CHECKING:
     from rmqd.client.instance import ClientInstance
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from rmqd.daemon.config import RootConfig
     from rmqd.daemon.group_config import GroupConfig
     from rmqd.wire.cluster import ClusterInfo
+    from rmqd.wire.heartbeat import SubscriptionData
     from rmqd.wire.route import TopicRouteData
     from rmqd.wire.settings import SubscriptionGroupConfig
     from rmqd.wire.stats import ConsumerConnection
@@ -197,22 +197,11 @@ class _GroupCheck:
 
     def _differences(self, members: ConsumerConnection) -> Iterator[str]:
         """In which the group's members (as the last heartbeat of any of them says) are not what is configured."""
-        theirs = {topic: data for topic, data in members.subscription_table.items() if not is_retry_topic(topic)}
-        ours = {topic: _data(topic, wanted) for topic, wanted in self._group.subscriptions.items()}
-        rule = "all members of a group must subscribe alike, or messages are missed"
-        for topic in sorted(ours.keys() - theirs.keys()):
-            yield f"do not subscribe to {topic}, the configuration does: {rule}"
-        for topic in sorted(theirs.keys() - ours.keys()):
-            yield f"subscribe to {topic}, the configuration does not: {rule}"
-        for topic in sorted(ours.keys() & theirs.keys()):
-            if _meaning(ours[topic]) != _meaning(theirs[topic]):
-                yield (
-                    f"subscribe to {_written(theirs[topic])} of {topic}, "
-                    f"the configuration to {_written(ours[topic])}: {rule}"
-                )
-        model = self._group.message_model.upper()
-        if members.message_model is not None and members.message_model != model:
-            yield f"consume as {members.message_model}, the configuration says {model}"
+        us, ours = "the configuration", {topic: _data(topic, it) for topic, it in self._group.subscriptions.items()}
+        for difference in differences(members.subscription_table, ours, us):
+            yield f"{difference.text}: {SUBSCRIPTION_RULE}"
+        for difference in model_difference(members.message_model, self._group.message_model.upper(), us):
+            yield difference.text
 
     async def _filter_check(self, address: str, where: str, topic: str) -> Check | None:
         wanted = self._group.subscriptions[topic]
@@ -244,15 +233,6 @@ def _refusal(where: str, what: str, error: RmqdError) -> str:
 def _data(topic: str, wanted: Subscription) -> SubscriptionData:
     make = tag_subscription if wanted.kind == "TAG" else sql_subscription
     return make(topic, wanted.expression, 0)
-
-
-def _meaning(data: SubscriptionData) -> object:
-    """What two subscriptions must have in common: not how the tags were written, nor when."""
-    return data.tags_set if data.expression_type == EXPRESSION_TAG else (data.expression_type, data.sub_string)
-
-
-def _written(data: SubscriptionData) -> str:
-    return f"{data.expression_type} {data.sub_string!r}"
 
 
 def _broker_addresses(cluster: ClusterInfo) -> frozenset[str]:

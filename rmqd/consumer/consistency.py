@@ -33,7 +33,7 @@ SECOND_LOOK_SECONDS: Final = 7.0  # a difference must last: a reload reaches all
 MOST_ASKED: Final = 4  # members asked for themselves in a round; over the rounds all are
 ROUNDS_TO_END: Final = 2  # without the difference: each broker shows one opinion at a time, not always the other one
 
-_RULE: Final = "all members of a group must subscribe alike, or messages are missed"
+SUBSCRIPTION_RULE: Final = "all members of a group must subscribe alike, or messages are missed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +96,8 @@ class Consistency:
         first = await self._look()
         await asyncio.sleep(SECOND_LOOK_SECONDS)
         second = await self._look()
+        if first is None or second is None:
+            return
         lasting = first.keys() & second.keys()
         for found in lasting:
             self._problems.begin(found, _problem(found, second[found]))
@@ -106,12 +108,14 @@ class Consistency:
                 del self._unseen[known]
                 self._problems.end(known)
 
-    async def _look(self) -> dict[Difference, str]:
-        """What differs now, and who told."""
+    async def _look(self) -> dict[Difference, str] | None:
+        """What differs now, and who told; None where no broker tells anything."""
         addresses = self._brokers()
         found: dict[Difference, str] = {}
         asked: set[str] = set()
         views = await asyncio.gather(*(self._view(address) for address in addresses.values()))
+        if all(view is None for view in views):
+            return None
         for (name, address), view in zip(addresses.items(), views, strict=True):
             if view is None:
                 continue
@@ -143,7 +147,7 @@ class Consistency:
         try:
             return await consumer_connection(context.client.remoting, address, context.options.group)
         except ConsumerNotOnlineError:
-            return None
+            return ConsumerConnection((), {})
         except RmqdError as error:
             log.debug("consistency.unknown", address=address, error=str(error))
             return None
@@ -199,7 +203,7 @@ def _problem(found: Difference, told_by: str) -> Problem:
         case "mode_mismatch":
             advice = "all members of a group must consume in one mode: give this application a group of its own"
         case _:
-            advice = f"{_RULE}: make the members' subscriptions equal, or give each application a group of its own"
+            advice = f"{SUBSCRIPTION_RULE}: make them equal, or give each application a group of its own"
     return Problem(found.cause, f"other members {found.text} ({told_by})", advice)
 
 
