@@ -55,7 +55,12 @@ class AssignedQueue:
     @property
     def is_paused(self) -> bool:
         """Whether an operator paused it."""
-        return self._context.paused
+        return self._context.pauses.hold(self.message_queue)
+
+    def apply_pauses(self) -> None:
+        """Take over what an operator paused or resumed."""
+        if self.loop is not None:
+            self.loop.apply_pauses()
 
     def leave(self, drain_seconds: float, *, last: bool = False) -> None:
         """Give the queue up; handlers get `drain_seconds` to finish what they have."""
@@ -103,6 +108,7 @@ class AssignedQueue:
                 await asyncio.sleep(EXCEPTION_DELAY_SECONDS * random.uniform(0.75, 1.25))
         self.failure = None
         self.loop = PullLoop(context, queue, offset)
+        self.loop.apply_pauses()
         self._check_floor(offset)
         await self._pull(self.loop)
 

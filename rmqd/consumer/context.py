@@ -9,6 +9,7 @@ from rmqd.client.instance import ClientInstance
 from rmqd.clock import Clock
 from rmqd.consumer.flow_control import Thresholds
 from rmqd.consumer.options import ConsumerOptions
+from rmqd.consumer.pauses import Pauses
 from rmqd.consumer.problem import GroupProblems
 from rmqd.consumer.rate_limit import RateLimit
 from rmqd.consumer.services import ConsumeMessageService, OffsetStore, Ownership, WaysBack
@@ -35,9 +36,10 @@ class GroupContext:
     revision: int = 0  # raised whenever options, subscriptions or the rate limit changed while the group runs
     problems: GroupProblems = field(default_factory=GroupProblems)
     floors: dict[MessageQueue, int] = field(default_factory=dict)  # what was committed last for queues given up since
-    resumed: asyncio.Event = field(default_factory=asyncio.Event)  # cleared while the group is paused
+    pauses: Pauses = field(default_factory=Pauses)
+    resumed: asyncio.Event = field(default_factory=asyncio.Event)  # cleared while the whole group is paused
 
     @property
     def paused(self) -> bool:
-        """Whether an operator paused the group: nothing is pulled and nothing is handed out."""
+        """Whether an operator paused the whole group: nothing is pulled and nothing is handed out."""
         return not self.resumed.is_set()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from rmqd.consumer.options import ConsumerOptions
+from rmqd.consumer.pauses import WHOLE_GROUP, PauseScope
 from rmqd.consumer.snapshot import GroupSnapshot
 
 
@@ -27,15 +28,15 @@ class Consumer(Protocol):
     def change(self, options: ConsumerOptions) -> bool:
         """Take over what may change while the group runs; False, and nothing done, where it must start anew."""
 
-    def pause(self) -> None:
+    def pause(self, scope: PauseScope = WHOLE_GROUP) -> None:
         """Stop pulling and handing out, and keep the queues. Also before `run`."""
 
-    def resume(self) -> None:
-        """Go on after a pause."""
+    def resume(self, scope: PauseScope = WHOLE_GROUP) -> None:
+        """Go on with all that was paused within this scope."""
 
     @property
     def paused(self) -> bool:
-        """Whether the group is paused."""
+        """Whether the whole group is paused."""
 
     def snapshot(self) -> GroupSnapshot:
         """What the group does right now. Cheap; must not fail, also before `run` and after its end."""

@@ -37,6 +37,7 @@ class GroupStatus:
             engine=ENGINE,
             state=self.state,
             paused=context.paused,
+            pauses=context.pauses.scopes,
             client_id=context.client.client_id,
             failure=self._failure,
             ready=reason is None,

@@ -25,10 +25,12 @@ class ProcessQueue:
         "handed_out_to",
         "idle",
         "in_flight",
+        "is_paused",
         "last_store_timestamp",
         "leaving",
         "message_queue",
         "next_offset",
+        "paused",
         "pending",
         "queued",
         "relief",
@@ -42,6 +44,8 @@ class ProcessQueue:
         self.next_offset = next_offset  # where the next pull starts
         self.blocks: deque[MessageBlock] = deque()  # replies with unfinished messages, in queue order
         self.pending: deque[Message] = deque()  # not handed out yet
+        self.paused: deque[Message] = deque()  # not to be handed out, because an operator paused the queue
+        self.is_paused = False
         self.cached_count = 0  # not finished: waiting or being handled
         self.cached_bytes = 0
         self.in_flight = 0  # batches that a handler has now
@@ -63,10 +67,11 @@ class ProcessQueue:
             messages.clear()
             return
         self.blocks.append(block)
+        waiting = self.paused if self.is_paused else self.pending
         if block.unfinished == len(messages):
-            self.pending.extend(messages)
+            waiting.extend(messages)
         else:
-            self.pending.extend([message for message in messages if not message.finished])
+            waiting.extend([message for message in messages if not message.finished])
         self.cached_count += block.unfinished
         self.cached_bytes += block.size_bytes
         self.last_store_timestamp = messages[-1].store_timestamp
@@ -84,9 +89,22 @@ class ProcessQueue:
 
     def put_back(self, messages: list[Message]) -> None:
         """Hand these out again; what waits stays in queue order, which `finish` relies on."""
-        waiting = sorted([*messages, *self.pending], key=lambda message: message.queue_offset)
+        waiting = self.paused if self.is_paused else self.pending
+        ordered = sorted([*messages, *waiting], key=lambda message: message.queue_offset)
+        waiting.clear()
+        waiting.extend(ordered)
+
+    def pause(self) -> None:
+        """Hand out nothing more until `resume`; handlers finish what they have."""
+        self.is_paused = True
+        self.paused.extend(self.pending)
         self.pending.clear()
-        self.pending.extend(waiting)
+
+    def resume(self) -> None:
+        """Go on handing out."""
+        self.is_paused = False
+        self.pending.extend(self.paused)
+        self.paused.clear()
 
     def finish(self, messages: list[Message]) -> None:
         """Mark messages as done: acknowledged, sent back, or dead-lettered."""
@@ -125,6 +143,7 @@ class ProcessQueue:
     def leave(self) -> None:
         """Hand out nothing more; what no handler has yet stays unfinished, so the commit offset does not pass it."""
         self.leaving = True
+        self.resume()
         self.handed_out_to = self.pending[0].queue_offset if self.pending else self.next_offset
         self.cached_count -= len(self.pending)
         self.pending.clear()
@@ -140,6 +159,7 @@ class ProcessQueue:
         """
         self.dropped, self.dropped_because = True, because
         self.pending.clear()
+        self.paused.clear()
         for block in self.blocks:
             block.messages.clear()
         self.blocks.clear()

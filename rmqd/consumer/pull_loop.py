@@ -222,6 +222,7 @@ class PullLoop:
         queue.drop("offset_moved")
         self.stuck = None
         self.process_queue = ProcessQueue(self._queue, offset, queue.stats)
+        self.apply_pauses()
         await self._context.store.commit(self._queue, offset, downward=True)
 
     async def _set_aside(self, block: MessageBlock) -> bool:
@@ -298,8 +299,20 @@ class PullLoop:
         finally:
             self.waits_for_rate = False
 
+    def apply_pauses(self) -> None:
+        """Take over what an operator paused or resumed."""
+        queue = self.process_queue
+        is_paused = self._context.pauses.hold(self._queue)
+        if is_paused and not queue.is_paused:
+            queue.pause()
+        elif queue.is_paused and not is_paused:
+            queue.resume()
+            self._context.service.submit(queue)
+            if queue.relief is not None and not queue.relief.done():
+                queue.relief.set_result(None)
+
     def _hold_back(self) -> Reason | None:
-        if self._context.paused:
+        if self._context.paused or self.process_queue.is_paused:
             return "paused"
         return exceeded(self.process_queue, self._context.thresholds)
 
@@ -318,7 +331,7 @@ class PullLoop:
                 queue.relief = asyncio.get_running_loop().create_future()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(RECHECK_SECONDS):
-                        await (context.resumed.wait() if reason == "paused" else queue.relief)
+                        await (context.resumed.wait() if context.paused else queue.relief)
         finally:
             queue.relief = None
             self.held_by = None

@@ -20,6 +20,7 @@ from rmqd.consumer.lag import refresh_max_offsets
 from rmqd.consumer.live_change import change_while_running, may_change
 from rmqd.consumer.operator_requests import OperatorRequests
 from rmqd.consumer.options import ConsumerOptions
+from rmqd.consumer.pauses import WHOLE_GROUP, PauseScope
 from rmqd.consumer.rebalance import Rebalance
 from rmqd.consumer.snapshot import GroupSnapshot
 from rmqd.consumer.watchdog import Watchdog
@@ -101,20 +102,31 @@ class PushConsumer:
 
     @property
     def paused(self) -> bool:
-        """Whether the group is paused."""
+        """Whether the whole group is paused."""
         return self._context.paused
 
-    def pause(self) -> None:
+    def pause(self, scope: PauseScope = WHOLE_GROUP) -> None:
         """Pull nothing and hand out nothing more; the queues are kept, and handlers finish what they have."""
-        self._context.resumed.clear()
-        self._context.service.pause()
-        log.info("group.paused", group=self.group)
+        self._context.pauses.add(scope)
+        self._apply_pauses()
+        log.info("group.paused", group=self.group, scope=str(scope))
 
-    def resume(self) -> None:
-        """Go on after `pause`."""
-        self._context.resumed.set()
-        self._context.service.resume()
-        log.info("group.resumed", group=self.group)
+    def resume(self, scope: PauseScope = WHOLE_GROUP) -> None:
+        """Go on with all that was paused within this scope."""
+        self._context.pauses.end(scope)
+        self._apply_pauses()
+        log.info("group.resumed", group=self.group, scope=str(scope))
+
+    def _apply_pauses(self) -> None:
+        context = self._context
+        if context.pauses.whole and not context.paused:
+            context.resumed.clear()
+            context.service.pause()
+        elif context.paused and not context.pauses.whole:
+            context.resumed.set()
+            context.service.resume()
+        for assigned in self._rebalance.assigned.values():
+            assigned.apply_pauses()
 
     def snapshot(self) -> GroupSnapshot:
         """What the group tells about itself now."""

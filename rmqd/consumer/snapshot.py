@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rmqd.consumer.pauses import PauseScope
 from rmqd.consumer.problem import Problem
 from rmqd.histogram import HistogramSnapshot
 
@@ -66,7 +67,8 @@ class GroupSnapshot:
     name: str
     engine: str
     state: str  # of GROUP_STATES
-    paused: bool
+    paused: bool  # the whole of it
+    pauses: tuple[PauseScope, ...]
     client_id: str
     failure: str | None
     ready: bool

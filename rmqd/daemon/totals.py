@@ -39,7 +39,7 @@ def retired(process: ProcessSnapshot) -> ProcessSnapshot:
 
 def retired_group(group: GroupSnapshot) -> GroupSnapshot:
     """What stays of a consumer that ended: its counters."""
-    shown = replace(group, state="stopped", queues=(), assigned={}, paused=False, problems=())
+    shown = replace(group, state="stopped", queues=(), assigned={}, paused=False, pauses=(), problems=())
     return replace(shown, ready=True, not_ready_reason=None)
 
 
@@ -87,6 +87,7 @@ def _merge_group(living: list[GroupSnapshot], past: list[GroupSnapshot]) -> Grou
     merged = replace(
         group,
         paused=any(one.paused for one in living),
+        pauses=tuple(dict.fromkeys(scope for one in living for scope in one.pauses)),
         ready=unready is None,
         not_ready_reason=unready.not_ready_reason if unready else None,
         queues=_latest_owners(queue for one in living for queue in one.queues),

@@ -10,6 +10,7 @@ from rmqd.client.options import ClientOptions
 from rmqd.client.snapshot import ClientSnapshot
 from rmqd.consumer.contract import Consumer
 from rmqd.consumer.options import ConsumerOptions
+from rmqd.consumer.pauses import WHOLE_GROUP, Pauses, PauseScope
 from rmqd.consumer.snapshot import (
     FALL_CAUSES,
     FLOW_CONTROL_REASONS,
@@ -76,6 +77,7 @@ def group_snapshot(name: str = "mailer", *, received: int = 0, queues: tuple[Que
         engine="local",
         state="running",
         paused=False,
+        pauses=(),
         client_id="10.0.0.1@1",
         failure=None,
         ready=True,
@@ -104,7 +106,7 @@ class FakeConsumer:
         self.drained = asyncio.Event()
         self.drained.set()
         self.hurried = False
-        self.paused = False
+        self.pauses = Pauses()
         self.received = 0
         self.ended = False
         self._stop = asyncio.Event()
@@ -147,19 +149,24 @@ class FakeConsumer:
         self._stop.set()
         self.drained.set()
 
-    def pause(self) -> None:
-        """Remember it."""
-        self.paused = True
+    @property
+    def paused(self) -> bool:
+        """Whether the whole group is paused."""
+        return self.pauses.whole
 
-    def resume(self) -> None:
+    def pause(self, scope: PauseScope = WHOLE_GROUP) -> None:
         """Remember it."""
-        self.paused = False
+        self.pauses.add(scope)
+
+    def resume(self, scope: PauseScope = WHOLE_GROUP) -> None:
+        """Remember it."""
+        self.pauses.end(scope)
 
     def snapshot(self) -> GroupSnapshot:
         """Running, with what the test has it received."""
         state = "stopped" if self.ended else "running" if self.running.is_set() else "starting"
         group = group_snapshot(self.name, received=self.received)
-        return replace(group, state=state, paused=self.paused, ready=self.running.is_set())
+        return replace(group, state=state, paused=self.paused, pauses=self.pauses.scopes, ready=self.running.is_set())
 
 
 class FakeClient:

@@ -1,0 +1,63 @@
+"""What an operator paused: a whole group, or those queues of it that a scope names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from rmqd.wire.message import MessageQueue
+
+
+@dataclass(frozen=True, slots=True)
+class PauseScope:
+    """Queues by their topic, broker and number; None stands for all. Without any it is the whole group."""
+
+    topic: str | None = None
+    broker: str | None = None
+    queue: int | None = None
+
+    def covers(self, other: PauseScope) -> bool:
+        """Whether all that `other` names is named here too."""
+        pairs = ((self.topic, other.topic), (self.broker, other.broker), (self.queue, other.queue))
+        return all(mine is None or mine == theirs for mine, theirs in pairs)
+
+    def names(self, queue: MessageQueue) -> bool:
+        """Whether this queue is meant."""
+        return self.covers(PauseScope(queue.topic, queue.broker_name, queue.queue_id))
+
+    def __str__(self) -> str:
+        parts = [("topic", self.topic), ("broker", self.broker), ("queue", self.queue)]
+        return ", ".join(f"{name} {value}" for name, value in parts if value is not None) or "the whole group"
+
+
+WHOLE_GROUP: Final = PauseScope()
+
+
+class Pauses:
+    """The scopes that are paused. They stay when a queue goes to another member, and hold again when it comes back."""
+
+    def __init__(self, scopes: Iterable[PauseScope] = ()) -> None:
+        self._scopes: set[PauseScope] = set(scopes)
+
+    def add(self, scope: PauseScope) -> None:
+        """Pause this too."""
+        self._scopes.add(scope)
+
+    def end(self, scope: PauseScope) -> None:
+        """End all that was paused within this scope; a wider pause goes on."""
+        self._scopes = {paused for paused in self._scopes if not scope.covers(paused)}
+
+    @property
+    def whole(self) -> bool:
+        """Whether the whole group is paused."""
+        return WHOLE_GROUP in self._scopes
+
+    @property
+    def scopes(self) -> tuple[PauseScope, ...]:
+        """All of them, in a steady order."""
+        return tuple(sorted(self._scopes, key=lambda scope: (scope.topic or "", scope.broker or "", scope.queue or -1)))
+
+    def hold(self, queue: MessageQueue) -> bool:
+        """Whether this queue is paused."""
+        return any(scope.names(queue) for scope in self._scopes)

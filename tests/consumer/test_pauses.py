@@ -1,0 +1,139 @@
+"""Pauses of single queues: what they cover, and that they hold over everything that happens to a queue."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from rmqd.codes import ResponseCode
+from rmqd.consumer.pauses import WHOLE_GROUP, Pauses, PauseScope
+from rmqd.handler import Batch
+from rmqd.wire.message import MessageQueue
+from tests.client.peer import eventually
+from tests.consumer.groups import GROUP, TOPIC, Blocked
+from tests.consumer.members import Member, member
+from tests.consumer.scripted_broker import ScriptedBroker
+from tests.consumer.seen import Seen
+
+QUEUE = MessageQueue("t", "b", 3)
+
+
+@pytest.mark.parametrize(
+    ("scope", "named"),
+    [
+        (WHOLE_GROUP, True),
+        (PauseScope(topic="t"), True),
+        (PauseScope(broker="b", queue=3), True),
+        (PauseScope("t", "b", 3), True),
+        (PauseScope(topic="u"), False),
+        (PauseScope("t", "b", 4), False),
+        (PauseScope("t", "c", 3), False),
+        (PauseScope(queue=0), False),
+    ],
+)
+def test_a_scope_names_what_agrees_in_all_that_it_says(scope: PauseScope, named: bool) -> None:
+    assert scope.names(QUEUE) == named
+    assert Pauses([scope]).hold(QUEUE) == named
+
+
+def test_a_resume_ends_what_lies_within_it_and_nothing_wider() -> None:
+    pauses = Pauses([WHOLE_GROUP, PauseScope("t"), PauseScope("t", "b", 3), PauseScope("u")])
+    pauses.end(PauseScope("t"))
+    assert pauses.scopes == (WHOLE_GROUP, PauseScope("u"))
+    assert pauses.hold(QUEUE)
+    pauses.end(WHOLE_GROUP)
+    assert not pauses.scopes
+    assert not pauses.hold(QUEUE)
+
+
+def state(m: Member, number: int) -> str:
+    queue = m.queue(number)
+    return "" if queue is None else queue.state
+
+
+async def test_a_paused_queue_stands_still_and_the_others_go_on(broker: ScriptedBroker, seen: Seen) -> None:
+    """Also with messages that are cached, or that a pull under way brings."""
+    held, free = broker.create_topic(TOPIC, 2)
+    handle = Blocked()
+
+    async def keep(batch: Batch) -> None:
+        if batch[0].body == b"first":
+            await handle(batch)
+        await seen(batch)
+
+    await broker.store(held, b"first", b"second")
+    async with member(broker.peer.address, keep, concurrency=1, persist_consumer_offset_interval_seconds=0.05) as m:
+        await eventually(lambda: broker.pulled_offsets(held) == [0, 2], "the next pull waits at the broker")
+        m.consumer.pause(PauseScope(TOPIC, queue=0))
+        handle.release.set()
+        await broker.store(held, b"third")
+        await broker.store(free, b"other")
+        await seen.has(b"first", b"other")
+        await broker.committed(GROUP, held, 1)
+        await broker.store(held, b"fourth")
+        await asyncio.sleep(0.1)
+        assert broker.pulled_offsets(held) == [0, 2]
+        assert (state(m, 0), state(m, 1)) == ("paused", "waiting")
+        assert not m.consumer.paused
+        snapshot = m.queue(0)
+        assert snapshot is not None
+        assert snapshot.cached == 2
+        assert m.consumer.snapshot().pauses == (PauseScope(TOPIC, queue=0),)
+        m.consumer.resume(PauseScope(TOPIC))
+        await seen.has(b"first", b"other", b"second", b"third", b"fourth")
+        await broker.committed(GROUP, held, 4)
+
+
+async def test_a_pause_holds_when_the_queue_comes_back(broker: ScriptedBroker, seen: Seen) -> None:
+    """It is this process that does not consume it; another member that gets it does."""
+    [queue] = broker.create_topic(TOPIC)
+    async with member(broker.peer.address, seen) as m:
+        await eventually(lambda: broker.pulled_offsets(queue) == [0], "it is pulled")
+        m.consumer.pause(PauseScope(TOPIC))
+        broker.members[GROUP].insert(0, "0.0.0.0@first")
+        m.consumer.on_consumer_ids_changed()
+        await eventually(lambda: not m.owned(), "the queue is given up")
+        broker.members[GROUP].remove("0.0.0.0@first")
+        m.consumer.on_consumer_ids_changed()
+        await eventually(lambda: state(m, 0) == "paused", "the queue is back, and paused")
+        await broker.store(queue, b"0")
+        await asyncio.sleep(0.1)
+        assert not seen.bodies
+        m.consumer.resume()
+        await seen.has(b"0")
+
+
+async def test_a_paused_queue_that_is_reset_stays_paused(
+    broker: ScriptedBroker, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes on at the new offset when it is resumed."""
+    monkeypatch.setattr("rmqd.consumer.pull_loop.PROBE_SECONDS", 0.05)
+    monkeypatch.setattr("rmqd.consumer.pull_loop.RECHECK_SECONDS", 0.05)
+    [queue] = broker.create_topic(TOPIC)
+    await broker.store(queue, b"0", b"1", b"2")
+    async with member(broker.peer.address, seen, persist_consumer_offset_interval_seconds=0.05) as m:
+        await seen.has(b"0", b"1", b"2")
+        m.consumer.pause(PauseScope(TOPIC))
+        broker.answer_pull(queue, broker.nothing(queue, ResponseCode.PULL_OFFSET_MOVED, 1, "OFFSET_RESET"))
+        await broker.store(queue, b"3")  # ends the pull that waits at the broker
+        await broker.committed(GROUP, queue, 1)
+        await asyncio.sleep(0.1)
+        assert seen.bodies == [b"0", b"1", b"2"]
+        assert state(m, 0) == "paused"
+        m.consumer.resume(PauseScope(TOPIC))
+        await seen.has(b"0", b"1", b"2", b"1", b"2", b"3")
+
+
+async def test_a_paused_queue_is_given_up_without_its_messages(broker: ScriptedBroker, seen: Seen) -> None:
+    """What it has cached is committed by nobody, and is the next owner's."""
+    [queue] = broker.create_topic(TOPIC)
+    async with member(broker.peer.address, seen) as m:
+        await eventually(lambda: broker.pulled_offsets(queue) == [0], "the first pull waits")
+        m.consumer.pause(PauseScope(TOPIC))
+        await broker.store(queue, b"0", b"1")
+        await eventually(lambda: (q := m.queue(0)) and q.cached == 2, "the pull came back")
+        await m.stop()
+        assert m.topic().duplicates.get("stopped", 0) == 0
+    assert broker.offsets[GROUP, queue] == 0
+    assert not seen.bodies
