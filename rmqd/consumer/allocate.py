@@ -8,6 +8,7 @@ member that is not in the list, and raises where it cannot tell; then the member
 from __future__ import annotations
 
 import hashlib
+import traceback
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,12 +20,48 @@ from rmqd.wire.message import MessageQueue
 AllocateMessageQueueStrategy = Callable[[str, str, Sequence[MessageQueue], Sequence[str]], Collection[MessageQueue]]
 """(group, own client id, all queues sorted, all client ids sorted) -> own queues"""
 
+STRATEGY_NAMES: Final = (
+    "averagely",
+    "averagely_by_circle",
+    "consistent_hash",
+    "by_config",
+    "by_machine_room",
+    "machine_room_nearby",
+)
+"""Those that come with rmqd."""
 VIRTUAL_NODES: Final = 10  # Java's default for each client of a ring
 ROOM_SEPARATOR: Final = "@"
 
 
 class AllocateError(RmqdError):
     """A strategy cannot tell whose a queue is; the text says what it would need."""
+
+
+@dataclass(frozen=True, slots=True)
+class AllocateStrategy:
+    """A strategy under the name that a configuration has for it."""
+
+    name: str
+    function: AllocateMessageQueueStrategy
+
+    def share(
+        self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
+    ) -> frozenset[MessageQueue]:
+        """The own queues, checked to be some of `queues`. Raises AllocateError whatever goes wrong."""
+        try:
+            share = self.function(group, client_id, tuple(queues), tuple(client_ids))
+        except AllocateError:
+            raise
+        except Exception as error:  # somebody else's code
+            *_, frame = traceback.extract_tb(error.__traceback__)
+            place = f"{frame.filename}:{frame.lineno}"
+            raise AllocateError(f"{self.name} raised {type(error).__name__}: {error} ({place})") from error
+        if not isinstance(share, Collection) or isinstance(share, str | bytes):
+            raise AllocateError(f"{self.name} returned {_a(share)}; accepted: a list of queues")
+        known = frozenset(queues)
+        if stray := [one for one in share if not isinstance(one, MessageQueue) or one not in known]:
+            raise AllocateError(f"{self.name} returned {stray[0]}, and the topic has no such queue")
+        return frozenset(share)
 
 
 def averagely(
@@ -166,6 +203,11 @@ ALLOCATE_STRATEGIES: Mapping[str, AllocateMessageQueueStrategy] = {
 def sorted_client_ids(client_ids: Sequence[str]) -> list[str]:
     """Client ids in Java's string order (UTF-16 units), each once."""
     return sorted(set(client_ids), key=_java_order)
+
+
+def _a(value: object) -> str:
+    name = type(value).__name__
+    return "None" if value is None else f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
 
 
 def _java_order(text: str) -> bytes:

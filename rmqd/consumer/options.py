@@ -10,13 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from rmqd.consumer.allocate import AllocateStrategy
+
 MessageModel = Literal["clustering", "broadcasting"]
 ConsumeMode = Literal["concurrently", "orderly", "pop"]
 ConsumeFromWhere = Literal["last_offset", "first_offset", "timestamp"]
 ExpressionType = Literal["TAG", "SQL92"]
-AllocateStrategy = Literal[
-    "averagely", "averagely_by_circle", "consistent_hash", "by_config", "by_machine_room", "machine_room_nearby"
-]
 OnCorruptMessage = Literal["stop", "dead_letter", "skip"]
 OnOffsetIllegal = Literal["correct", "stop"]
 

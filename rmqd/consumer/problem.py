@@ -39,7 +39,14 @@ STUCK_CAUSES: Final = frozenset(STALL_CAUSES) - {
     "rate_limit",
 }
 # Of a group.
-GROUP_CAUSES: Final = ("subscription_mismatch", "mode_mismatch", "client_id_conflict", "topic_missing", "no_permission")
+GROUP_CAUSES: Final = (
+    "subscription_mismatch",
+    "mode_mismatch",
+    "client_id_conflict",
+    "topic_missing",
+    "no_permission",
+    "allocate_failed",
+)
 
 
 @dataclass(frozen=True, slots=True)

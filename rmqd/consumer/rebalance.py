@@ -5,25 +5,30 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import structlog
 
 from rmqd.client.api.group import get_consumer_list
-from rmqd.consumer.allocate import ALLOCATE_STRATEGIES, sorted_client_ids
+from rmqd.consumer.allocate import AllocateError, ByConfig, sorted_client_ids
 from rmqd.consumer.assigned_queue import AssignedQueue
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.flow_control import Thresholds
+from rmqd.consumer.problem import Problem
 from rmqd.errors import RmqdError
 from rmqd.wire.message import MessageQueue
-from rmqd.wire.topics import is_retry_topic
+from rmqd.wire.topics import is_retry_topic, retry_topic
 
 log = structlog.get_logger(__name__)
 
 INTERVAL_SECONDS: Final = 20.0  # Java: rocketmq.client.rebalance.waitInterval
 UNBALANCED_SECONDS: Final = 1.0  # Java: rocketmq.client.rebalance.minInterval
+MOVE_SECONDS: Final = 5.0  # for a queue that an operator moves while it goes from one member to the next
+
+_KEPT: Final = "until then the member keeps the queues that it has; docs/configuration.md says what the strategies need"
+_MISSING: Final = "correct allocate_queues, or bring the broker or the queues back (mqadmin topicRoute -t TOPIC)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +53,9 @@ class Rebalance:
         self.count = 0  # passes that changed the assignment
         self.unrouted: frozenset[str] = frozenset(context.subscriptions)  # topics without a first assignment
         self._context = context
-        self._strategy = ALLOCATE_STRATEGIES[context.options.allocate_strategy]
         self._soon = asyncio.Event()
         self._ending = False
+        self._moves: dict[MessageQueue, tuple[int, float]] = {}  # of queues not held here: where to, and when asked
 
     def soon(self) -> None:
         """Have the next pass at once."""
@@ -58,6 +63,7 @@ class Rebalance:
 
     async def run(self) -> None:
         """Rebalance until `leave_all`, then until the last queue was given up. A queue's failure ends it."""
+        self._tell_of_retries()
         async with asyncio.TaskGroup() as tasks:
             while not self._ending:
                 self._soon.clear()
@@ -72,6 +78,20 @@ class Rebalance:
         for assigned in self.assigned.values():
             assigned.leave(drain_seconds, last=True)
         self._soon.set()
+
+    def move(self, queue: MessageQueue, offset: int) -> bool:
+        """Have a queue go on at `offset`, as an operator says; False if it is not held here.
+
+        Whoever holds it moves it. It may be between two members just now: if it is taken within 5 s, it is moved then.
+        """
+        if (assigned := self.assigned.get(queue)) is not None:
+            assigned.move_to(offset)
+            return True
+        now = self._context.clock.monotonic()
+        self._moves = {key: move for key, move in self._moves.items() if now - move[1] < MOVE_SECONDS}
+        if queue.topic in self._context.subscriptions:
+            self._moves[queue] = offset, now
+        return False
 
     async def _pass(self, tasks: asyncio.TaskGroup) -> bool:
         """One pass over all topics; False if another one should follow soon."""
@@ -88,7 +108,7 @@ class Rebalance:
             self._apply(tasks, topic, plan(share, held))
         return balanced
 
-    async def _share_of(self, topic: str) -> list[MessageQueue] | None:
+    async def _share_of(self, topic: str) -> Collection[MessageQueue] | None:
         """This member's queues of a topic; None while it cannot be told."""
         context = self._context
         queues = context.client.routes.queues(topic)
@@ -100,7 +120,45 @@ class Rebalance:
         if members is None:
             return None
         await context.ownership.break_locks(topic, queues)
-        return self._strategy(context.options.group, context.client.client_id, queues, sorted_client_ids(members))
+        return self._allocated(topic, queues, sorted_client_ids(members))
+
+    def _allocated(
+        self, topic: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
+    ) -> Collection[MessageQueue] | None:
+        """What the strategy says; None where it fails, as Java: what the member has is kept, and it is asked again."""
+        options, client_id = self._context.options, self._context.client.client_id
+        if client_id not in client_ids:
+            log.warning("rebalance.not_listed", topic=topic, client_id=client_id)
+        try:
+            share = options.allocate_strategy.share(options.group, client_id, queues, client_ids)
+        except AllocateError as error:
+            evidence = f"allocate_strategy cannot divide the queues of {topic}: {error}"
+            self._context.problems.begin(("allocate", topic), Problem("allocate_failed", evidence, _KEPT))
+            return None
+        self._context.problems.end(("allocate", topic))
+        self._tell_missing(topic, queues)
+        return share
+
+    def _tell_of_retries(self) -> None:
+        """With queues that are written down, a member that has none of the retry topic never sees a retry."""
+        options = self._context.options
+        strategy = options.allocate_strategy.function
+        if not isinstance(strategy, ByConfig) or options.consume_mode == "orderly":
+            return  # orderly groups try again in place
+        if not any(is_retry_topic(queue.topic) for queue in strategy.allocated):
+            log.warning("rebalance.retries_left_out", topic=retry_topic(options.group))
+
+    def _tell_missing(self, topic: str, queues: Collection[MessageQueue]) -> None:
+        """Queues that are written down for this member, and that the topic does not have."""
+        strategy = self._context.options.allocate_strategy.function
+        if not isinstance(strategy, ByConfig):
+            return
+        missing = [str(queue) for queue in strategy.allocated if queue.topic == topic and queue not in queues]
+        if missing:
+            evidence = f"allocate_queues names what {topic} does not have: {', '.join(missing)}"
+            self._context.problems.begin(("missing", topic), Problem("allocate_failed", evidence, _MISSING))
+        else:
+            self._context.problems.end(("missing", topic))
 
     async def _members(self, topic: str) -> list[str] | None:
         """The group's client ids as one of the topic's brokers lists them."""
@@ -143,6 +201,9 @@ class Rebalance:
             self.assigned[queue].leave(drain_seconds)
         for queue in sorted(change.take):
             self.assigned[queue] = assigned = AssignedQueue(self._context, queue)
+            offset, asked_at = self._moves.pop(queue, (0, -MOVE_SECONDS))
+            if self._context.clock.monotonic() - asked_at < MOVE_SECONDS:
+                assigned.move_to(offset)
             tasks.create_task(self._hold(assigned), name=f"queue:{queue}")
         if change.take or given_up:
             self.count += 1

@@ -16,9 +16,7 @@ from rmqd.wire.topics import check_group, check_topic, retry_topic, wrap_namespa
 # What the models know and this version cannot run. A line goes when its feature comes.
 NOT_YET_IN_GROUPS: Final[dict[str, tuple[Any, ...]]] = {
     "engine": ("local",),
-    "message_model": ("clustering",),
     "consume_mode": ("concurrently",),
-    "allocate_strategy": ("averagely",),
 }
 """Key of a group: the values that can run."""
 NOT_YET_IN_CLIENT: Final[dict[Path, tuple[Any, ...]]] = {
@@ -99,6 +97,7 @@ def run_findings(config: RootConfig, only: Collection[str] = ()) -> Iterator[Fin
             yield Finding(path, f"not supported yet; accepted: {accepted}")
     for name, group in config.groups.items():
         if not only or name in only:
+            yield from _room_findings(name, group, config.client.instance_name)
             for key, words in NOT_YET_IN_GROUPS.items():
                 if (value := getattr(group, key)) not in words:
                     yield Finding(("groups", name, key), f"{value} is not supported yet; accepted: {' | '.join(words)}")
@@ -114,10 +113,30 @@ def group_findings(name: str, group: GroupConfig, namespace: str) -> Iterator[Fi
     yield from _subscription_findings(name, group, namespace)
     if group.engine == "local":
         yield from _local_findings(group)
-    if group.allocate_strategy == "by_config" and not group.allocate_queues:
-        yield Finding(("allocate_queues",), "missing; accepted: a list of queues, for by_config", missing=True)
+    yield from _strategy_findings(name, group)
+
+
+def _strategy_findings(name: str, group: GroupConfig) -> Iterator[Finding]:
+    if group.allocate_strategy == "by_config":
+        if not group.allocate_queues:
+            yield Finding(("allocate_queues",), "missing; accepted: a list of queues, for by_config", missing=True)
+        topics = [*group.subscriptions, retry_topic(name)]
+        for index, queue in enumerate(group.allocate_queues):
+            if queue.topic not in topics:
+                message = f"{queue.topic} is no topic of this group; accepted: {', '.join(topics)}"
+                yield Finding(("allocate_queues", index, "topic"), message)
     if group.allocate_strategy == "by_machine_room" and not group.machine_rooms:
         yield Finding(("machine_rooms",), "missing; accepted: a list of rooms, for by_machine_room", missing=True)
+
+
+def _room_findings(name: str, group: GroupConfig, instance_name: str) -> Iterator[Finding]:
+    room, _, rest = instance_name.partition("@")
+    if group.allocate_strategy == "machine_room_nearby" and not (room and rest):
+        message = (
+            f"machine_room_nearby needs client.instance_name to tell the machine room of this process, and "
+            f"{instance_name!r} does not; accepted: room@name, with a name that no other process has"
+        )
+        yield Finding(("groups", name, "allocate_strategy"), message)
 
 
 def _subscription_findings(name: str, group: GroupConfig, namespace: str) -> Iterator[Finding]:

@@ -124,3 +124,18 @@ def _checked_tags(expression: str) -> str:
             shown = expression if isinstance(expression, Substituted) else tag
             raise wrong(f"{show(shown)} is not a tag, tags are separated by ||", _TAG_FORM)
     return str(expression)
+
+
+@dataclass(eq=False, repr=False)
+class StrategyName(ValueKind):
+    """The name of an allocate strategy; which ones are installed is looked up only where the group is to run."""
+
+    built_in: tuple[str, ...]
+
+    def check(self, value: object) -> str:
+        if isinstance(value, str) and value:
+            return str(value)
+        raise wrong(f"{show(value)} is no strategy", f"{' | '.join(self.built_in)} | the name of an installed one")
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"anyOf": [{"enum": list(self.built_in)}, {"type": "string"}]}

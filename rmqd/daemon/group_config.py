@@ -10,8 +10,8 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
+from rmqd.consumer.allocate import STRATEGY_NAMES
 from rmqd.consumer.options import (
-    AllocateStrategy,
     ConsumeFromWhere,
     ConsumeMode,
     ConsumerOptions,
@@ -22,7 +22,7 @@ from rmqd.consumer.options import (
 )
 from rmqd.daemon.config_problems import Path, Places, Problem
 from rmqd.daemon.config_types import Choice, Duration, Flag, Size, Text, Whole
-from rmqd.daemon.config_values import PointInTime, SubscriptionForm
+from rmqd.daemon.config_values import PointInTime, StrategyName, SubscriptionForm
 
 JAVA_CONSUME_TIMESTAMP_AGE_SECONDS: Final = 30 * 60
 
@@ -97,24 +97,19 @@ class GroupConfig(Section):
         description="start for consume_from_where: timestamp, ISO 8601 with a zone or @milliseconds; "
         "default: half an hour before the start",
     )
-    allocate_strategy: Annotated[
-        AllocateStrategy,
-        Choice(
-            (
-                "averagely",
-                "averagely_by_circle",
-                "consistent_hash",
-                "by_config",
-                "by_machine_room",
-                "machine_room_nearby",
-            )
-        ),
-    ] = setting("averagely", "how queues are divided among the members; it must be the same in all of them")
+    allocate_strategy: Annotated[str, StrategyName(STRATEGY_NAMES)] = setting(
+        "averagely",
+        "how queues are divided among the members, the same in all of them: averagely, averagely_by_circle, "
+        "consistent_hash, by_config, by_machine_room, machine_room_nearby, or the name of an installed strategy",
+    )
     allocate_queues: list[AllocatedQueue] = Field(
-        default_factory=list, description="the queues of this process, for allocate_strategy: by_config"
+        default_factory=list,
+        description="the queues of this process, those of %RETRY%group too, for allocate_strategy: by_config",
     )
     machine_rooms: list[Annotated[str, Text()]] = Field(
-        default_factory=list, description="the rooms of this process, for allocate_strategy: by_machine_room"
+        default_factory=list,
+        description="the rooms whose brokers' queues the group consumes, the same in all members, for "
+        "allocate_strategy: by_machine_room",
     )
     handler: HandlerConfig | None = Field(
         default=None, description="the code that handles the messages (engine: local)"
@@ -195,7 +190,9 @@ class GroupConfig(Section):
         return Problem((self._places.of_key if at_key else self._places.of)(whole), whole, message)
 
     def consumer_options(self, name: str, state_dir: str) -> ConsumerOptions:
-        """What the engine is told about this group; `name` is its key in the configuration."""
+        """What the engine is told about this group; `name` is its key in the configuration. Raises ConfigError."""
+        from rmqd.daemon.strategy_registry import load_strategy
+
         return ConsumerOptions(
             group=name,
             message_model=self.message_model,
@@ -204,7 +201,7 @@ class GroupConfig(Section):
             subscriptions=dict(self.subscriptions),
             consume_from_where=self.consume_from_where,
             consume_timestamp_ms=self._consume_timestamp_ms(),
-            allocate_strategy=self.allocate_strategy,
+            allocate_strategy=load_strategy(name, self),
             concurrency=self.handler.concurrency if self.handler else 1,
             consume_message_batch_max_size=self.consume_message_batch_max_size,
             consume_timeout_seconds=self.consume_timeout,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from rmqd.consumer.allocate import AllocateStrategy, averagely
 from rmqd.consumer.options import ConsumerOptions, Subscription
 from rmqd.handler import Batch, LoadedHandler
 
@@ -22,7 +23,7 @@ _DEFAULTS = ConsumerOptions(
     subscriptions={TOPIC: EVERYTHING},
     consume_from_where="first_offset",
     consume_timestamp_ms=None,
-    allocate_strategy="averagely",
+    allocate_strategy=AllocateStrategy("averagely", averagely),
     concurrency=20,
     consume_message_batch_max_size=1,
     consume_timeout_seconds=900.0,

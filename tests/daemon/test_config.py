@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from rmqd.client.options import ClientOptions
+from rmqd.consumer.allocate import AllocateStrategy, averagely, consistent_hash
 from rmqd.consumer.options import ConsumerOptions, Subscription
 from rmqd.daemon.config import RootConfig
 from rmqd.daemon.config_file import load_config
@@ -82,7 +83,7 @@ def test_a_group_that_says_nothing_gets_the_java_clients_defaults() -> None:
         subscriptions={"orders": Subscription("*", "TAG")},
         consume_from_where="last_offset",
         consume_timestamp_ms=None,
-        allocate_strategy="averagely",
+        allocate_strategy=AllocateStrategy("averagely", averagely),
         concurrency=20,
         consume_message_batch_max_size=1,
         consume_timeout_seconds=900.0,
@@ -151,7 +152,7 @@ def test_every_option_of_the_engine_can_be_set() -> None:
         subscriptions={"orders": Subscription("*", "TAG"), "refunds": Subscription("amount > 100", "SQL92")},
         consume_from_where="timestamp",
         consume_timestamp_ms=1_767_196_800_000,
-        allocate_strategy="consistent_hash",
+        allocate_strategy=AllocateStrategy("consistent_hash", consistent_hash),
         concurrency=3,
         consume_message_batch_max_size=4,
         consume_timeout_seconds=0.5,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -140,6 +141,15 @@ IN_GROUP = {
     "strategy without its queues": (
         "allocate_strategy: by_config",
         "3:3: groups.mailer.allocate_queues: missing; accepted: a list of queues, for by_config",
+    ),
+    "strategy without its rooms": (
+        "allocate_strategy: by_machine_room",
+        "3:3: groups.mailer.machine_rooms: missing; accepted: a list of rooms, for by_machine_room",
+    ),
+    "strategy that is no name": (
+        "allocate_strategy: 1",
+        "6:24: groups.mailer.allocate_strategy: 1 is no strategy; accepted: averagely | averagely_by_circle | "
+        "consistent_hash | by_config | by_machine_room | machine_room_nearby | the name of an installed one",
     ),
 }
 
@@ -301,6 +311,12 @@ ROOTS = {
         "    - {topic: a, broker_name: b, queue_id: -1}",
         "8:44: groups.m.allocate_queues[1].queue_id: -1 is out of range; accepted: a whole number 0 or more",
     ),
+    "queue of another topic": (
+        "nameserver: a:1\ngroups:\n  m:\n    subscriptions: {a: '*'}\n    handler: {plugin: log}\n"
+        "    allocate_strategy: by_config\n    allocate_queues:\n"
+        "    - {topic: '%RETRY%m', broker_name: b, queue_id: 0}\n    - {topic: other, broker_name: b, queue_id: 0}",
+        "9:15: groups.m.allocate_queues[1].topic: other is no topic of this group; accepted: a, %RETRY%m",
+    ),
 }
 
 
@@ -353,9 +369,6 @@ NOT_YET = {
     "message_model: broadcasting": "message_model: broadcasting is not supported yet; accepted: clustering",
     "consume_mode: orderly": "consume_mode: orderly is not supported yet; accepted: concurrently",
     "consume_mode: pop": "consume_mode: pop is not supported yet; accepted: concurrently",
-    "allocate_strategy: consistent_hash": (
-        "allocate_strategy: consistent_hash is not supported yet; accepted: averagely"
-    ),
 }
 
 
@@ -364,6 +377,23 @@ def test_what_this_version_cannot_run_is_refused_to_run_and_only_there(line: str
     column = len(f"    {line.split()[0]} ") + 1
     found = problems(f"{GROUP}    {line}\n", to_run=True)
     assert found == [f"test.yaml:6:{column}: groups.mailer.{expected}"]
+
+
+NEARBY = "machine_room_nearby needs client.instance_name to tell the machine room of this process, and"
+
+
+@pytest.mark.parametrize("instance", ["DEFAULT", "east", "@mailer", "east@"])
+def test_a_process_that_tells_no_machine_room_is_refused_to_run(instance: str) -> None:
+    text = f"client: {{instance_name: {json.dumps(instance)}}}\n{GROUP}    allocate_strategy: machine_room_nearby\n"
+    assert problems(text, to_run=True) == [
+        f"test.yaml:7:24: groups.mailer.allocate_strategy: {NEARBY} {instance!r} does not; "
+        "accepted: room@name, with a name that no other process has"
+    ]
+
+
+def test_a_process_that_tells_its_machine_room_is_accepted() -> None:
+    text = f"client: {{instance_name: east@mailer-1}}\n{GROUP}    allocate_strategy: machine_room_nearby\n"
+    assert load(text).groups["mailer"].allocate_strategy == "machine_room_nearby"
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import re
 import sys
 import types
@@ -16,10 +17,12 @@ import yaml
 from pydantic import BaseModel
 
 from rmqd.cli.app import app
+from rmqd.consumer.allocate import AllocateStrategy
 from rmqd.daemon.config_file import load_config
 from rmqd.daemon.metric_catalogue import CATALOGUE
 from rmqd.exit_codes import ExitCode
 from rmqd.handler import Outcome
+from rmqd.wire.message import MessageQueue
 from rmqd_handlers.exec import EXIT_ACK, EXIT_DEAD_LETTER, EXIT_RETRY
 from tests.docs.key_tables import PAGE, with_tables
 from tests.handlers.messages import make_batch, make_message
@@ -71,12 +74,24 @@ def test_every_configuration_in_the_docs_is_valid(text: str, tmp_path: Path) -> 
     assert load_config(tmp_path / "rmqd.yaml", environ={}, to_run=False).groups
 
 
-@pytest.mark.parametrize("text", blocks("python"))
+@pytest.mark.parametrize("text", [text for text in blocks("python") if "client_ids" not in text.values[0]])
 def test_every_handler_in_the_docs_is_one(text: str) -> None:
     module = run_block(text, "example")
     handlers = [value for name, value in vars(module).items() if name == "handle" or hasattr(value, "handle")]
 
     assert len(handlers) == 1
+
+
+@pytest.mark.parametrize("text", [text for text in blocks("python") if "client_ids" in text.values[0]])
+@pytest.mark.parametrize("members", [["a"], ["a", "b"], ["a", "b", "c"]])
+def test_every_strategy_in_the_docs_gives_each_queue_to_one_member(text: str, members: list[str]) -> None:
+    [function] = [value for value in vars(run_block(text, "example")).values() if inspect.isfunction(value)]
+    strategy = AllocateStrategy("example", function)
+    queues = [MessageQueue("orders", "broker-a", number) for number in range(8)]
+
+    shares = [strategy.share("group", member, queues, members) for member in members]
+
+    assert sorted(queue for share in shares for queue in share) == queues
 
 
 def test_the_readmes_handler_does_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
