@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from rmqd.consumer.concurrently import HandlerHungError
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.rebalance import Rebalance
+from rmqd.consumer.slots import HandlerHungError
 from rmqd.consumer.snapshot import GroupSnapshot
 from rmqd.wire.topics import is_retry_topic
 

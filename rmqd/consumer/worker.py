@@ -6,7 +6,7 @@ The only place that calls a handler. A handler's failure is a result here; whate
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sized
 from typing import TYPE_CHECKING
 
 import structlog
@@ -15,10 +15,10 @@ from rmqd.consumer.process_queue import ProcessQueue
 from rmqd.consumer.settlement import EXPIRED
 from rmqd.consumer.threads import HandlerNotAwaitedError
 from rmqd.handler import Batch
-from rmqd.wire.message import Message
+from rmqd.wire.message import Message, MessageQueue
 
 if TYPE_CHECKING:
-    from rmqd.consumer.concurrently import ConsumeMessageConcurrentlyService
+    from rmqd.consumer.slots import HandlerSlots
 
 log = structlog.get_logger(__name__)
 
@@ -29,20 +29,19 @@ BLOCKED_SECONDS = 1.0
 class Worker:
     """Runs until it is cancelled; while a handler has a batch, `queue` is the queue that it came from."""
 
-    def __init__(
-        self, service: ConsumeMessageConcurrentlyService, call: Callable[[Batch], Awaitable[object]], number: int
-    ) -> None:
+    def __init__(self, service: HandlerSlots, call: Callable[[Batch], Awaitable[object]], number: int) -> None:
         self.number = number
         self.queue: ProcessQueue | None = None
         self.started = 0.0
         self.expired = False  # the call is past its deadline: what it returns or raises is not its result any more
         self.replaced = False  # nobody waits for the result: the call ignored its cancellation, or the service ends
+        self.halted = False  # what the handler has now is the last batch of this turn
         self.batch: Batch | None = None  # what the handler has now
         self._service = service
         self._call = call
 
     async def run(self) -> None:
-        """Take batches for ever."""
+        """Take batches for ever; a queue stays in the line while it has messages, for other workers too."""
         service = self._service
         line = service.line
         while True:
@@ -55,9 +54,10 @@ class Worker:
                 continue
             line.rotate(-1)  # whoever comes next begins with the next queue
             self.queue = queue
+            self.halted = False
             queue.in_flight += 1
             try:
-                await self._work_at(queue)
+                await self._work_at(queue, Batch, queue.pending)
             finally:
                 if not self.replaced:
                     queue.in_flight -= 1
@@ -65,18 +65,23 @@ class Worker:
             if self.replaced:
                 return
 
-    async def _work_at(self, queue: ProcessQueue) -> None:
-        """Handle batches of one queue until it has none left or the time slice is over: the hot path."""
+    async def _work_at(
+        self, queue: ProcessQueue, make: Callable[[list[Message], MessageQueue], Batch], for_others: Sized
+    ) -> None:
+        """Handle batches of one queue until it has none left or the time slice is over: the hot path.
+
+        `for_others` is what other workers may take meanwhile, beside the other queues in the line.
+        """
         service, call, pending = self._service, self._call, queue.pending
         clock, size, line = service.clock.monotonic, service.batch_size, service.line
         message_queue, stats, finish = queue.message_queue, queue.stats, queue.finish
         self.started = started = clock()
         slice_end = started + TIME_SLICE_SECONDS
-        while pending and not service.paused:
+        while pending and not self.halted:
             messages = [pending.popleft()] if size == 1 else queue.take(size)
-            if service.can_wake and (pending or len(line) > 1):
+            if service.can_wake and (for_others or len(line) > 1):
                 service.wake()
-            self.batch = batch = Batch(messages, message_queue)
+            self.batch = batch = make(messages, message_queue)
             error: BaseException | None = None
             try:
                 await call(batch)
@@ -100,7 +105,8 @@ class Worker:
                 finish(messages)
                 stats.acknowledged(messages, ended - started, age)
             else:
-                await self._settle(queue, batch, messages, error)
+                if await self._settle(queue, batch, messages, error):
+                    return
                 ended = clock()
             if ended > slice_end:
                 if ended - started > BLOCKED_SECONDS:
@@ -111,11 +117,12 @@ class Worker:
 
     async def _settle(
         self, queue: ProcessQueue, batch: Batch, messages: list[Message], error: BaseException | None
-    ) -> None:
+    ) -> bool:
+        """Whether nothing more of the queue is to be handed out for now."""
         now = self._service.clock.monotonic()
         age = now + self._service.wall_offset - messages[0].store_timestamp * 0.001
         queue.stats.handled_in(messages, now - self.started, age)
-        await self._service.settlement.settle(queue, batch, error)
+        return await self._service.settle(queue, batch, error)
 
     def _is_ending(self) -> bool:
         """Whether a CancelledError that came out of a handler is one that ends the worker."""

@@ -12,9 +12,10 @@ import pytest
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
 from rmqd.clock import Clock, SystemClock
-from rmqd.consumer.concurrently import ConsumeMessageConcurrentlyService, HandlerHungError
+from rmqd.consumer.concurrently import ConsumeMessageConcurrentlyService
 from rmqd.consumer.process_queue import ProcessQueue
 from rmqd.consumer.send_back import SendBack
+from rmqd.consumer.slots import HandlerHungError
 from rmqd.consumer.stats import TopicStats
 from rmqd.handler import Batch
 from rmqd.wire.message import MessageQueue

@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from rmqd.codes import RequestCode
-from rmqd.consumer.concurrently import HandlerHungError
+from rmqd.consumer.slots import HandlerHungError
 from rmqd.handler import Batch
 from tests.client.peer import Reply, eventually
 from tests.consumer.clock import ManualClock
@@ -138,7 +138,7 @@ async def test_the_group_fails_when_every_slot_hangs(
     pool: StartPool, broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch, is_async: bool
 ) -> None:
     """Rather than doing nothing for ever; what hung is sent back before, also to a slow broker."""
-    monkeypatch.setattr("rmqd.consumer.concurrently.CANCEL_GRACE_SECONDS", 1.0)
+    monkeypatch.setattr("rmqd.consumer.slots.CANCEL_GRACE_SECONDS", 1.0)
 
     async def send_back(_: object) -> Reply:
         await asyncio.sleep(0.7)
@@ -172,7 +172,7 @@ async def test_the_group_fails_when_every_slot_hangs(
 
 async def test_an_end_waits_for_no_handler_that_ignores_it(pool: StartPool, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is given a little time, and then left behind."""
-    monkeypatch.setattr("rmqd.consumer.concurrently.CANCEL_GRACE_SECONDS", 0.2)
+    monkeypatch.setattr("rmqd.consumer.slots.CANCEL_GRACE_SECONDS", 0.2)
     let_go, calls = asyncio.Event(), 0
 
     async def handle(batch: Batch) -> None:
