@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import contextlib
+from collections.abc import AsyncIterator, Mapping
 
 import structlog
 
@@ -32,6 +33,8 @@ class RemoteBrokerOffsetStore:
         self.committed: dict[MessageQueue, int] = {}
         self.committed_at: dict[MessageQueue, float] = {}  # Unix seconds of the last answered commit
         self._turns: dict[MessageQueue, asyncio.Lock] = {}
+        self._firsts: dict[tuple[str, str], asyncio.Lock] = {}  # by topic and broker
+        self._begun: set[tuple[str, str]] = set()
         self._written_at: dict[MessageQueue, float] = {}  # monotonic
         self._resets: set[MessageQueue] = set()  # moved by an operator, which no answer has confirmed yet
         self._epochs: dict[MessageQueue, int] = {}  # raised by a reset and at the end of an ownership
@@ -101,14 +104,15 @@ class RemoteBrokerOffsetStore:
         async with self._turns.setdefault(queue, asyncio.Lock()):
             if self._epoch(queue) != epoch or not self._is_news(queue, offset):
                 return
-            await update_consumer_offset(
-                self._client.remoting,
-                self._address(queue),
-                self._group,
-                queue,
-                offset,
-                timeout_seconds=OFFSET_TIMEOUT_SECONDS,
-            )
+            async with self._first_alone(queue):
+                await update_consumer_offset(
+                    self._client.remoting,
+                    self._address(queue),
+                    self._group,
+                    queue,
+                    offset,
+                    timeout_seconds=OFFSET_TIMEOUT_SECONDS,
+                )
             if self._epoch(queue) != epoch:
                 return
             self._resets.discard(queue)
@@ -116,6 +120,22 @@ class RemoteBrokerOffsetStore:
             if self.committed.get(queue) != offset:
                 self.committed[queue] = offset
                 self.committed_at[queue] = self._clock.wall()
+
+    @contextlib.asynccontextmanager
+    async def _first_alone(self, queue: MessageQueue) -> AsyncIterator[None]:
+        """Let the topic's first commit on a broker be answered before the next one is sent.
+
+        The broker makes a table for a group's topic with its first commit, and no lock (`ConsumerOffsetManager`): of
+        two that come at once, one is answered with success, and lost.
+        """
+        table = (queue.topic, queue.broker_name)
+        if table not in self._begun:
+            async with self._firsts.setdefault(table, asyncio.Lock()):
+                if table not in self._begun:
+                    yield
+                    self._begun.add(table)
+                    return
+        yield
 
     def _is_news(self, queue: MessageQueue, offset: int) -> bool:
         known = self.committed.get(queue)

@@ -147,3 +147,24 @@ async def test_commit_of_a_former_ownership_is_dropped(
     await asyncio.gather(under_way, waiting)
     assert broker.commits_of(queue) == [7]
     assert queue not in store.committed
+
+
+async def test_first_commits_of_a_topic_do_not_meet_at_the_broker(broker: ScriptedBroker, clock: ManualClock) -> None:
+    """It makes a table for a group's topic with the first one; of two that come at once, one table is lost."""
+    queues = broker.create_topic(TOPIC, 8)
+    client = ClientInstance(ClientOptions(nameservers=(broker.peer.address,)))
+    await client.routes.lookup(TOPIC)
+    table: list[dict[str, str]] = []
+
+    async def update(command: RemotingCommand) -> Reply:
+        own = table or [{}]
+        await asyncio.sleep(0.01)
+        own[0][command.ext_fields["queueId"]] = command.ext_fields["commitOffset"]
+        table[:] = own
+        return broker.update(command)
+
+    broker.peer.on(UPDATE, update)
+    store = RemoteBrokerOffsetStore(client, GROUP, clock)
+    assert await store.persist(dict.fromkeys(queues, 3))
+    assert table == [{str(queue.queue_id): "3" for queue in queues}]
+    await client.remoting.close()
