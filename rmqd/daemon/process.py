@@ -37,7 +37,8 @@ from rmqd.daemon.loop import run_in_loop, settle_garbage_collection
 from rmqd.daemon.notify import ServiceManager
 from rmqd.daemon.reload import ReloadReport, config_hash, refused_changes
 from rmqd.daemon.signals import signals_handled
-from rmqd.errors import ConfigError
+from rmqd.daemon.state_dir import prepare_state_dir, refuse_second_process
+from rmqd.errors import ConfigError, InUseError
 from rmqd.exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -67,6 +68,8 @@ def run_daemon(options: RunOptions) -> int:
         config, access = read_config(options)
         clock = SystemClock()
         logs.configure_logging(config.log.level, config.log.format)
+        prepare_state_dir(config)
+        refuse_second_process(config)
         monitor = LoopMonitor(clock)
         host = build_host(config, options, clock, monitor)
         sock = listen_on(config.http.listen)
@@ -74,6 +77,9 @@ def run_daemon(options: RunOptions) -> int:
         return _refuse(error)
     except ListenError as error:
         log.error("http.listen_failed", error=str(error))  # noqa: TRY400 the text says it all
+        return ExitCode.FAILURE
+    except InUseError as error:
+        log.error("state_dir.in_use", error=str(error))  # noqa: TRY400 as above
         return ExitCode.FAILURE
     daemon = Daemon(config, access, options, host, monitor, clock, sock)
     return run_in_loop(daemon.run())
@@ -264,6 +270,7 @@ class Daemon:
             refused = refused_changes(self._config, config)
             if refused:
                 return ReloadReport(problems=refused)
+            await asyncio.to_thread(prepare_state_dir, config)
             changes = await self.host.apply(config)
         except ConfigError as error:
             return ReloadReport(problems=tuple(str(problem) for problem in error.problems))

@@ -366,7 +366,6 @@ def test_aliases_of_aliases_do_not_fill_the_memory() -> None:
 
 NOT_YET = {
     "engine: spark": "engine: spark is not supported yet; accepted: local",
-    "message_model: broadcasting": "message_model: broadcasting is not supported yet; accepted: clustering",
     "consume_mode: orderly": "consume_mode: orderly is not supported yet; accepted: concurrently",
     "consume_mode: pop": "consume_mode: pop is not supported yet; accepted: concurrently",
 }

@@ -1,0 +1,135 @@
+"""The folder of local state: what is refused before anything runs, and by whom it is held."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from rmqd.daemon.config import RootConfig
+from rmqd.daemon.config_file import load_config
+from rmqd.daemon.state_dir import prepare_state_dir
+from rmqd.errors import ConfigError
+from rmqd.exit_codes import ExitCode
+from tests.consumer.disks import small_disk
+from tests.daemon.daemon_process import daemon, write_config
+
+BROADCASTING = "message_model: broadcasting"
+
+
+def load(path: Path) -> RootConfig:
+    return load_config(path, to_run=False)
+
+
+@pytest.fixture
+def no_room_for_it(tmp_path: Path) -> str:
+    """A file stands where the state_dir should be; why it cannot be made."""
+    (tmp_path / "state").touch()
+    return "Not a directory"
+
+
+def test_without_broadcasting_groups_nothing_is_made(tmp_path: Path) -> None:
+    prepare_state_dir(load(write_config(tmp_path, "mailer")))
+
+    assert not (tmp_path / "state").exists()
+
+
+def test_it_is_made_with_all_above_it_and_left_empty(tmp_path: Path) -> None:
+    config = load(write_config(tmp_path, "mailer", "audit", more=BROADCASTING))
+    prepare_state_dir(config)
+    prepare_state_dir(config)
+
+    assert list((tmp_path / "state").rglob("*")) == [tmp_path / "state" / "offsets"]
+
+
+def test_one_that_cannot_be_made_is_told_with_its_place(tmp_path: Path, no_room_for_it: str) -> None:
+    config = load(write_config(tmp_path, "mailer", more=BROADCASTING))
+
+    with pytest.raises(ConfigError) as caught:
+        prepare_state_dir(config)
+
+    assert str(caught.value) == (
+        f"{tmp_path}/rmqd.yaml:10:20: groups.mailer.message_model: broadcasting keeps offsets in "
+        f"{tmp_path}/state/offsets, which cannot be written: {no_room_for_it}; "
+        "accepted: with a state_dir that this user may write"
+    )
+
+
+def test_a_read_only_one_is_refused_and_a_full_one_is_not(tmp_path: Path) -> None:
+    config = load(write_config(tmp_path, "mailer", more=BROADCASTING))
+    with small_disk(tmp_path / "state") as disk:
+        prepare_state_dir(config)
+        disk.fill()
+        prepare_state_dir(config)
+        disk.read_only(True)
+        with pytest.raises(ConfigError, match="cannot be written: Read-only file system"):
+            prepare_state_dir(config)
+
+
+async def test_the_daemon_exits_before_it_connects(tmp_path: Path, no_room_for_it: str) -> None:
+    async with daemon(write_config(tmp_path, "mailer", more=BROADCASTING)) as running:
+        assert await running.exit_code() == ExitCode.CONFIG
+        (line,) = running.text
+        assert no_room_for_it in line
+
+
+async def test_a_second_daemon_is_refused_and_told_by_whom(tmp_path: Path) -> None:
+    """One line, exit code 1: a service manager may try again, as the first may be about to end."""
+    config = write_config(tmp_path, "mailer", more=BROADCASTING)
+    async with daemon(config) as first:
+        await first.event("daemon.started")
+        async with daemon(config) as second:
+            assert await second.exit_code() == ExitCode.FAILURE
+            (line,) = second.log
+            assert (line["event"], line["level"]) == ("state_dir.in_use", "error")
+            assert f"{tmp_path}/state/offsets is in use by process {first.pid} on " in line["error"]
+        first.send(signal.SIGKILL)
+        await first.exit_code()
+        async with daemon(config) as third:
+            await third.event("daemon.started")
+
+
+async def test_groups_that_share_no_file_do_not_keep_each_other_out(tmp_path: Path) -> None:
+    async with daemon(write_config(tmp_path, "mailer")) as first:
+        await first.event("daemon.started")
+        async with daemon(tmp_path / "rmqd.yaml") as second:
+            await second.event("daemon.started")
+
+
+async def test_a_reload_keeps_the_lock(tmp_path: Path) -> None:
+    """Also where the group drains and starts anew."""
+    config = write_config(tmp_path, "mailer", more=BROADCASTING)
+    async with daemon(config) as first:
+        await first.event("daemon.started")
+        write_config(tmp_path, "mailer", more=f"{BROADCASTING}\n    pull_batch_size: 7")
+        first.send(signal.SIGHUP)
+        await first.event("config.reloaded")
+        async with daemon(config) as second:
+            assert await second.exit_code() == ExitCode.FAILURE
+
+
+async def test_with_workers_the_first_one_has_it(tmp_path: Path) -> None:
+    config = write_config(tmp_path, "mailer", more=BROADCASTING)
+    lock = tmp_path / "state" / "offsets" / "process.lock"
+    async with daemon(config, "--workers", "2") as first:
+        client = await first.started()
+        workers = (await client.get("/api/v1/status")).json()["workers"]
+        owner = next(worker["pid"] for worker in workers if worker["worker"] == 1)
+        assert lock.read_text() == f"{owner} on {os.uname().nodename}\n"
+        async with daemon(config, "--workers", "2") as second:
+            assert await second.exit_code() == ExitCode.FAILURE
+            assert f"in use by process {owner} on" in second.log[0]["error"]
+        first.send(signal.SIGHUP)
+        await first.event("config.reloaded")
+
+
+async def test_a_reload_refuses_a_group_that_could_not_keep_its_offsets(tmp_path: Path, no_room_for_it: str) -> None:
+    async with daemon(write_config(tmp_path, "mailer")) as running:
+        await running.event("daemon.started")
+        write_config(tmp_path, "mailer", "audit", more=BROADCASTING)
+        running.send(signal.SIGHUP)
+        (problem,) = (await running.event("config.reload_refused"))["problems"]
+        assert no_room_for_it in problem
+        assert not running.events("group.left")
