@@ -137,7 +137,9 @@ class AssignedQueue:
         if queue is not None:
             queue.leave()
             drained = await self._drain(queue)
-            if drained or self._last:
+            if self._moved_to is not None:
+                await self._commit_move(self._moved_to)
+            elif drained or self._last:
                 await self._commit(queue)
             if not drained:
                 queue.stats.may_repeat(cause, queue.finished_above())
@@ -164,6 +166,14 @@ class AssignedQueue:
         if queue.in_flight:
             log.warning("queue.not_drained", queue=str(self.message_queue), batches=queue.in_flight)
         return not queue.in_flight
+
+    async def _commit_move(self, offset: int) -> None:
+        """An operator moved the queue while it was being given up: its next owner is to begin there."""
+        log.warning("offset.moved", queue=str(self.message_queue), offset=None, moved_to=offset)
+        try:
+            await self._context.store.commit(self.message_queue, offset, downward=True)
+        except RmqdError as error:
+            log.warning("offset.commit_failed", queue=str(self.message_queue), offset=offset, error=str(error))
 
     async def _commit(self, queue: ProcessQueue) -> None:
         """Commit with an answered request, and not below what the brokers have."""

@@ -173,6 +173,7 @@ class PullLoop:
                     queue.skip(message)
         self._context.rate_limit.spend(block.unfinished)
         queue.stats.pulled(block)
+        queue.stats.pull_took(self.answered_at - self.asked_at)
         queue.put(block, header.next_begin_offset)
         self._context.service.submit(queue)
 

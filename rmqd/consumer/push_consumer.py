@@ -160,6 +160,7 @@ class PushConsumer:
                     tasks.create_task(context.service.run(), name=f"handlers:{self.group}"),
                     tasks.create_task(context.ownership.run(), name=f"ownership:{self.group}"),
                     tasks.create_task(self._persist(), name=f"persist:{self.group}"),
+                    tasks.create_task(self._requests.run(), name=f"operators:{self.group}"),
                     tasks.create_task(self._watchdog.run(), name=f"watchdog:{self.group}"),
                     tasks.create_task(self._consistency.run(), name=f"consistency:{self.group}"),
                 ]

@@ -35,6 +35,8 @@ class TopicStats:
         "flow_control",
         "handled",
         "is_retry",
+        "pull_seconds",
+        "pulls",
         "received",
         "topic",
     )
@@ -43,6 +45,8 @@ class TopicStats:
         self.topic = topic
         self.is_retry = is_retry
         self.received = 0
+        self.pulls = 0  # those that found messages
+        self.pull_seconds = 0.0  # until they were answered, with the time that the broker held them
         self.acked = 0  # beside `handled`, as it is counted for each batch of the hot path
         self.handled = dict.fromkeys(HANDLED_RESULTS, 0)
         self.flow_control = dict.fromkeys(FLOW_CONTROL_REASONS, 0)
@@ -65,6 +69,11 @@ class TopicStats:
     def pulled(self, block: MessageBlock) -> None:
         """A reply brought messages, of which those that are not wanted are marked already."""
         self.received += block.unfinished
+
+    def pull_took(self, seconds: float) -> None:
+        """A pull that found messages took so long."""
+        self.pulls += 1
+        self.pull_seconds += seconds
 
     def held_back(self, reason: str, oldest: Message | None) -> None:
         """The queue is not pulled because of `reason`; `oldest` is the first message that it has cached."""

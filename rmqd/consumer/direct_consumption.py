@@ -1,0 +1,132 @@
+"""One message that an operator has a member handle: beside its queues and slots, and without consequences for them."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from typing import Final
+
+import structlog
+
+from rmqd.consumer.context import GroupContext
+from rmqd.consumer.settlement import ConsumeTimeoutError
+from rmqd.errors import ProtocolError
+from rmqd.handler import Batch, Closing, DeadLetter, ManualBatch, OrderlyBatch, Outcome, Retry, Suspend
+from rmqd.wire.message import Message, MessageQueue, decode_messages
+from rmqd.wire.running_info import CMResult, ConsumeMessageDirectlyResult
+
+log = structlog.get_logger(__name__)
+
+ANSWER_SECONDS: Final = 9.0  # the broker waits 10 s, and then tells the operator nothing but that
+CANCEL_GRACE_SECONDS: Final = 0.5
+MOST_REMARK_CHARACTERS: Final = 2000
+_QUEUE_ID: Final = slice(16, 20)  # in a stored message
+
+
+class _Unlocked:
+    """What an orderly handler is told of the queue's lock, which this call has nothing to do with."""
+
+    valid = True
+
+
+class DirectConsumption:
+    """Calls the handler with single messages. Commits nothing, sends nothing back, counts nothing."""
+
+    def __init__(self, context: GroupContext) -> None:
+        self._context = context
+        self._calls: set[asyncio.Task[BaseException | None]] = set()
+
+    async def consume(self, record: bytes, broker_name: str) -> ConsumeMessageDirectlyResult:
+        """Handle one stored message, which may take 9 s. Raises ProtocolError where it cannot be decoded."""
+        clock, message = self._context.clock, _decode(record, broker_name)
+        batch = self._batch(message)
+        started = clock.monotonic()
+        error = await self._call(batch)
+        seconds = clock.monotonic() - started
+        outcome, remark = _outcome(batch, error)
+        log.info("message.handled_directly", msg_id=message.msg_id, queue=str(message.message_queue), result=outcome)
+        options = self._context.options
+        orderly = options.consume_mode == "orderly"
+        return ConsumeMessageDirectlyResult(
+            outcome, orderly, not isinstance(batch, ManualBatch), remark, round(seconds * 1000)
+        )
+
+    async def close(self) -> None:
+        """End the calls that are under way."""
+        for call in self._calls:
+            call.cancel()
+        if self._calls:
+            await asyncio.wait(self._calls, timeout=CANCEL_GRACE_SECONDS)
+
+    def _batch(self, message: Message) -> Batch:
+        options, queue = self._context.options, message.message_queue
+        if options.consume_mode != "orderly":
+            return Batch([message], queue)
+        kind = OrderlyBatch if options.auto_commit else ManualBatch
+        return kind(_Unlocked(), [message], queue)
+
+    async def _call(self, batch: Batch) -> BaseException | None:
+        """What the handler raised. A call that does not end in time is cancelled; its thread, if any, is left alone."""
+        call = asyncio.create_task(self._guarded(batch), name=f"direct consumption:{batch[0].msg_id}")
+        self._calls.add(call)
+        call.add_done_callback(self._calls.discard)
+        try:
+            await asyncio.wait((call,), timeout=ANSWER_SECONDS)
+            if call.done():
+                return call.result()
+            return ConsumeTimeoutError(f"the handler took longer than {ANSWER_SECONDS:g} s, and was cut off")
+        finally:
+            call.cancel()
+
+    async def _guarded(self, batch: Batch) -> BaseException | None:
+        try:
+            await self._context.service.call_apart(batch)
+        except asyncio.CancelledError as cancelled:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            return cancelled  # one that the handler let out of something that it awaited
+        except (Exception, SystemExit) as error:  # noqa: BLE001  whatever a handler raises is its result
+            return error
+        return None
+
+
+def _decode(record: bytes, broker_name: str) -> Message:
+    """A stored message, as if it was pulled from its queue; a retried one shows its original topic by itself."""
+    queue_id = int.from_bytes(record[_QUEUE_ID], signed=True)
+    block = decode_messages(record, MessageQueue("", broker_name, queue_id))
+    if block.corrupt:
+        raise ProtocolError(f"the message is corrupt: {block.corrupt[0].reason}")
+    if len(block.messages) != 1:
+        raise ProtocolError(f"the body must be one message, and is {len(block.messages)}")
+    block.message_queue = MessageQueue(block.messages[0].record_topic, broker_name, queue_id)
+    return block.messages[0]
+
+
+def _outcome(batch: Batch, error: BaseException | None) -> tuple[CMResult, str | None]:
+    """RocketMQ's word for what the handler did, and a remark where that word leaves something out."""
+    decision = batch.decisions().get(0)
+    if decision is not None and decision.outcome is not Outcome.ACK:
+        dead = decision.outcome is Outcome.DEAD_LETTER
+        return CMResult.LATER, f"the handler asks for a dead letter: {decision.reason}" if dead else None
+    if decision is not None:  # it stands, also if the handler raises afterwards
+        return CMResult.SUCCESS, None if error is None else _describe(error)
+    if isinstance(error, Retry | Suspend):
+        return CMResult.LATER, str(error)
+    if isinstance(error, DeadLetter):
+        return CMResult.LATER, f"the handler asks for a dead letter: {error.reason}"
+    if error is not None:
+        return CMResult.THROW_EXCEPTION, _describe(error)
+    match batch.closing if isinstance(batch, ManualBatch) else None:
+        case Closing.COMMIT:
+            return CMResult.COMMIT, None
+        case Closing.ROLLBACK:
+            return CMResult.ROLLBACK, None
+    return CMResult.SUCCESS, None
+
+
+def _describe(error: BaseException) -> str:
+    """The exception and where it came from, in one line."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f", at {frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}" if frames else ""
+    return f"{type(error).__name__}: {error}"[:MOST_REMARK_CHARACTERS] + place
