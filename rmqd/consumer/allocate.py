@@ -49,7 +49,7 @@ class AllocateStrategy:
     ) -> frozenset[MessageQueue]:
         """The own queues, checked to be some of `queues`. Raises AllocateError whatever goes wrong."""
         try:
-            share = self.function(group, client_id, tuple(queues), tuple(client_ids))
+            share: object = self.function(group, client_id, tuple(queues), tuple(client_ids))
         except AllocateError:
             raise
         except Exception as error:  # somebody else's code

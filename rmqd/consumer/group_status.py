@@ -60,7 +60,8 @@ class GroupStatus:
             return f"group {self._context.options.group} is {self.state}"
         missing = sorted(topic for topic in self._rebalance.unrouted if not is_retry_topic(topic))
         if missing:
-            why = self._context.client.routes.problem
+            undivided = [one.evidence for one in self._context.problems if one.cause == "allocate_failed"]
+            why = self._context.client.routes.problem or "; ".join(undivided)
             waits = f"group {self._context.options.group} waits for its first assignment of {', '.join(missing)}"
             return f"{waits}: {why}" if why else waits
         return None
