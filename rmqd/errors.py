@@ -85,6 +85,14 @@ class RouteNotFoundError(RmqdError):
         self.topic = topic
 
 
+class FilterRefusedError(RmqdError):
+    """A broker does not filter a topic by the expression that a group has for it; the text says what to do."""
+
+    def __init__(self, topic: str, message: str) -> None:
+        super().__init__(message)
+        self.topic = topic
+
+
 class BrokerTooOldError(RmqdError):
     """A broker is of a version that would take a request and do something else than was asked."""
 

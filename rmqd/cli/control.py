@@ -48,7 +48,7 @@ def reload(config: Config = None, http: Http = None, output: Output = "table") -
     """Have the running daemon read its configuration again."""
     check_output(output)
     report = ask(config, http, lambda daemon: daemon.reload())
-    names = ("unchanged", "changed", "started", "stopped")
+    names = ("unchanged", "updated", "restarted", "started", "stopped")
     done = "; ".join(f"{name}: {', '.join(report[name])}" for name in names if report.get(name))
     _tell(report, output, f"the configuration was taken over ({done or 'no groups'})")
 

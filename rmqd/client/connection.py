@@ -91,6 +91,13 @@ class RemotingConnection(asyncio.Protocol):
         self.write(frame)
         return future
 
+    def hand_over(self, waiting: asyncio.Future[RemotingCommand], successor: asyncio.Future[RemotingCommand]) -> None:
+        """Give the reply that `waiting` would get to `successor`; `waiting` is the caller's to settle."""
+        for pending in self._pending.values():
+            if pending.future is waiting:
+                pending.future = successor
+                return
+
     async def invoke(
         self, code: int, ext_fields: dict[str, str], body: bytes, timeout_seconds: float
     ) -> RemotingCommand:

@@ -136,6 +136,10 @@ class ClientInstance:
         finally:
             await self.remoting.close()
 
+    async def close(self) -> None:
+        """Close the connections; for a client that was only asked something. `run` ends with this by itself."""
+        await self.remoting.close()
+
     def snapshot(self) -> ClientSnapshot:
         """What the client tells about itself."""
         traffic = self.remoting.traffic

@@ -33,6 +33,7 @@ class GroupContext:
     ownership: Ownership
     rate_limit: RateLimit
     thresholds: Thresholds
+    announced: dict[str, SubscriptionData] = field(default_factory=dict)  # told to brokers, and not pulled by yet
     revision: int = 0  # raised whenever options, subscriptions or the rate limit changed while the group runs
     problems: GroupProblems = field(default_factory=GroupProblems)
     floors: dict[MessageQueue, int] = field(default_factory=dict)  # what was committed last for queues given up since

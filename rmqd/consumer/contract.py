@@ -25,8 +25,12 @@ class Consumer(Protocol):
     def hurry(self) -> None:
         """Cut the drain short: abandon running handlers, commit what is finished, and end."""
 
-    def change(self, options: ConsumerOptions) -> bool:
-        """Take over what may change while the group runs; False, and nothing done, where it must start anew."""
+    async def change(self, options: ConsumerOptions) -> None:
+        """Go on with other options, without leaving the group. Returns when they hold; raises RmqdError.
+
+        Filters of the same topics, thresholds, sizes and intervals of pulls, the rate limit, and what else is read
+        while it runs are taken over. What parts were built with stays, such as the concurrency.
+        """
 
     def pause(self, scope: PauseScope = WHOLE_GROUP) -> None:
         """Stop pulling and handing out, and keep the queues. Also before `run`."""

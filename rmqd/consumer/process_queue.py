@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from asyncio import Future
 from collections import deque
+from collections.abc import Callable
 
 from rmqd.consumer.stats import TopicStats
 from rmqd.wire.message import Message, MessageBlock, MessageQueue
@@ -134,6 +135,16 @@ class ProcessQueue:
         """Mark a message of a block that was not put yet as not wanted: the group's filter does not match it."""
         message.finished = True
         message.block.unfinished -= 1
+
+    def let_go(self, is_wanted: Callable[[Message], bool]) -> int:
+        """Take what waits and is not wanted any more as finished; returns how many messages that are."""
+        unwanted = [message for message in self.pending if not is_wanted(message)]
+        if unwanted:
+            wanted = [message for message in self.pending if is_wanted(message)]
+            self.pending.clear()
+            self.pending.extend(wanted)
+            self.finish(unwanted)
+        return len(unwanted)
 
     def note_idle(self) -> None:
         """Tell who waits for it if no handler has a batch any more."""

@@ -9,7 +9,7 @@ from typing import Final
 
 import structlog
 
-from rmqd.client.connection import OPAQUE
+from rmqd.client.connection import OPAQUE, RemotingConnection
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.flow_control import Reason, exceeded
@@ -17,6 +17,8 @@ from rmqd.consumer.problem import Problem
 from rmqd.consumer.process_queue import ProcessQueue
 from rmqd.errors import (
     BrokerError,
+    FilterDataNotExistError,
+    FilterDataNotLatestError,
     FlowControlError,
     ProtocolError,
     RmqdError,
@@ -46,6 +48,17 @@ _FOUND: Final = int(ResponseCode.SUCCESS)
 _NOTHING: Final = frozenset((int(ResponseCode.PULL_NOT_FOUND), int(ResponseCode.PULL_RETRY_IMMEDIATELY)))
 _ILLEGAL: Final = int(ResponseCode.PULL_OFFSET_MOVED)
 _PULL: Final = int(RequestCode.PULL_MESSAGE)
+# The broker's idea of the group's filter is missing or older than ours: a heartbeat brings it.
+_SUBSCRIPTION_AWAY: Final = (
+    SubscriptionNotExistError,
+    SubscriptionNotLatestError,
+    FilterDataNotExistError,
+    FilterDataNotLatestError,
+)
+
+
+class _AskedAnewError(RmqdError):
+    """The pull under way counts no more: another one is to be sent."""
 
 
 class PullLoop:
@@ -65,6 +78,8 @@ class PullLoop:
         self._broker_id = 0
         self._at_master = True  # who was asked the last time
         self._corrupt_offset = -1  # the last corrupt message that was reported
+        self._asking: tuple[RemotingConnection, asyncio.Future[RemotingCommand]] | None = None
+        self._reset_to: int | None = None  # told in the answer to a pull that counted no more
         self._configure()
 
     async def run(self) -> None:
@@ -73,6 +88,8 @@ class PullLoop:
         while True:
             if self._revision != context.revision:
                 self._configure()
+            if self._reset_to is not None:
+                await self._take_reset()
             if (reason := self._hold_back()) is not None:
                 await self._wait_for_relief(reason)
                 continue
@@ -97,6 +114,46 @@ class PullLoop:
             await self._begin_at(offset, "operator")
         except RmqdError as error:  # the next round of commits has it
             log.warning("offset.commit_failed", queue=str(self._queue), offset=offset, error=str(error))
+
+    def take_over(self) -> int:
+        """Go by what the group is told to do now, and not only from the next pull on.
+
+        Where the filter is another one, the pull under way is asked anew: what it brings may have been chosen by the
+        old filter, though stored later. Returns how many cached messages were let go, as the new tags don't match them.
+        """
+        former = self._sub_version
+        self._configure()
+        if self._sub_version == former:
+            return 0
+        self._ask_anew()
+        return self.process_queue.let_go(lambda message: message.has_tag(self._tags)) if self._tags else 0
+
+    def _ask_anew(self) -> None:
+        if self._asking is None or self._asking[1].done():
+            return
+        connection, waiting = self._asking
+        late: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()
+        late.add_done_callback(self._came_late)
+        connection.hand_over(waiting, late)
+        waiting.set_exception(_AskedAnewError("the pull is asked anew"))
+
+    def _came_late(self, late: asyncio.Future[RemotingCommand]) -> None:
+        """A broker tells of an operator's reset once, in the answer to whichever pull comes first."""
+        if late.cancelled() or late.exception() is not None:
+            return
+        reply = late.result()
+        if reply.code == _ILLEGAL and reply.remark == OPERATOR_RESET:
+            with contextlib.suppress(ProtocolError):
+                self._reset_to = PullMessageResponseHeader.from_ext_fields(reply.ext_fields).next_begin_offset
+                self._ask_anew()
+
+    async def _take_reset(self) -> None:
+        assert self._reset_to is not None
+        offset, self._reset_to = self._reset_to, None
+        try:
+            await self._offset_illegal(offset, OPERATOR_RESET)
+        except RmqdError as error:
+            await self._failed(error)
 
     def _configure(self) -> None:
         """Take over what the group is told to do; again whenever that changed."""
@@ -151,7 +208,11 @@ class PullLoop:
             suspend_ms,
             most,
         )
-        return await connection.call(_PULL, opaque, frame, PULL_TIMEOUT_SECONDS)
+        future = connection.call(_PULL, opaque, frame, PULL_TIMEOUT_SECONDS)
+        self._asking = connection, future
+        reply = await future
+        self._asking = None
+        return reply
 
     async def _found(self, reply: RemotingCommand) -> None:
         header = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
@@ -269,6 +330,8 @@ class PullLoop:
         await asyncio.sleep(PROBE_SECONDS)
 
     async def _failed(self, error: RmqdError) -> None:
+        if isinstance(error, _AskedAnewError):
+            return
         client = self._context.client
         if self.failure is None:
             self.failing_since = self._context.clock.monotonic()
@@ -277,7 +340,7 @@ class PullLoop:
             await asyncio.sleep(BROKER_FLOW_CONTROL_SECONDS)
             return
         log.warning("pull.failed", queue=str(self._queue), error=str(error))
-        if isinstance(error, SubscriptionNotExistError | SubscriptionNotLatestError):
+        if isinstance(error, _SUBSCRIPTION_AWAY):
             client.heartbeat.beat_soon()
         if not isinstance(error, BrokerError) or error.stale_route:
             self._broker_id = 0
@@ -324,7 +387,7 @@ class PullLoop:
         self.held_by = reason
         self._probed_at = context.clock.monotonic()
         try:
-            while self.process_queue is queue and self._hold_back() == reason:
+            while self.process_queue is queue and self._reset_to is None and self._hold_back() == reason:
                 self.looked_at = context.clock.monotonic()
                 if context.clock.monotonic() - self._probed_at >= PROBE_SECONDS:
                     await self._probe()

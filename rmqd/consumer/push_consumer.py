@@ -17,7 +17,7 @@ from rmqd.consumer.consistency import Consistency
 from rmqd.consumer.filter_check import check_filters
 from rmqd.consumer.group_status import GroupStatus
 from rmqd.consumer.lag import refresh_max_offsets
-from rmqd.consumer.live_change import change_while_running, may_change
+from rmqd.consumer.live_change import change_while_running
 from rmqd.consumer.operator_requests import OperatorRequests
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.pauses import WHOLE_GROUP, PauseScope
@@ -90,12 +90,8 @@ class PushConsumer:
         for assigned in self._rebalance.assigned.values():
             assigned.hurry()
 
-    def may_change(self, options: ConsumerOptions) -> bool:
-        """Whether `change` can take these options over now; else the group must start anew for them."""
-        return self._status.state in ("starting", "running") and may_change(self._context.options, options)
-
     async def change(self, options: ConsumerOptions) -> None:
-        """Go on with other options, which `may_change` accepted. Returns when they hold."""
+        """Go on with other options, as far as they are read while the group runs. Returns when they hold."""
         with structlog.contextvars.bound_contextvars(group=self.group):
             await change_while_running(self._context, self._rebalance.assigned, options)
         self._drain_seconds = options.shutdown_timeout_seconds

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 from rmqd.clock import Clock
 
@@ -17,11 +18,25 @@ class RateLimit:
         self.per_second = per_second
         self._clock = clock
         self._free_at = 0.0
+        self._changed = asyncio.Event()
+
+    def change(self, per_second: float) -> None:
+        """Another limit, at once: what is still to be paid for is paid at the new rate, also by who waits already."""
+        if per_second == self.per_second:
+            return
+        now = self._clock.monotonic()
+        owed = max(0.0, self._free_at - now) * self.per_second
+        self.per_second = per_second
+        self._free_at = now + owed / per_second if per_second else now
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     async def wait(self) -> None:
         """Return when another pull may be sent."""
-        if self.per_second and (delay := self._free_at - self._clock.monotonic()) > 0:
-            await asyncio.sleep(delay)
+        while self.per_second and (delay := self._free_at - self._clock.monotonic()) > 0:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(delay):
+                    await self._changed.wait()
 
     def spend(self, messages: int) -> None:
         """So many messages came."""

@@ -25,6 +25,9 @@ class Client(Protocol):
     def stop(self) -> None:
         """Have `run` end."""
 
+    async def close(self) -> None:
+        """Close the connections of a client that was asked something and is not to run."""
+
     def snapshot(self) -> ClientSnapshot:
         """What the client tells about itself."""
 
@@ -40,6 +43,9 @@ class Engine(Protocol):
 
     def build_consumer(self, options: ConsumerOptions, handler: LoadedHandler, client: Client) -> Consumer:
         """A consumer of one group. `client` is one that this engine built."""
+
+    async def check_filters(self, options: ConsumerOptions, client: Client) -> None:
+        """Ask the brokers whether they filter by a group's expressions. Raises FilterRefusedError, InvalidNameError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,3 +72,11 @@ class LocalEngine:
         from rmqd.consumer.push_consumer import PushConsumer
 
         return PushConsumer(options, handler, cast(ClientInstance, client), self.clock)
+
+    async def check_filters(self, options: ConsumerOptions, client: Client) -> None:
+        """By CHECK_CLIENT_CONFIG."""
+        from rmqd.client.instance import ClientInstance
+        from rmqd.consumer.assembly import subscriptions_of
+        from rmqd.consumer.filter_check import check_filters
+
+        await check_filters(cast(ClientInstance, client), options.group, subscriptions_of(options, 0).values())

@@ -22,7 +22,9 @@ class GroupChanges:
     """What a reload did, by group name."""
 
     unchanged: tuple[str, ...] = ()
-    changed: tuple[str, ...] = ()
+    updated: tuple[str, ...] = ()
+    """These took the new values over while they ran."""
+    restarted: tuple[str, ...] = ()
     started: tuple[str, ...] = ()
     stopped: tuple[str, ...] = ()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from rmqd.client.options import ClientOptions
@@ -16,10 +16,10 @@ from rmqd.daemon.config import GroupConfig, RootConfig
 from rmqd.daemon.engine import Client, Engine
 from rmqd.daemon.group_host import GroupChanges, HostView, UnknownGroupError
 from rmqd.daemon.health import LoopMonitor
-from rmqd.daemon.reload import ConfigState, plan_changes
+from rmqd.daemon.reload import ConfigState, filtered_anew, plan_changes
 from rmqd.daemon.supervisor import Backoff, GroupSupervisor
 from rmqd.daemon.totals import ProcessSnapshot, add_client_counters, retired_group
-from rmqd.errors import ConfigError, RmqdError
+from rmqd.errors import ConfigError, FilterRefusedError, RmqdError
 from rmqd.handler import LoadedHandler
 
 READINESS_POLL_SECONDS = 0.02
@@ -121,8 +121,18 @@ class LocalGroups:
             changes = plan_changes(self._state, state)
             same_client = self._state.same_client(state)
             client = self._client if same_client else self._build_client(config)
-            groups = self._build_groups(config, (*changes.changed, *changes.started), client)
-            await self._drain([*changes.changed, *changes.stopped])
+            live = {name for name in changes.updated if name in self._groups and not self._groups[name].failed}
+            anew = [name for name in (*changes.updated, *changes.restarted) if name not in live]
+            groups = self._build_groups(config, (*anew, *changes.started), client)
+            try:
+                await self._check_filters(config, filtered_anew(self._state.config, config, changes), client)
+            except ConfigError:
+                if not same_client:
+                    await client.close()
+                raise
+            await asyncio.gather(
+                self._drain([*anew, *changes.stopped]), *(self._change(name, config, client) for name in live)
+            )
             if not same_client:
                 await self._replace_client(client)
             for name in changes.stopped:
@@ -131,6 +141,10 @@ class LocalGroups:
                 self._take_over(name, group)
             self._state = state
             return changes
+
+    async def check_filters(self, names: Iterable[str]) -> None:
+        """Ask the brokers about the filters of some groups. Raises ConfigError where one is refused."""
+        await self._check_filters(self._state.config, names, self._client)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -184,15 +198,42 @@ class LocalGroups:
         return groups
 
     def _build_group(self, name: str, settings: GroupConfig, state_dir: str, client: Client) -> GroupSupervisor:
-        options = self._share.of_group(settings.consumer_options(name, state_dir))
-        loaded: list[LoadedHandler] = [self._engine.load_handler(name, settings)]
+        options = self._options(name, settings, state_dir)
+        build = self._builder(name, settings, options, client, [self._engine.load_handler(name, settings)])
+        return GroupSupervisor(name, build, options.shutdown_timeout_seconds, self._clock, Backoff())
 
+    def _options(self, name: str, settings: GroupConfig, state_dir: str) -> ConsumerOptions:
+        return self._share.of_group(settings.consumer_options(name, state_dir))
+
+    def _builder(
+        self, name: str, settings: GroupConfig, options: ConsumerOptions, client: Client, loaded: list[LoadedHandler]
+    ) -> Callable[[], Consumer]:
         def build() -> Consumer:
             # A handler serves one consumer: what comes after a failure starts with a fresh one.
             handler = loaded.pop() if loaded else self._engine.load_handler(name, settings)
             return self._engine.build_consumer(options, handler, client)
 
-        return GroupSupervisor(name, build, options.shutdown_timeout_seconds, self._clock, Backoff())
+        return build
+
+    async def _change(self, name: str, config: RootConfig, client: Client) -> None:
+        settings = config.groups[name]
+        options = self._options(name, settings, config.state_dir)
+        await self._groups[name].change(options, self._builder(name, settings, options, client, []))
+
+    async def _check_filters(self, config: RootConfig, names: Iterable[str], client: Client) -> None:
+        async def check(name: str) -> list[object]:
+            settings = config.groups[name]
+            try:
+                await self._engine.check_filters(self._options(name, settings, config.state_dir), client)
+            except FilterRefusedError as error:
+                return [settings.problem(name, ("subscriptions", error.topic), str(error))]
+            except RmqdError as error:
+                return [f"groups.{name}: {error}"]
+            return []
+
+        found = await asyncio.gather(*(check(name) for name in names if self._share.has(config.groups[name])))
+        if problems := [problem for part in found for problem in part]:
+            raise ConfigError(problems)
 
     def _take_over(self, name: str, group: GroupSupervisor) -> None:
         former = self._groups.get(name)

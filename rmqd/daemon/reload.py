@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from rmqd.daemon.config import RootConfig
+from rmqd.daemon.config import GroupConfig, RootConfig
 from rmqd.daemon.group_host import GroupChanges
 
 
@@ -56,18 +56,56 @@ def _contents(path: str) -> bytes:
         return b""
 
 
+LIVE_KEYS: Final = frozenset(
+    {
+        "subscriptions",
+        "consume_from_where",
+        "consume_timestamp",
+        "pull_batch_size",
+        "pull_interval",
+        "pull_threshold_for_queue",
+        "pull_threshold_size_for_queue",
+        "pull_threshold_for_topic",
+        "pull_threshold_size_for_topic",
+        "consume_concurrently_max_span",
+        "persist_consumer_offset_interval",
+        "shutdown_timeout",
+        "pull_rate_limit",
+        "on_corrupt_message",
+        "on_offset_illegal",
+    }
+)
+"""What a running group takes over (`Consumer.change`). Of the subscriptions only the filters: other topics are other
+queues, and whose they are takes a rebalance that begins anew."""
+
+
+def changes_while_running(before: GroupConfig, after: GroupConfig) -> bool:
+    """Whether a group that runs as `before` says can go on as `after` says, without leaving."""
+    differing = {key for key in GroupConfig.model_fields if getattr(before, key) != getattr(after, key)}
+    return differing <= LIVE_KEYS and before.subscriptions.keys() == after.subscriptions.keys()
+
+
 def plan_changes(old: ConfigState, new: ConfigState) -> GroupChanges:
     """Which groups a reload touches. Where the client changes, every group does."""
     before, after = old.config.groups, new.config.groups
     kept = [name for name in after if name in before]
     same_client = old.same_client(new)
     unchanged = [name for name in kept if same_client and before[name] == after[name]]
+    changed = [name for name in kept if name not in unchanged]
+    updated = [name for name in changed if same_client and changes_while_running(before[name], after[name])]
     return GroupChanges(
         unchanged=tuple(unchanged),
-        changed=tuple(name for name in kept if name not in unchanged),
+        updated=tuple(updated),
+        restarted=tuple(name for name in changed if name not in updated),
         started=tuple(name for name in after if name not in before),
         stopped=tuple(name for name in before if name not in after),
     )
+
+
+def filtered_anew(old: RootConfig, new: RootConfig, changes: GroupChanges) -> list[str]:
+    """The groups whose filters brokers may refuse: new ones, those that start anew, and those with another filter."""
+    updated = [name for name in changes.updated if old.groups[name].subscriptions != new.groups[name].subscriptions]
+    return [*updated, *changes.restarted, *changes.started]
 
 
 def refused_changes(old: RootConfig, new: RootConfig) -> tuple[str, ...]:

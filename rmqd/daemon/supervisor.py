@@ -15,6 +15,7 @@ import structlog
 
 from rmqd.clock import Clock
 from rmqd.consumer.contract import Consumer
+from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.snapshot import GroupSnapshot
 from rmqd.daemon.totals import add_counters, retired_group
 
@@ -104,6 +105,17 @@ class GroupSupervisor:
     def paused(self) -> bool:
         """Whether the group is paused."""
         return self._paused
+
+    @property
+    def failed(self) -> bool:
+        """Whether nothing runs now, until the rest after a failure is over."""
+        return self._failure is not None
+
+    async def change(self, options: ConsumerOptions, build: Callable[[], Consumer]) -> None:
+        """Have the running consumer go by other options; `build` makes those that come after it."""
+        self._build = build
+        self.shutdown_timeout_seconds = options.shutdown_timeout_seconds
+        await self._consumer.change(options)
 
     def inherit(self, past: GroupSnapshot, *, paused: bool) -> None:
         """Go on with the counters of the group that this one replaces, and with its pause."""

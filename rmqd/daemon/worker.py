@@ -52,10 +52,22 @@ async def _serve(sock: socket.socket) -> int:
         return ExitCode.CONFIG
     channel.post(Answer(first.number))
     second = await channel.receive()
+    if isinstance(second, Request) and second.action == "check":
+        await _check(second, channel, groups)
+        return ExitCode.OK
     if not isinstance(second, Request) or second.action != "run":
         return ExitCode.OK  # only the check was wanted, or the parent is gone
     channel.post(Answer(second.number))
     return await Worker(first.argument.worker, channel, groups, monitor).run()
+
+
+async def _check(request: Request, channel: Channel, groups: LocalGroups) -> None:
+    try:
+        await groups.check_filters(request.argument)
+        channel.post(Answer(request.number))
+    except ConfigError as error:
+        channel.post(Answer(request.number, problems=tuple(str(problem) for problem in error.problems)))
+    await channel.close()
 
 
 async def _build(order: BuildOrder, monitor: LoopMonitor) -> LocalGroups:
@@ -126,7 +138,7 @@ class Worker:
                     self._groups.stop()
                 case "hurry":
                     self._groups.hurry()
-                case "build" | "run":
+                case "build" | "run" | "check":
                     log.error("worker.request_twice", action=request.action)
         except ConfigError as error:
             problems = tuple(str(problem) for problem in error.problems)

@@ -17,7 +17,7 @@ from rmqd.daemon.config import RootConfig
 
 _LENGTH = struct.Struct(">I")
 
-Action = Literal["build", "run", "snapshot", "pause", "resume", "apply", "stop", "hurry"]
+Action = Literal["build", "check", "run", "snapshot", "pause", "resume", "apply", "stop", "hurry"]
 
 
 @dataclass(frozen=True, slots=True)

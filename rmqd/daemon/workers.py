@@ -17,7 +17,7 @@ import structlog
 from rmqd.clock import Clock
 from rmqd.daemon.config import RootConfig
 from rmqd.daemon.group_host import GroupChanges, HostView, UnknownGroupError
-from rmqd.daemon.reload import ConfigState, plan_changes
+from rmqd.daemon.reload import ConfigState, filtered_anew, plan_changes
 from rmqd.daemon.supervisor import Backoff
 from rmqd.daemon.totals import ProcessSnapshot, merge_processes, retired
 from rmqd.daemon.worker_channel import Action, BuildOrder
@@ -110,9 +110,9 @@ class WorkerPool:
         async with self._changing:
             if self.stopping:
                 raise ConfigError(["the daemon is about to end, and takes no new configuration"])
-            await self._check(config)
             state = ConfigState.of(config)
             changes = plan_changes(self._state, state)
+            await self._check(config, filtered_anew(self._state.config, config, changes))
             self._state = state
             self._paused &= config.groups.keys()
             for number, problem in await self._ask_all("apply", config):
@@ -254,11 +254,12 @@ class WorkerPool:
         answers: list[Any] = await asyncio.gather(*(ask(*item) for item in list(self._live.items())))
         return [answer for answer in answers if answer is not None]
 
-    async def _check(self, config: RootConfig) -> None:
+    async def _check(self, config: RootConfig, filtered: list[str]) -> None:
         worker = await WorkerProcess.spawn()
         reading = asyncio.create_task(worker.read(), name="answers of the checking worker")
         try:
             await worker.build(self._order(1, config))
+            await worker.ask("check", filtered)
         except WorkerGoneError as error:
             raise ConfigError([f"a fresh worker could not take the configuration: {error}"]) from error
         finally:

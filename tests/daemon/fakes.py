@@ -21,7 +21,7 @@ from rmqd.consumer.snapshot import (
 )
 from rmqd.daemon.config import GroupConfig
 from rmqd.daemon.engine import Client
-from rmqd.errors import ConfigError
+from rmqd.errors import ConfigError, FilterRefusedError
 from rmqd.handler import LoadedHandler
 from rmqd.histogram import Histogram
 
@@ -109,6 +109,7 @@ class FakeConsumer:
         self.pauses = Pauses()
         self.received = 0
         self.ended = False
+        self.changes: list[ConsumerOptions] = []
         self._stop = asyncio.Event()
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -127,9 +128,9 @@ class FakeConsumer:
             stop.cancel()
             self.ended = True
 
-    def change(self, options: ConsumerOptions) -> bool:
-        """Change nothing: it has to start anew."""
-        return False
+    async def change(self, options: ConsumerOptions) -> None:
+        """Remember it."""
+        self.changes.append(options)
 
     def fail(self, error: Exception) -> None:
         """Have `run` raise."""
@@ -174,8 +175,12 @@ class FakeClient:
 
     def __init__(self, options: ClientOptions) -> None:
         self.options = options
-        self.running = False
+        self.running = self.closed = False
         self._stop = asyncio.Event()
+
+    async def close(self) -> None:
+        """Remember it."""
+        self.closed = True
 
     async def run(self) -> None:
         """Until stopped."""
@@ -200,6 +205,10 @@ class FakeEngine:
     clients: list[FakeClient] = field(default_factory=list)
     options: dict[str, ConsumerOptions] = field(default_factory=dict)
     refused_plugins: set[str] = field(default_factory=set)
+    refused_filters: set[str] = field(default_factory=set)
+    """Expressions that no broker takes."""
+    checked: list[str] = field(default_factory=list)
+    """The groups whose filters brokers were asked about."""
 
     def build_client(self, options: ClientOptions) -> Client:
         """A FakeClient."""
@@ -219,6 +228,13 @@ class FakeEngine:
         self.options[options.group] = options
         self.consumers.setdefault(options.group, []).append(consumer)
         return consumer
+
+    async def check_filters(self, options: ConsumerOptions, client: Client) -> None:
+        """Refuse what the test refuses."""
+        self.checked.append(options.group)
+        for topic, wanted in options.subscriptions.items():
+            if wanted.expression in self.refused_filters:
+                raise FilterRefusedError(topic, f"broker-a refuses {wanted.expression}")
 
     def last(self, group: str) -> FakeConsumer:
         """The group's newest consumer."""

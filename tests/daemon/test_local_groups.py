@@ -12,11 +12,12 @@ from rmqd.clock import SystemClock
 from rmqd.consumer.contract import Consumer
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.snapshot import GroupSnapshot
-from rmqd.daemon.config import RootConfig
+from rmqd.daemon.config import GroupConfig, RootConfig
 from rmqd.daemon.engine import Client
 from rmqd.daemon.group_host import UnknownGroupError
 from rmqd.daemon.health import LoopMonitor, readiness
 from rmqd.daemon.local_groups import LocalGroups, Share
+from rmqd.daemon.reload import LIVE_KEYS
 from rmqd.errors import ConfigError, InvalidNameError
 from rmqd.handler import LoadedHandler
 from tests.daemon.configs import config
@@ -75,9 +76,9 @@ async def test_a_reload_touches_only_what_changed() -> None:
     """The unchanged group's consumer is the same one as before."""
     engine = FakeEngine()
     async with running(config("mailer", "audit", "old"), engine) as (groups, _):
-        changed = config("mailer", "audit", "new", changes={"audit": {"pull_rate_limit": 10}})
+        changed = config("mailer", "audit", "new", changes={"audit": {"consume_message_batch_max_size": 10}})
         report = await groups.apply(changed)
-        assert (report.unchanged, report.changed) == (("mailer",), ("audit",))
+        assert (report.unchanged, report.restarted) == (("mailer",), ("audit",))
         assert (report.started, report.stopped) == (("new",), ("old",))
         await groups.started(5)
         assert list(by_name(groups)) == ["mailer", "audit", "new"]
@@ -85,7 +86,86 @@ async def test_a_reload_touches_only_what_changed() -> None:
         assert not engine.last("mailer").ended
         assert [consumer.ended for consumer in engine.consumers["audit"]] == [True, False]
         assert engine.last("old").ended
-        assert engine.options["audit"].pull_rate_limit == 10
+        assert engine.options["audit"].consume_message_batch_max_size == 10
+
+
+async def test_what_can_change_while_it_runs_restarts_nothing() -> None:
+    """A filter and the rate limit are handed to the running consumer, and hold for those after it too."""
+    engine = FakeEngine()
+    async with running(config("mailer", "audit"), engine) as (groups, _):
+        audit = {"subscriptions": {"orders": "paid"}, "pull_rate_limit": 10, "shutdown_timeout": "40s"}
+        report = await groups.apply(config("mailer", "audit", changes={"audit": audit}))
+        assert (report.unchanged, report.updated, report.restarted) == (("mailer",), ("audit",), ())
+        (consumer,) = engine.consumers["audit"]
+        (options,) = consumer.changes
+        assert options.subscriptions["orders"].expression == "paid"
+        assert options.pull_rate_limit == 10
+        assert groups.longest_drain_seconds == 40
+        consumer.fail(OSError("away"))
+        await until(lambda: len(engine.consumers["audit"]) == 2, "its successor")
+        assert engine.options["audit"] == options
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"subscriptions": {"orders": "*", "invoices": "*"}},
+        {"handler": {"plugin": "log", "concurrency": 3}},
+        {"handler": {"plugin": "log", "options": {"a": 1}}},
+        {"consume_message_batch_max_size": 7, "pull_rate_limit": 1},
+    ],
+)
+async def test_what_parts_are_built_with_takes_a_restart(change: dict[str, object]) -> None:
+    engine = FakeEngine()
+    async with running(config("mailer"), engine) as (groups, _):
+        report = await groups.apply(config("mailer", changes={"mailer": change}))
+        assert (report.updated, report.restarted) == ((), ("mailer",))
+        assert len(engine.consumers["mailer"]) == 2
+        assert engine.consumers["mailer"][0].changes == []
+
+
+def test_every_key_that_may_change_while_a_group_runs_is_one() -> None:
+    assert GroupConfig.model_fields.keys() >= LIVE_KEYS
+
+
+async def test_a_group_that_has_failed_starts_with_the_new_values_at_once() -> None:
+    """Nobody waits for the rest after the failure to be over: the change may be the cure."""
+    engine = FakeEngine()
+    async with running(config("mailer"), engine) as (groups, _):
+        engine.last("mailer").fail(OSError("refused"))
+        await until(lambda: by_name(groups)["mailer"].state == "failed", "the failure")
+        await groups.apply(config("mailer", changes={"mailer": {"subscriptions": {"orders": "paid"}}}))
+        await until(lambda: by_name(groups)["mailer"].state == "running", "the successor")
+        assert engine.options["mailer"].subscriptions["orders"].expression == "paid"
+
+
+async def test_a_filter_that_a_broker_refuses_changes_nothing() -> None:
+    """Neither the group with the filter nor the others; only changed filters are asked about."""
+    engine = FakeEngine(refused_filters={"bad"})
+    async with running(config("mailer", "audit", "slow"), engine) as (groups, _):
+        changes: dict[str, dict[str, object]] = {
+            "mailer": {"pull_rate_limit": 10},
+            "audit": {"subscriptions": {"orders": {"sql": "bad"}}},
+            "slow": {"consume_message_batch_max_size": 10},
+        }
+        with pytest.raises(ConfigError, match=r"groups\.audit\.subscriptions\.orders: broker-a refuses bad"):
+            await groups.apply(config("mailer", "audit", "slow", changes=changes))
+        assert sorted(engine.checked) == ["audit", "slow"]
+        assert engine.last("mailer").changes == engine.last("audit").changes == []
+        assert not engine.last("slow").running.is_set()  # built, and thrown away
+        assert not engine.consumers["slow"][0].ended
+        report = await groups.apply(config("mailer", "audit", "slow"))
+        assert report.unchanged == ("mailer", "audit", "slow")
+
+
+async def test_a_refused_filter_leaves_no_connection_of_a_new_client() -> None:
+    engine = FakeEngine(refused_filters={"bad"})
+    async with running(config("mailer"), engine) as (groups, _):
+        bad = {"mailer": {"subscriptions": {"orders": {"sql": "bad"}}}}
+        with pytest.raises(ConfigError):
+            await groups.apply(config("mailer", nameserver="127.0.0.1:2", changes=bad))
+        assert [client.closed for client in engine.clients] == [False, True]
+        assert engine.clients[0].running
 
 
 async def test_a_changed_group_is_drained_before_its_successor_starts() -> None:
@@ -93,7 +173,9 @@ async def test_a_changed_group_is_drained_before_its_successor_starts() -> None:
     engine = FakeEngine()
     async with running(config("mailer"), engine) as (groups, _):
         engine.last("mailer").drained.clear()
-        reload = asyncio.create_task(groups.apply(config("mailer", changes={"mailer": {"pull_batch_size": 8}})))
+        reload = asyncio.create_task(
+            groups.apply(config("mailer", changes={"mailer": {"consume_message_batch_max_size": 8}}))
+        )
         await until(lambda: len(engine.consumers["mailer"]) == 2, "the successor is built")
         old, new = engine.consumers["mailer"]
         assert not new.running.is_set()
@@ -120,7 +202,7 @@ async def test_another_client_restarts_every_group() -> None:
     engine = FakeEngine()
     async with running(config("mailer"), engine) as (groups, _):
         report = await groups.apply(config("mailer", nameserver="127.0.0.1:2"))
-        assert report.changed == ("mailer",)
+        assert report.restarted == ("mailer",)
         await groups.started(5)
         assert [client.running for client in engine.clients] == [False, True]
         assert groups.snapshot().client.corrupt_frames == 2  # the old one's counters stay
@@ -132,7 +214,7 @@ async def test_counters_and_pause_stay_over_a_reload() -> None:
     async with running(config("mailer"), engine) as (groups, _):
         engine.last("mailer").received = 7
         await groups.pause("mailer")
-        await groups.apply(config("mailer", changes={"mailer": {"pull_batch_size": 8}}))
+        await groups.apply(config("mailer", changes={"mailer": {"consume_message_batch_max_size": 8}}))
         assert engine.last("mailer").paused
         assert by_name(groups)["mailer"].topics[0].received == 7
         await groups.resume("mailer")
@@ -144,7 +226,7 @@ async def test_a_stop_during_a_reload_starts_nothing_more() -> None:
     engine = FakeEngine()
     async with running(config("mailer", "audit"), engine) as (groups, task):
         engine.last("mailer").drained.clear()
-        changed = config("mailer", "audit", "new", changes={"mailer": {"pull_batch_size": 8}})
+        changed = config("mailer", "audit", "new", changes={"mailer": {"consume_message_batch_max_size": 8}})
         reload = asyncio.create_task(groups.apply(changed))
         await until(lambda: len(engine.consumers["mailer"]) == 2, "the reload has begun")
         groups.stop()

@@ -1,0 +1,52 @@
+"""Other options for a group that runs: taken over without leaving it.
+
+A changed filter is told to every broker before the first pull by it. Each message that both filters match is handled
+once: the position of a queue moves only by answers that count, and a pull that was under way meanwhile is asked anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import structlog
+
+from rmqd.consumer.assembly import subscriptions_of
+from rmqd.consumer.assigned_queue import AssignedQueue
+from rmqd.consumer.context import GroupContext
+from rmqd.consumer.flow_control import Thresholds
+from rmqd.consumer.options import ConsumerOptions
+from rmqd.wire.heartbeat import SubscriptionData
+from rmqd.wire.message import MessageQueue
+
+log = structlog.get_logger(__name__)
+
+
+async def change_while_running(
+    context: GroupContext, assigned: Mapping[MessageQueue, AssignedQueue], options: ConsumerOptions
+) -> None:
+    """Go by `options`, with the same topics. Returns when they hold. Raises InvalidNameError with nothing changed.
+
+    A broker that does not answer learns of a filter by its next heartbeat, and refuses pulls by it until then.
+    """
+    filters = _changed_filters(context, options)
+    if filters:
+        context.announced = filters
+        await context.client.heartbeat.beat()
+    context.subscriptions.update(filters)
+    context.announced = {}
+    context.options = options
+    context.thresholds = Thresholds.divided(options, len(assigned))
+    context.rate_limit.change(options.pull_rate_limit)
+    context.revision += 1
+    let_go = sum(queue.loop.take_over() for queue in list(assigned.values()) if queue.loop is not None)
+    filters_now = {topic: data.sub_string for topic, data in filters.items()}
+    log.info("group.updated", filters=filters_now, let_go=let_go, pull_rate_limit=options.pull_rate_limit)
+
+
+def _changed_filters(context: GroupContext, options: ConsumerOptions) -> dict[str, SubscriptionData]:
+    """The filters that are not those in force, each with a version above its last one: brokers keep the highest."""
+    before = context.options.subscriptions
+    now_ms = int(context.clock.wall() * 1000)
+    last = max(context.subscriptions[topic].sub_version for topic in options.subscriptions)
+    wanted = subscriptions_of(options, max(now_ms, last + 1))
+    return {topic: wanted[topic] for topic, filter_now in options.subscriptions.items() if filter_now != before[topic]}
