@@ -15,9 +15,12 @@ if TYPE_CHECKING:
 
 PAUSE_HELP = """Pause a group of the running daemon: it keeps its queues, pulls no more, finishes what it has.
 
-Example: rmqd pause order-mailer
+With --topic, --broker and --queue only the queues that agree with all of them. The pause holds in this daemon until
+it is resumed or ends; a queue that moves to another member is consumed there.
+
+Example: rmqd pause order-mailer --topic orders --broker broker-a --queue 3
 """
-RESUME_HELP = """Let a paused group of the running daemon go on.
+RESUME_HELP = """Let a paused group of the running daemon, or the queues that are named, go on.
 
 Example: rmqd resume order-mailer
 """
@@ -27,21 +30,42 @@ Example: rmqd reload --config /etc/rmqd/rmqd.yaml
 """
 
 Group = Annotated[str, typer.Argument(help="The group's name")]
+Topic = Annotated[str | None, typer.Option("--topic", help="Only queues of this topic")]
+Broker = Annotated[str | None, typer.Option("--broker", help="Only queues on this broker, by its name")]
+Queue = Annotated[int | None, typer.Option("--queue", min=0, help="Only queues with this number")]
 Config = Annotated[Path | None, typer.Option("--config", "-c", help="Where to find the daemon's address and token")]
 Http = Annotated[str | None, typer.Option("--http", help="The daemon's address, as 127.0.0.1:9464 or a URL")]
 Output = Annotated[str, typer.Option("-o", "--output", help="table or json")]
 
 
-def pause(group: Group, config: Config = None, http: Http = None, output: Output = "table") -> None:
-    """Pause a group of the running daemon."""
+def pause(
+    group: Group,
+    topic: Topic = None,
+    broker: Broker = None,
+    queue: Queue = None,
+    config: Config = None,
+    http: Http = None,
+    output: Output = "table",
+) -> None:
+    """Pause a group of the running daemon, or some queues of it."""
     check_output(output)
-    _tell(ask(config, http, lambda daemon: daemon.pause(group)), output, f"{group} is paused")
+    report = ask(config, http, lambda daemon: daemon.pause(group, topic, broker, queue))
+    _tell(report, output, _paused(report))
 
 
-def resume(group: Group, config: Config = None, http: Http = None, output: Output = "table") -> None:
-    """Let a paused group of the running daemon go on."""
+def resume(
+    group: Group,
+    topic: Topic = None,
+    broker: Broker = None,
+    queue: Queue = None,
+    config: Config = None,
+    http: Http = None,
+    output: Output = "table",
+) -> None:
+    """Let a paused group of the running daemon, or some queues of it, go on."""
     check_output(output)
-    _tell(ask(config, http, lambda daemon: daemon.resume(group)), output, f"{group} goes on")
+    report = ask(config, http, lambda daemon: daemon.resume(group, topic, broker, queue))
+    _tell(report, output, _resumed(report))
 
 
 def reload(config: Config = None, http: Http = None, output: Output = "table") -> None:
@@ -51,6 +75,27 @@ def reload(config: Config = None, http: Http = None, output: Output = "table") -
     names = ("unchanged", "updated", "restarted", "started", "stopped")
     done = "; ".join(f"{name}: {', '.join(report[name])}" for name in names if report.get(name))
     _tell(report, output, f"the configuration was taken over ({done or 'no groups'})")
+
+
+def _paused(report: dict[str, Any]) -> str:
+    """What a person wants to hear of a pause; that nothing agrees with it now may be a slip of the pen."""
+    scope = _written(report["scope"])
+    if not scope:
+        return f"{report['group']} is paused"
+    if not report["queues"]:
+        return f"{report['group']}: {scope} is paused; the daemon has no such queue now, and will not consume one"
+    return f"{report['group']}: {scope} is paused, {report['queues']} of the daemon's queues"
+
+
+def _resumed(report: dict[str, Any]) -> str:
+    scope = _written(report["scope"])
+    still = "; ".join(_written(pause) or "the whole group" for pause in report["pauses"])
+    line = f"{report['group']}: {scope} goes on" if scope else f"{report['group']} goes on"
+    return f"{line}; still paused: {still}" if still else line
+
+
+def _written(scope: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in scope.items() if value is not None)
 
 
 def ask(config: Path | None, http: str | None, question: Callable[[DaemonClient], dict[str, Any]]) -> dict[str, Any]:

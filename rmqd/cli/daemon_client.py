@@ -40,13 +40,17 @@ class DaemonClient:
         """The document of /api/v1/status."""
         return self._ask("GET", "/api/v1/status", TIMEOUT_SECONDS)
 
-    def pause(self, group: str) -> dict[str, Any]:
-        """Pause a group."""
-        return self._ask("POST", f"/api/v1/groups/{_quoted(group)}/pause", TIMEOUT_SECONDS)
+    def pause(
+        self, group: str, topic: str | None = None, broker: str | None = None, queue: int | None = None
+    ) -> dict[str, Any]:
+        """Pause a group, or the queues that agree with all that is given."""
+        return self._ask("POST", _switch(group, "pause", topic, broker, queue), TIMEOUT_SECONDS)
 
-    def resume(self, group: str) -> dict[str, Any]:
-        """Resume a group."""
-        return self._ask("POST", f"/api/v1/groups/{_quoted(group)}/resume", TIMEOUT_SECONDS)
+    def resume(
+        self, group: str, topic: str | None = None, broker: str | None = None, queue: int | None = None
+    ) -> dict[str, Any]:
+        """Resume a group, or the queues that agree with all that is given."""
+        return self._ask("POST", _switch(group, "resume", topic, broker, queue), TIMEOUT_SECONDS)
 
     def reload(self) -> dict[str, Any]:
         """Have the configuration read again; answers when it is taken over."""
@@ -104,6 +108,14 @@ def _reachable(listen: str) -> str:
     elif host in ("[::]", "::"):
         host = "[::1]"
     return f"{host}:{port}"
+
+
+def _switch(group: str, action: str, topic: str | None, broker: str | None, queue: int | None) -> str:
+    from urllib.parse import urlencode
+
+    named = {"topic": topic, "broker": broker, "queue": queue}
+    query = urlencode({name: value for name, value in named.items() if value is not None})
+    return f"/api/v1/groups/{_quoted(group)}/{action}" + (f"?{query}" if query else "")
 
 
 def _quoted(group: str) -> str:

@@ -52,8 +52,29 @@ def status_lines(document: dict[str, Any]) -> list[str]:
         lines += ["", f"{group['name']}  {state}"]
         reason = group["failure"] or group["not_ready_reason"]
         lines += [f"  {reason}"] if reason else []
+        lines += [f"  paused: {text}" for scope in group["pauses"] if (text := _scope(scope))]
+        lines += [f"  {_problem(problem)}" for problem in group["problems"]]
+        lines += [f"  {line}" for line in stall_lines(group["queues"])]
         lines += _table(columns, [[_cell(queue, column) for column in columns] for queue in group["queues"]])
     return lines
+
+
+def stall_lines(queues: list[dict[str, Any]]) -> list[str]:
+    """Which queues stand still, and why; those that do for one reason together."""
+    together: dict[str, list[str]] = {}
+    for queue in queues:
+        if queue["stall"] is not None:
+            name = f"{_cell(queue, 'topic')}@{queue['broker']}:{queue['queue']}"
+            together.setdefault(_problem(queue["stall"]), []).append(name)
+    return [f"{', '.join(names)} stands still: {problem}" for problem, names in together.items()]
+
+
+def _problem(problem: dict[str, Any]) -> str:
+    return f"{problem['cause']}: {problem['evidence']}. Next: {problem['next']}"
+
+
+def _scope(scope: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in scope.items() if value is not None)
 
 
 def _table(columns: tuple[str, ...], rows: list[list[str]]) -> list[str]:

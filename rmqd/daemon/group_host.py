@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from rmqd.consumer.pauses import WHOLE_GROUP, PauseScope
 from rmqd.daemon.config import RootConfig
 from rmqd.daemon.totals import ProcessSnapshot
 
@@ -53,11 +54,11 @@ class GroupHost(Protocol):
     async def view(self) -> HostView:
         """All groups of all processes, now."""
 
-    async def pause(self, group: str) -> None:
-        """Pause a group everywhere. Raises UnknownGroupError."""
+    async def pause(self, group: str, scope: PauseScope = WHOLE_GROUP) -> None:
+        """Pause a group, or some queues of it, everywhere. Raises UnknownGroupError."""
 
-    async def resume(self, group: str) -> None:
-        """Resume a group everywhere. Raises UnknownGroupError."""
+    async def resume(self, group: str, scope: PauseScope = WHOLE_GROUP) -> None:
+        """Resume a group, or some queues of it, everywhere. Raises UnknownGroupError."""
 
     async def apply(self, config: RootConfig) -> GroupChanges:
         """Run what `config` says; groups it does not change go on untouched.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Protocol
 
 from starlette.applications import Starlette
@@ -12,11 +13,12 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from rmqd.consumer.pauses import PauseScope
 from rmqd.daemon.group_host import GroupHost, HostView, UnknownGroupError
 from rmqd.daemon.health import Check, LoopMonitor, readiness
 from rmqd.daemon.http_access import AccessPolicy, Refusal
 from rmqd.daemon.reload import ReloadReport
-from rmqd.daemon.status import status_document
+from rmqd.daemon.status import pause_document, status_document
 from rmqd.daemon.status_page import status_page
 from rmqd.daemon.totals import merge_processes
 
@@ -103,11 +105,11 @@ class HttpApi:
         return HTMLResponse(status_page(document), headers=headers)
 
     async def pause(self, request: Request) -> Response:
-        """Pause one group: it keeps its queues and hands out nothing."""
+        """Pause one group, or the queues that `topic`, `broker` and `queue` name: they are kept, and stand still."""
         return await self._switch(request, self._daemon.host.pause, "paused")
 
     async def resume(self, request: Request) -> Response:
-        """Resume one group."""
+        """Resume one group, or some queues of it."""
         return await self._switch(request, self._daemon.host.resume, "resumed")
 
     async def reload(self, _request: Request) -> Response:
@@ -115,13 +117,20 @@ class HttpApi:
         report = await self._daemon.reload()
         return JSONResponse(report.as_document(), 200 if report.successful else 500)
 
-    async def _switch(self, request: Request, action: Callable[[str], Awaitable[None]], result: str) -> Response:
+    async def _switch(
+        self, request: Request, action: Callable[[str, PauseScope], Awaitable[None]], result: str
+    ) -> Response:
         group = request.path_params["group"]
         try:
-            await action(group)
+            scope = _scope(request)
+            await action(group, scope)
         except UnknownGroupError as error:
             return JSONResponse({"error": str(error)}, 404)
-        return JSONResponse({"group": group, "result": result})
+        except ValueError as error:
+            return JSONResponse({"error": str(error)}, 400)
+        view = await self._daemon.host.view()
+        document = {"group": group, "result": result, "scope": asdict(scope)}
+        return JSONResponse(document | pause_document(view, group, scope))
 
     def _named(self, endpoint: Endpoint) -> Endpoint:
         async def checked(request: Request) -> Response:
@@ -143,6 +152,17 @@ class HttpApi:
         own_address = (request.scope.get("server") or ("", 0))[0]
         headers = request.headers
         return self._daemon.access.check_names(headers.get("host"), headers.get("origin"), own_address)
+
+
+def _scope(request: Request) -> PauseScope:
+    """What a request to pause or resume names. Raises ValueError."""
+    given = dict(request.query_params)
+    if unknown := given.keys() - {"topic", "broker", "queue"}:
+        raise ValueError(f"{', '.join(sorted(unknown))}: not known here; accepted: topic, broker, queue")
+    number = given.get("queue")
+    if number is not None and not (number.isascii() and number.isdigit()):
+        raise ValueError(f"queue: {number!r} is not a queue's number")
+    return PauseScope(given.get("topic"), given.get("broker"), None if number is None else int(number))
 
 
 def _refusal(refusal: Refusal | None) -> Response | None:

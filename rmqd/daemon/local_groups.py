@@ -12,6 +12,7 @@ from rmqd.client.snapshot import ClientSnapshot
 from rmqd.clock import Clock
 from rmqd.consumer.contract import Consumer
 from rmqd.consumer.options import ConsumerOptions
+from rmqd.consumer.pauses import WHOLE_GROUP, PauseScope
 from rmqd.daemon.config import GroupConfig, RootConfig
 from rmqd.daemon.engine import Client, Engine
 from rmqd.daemon.group_host import GroupChanges, HostView, UnknownGroupError
@@ -104,13 +105,13 @@ class LocalGroups:
             loop_delay=self._monitor.snapshot(),
         )
 
-    async def pause(self, group: str) -> None:
-        """Pause a group. Raises UnknownGroupError."""
-        self._group(group).pause()
+    async def pause(self, group: str, scope: PauseScope = WHOLE_GROUP) -> None:
+        """Pause a group, or some queues of it. Raises UnknownGroupError."""
+        self._group(group).pause(scope)
 
-    async def resume(self, group: str) -> None:
-        """Resume a group. Raises UnknownGroupError."""
-        self._group(group).resume()
+    async def resume(self, group: str, scope: PauseScope = WHOLE_GROUP) -> None:
+        """Resume a group, or some queues of it. Raises UnknownGroupError."""
+        self._group(group).resume(scope)
 
     async def apply(self, config: RootConfig) -> GroupChanges:
         """Build what is new, drain what changed or went, start what is new. Raises ConfigError with nothing changed."""
@@ -238,7 +239,7 @@ class LocalGroups:
     def _take_over(self, name: str, group: GroupSupervisor) -> None:
         former = self._groups.get(name)
         if former is not None:
-            group.inherit(retired_group(former.snapshot()), paused=former.paused)
+            group.inherit(retired_group(former.snapshot()), former.pauses)
         self._groups[name] = group
         if not self.stopping:
             self._launch(name)

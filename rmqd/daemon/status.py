@@ -6,9 +6,11 @@ from dataclasses import asdict
 from typing import Any
 
 from rmqd import __version__
+from rmqd.consumer.pauses import PauseScope
 from rmqd.consumer.snapshot import GroupSnapshot, QueueSnapshot
 from rmqd.daemon.group_host import HostView
 from rmqd.daemon.totals import ProcessSnapshot, merge_processes
+from rmqd.wire.message import MessageQueue
 
 
 def status_document(view: HostView) -> dict[str, Any]:
@@ -24,6 +26,19 @@ def status_document(view: HostView) -> dict[str, Any]:
         document["workers"] = [_worker(process) for process in view.processes]
         document["problems"] = list(view.missing)
     return document
+
+
+def pause_document(view: HostView, group: str, scope: PauseScope) -> dict[str, Any]:
+    """What a pause or a resume came to: how many queues that the daemon has now are meant, and what is paused now."""
+    members = [member for process in view.processes for member in process.groups if member.name == group]
+    meant = sum(_is_meant(queue, scope) for member in members for queue in member.queues)
+    pauses = dict.fromkeys(paused for member in members for paused in member.pauses)
+    return {"queues": meant, "pauses": [asdict(paused) for paused in pauses]}
+
+
+def _is_meant(queue: QueueSnapshot, scope: PauseScope) -> bool:
+    # the retry topic's queue is shown under the topic whose messages it holds, and is not paused with that
+    return not (queue.is_retry and scope.topic) and scope.names(MessageQueue(queue.topic, queue.broker, queue.queue))
 
 
 def _worker(process: ProcessSnapshot) -> dict[str, Any]:
@@ -44,6 +59,7 @@ def _group(group: GroupSnapshot, view: HostView) -> dict[str, Any]:
         "engine": group.engine,
         "state": group.state,
         "paused": group.paused,
+        "pauses": [asdict(scope) for scope in group.pauses],
         "client_id": group.client_id if view.workers is None else None,
         "failure": group.failure,
         "ready": group.ready,

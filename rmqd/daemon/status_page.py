@@ -30,6 +30,9 @@ def _group(group: dict[str, Any]) -> str:
     reason = group["failure"] or group["not_ready_reason"]
     head = f"<h2>{escape(group['name'])} <small class='{escape(state)}'>{escape(state)}</small></h2>"
     why = f"<p class='{escape(state)}'>{escape(reason)}</p>" if reason else ""
+    problems = [*group["problems"], *(queue["stall"] for queue in group["queues"] if queue["stall"] is not None)]
+    told = dict.fromkeys(f"{problem['cause']}: {problem['evidence']}. Next: {problem['next']}" for problem in problems)
+    why += "".join(f"<p class='stuck'>{escape(line)}</p>" for line in told)
     titles = "".join(f"<th>{escape(column)}</th>" for column in _COLUMNS)
     rows = "".join(_row(queue) for queue in group["queues"])
     return f"{head}{why}<table><tr>{titles}</tr>{rows}</table>"

@@ -7,7 +7,7 @@ to a minute, and starts again at one second after the group was well for a minut
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 
@@ -16,6 +16,7 @@ import structlog
 from rmqd.clock import Clock
 from rmqd.consumer.contract import Consumer
 from rmqd.consumer.options import ConsumerOptions
+from rmqd.consumer.pauses import WHOLE_GROUP, Pauses, PauseScope
 from rmqd.consumer.snapshot import GroupSnapshot
 from rmqd.daemon.totals import add_counters, retired_group
 
@@ -68,7 +69,7 @@ class GroupSupervisor:
         self._consumer = build()
         self._past: GroupSnapshot | None = None
         self._failure: str | None = None
-        self._paused = False
+        self._pauses = Pauses()
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
 
@@ -91,20 +92,20 @@ class GroupSupervisor:
         self._stop.set()
         self._hurry.set()
 
-    def pause(self) -> None:
+    def pause(self, scope: PauseScope = WHOLE_GROUP) -> None:
         """Stop handing out messages, and keep the queues. Holds over restarts of the group."""
-        self._paused = True
-        self._consumer.pause()
+        self._pauses.add(scope)
+        self._consumer.pause(scope)
 
-    def resume(self) -> None:
-        """Go on after a pause."""
-        self._paused = False
-        self._consumer.resume()
+    def resume(self, scope: PauseScope = WHOLE_GROUP) -> None:
+        """Go on with all that was paused within this scope."""
+        self._pauses.end(scope)
+        self._consumer.resume(scope)
 
     @property
-    def paused(self) -> bool:
-        """Whether the group is paused."""
-        return self._paused
+    def pauses(self) -> tuple[PauseScope, ...]:
+        """What is paused."""
+        return self._pauses.scopes
 
     @property
     def failed(self) -> bool:
@@ -117,17 +118,18 @@ class GroupSupervisor:
         self.shutdown_timeout_seconds = options.shutdown_timeout_seconds
         await self._consumer.change(options)
 
-    def inherit(self, past: GroupSnapshot, *, paused: bool) -> None:
-        """Go on with the counters of the group that this one replaces, and with its pause."""
+    def inherit(self, past: GroupSnapshot, pauses: Iterable[PauseScope]) -> None:
+        """Go on with the counters of the group that this one replaces, and with its pauses."""
         self._past = past
-        if paused:
-            self.pause()
+        for scope in pauses:
+            self.pause(scope)
 
     def snapshot(self) -> GroupSnapshot:
         """The group now, with the counters of all its consumers."""
         group = self._consumer.snapshot()
         if self._failure is not None:
-            shown = replace(group, state="failed", failure=self._failure, paused=self._paused)
+            shown = replace(group, state="failed", failure=self._failure, problems=())
+            shown = replace(shown, paused=self._pauses.whole, pauses=self._pauses.scopes)
             group = replace(shown, ready=False, not_ready_reason=self._failure, queues=(), assigned={})
         return add_counters(group, self._past)
 
@@ -182,8 +184,8 @@ class GroupSupervisor:
     def _replace(self, consumer: Consumer) -> None:
         self._past = retired_group(add_counters(self._consumer.snapshot(), self._past))
         self._consumer, self._failure = consumer, None
-        if self._paused:
-            consumer.pause()
+        for scope in self._pauses.scopes:
+            consumer.pause(scope)
         self._log.info("group.restarted")
 
 

@@ -18,6 +18,7 @@ from rmqd.daemon import logs
 import structlog
 
 from rmqd.clock import SystemClock
+from rmqd.consumer.pauses import PauseScope
 from rmqd.daemon.engine import LocalEngine
 from rmqd.daemon.health import LoopMonitor
 from rmqd.daemon.local_groups import LocalGroups, Share
@@ -76,8 +77,9 @@ async def _build(order: BuildOrder, monitor: LoopMonitor) -> LocalGroups:
     clock = SystemClock()
     share = Share(order.worker, order.workers)
     groups = LocalGroups(order.config, LocalEngine(clock), clock, monitor, share)
-    for group in order.paused.intersection(groups.names):
-        await groups.pause(group)
+    for group in order.pauses.keys() & set(groups.names):
+        for scope in order.pauses[group]:
+            await groups.pause(group, scope)
     return groups
 
 
@@ -129,7 +131,7 @@ class Worker:
                 case "snapshot":
                     value = self._groups.snapshot()
                 case "pause" | "resume":
-                    await self._switch(request.action, request.argument)
+                    await self._switch(request.action, *request.argument)
                 case "apply":
                     value = await self._groups.apply(request.argument)
                     log_config = request.argument.log
@@ -146,9 +148,9 @@ class Worker:
         else:
             self._channel.post(Answer(request.number, value))
 
-    async def _switch(self, action: str, group: str) -> None:
+    async def _switch(self, action: str, group: str, scope: PauseScope) -> None:
         if group in self._groups.names:  # else it runs in another worker
-            await (self._groups.pause(group) if action == "pause" else self._groups.resume(group))
+            await (self._groups.pause if action == "pause" else self._groups.resume)(group, scope)
 
 
 async def _flush_logs() -> None:

@@ -10,9 +10,11 @@ import asyncio
 import pickle
 import socket
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
+from rmqd.consumer.pauses import PauseScope
 from rmqd.daemon.config import RootConfig
 
 _LENGTH = struct.Struct(">I")
@@ -27,7 +29,8 @@ class BuildOrder:
     config: RootConfig
     worker: int
     workers: int
-    paused: frozenset[str]
+    pauses: Mapping[str, tuple[PauseScope, ...]]
+    """What operators paused, by group."""
     import_path: tuple[str, ...]
     """The parent's sys.path: the worker is started another way, and must find the same handlers."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections import defaultdict
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import structlog
 
 from rmqd.clock import Clock
+from rmqd.consumer.pauses import WHOLE_GROUP, Pauses, PauseScope
 from rmqd.daemon.config import RootConfig
 from rmqd.daemon.group_host import GroupChanges, HostView, UnknownGroupError
 from rmqd.daemon.reload import ConfigState, filtered_anew, plan_changes
@@ -44,7 +46,7 @@ class WorkerPool:
         self._clock = clock
         self._live: dict[int, WorkerProcess] = {}
         self._past: dict[int, ProcessSnapshot] = {}
-        self._paused: set[str] = set()
+        self._pauses: dict[str, Pauses] = defaultdict(Pauses)
         self._restarts = 0
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -90,17 +92,17 @@ class WorkerPool:
             missing=tuple(problem for _, problem in answers if problem),
         )
 
-    async def pause(self, group: str) -> None:
+    async def pause(self, group: str, scope: PauseScope = WHOLE_GROUP) -> None:
         """Pause a group in all workers, also in those that replace one later. Raises UnknownGroupError."""
         self._check_known(group)
-        self._paused.add(group)
-        await self._ask_all("pause", group)
+        self._pauses[group].add(scope)
+        await self._ask_all("pause", (group, scope))
 
-    async def resume(self, group: str) -> None:
+    async def resume(self, group: str, scope: PauseScope = WHOLE_GROUP) -> None:
         """Resume a group in all workers. Raises UnknownGroupError."""
         self._check_known(group)
-        self._paused.discard(group)
-        await self._ask_all("resume", group)
+        self._pauses[group].end(scope)
+        await self._ask_all("resume", (group, scope))
 
     async def apply(self, config: RootConfig) -> GroupChanges:
         """Check in a fresh worker, then have all change at once. Raises ConfigError with nothing changed.
@@ -114,7 +116,8 @@ class WorkerPool:
             changes = plan_changes(self._state, state)
             await self._check(config, filtered_anew(self._state.config, config, changes))
             self._state = state
-            self._paused &= config.groups.keys()
+            for gone in self._pauses.keys() - config.groups.keys():
+                del self._pauses[gone]
             for number, problem in await self._ask_all("apply", config):
                 # It was right in a fresh process: a fresh one replaces the worker.
                 log.error("worker.reload_failed", worker=number, error=problem, action="restart")
@@ -151,7 +154,8 @@ class WorkerPool:
             raise UnknownGroupError(group, list(self._state.config.groups))
 
     def _order(self, number: int, config: RootConfig) -> BuildOrder:
-        return BuildOrder(config, number, self._count, frozenset(self._paused), tuple(sys.path))
+        pauses = {group: pauses.scopes for group, pauses in self._pauses.items()}
+        return BuildOrder(config, number, self._count, pauses, tuple(sys.path))
 
     async def _supervise(self, number: int, built: asyncio.Future[None], go: asyncio.Event) -> None:
         backoff = Backoff()

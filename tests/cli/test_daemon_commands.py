@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,8 +40,14 @@ async def test_an_operator_looks_pauses_resumes_and_reloads(tmp_path: Path) -> N
         assert (paused.code, paused.out) == (ExitCode.OK, "mailer is paused\n")
         document = (await ask("status", "mailer", "--config", config, "-o", "json")).json()
         assert document["groups"][0]["paused"] is True
+        part = await ask("pause", "mailer", "--topic", "orders", "--queue", "3", "--config", config)
+        assert part.out.startswith("mailer: topic orders, queue 3 is paused; the daemon has no such queue now")
+        still = await ask("resume", "mailer", "--topic", "orders", "--config", config)
+        assert still.out == "mailer: topic orders goes on; still paused: the whole group\n"
+        await ask("pause", "mailer", "--broker", "broker-a", "--config", config)
+        assert "paused: broker broker-a\n" in (await ask("status", "--config", config)).out
         resumed = await ask("resume", "mailer", "--config", config, "-o", "json")
-        assert resumed.json() == {"group": "mailer", "result": "resumed"}
+        assert (resumed.json()["result"], resumed.json()["pauses"]) == ("resumed", [])
         reloaded = await ask("reload", "--config", config)
         assert (reloaded.code, reloaded.out) == (
             ExitCode.OK,
@@ -133,8 +140,17 @@ def test_a_stopped_queue_and_a_reason_are_readable() -> None:
         "lag_seconds": 2.25,
         "cached": 0,
         "worker": 2,
+        "stall": {"cause": "corrupt_message", "evidence": "the message at 7 is torn", "next": "skip it"},
     }
-    group = {"name": "mailer", "state": "failed", "paused": True, "failure": "boom", "not_ready_reason": None}
+    group: dict[str, Any] = {
+        "name": "mailer",
+        "state": "failed",
+        "paused": True,
+        "failure": "boom",
+        "not_ready_reason": None,
+    }
+    group["pauses"] = [{"topic": None, "broker": None, "queue": None}]
+    group["problems"] = [{"cause": "mode_mismatch", "evidence": "others are orderly", "next": "part them"}]
     workers = [{"worker": 1}, {"worker": 2}]
     document = {
         "version": "1",
@@ -146,5 +162,10 @@ def test_a_stopped_queue_and_a_reason_are_readable() -> None:
     lines = status_lines(document)
     assert lines[:4] == ["rmqd 1  client 2 workers", "  worker 1 has died", "", "mailer  failed, paused"]
     assert lines[4] == "  boom"
-    assert lines[6].split() == ["orders", "broker-a", "3", "stuck", "-", "10", "4", "2.2", "0", "2"]
-    assert lines[7].split()[:4] == ["orders", "(retry)", "broker-a", "0"]
+    assert lines[5] == "  mode_mismatch: others are orderly. Next: part them"
+    assert lines[6] == (
+        "  orders@broker-a:3, orders (retry)@broker-a:0 stands still: "
+        "corrupt_message: the message at 7 is torn. Next: skip it"
+    )
+    assert lines[8].split() == ["orders", "broker-a", "3", "stuck", "-", "10", "4", "2.2", "0", "2"]
+    assert lines[9].split()[:4] == ["orders", "(retry)", "broker-a", "0"]

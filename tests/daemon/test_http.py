@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from rmqd.clock import SystemClock
+from rmqd.consumer.pauses import PauseScope
 from rmqd.daemon import http_server
 from rmqd.daemon.group_host import GroupChanges, GroupHost, HostView
 from rmqd.daemon.health import LoopMonitor
@@ -125,11 +126,37 @@ async def test_page_and_api_are_for_known_names(
 
 async def test_pause_and_resume(served: Served) -> None:
     """From this machine, without a token."""
-    assert (await served.client.post("/api/v1/groups/mailer/pause")).json() == {"group": "mailer", "result": "paused"}
+    answer = (await served.client.post("/api/v1/groups/mailer/pause")).json()
+    assert (answer["group"], answer["result"]) == ("mailer", "paused")
     assert served.engine.last("mailer").paused
     assert (await served.client.get("/api/v1/status")).json()["groups"][0]["paused"]
     assert (await served.client.post("/api/v1/groups/mailer/resume")).status_code == 200
     assert not served.engine.last("mailer").paused
+
+
+async def test_single_queues_are_paused_and_resumed(served: Served) -> None:
+    """By what the query says; the answer tells what is paused after it."""
+    pause, resume = "/api/v1/groups/mailer/pause", "/api/v1/groups/mailer/resume"
+    scope = {"topic": "orders", "broker": "broker-a", "queue": 3}
+    answer = (await served.client.post(pause, params=scope)).json()
+    assert answer == {"group": "mailer", "result": "paused", "scope": scope, "queues": 0, "pauses": [scope]}
+    consumer = served.engine.last("mailer")
+    assert consumer.pauses.scopes == (PauseScope("orders", "broker-a", 3),)
+    assert not consumer.paused
+    (group, _) = (await served.client.get("/api/v1/status")).json()["groups"]
+    assert (group["paused"], group["pauses"]) == (False, [scope])
+    assert (await served.client.post(resume, params={"topic": "invoices"})).json()["pauses"] == [scope]
+    assert (await served.client.post(resume, params={"topic": "orders"})).json()["pauses"] == []
+    assert not consumer.pauses.scopes
+
+
+@pytest.mark.parametrize("query", ["queue=x", "queue=-1", "queu=1", "queue=\u0663"])
+async def test_a_slip_in_what_is_to_be_paused_pauses_nothing(served: Served, query: str) -> None:
+    """And not everything."""
+    answer = await served.client.post(f"/api/v1/groups/mailer/pause?{query}")
+    assert answer.status_code == 400
+    assert "que" in answer.json()["error"]
+    assert not served.engine.last("mailer").pauses.scopes
 
 
 async def test_an_unknown_group_is_not_found(served: Served) -> None:

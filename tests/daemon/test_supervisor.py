@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from rmqd.clock import SystemClock
+from rmqd.consumer.pauses import WHOLE_GROUP, PauseScope
 from rmqd.daemon import supervisor as module
 from rmqd.daemon.supervisor import Backoff, GroupSupervisor
 from tests.daemon.fakes import FakeConsumer
@@ -161,8 +162,9 @@ async def test_a_pause_holds_over_a_restart() -> None:
     async with supervised(build) as (group, _):
         await build.made[0].running.wait()
         group.pause()
+        group.pause(PauseScope("orders"))
         build.made[0].fail(ValueError())
         await until(lambda: len(build.made) == 2, "a new consumer")
-        assert build.made[1].paused
+        assert build.made[1].pauses.scopes == (WHOLE_GROUP, PauseScope("orders"))
         group.resume()
-        assert not build.made[1].paused
+        assert not build.made[1].pauses.scopes

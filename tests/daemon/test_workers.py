@@ -72,6 +72,7 @@ async def test_a_dead_worker_is_replaced_and_keeps_the_pause(tmp_path: Path) -> 
     async with daemon(write_config(tmp_path, "mailer"), "--workers", "2") as running:
         client = await running.started()
         await client.post("/api/v1/groups/mailer/pause")
+        await client.post("/api/v1/groups/mailer/pause?topic=orders&queue=1")
         before = await worker_pids(client)
         os.kill(before[1], signal.SIGKILL)
         died = await running.event("worker.died")
@@ -82,7 +83,8 @@ async def test_a_dead_worker_is_replaced_and_keeps_the_pause(tmp_path: Path) -> 
         assert (await client.get("/api/v1/status")).json()["groups"][0]["paused"]
         assert "rmqd_worker_restarts_total 1.0" in (await client.get("/metrics")).text
         paused = [line["worker"] for line in running.events("group.paused")]
-        assert paused.count(1) == 2
+        assert paused.count(1) == 4
+        assert (await client.get("/api/v1/status")).json()["groups"][0]["pauses"][1]["topic"] == "orders"
 
 
 async def test_workers_ignore_the_terminals_signals(tmp_path: Path) -> None:
