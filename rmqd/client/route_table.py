@@ -26,6 +26,7 @@ REFRESH_INTERVAL_SECONDS = 30.0  # Java: pollNameServerInterval
 ROUTE_DEADLINE_SECONDS = 6.0  # two rounds of name servers, connecting included
 REFRESH_GAP_SECONDS = 1.0  # between two refreshes of one topic that errors asked for
 UNKNOWN_TOPIC_FIRST_SECONDS = 0.5
+UNKNOWN_TOPIC_MOST_SECONDS = 5.0  # how late a topic that is created after the start is noticed
 # A restarted name server knows no topic until the brokers have registered again, which they do every 30 s. Java keeps
 # the route of a topic that "does not exist" for ever; this is long enough for a restart and still notices a deletion.
 UNKNOWN_TOPIC_GRACE_SECONDS = 65.0
@@ -230,7 +231,7 @@ class RouteTable:
                 # a group's retry topic is made by the group's first heartbeat
                 level = logging.DEBUG if is_retry_topic(learned.topic) else logging.WARNING
                 log.log(level, "route.unknown_topic", topic=learned.topic)
-            watched.due_at = now + min(watched.unknown_delay, self._interval)
+            watched.due_at = now + min(watched.unknown_delay, UNKNOWN_TOPIC_MOST_SECONDS, self._interval)
             watched.unknown_delay *= 2
         elif learned.route is not None:
             watched.unknown_since, watched.unknown_delay = None, UNKNOWN_TOPIC_FIRST_SECONDS

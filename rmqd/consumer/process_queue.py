@@ -138,11 +138,12 @@ class ProcessQueue:
 
     def let_go(self, is_wanted: Callable[[Message], bool]) -> int:
         """Take what waits and is not wanted any more as finished; returns how many messages that are."""
-        unwanted = [message for message in self.pending if not is_wanted(message)]
+        waiting = self.paused if self.is_paused else self.pending
+        unwanted = [message for message in waiting if not is_wanted(message)]
         if unwanted:
-            wanted = [message for message in self.pending if is_wanted(message)]
-            self.pending.clear()
-            self.pending.extend(wanted)
+            wanted = [message for message in waiting if is_wanted(message)]
+            waiting.clear()
+            waiting.extend(wanted)
             self.finish(unwanted)
         return len(unwanted)
 

@@ -180,6 +180,18 @@ async def test_a_topic_that_comes_later_is_found_soon(remoting: RemotingClient, 
         assert time.monotonic() - started < 2
 
 
+async def test_a_topic_that_stays_unknown_is_asked_for_as_often_as_promised(
+    remoting: RemotingClient, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long it has been missing: somebody may create it any moment."""
+    monkeypatch.setattr("rmqd.client.route_table.UNKNOWN_TOPIC_FIRST_SECONDS", 0.05)
+    monkeypatch.setattr("rmqd.client.route_table.UNKNOWN_TOPIC_MOST_SECONDS", 0.1)
+    table = Table(remoting, peer, refresh_interval_seconds=30)
+    table.watch("T")
+    async with running(table.run()):
+        await peer.received(ASKED, 12)  # doubling delays would take minutes for it
+
+
 async def test_a_crowd_of_errors_causes_one_refresh(remoting: RemotingClient, peer: Peer) -> None:
     """A topic is asked for at most once a second, however many pulls fail."""
     table = Table(remoting, peer, refresh_interval_seconds=30)

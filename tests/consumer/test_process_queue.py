@@ -32,6 +32,20 @@ def offsets(messages: list[Message]) -> list[int]:
     return [message.queue_offset for message in messages]
 
 
+def test_a_paused_queue_hands_out_nothing_and_keeps_its_order() -> None:
+    """Over what comes, what is put back and what a new filter lets go."""
+    queue = queue_of(block_of(range(10, 14)))
+    taken = queue.take(1)
+    queue.pause()
+    queue.put(block_of(range(14, 17)), 17)
+    queue.put_back(taken)
+    assert not queue.pending
+    assert queue.let_go(lambda message: message.queue_offset != 12) == 1
+    assert (queue.commit_offset(), queue.cached_count) == (10, 6)
+    queue.resume()
+    assert offsets(queue.take(9)) == [10, 11, 13, 14, 15, 16]
+
+
 def test_messages_come_in_order_and_batches_are_full_while_enough_is_cached() -> None:
     """A batch may reach over two replies."""
     queue = queue_of(block_of(range(10, 13)), block_of(range(13, 18)))
