@@ -9,12 +9,12 @@ from typing import Final
 
 import structlog
 
-from rmqd.client.connection import OPAQUE, RemotingConnection
-from rmqd.codes import RequestCode, ResponseCode
+from rmqd.codes import ResponseCode
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.flow_control import Reason, exceeded
 from rmqd.consumer.problem import Problem
 from rmqd.consumer.process_queue import ProcessQueue
+from rmqd.consumer.pull_request import OPERATOR_RESET, AskedAnewError, PullRequest
 from rmqd.errors import (
     BrokerError,
     FilterDataNotExistError,
@@ -22,12 +22,11 @@ from rmqd.errors import (
     FlowControlError,
     ProtocolError,
     RmqdError,
-    RouteNotFoundError,
     SubscriptionNotExistError,
     SubscriptionNotLatestError,
 )
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.headers.pull import PullMessageResponseHeader, PullRequestTemplate
+from rmqd.wire.headers.pull import PullMessageResponseHeader
 from rmqd.wire.heartbeat import EXPRESSION_TAG
 from rmqd.wire.message import CorruptMessage, MessageBlock, MessageQueue, decode_messages
 from rmqd.wire.sys_flag import PullSysFlag
@@ -35,19 +34,16 @@ from rmqd.wire.sys_flag import PullSysFlag
 log = structlog.get_logger(__name__)
 
 SUSPEND_MS: Final = 15_000  # Java: brokerSuspendMaxTimeMillis
-PULL_TIMEOUT_SECONDS: Final = 30.0  # Java: the broker's scan may answer 5 s late
 EXCEPTION_DELAY_SECONDS: Final = 1.0  # Java: pullTimeDelayMillsWhenException
 BROKER_FLOW_CONTROL_SECONDS: Final = 0.02  # Java: PULL_TIME_DELAY_MILLS_WHEN_BROKER_FLOW_CONTROL
 RECHECK_SECONDS: Final = 1.0
 PROBE_SECONDS: Final = 10.0  # how soon an operator's reset reaches a queue that is held
 UNHELD_SECONDS: Final = 0.01
 UNHELD_DELAY_SECONDS: Final = 0.1
-OPERATOR_RESET: Final = "OFFSET_RESET"
 
 _FOUND: Final = int(ResponseCode.SUCCESS)
 _NOTHING: Final = frozenset((int(ResponseCode.PULL_NOT_FOUND), int(ResponseCode.PULL_RETRY_IMMEDIATELY)))
 _ILLEGAL: Final = int(ResponseCode.PULL_OFFSET_MOVED)
-_PULL: Final = int(RequestCode.PULL_MESSAGE)
 # The broker's idea of the group's filter is missing or older than ours: a heartbeat brings it.
 _SUBSCRIPTION_AWAY: Final = (
     SubscriptionNotExistError,
@@ -55,10 +51,6 @@ _SUBSCRIPTION_AWAY: Final = (
     FilterDataNotExistError,
     FilterDataNotLatestError,
 )
-
-
-class _AskedAnewError(RmqdError):
-    """The pull under way counts no more: another one is to be sent."""
 
 
 class PullLoop:
@@ -75,11 +67,8 @@ class PullLoop:
         self.answered_at = self.asked_at = self.looked_at = self._probed_at = context.clock.monotonic()
         self._context = context
         self._queue = queue
-        self._broker_id = 0
-        self._at_master = True  # who was asked the last time
         self._corrupt_offset = -1  # the last corrupt message that was reported
-        self._asking: tuple[RemotingConnection, asyncio.Future[RemotingCommand]] | None = None
-        self._reset_to: int | None = None  # told in the answer to a pull that counted no more
+        self._request = PullRequest(context.client, context.options.group, queue, context.subscriptions[queue.topic])
         self._configure()
 
     async def run(self) -> None:
@@ -88,7 +77,7 @@ class PullLoop:
         while True:
             if self._revision != context.revision:
                 self._configure()
-            if self._reset_to is not None:
+            if self._request.reset_to is not None:
                 await self._take_reset()
             if (reason := self._hold_back()) is not None:
                 await self._wait_for_relief(reason)
@@ -115,67 +104,49 @@ class PullLoop:
         except RmqdError as error:  # the next round of commits has it
             log.warning("offset.commit_failed", queue=str(self._queue), offset=offset, error=str(error))
 
+    def start_again(self, offset: int, because: str) -> None:
+        """Let go of what is cached; what handlers have now counts no more, and as handled twice `because`."""
+        queue = self.process_queue
+        queue.drop(because)
+        self.stuck = None
+        self.process_queue = ProcessQueue(self._queue, offset, queue.stats)
+        self.apply_pauses()
+
     def take_over(self) -> int:
         """Go by what the group is told to do now, and not only from the next pull on.
 
         Where the filter is another one, the pull under way is asked anew: what it brings may have been chosen by the
         old filter, though stored later. Returns how many cached messages were let go, as the new tags don't match them.
         """
-        former = self._sub_version
-        self._configure()
-        if self._sub_version == former:
+        if not self._configure():
             return 0
-        self._ask_anew()
+        self._request.ask_anew()
         return self.process_queue.let_go(lambda message: message.has_tag(self._tags)) if self._tags else 0
 
-    def _ask_anew(self) -> None:
-        if self._asking is None or self._asking[1].done():
-            return
-        connection, waiting = self._asking
-        late: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()
-        late.add_done_callback(self._came_late)
-        connection.hand_over(waiting, late)
-        waiting.set_exception(_AskedAnewError("the pull is asked anew"))
-
-    def _came_late(self, late: asyncio.Future[RemotingCommand]) -> None:
-        """A broker tells of an operator's reset once, in the answer to whichever pull comes first."""
-        if late.cancelled() or late.exception() is not None:
-            return
-        reply = late.result()
-        if reply.code == _ILLEGAL and reply.remark == OPERATOR_RESET:
-            with contextlib.suppress(ProtocolError):
-                self._reset_to = PullMessageResponseHeader.from_ext_fields(reply.ext_fields).next_begin_offset
-                self._ask_anew()
-
     async def _take_reset(self) -> None:
-        assert self._reset_to is not None
-        offset, self._reset_to = self._reset_to, None
+        offset, self._request.reset_to = self._request.reset_to, None
+        assert offset is not None
         try:
             await self._offset_illegal(offset, OPERATOR_RESET)
         except RmqdError as error:
             await self._failed(error)
 
-    def _configure(self) -> None:
-        """Take over what the group is told to do; again whenever that changed."""
+    def _configure(self) -> bool:
+        """Take over what the group is told to do, again whenever that changed; says whether the filter did."""
         context, topic = self._context, self._queue.topic
         self._revision = context.revision
         options, subscription = context.options, context.subscriptions[topic]
         self._interval = options.pull_interval_seconds
-        self._sub_version = subscription.sub_version
         by_tag = subscription.expression_type == EXPRESSION_TAG
         self._tags = frozenset(tag.encode() for tag in subscription.tags_set) if by_tag else frozenset[bytes]()
         self._batch_size = context.rate_limit.most(options.pull_batch_size)
-        self._template = PullRequestTemplate(
-            group=options.group,
-            topic=topic,
-            queue_id=self._queue.queue_id,
-            broker_name=self._queue.broker_name,
-            expression_type=subscription.expression_type,
-        )
+        return self._request.filter_by(subscription)
 
     async def _pull(self) -> RemotingCommand:
         self.asked_at = self._context.clock.monotonic()
-        reply = await self._ask(PullSysFlag.SUSPEND, SUSPEND_MS, self._batch_size)
+        reply = await self._request.ask(
+            self.process_queue.next_offset, PullSysFlag.SUSPEND, SUSPEND_MS, self._batch_size
+        )
         self.answered_at = self._context.clock.monotonic()
         return reply
 
@@ -183,7 +154,7 @@ class PullLoop:
         """Ask for one message, without waiting and without taking it: an operator's reset is told in such a reply."""
         self._probed_at = self._context.clock.monotonic()
         try:
-            reply = await self._ask(0, 0, 1)
+            reply = await self._request.ask(self.process_queue.next_offset, 0, 0, 1)
             if reply.code == _FOUND or reply.code in _NOTHING:
                 self.max_offset = PullMessageResponseHeader.from_ext_fields(reply.ext_fields).max_offset
             elif reply.code == _ILLEGAL:
@@ -191,39 +162,16 @@ class PullLoop:
         except RmqdError as error:
             log.debug("probe.failed", queue=str(self._queue), error=str(error))
 
-    async def _ask(self, flags: int, suspend_ms: int, most: int) -> RemotingCommand:
-        client = self._context.client
-        address = client.routes.address(self._queue.broker_name, self._broker_id)
-        if address is None:
-            raise RouteNotFoundError(self._queue.topic, f"no address is known for broker {self._queue.broker_name}")
-        self._at_master = address == client.routes.master(self._queue.broker_name)
-        connection = client.remoting.connected(address) or await client.remoting.connection(address)
-        opaque = next(OPAQUE) & 0x7FFFFFFF
-        frame = self._template.frame(
-            opaque,
-            self.process_queue.next_offset,
-            0,
-            flags,
-            self._sub_version,
-            suspend_ms,
-            most,
-        )
-        future = connection.call(_PULL, opaque, frame, PULL_TIMEOUT_SECONDS)
-        self._asking = connection, future
-        reply = await future
-        self._asking = None
-        return reply
-
     async def _found(self, reply: RemotingCommand) -> None:
         header = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
         queue = self.process_queue
         if header.next_begin_offset <= queue.next_offset:
             raise ProtocolError(f"a pull at {queue.next_offset} found messages, and is to go on at {header[0]}")
-        self._broker_id, self.max_offset = header.suggest_which_broker_id, header.max_offset
+        self._request.broker_id, self.max_offset = header.suggest_which_broker_id, header.max_offset
         try:
             block = decode_messages(reply.payload, self._queue, reply.body_start)
         except ProtocolError as error:
-            self._close_corrupt(error)
+            self._request.close_corrupt(error)
             raise
         if block.corrupt and not await self._set_aside(block):
             return
@@ -241,7 +189,7 @@ class PullLoop:
     async def _not_found(self, reply: RemotingCommand) -> None:
         if reply.code in _NOTHING:
             header = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
-            self._broker_id, self.max_offset = header.suggest_which_broker_id, header.max_offset
+            self._request.broker_id, self.max_offset = header.suggest_which_broker_id, header.max_offset
             self.stuck = None
             if header.next_begin_offset > self.process_queue.next_offset:
                 self.process_queue.next_offset = header.next_begin_offset
@@ -249,8 +197,8 @@ class PullLoop:
                 # keeps from asking in circles a broker that says "nothing" without waiting, as when it shuts down
                 await asyncio.sleep(UNHELD_DELAY_SECONDS)
         elif reply.code == _ILLEGAL:
-            if not self._at_master:
-                self._broker_id = 0
+            if not self._request.at_master:
+                self._request.broker_id = 0
                 raise BrokerError.of(reply.code, "says a slave; the master is asked", self._queue.broker_name)
             header = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
             self.max_offset = header.max_offset
@@ -278,13 +226,9 @@ class PullLoop:
 
     async def _begin_at(self, offset: int, cause: str) -> None:
         """Let go of what is cached; what handlers have now counts no more. `cause` is one of FALL_CAUSES."""
-        queue = self.process_queue
         if offset < self._context.store.committed.get(self._queue, 0):
-            queue.stats.falls[cause] += 1
-        queue.drop("offset_moved")
-        self.stuck = None
-        self.process_queue = ProcessQueue(self._queue, offset, queue.stats)
-        self.apply_pauses()
+            self.process_queue.stats.falls[cause] += 1
+        self.start_again(offset, "offset_moved")
         await self._context.store.commit(self._queue, offset, downward=True)
 
     async def _set_aside(self, block: MessageBlock) -> bool:
@@ -330,7 +274,7 @@ class PullLoop:
         await asyncio.sleep(PROBE_SECONDS)
 
     async def _failed(self, error: RmqdError) -> None:
-        if isinstance(error, _AskedAnewError):
+        if isinstance(error, AskedAnewError):
             return
         client = self._context.client
         if self.failure is None:
@@ -343,17 +287,10 @@ class PullLoop:
         if isinstance(error, _SUBSCRIPTION_AWAY):
             client.heartbeat.beat_soon()
         if not isinstance(error, BrokerError) or error.stale_route:
-            self._broker_id = 0
+            self._request.broker_id = 0
             client.routes.refresh_soon([self._queue.topic])
         # spread, so that the queues of a broker that comes back do not ask all at once
         await asyncio.sleep(EXCEPTION_DELAY_SECONDS * random.uniform(0.75, 1.25))
-
-    def _close_corrupt(self, error: ProtocolError) -> None:
-        client = self._context.client
-        address = client.routes.address(self._queue.broker_name, self._broker_id)
-        connection = client.remoting.connected(address) if address else None
-        if connection is not None:
-            connection.corrupt(error)
 
     async def _wait_for_rate(self) -> None:
         """Wait until the group's rate limit lets the next pull through."""
@@ -387,7 +324,7 @@ class PullLoop:
         self.held_by = reason
         self._probed_at = context.clock.monotonic()
         try:
-            while self.process_queue is queue and self._reset_to is None and self._hold_back() == reason:
+            while self.process_queue is queue and self._request.reset_to is None and self._hold_back() == reason:
                 self.looked_at = context.clock.monotonic()
                 if context.clock.monotonic() - self._probed_at >= PROBE_SECONDS:
                     await self._probe()

@@ -1,0 +1,101 @@
+"""The pulls of one queue as requests: to which broker, by which filter, and given up for another one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Final
+
+from rmqd.client.connection import OPAQUE, RemotingConnection
+from rmqd.client.instance import ClientInstance
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.errors import ProtocolError, RmqdError, RouteNotFoundError
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.headers.pull import PullMessageResponseHeader, PullRequestTemplate
+from rmqd.wire.heartbeat import SubscriptionData
+from rmqd.wire.message import MessageQueue
+
+PULL_TIMEOUT_SECONDS: Final = 30.0  # Java: the broker's scan may answer 5 s late
+OPERATOR_RESET: Final = "OFFSET_RESET"
+
+_PULL: Final = int(RequestCode.PULL_MESSAGE)
+_MOVED: Final = int(ResponseCode.PULL_OFFSET_MOVED)
+
+
+class AskedAnewError(RmqdError):
+    """The pull under way counts no more: another one is to be sent."""
+
+
+class PullRequest:
+    """Sends one pull of a queue after the other. `broker_id` is the replica that is asked next."""
+
+    def __init__(self, client: ClientInstance, group: str, queue: MessageQueue, subscription: SubscriptionData) -> None:
+        self.broker_id = 0
+        self.at_master = True  # who was asked the last time
+        self.reset_to: int | None = None
+        """An operator's reset, told in the answer to a pull that counted no more; whoever obeys it sets it to None."""
+        self._client = client
+        self._group = group
+        self._queue = queue
+        self._sub_version = -1
+        self._waiting: tuple[RemotingConnection, asyncio.Future[RemotingCommand]] | None = None
+        self.filter_by(subscription)
+
+    def filter_by(self, subscription: SubscriptionData) -> bool:
+        """Have the next pulls filtered so; says whether that is a change."""
+        is_other = self._sub_version != subscription.sub_version
+        self._sub_version = subscription.sub_version
+        self._template = PullRequestTemplate(
+            group=self._group,
+            topic=self._queue.topic,
+            queue_id=self._queue.queue_id,
+            broker_name=self._queue.broker_name,
+            expression_type=subscription.expression_type,
+        )
+        return is_other
+
+    async def ask(self, offset: int, flags: int, suspend_ms: int, most: int) -> RemotingCommand:
+        """Pull, and wait for the answer, whatever its code. Raises RmqdError, among them AskedAnewError."""
+        address = self._address()
+        if address is None:
+            raise RouteNotFoundError(self._queue.topic, f"no address is known for broker {self._queue.broker_name}")
+        client = self._client
+        self.at_master = address == client.routes.master(self._queue.broker_name)
+        connection = client.remoting.connected(address) or await client.remoting.connection(address)
+        opaque = next(OPAQUE) & 0x7FFFFFFF
+        frame = self._template.frame(opaque, offset, 0, flags, self._sub_version, suspend_ms, most)
+        future = connection.call(_PULL, opaque, frame, PULL_TIMEOUT_SECONDS)
+        self._waiting = connection, future
+        reply = await future
+        self._waiting = None
+        return reply
+
+    def ask_anew(self) -> None:
+        """Have the pull under way end by AskedAnewError. What its answer brings is pulled again."""
+        if self._waiting is None or self._waiting[1].done():
+            return
+        connection, waiting = self._waiting
+        late: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()
+        late.add_done_callback(self._came_late)
+        connection.hand_over(waiting, late)
+        waiting.set_exception(AskedAnewError("the pull is asked anew"))
+
+    def close_corrupt(self, error: ProtocolError) -> None:
+        """Close the connection that brought what cannot be decoded."""
+        address = self._address()
+        connection = self._client.remoting.connected(address) if address else None
+        if connection is not None:
+            connection.corrupt(error)
+
+    def _address(self) -> str | None:
+        return self._client.routes.address(self._queue.broker_name, self.broker_id)
+
+    def _came_late(self, late: asyncio.Future[RemotingCommand]) -> None:
+        """A broker tells of an operator's reset once, in the answer to whichever pull comes first."""
+        if late.cancelled() or late.exception() is not None:
+            return
+        reply = late.result()
+        if reply.code == _MOVED and reply.remark == OPERATOR_RESET:
+            with contextlib.suppress(ProtocolError):
+                self.reset_to = PullMessageResponseHeader.from_ext_fields(reply.ext_fields).next_begin_offset
+                self.ask_anew()
