@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rmqd.client.instance import ClientInstance
@@ -64,10 +64,12 @@ async def member(
     is_async: bool = True,
     remoting: RemotingClient | None = None,
     heartbeat_seconds: float = 30.0,
+    poll_seconds: float = 30.0,
     **options: Any,
 ) -> AsyncIterator[Member]:
     """A member that consumes for the length of the block, then leaves in order if it has not ended before."""
     client_options = ClientOptions(nameservers=(nameserver,), heartbeat_broker_interval_seconds=heartbeat_seconds)
+    client_options = replace(client_options, poll_name_server_interval_seconds=poll_seconds)
     client = ClientInstance(client_options, remoting=remoting)
     consumer = PushConsumer(group_options(**options), handler_of(handle, is_async=is_async), client)
     async with running(client.run()):
