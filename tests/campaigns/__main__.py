@@ -1,4 +1,4 @@
-"""`python -m tests.campaigns churn`, or `fuzz`: runs it, prints its verdict, and adds it to docs/campaigns.md."""
+"""`python -m tests.campaigns churn`, `orderly` or `fuzz`: runs it, prints its verdict, adds it to docs/campaigns.md."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tests.campaigns.churn import Churn, ChurnPlan, ChurnResult
 from tests.campaigns.fuzz import FEWEST_FRAMES, Fuzz, FuzzError
+from tests.campaigns.orderly import SLOTS, Orderly, OrderlyError, OrderlyResult, plans
 from tests.campaigns.record import add_row, append
 from tests.rocketmq import ClusterError, RealCluster, RocketMqUnavailable
 from tests.rocketmq.archives import prepare
@@ -38,6 +39,23 @@ def churn(options: argparse.Namespace) -> bool:
     finally:
         cluster.stop()
     append(results)
+    return all(result.verdict.passed for result in results)
+
+
+def orderly(options: argparse.Namespace) -> bool:
+    """An orderly group of rmqd daemons and a Java consumer whose members join, leave and are killed -9 under load."""
+    slots = tuple(options.slots.split(","))
+    directory, seed = _place("orderly", f"--messages {options.messages} --slots {options.slots}", options)
+    cluster = _cluster(directory / "cluster")
+    results: list[OrderlyResult] = []
+    try:
+        for plan in plans(seed, options.messages, slots):
+            results.append(Orderly(plan, cluster, directory / plan.name).run())
+            print(results[-1].report(), flush=True)
+    finally:
+        cluster.stop()
+    for result in results:
+        add_row("orderly", result.cells())
     return all(result.verdict.passed for result in results)
 
 
@@ -74,17 +92,27 @@ def main() -> int:
     """0 where the campaign's promises held."""
     parser = argparse.ArgumentParser(prog="python -m tests.campaigns", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="CAMPAIGN")
-    for call, what, default in (churn, "messages", 100_000), (fuzz, "frames", 300_000):
+    for call, what, default in (
+        (churn, "messages", 100_000),
+        (orderly, "messages", 90_000),
+        (fuzz, "frames", 300_000),
+    ):
         sub = commands.add_parser(call.__name__, help=call.__doc__, description=call.__doc__)
         sub.set_defaults(call=call)
         sub.add_argument(f"--{what}", type=int, default=default, help=f"how many (default {default})")
         sub.add_argument("--seed", type=int, help="of an earlier run, to have the same again")
         sub.add_argument("--dir", help="where a run keeps its files; that of an interrupted run goes on")
+        if call is orderly:
+            sub.add_argument(
+                "--slots",
+                default=",".join(SLOTS),
+                help="who comes and goes: rmqd-… or java-…, with commas (default %(default)s)",
+            )
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that members and brokers end with us
     try:
         return 0 if options.call(options) else 1
-    except (ClusterError, FuzzError, RocketMqUnavailable) as error:
+    except (ClusterError, FuzzError, OrderlyError, RocketMqUnavailable) as error:
         say(str(error))
         return 1
     except KeyboardInterrupt:

@@ -106,23 +106,12 @@ class Churn:
                 while not load.done:
                     self._rest(load)
                     if not load.done:
-                        self._step()
+                        self._roster.step(SLOTS, self._random)
                         self._settle()
             self._drain(sent_path)
         finally:
             self._roster.kill_all()
         return self._result(time.monotonic() - begin)
-
-    def _step(self) -> None:
-        """One event: someone who is away joins, or someone who is there leaves or is killed."""
-        away = [slot for slot in SLOTS if slot not in self._roster.running]
-        there = [slot for slot in SLOTS if slot in self._roster.running]
-        if away and (len(there) == 1 or self._random.random() < 0.6):
-            self._roster.join(self._random.choice(away))
-        elif self._random.random() < 0.5:
-            self._roster.leave(self._random.choice(there))
-        else:
-            self._roster.kill(self._random.choice(there))
 
     def _settle(self) -> None:
         """Wait until each queue has one owner; the time that it took is kept."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import random
 import time
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -44,6 +45,8 @@ class Group:
     """`seconds`, `slow_every`, `slow_seconds` of the ledger handler."""
     settings: dict[str, Any]
     """Keys of the rmqd group."""
+    peer_options: dict[str, object] = field(default_factory=dict)
+    """Further options of a Java member."""
 
 
 class Member(Protocol):
@@ -106,7 +109,9 @@ class JavaMember:
         self._group = group
         millis = round(group.handler_options["seconds"] * 1000)
         peer = PeerOptions(group.cluster.nameserver, group.topic, self.ledger)
-        self._process: JavaPeer = start_consumer(peer, group.name, handle_millis=millis, member=name)
+        self._process: JavaPeer = start_consumer(
+            peer, group.name, handle_millis=millis, member=name, **group.peer_options
+        )
 
     def leave(self) -> None:
         """SIGTERM: consumer.shutdown(), which waits for handlers."""
@@ -137,6 +142,17 @@ class Roster:
         name = f"{slot}.{number}"
         self._write(JOIN, name, kind)
         self.running[slot] = RmqdMember(self._group, name) if kind == RMQD else JavaMember(self._group, name)
+
+    def step(self, slots: Sequence[str], chance: random.Random, kill_share: float = 0.5) -> None:
+        """One event: someone who is away joins, someone there leaves or, in this share of cases, is killed."""
+        away = [slot for slot in slots if slot not in self.running]
+        there = [slot for slot in slots if slot in self.running]
+        if away and (len(there) == 1 or chance.random() < 0.6):
+            self.join(chance.choice(away))
+        elif chance.random() < 1 - kill_share:
+            self.leave(chance.choice(there))
+        else:
+            self.kill(chance.choice(there))
 
     def leave(self, slot: str) -> None:
         """End a member in order."""

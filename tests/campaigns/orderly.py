@@ -1,0 +1,201 @@
+"""Orderly consumption by members that come and go: order by sharding key, and one member at a time in each queue."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import time
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tests.campaigns.members import JOIN, KILL, LEAVE, LEFT, Group, MemberEvent, Roster
+from tests.campaigns.orderly_verdict import OrderlyVerdict, judge
+from tests.integration.waiting import wait_until
+from tests.rocketmq import ClusterError, RealCluster, ledger, offsets
+from tests.rocketmq.peers import JavaPeer, PeerOptions, start_producer
+
+SLOTS = ("rmqd-a", "rmqd-b", "java-c")
+TOPIC, GROUP = "orderly", "orderly-group"
+DRAIN_SECONDS = 180.0  # a killed member's locks last up to 60 s, and then their queues have to catch up
+
+
+@dataclass(frozen=True, slots=True)
+class OrderlyPlan:
+    """A run: what is sent, how its handling goes, and how long membership rests between two events.
+
+    A handler takes `usual_seconds`, for each `slow_every`-th key `slow_seconds`, and fails the first attempt of each
+    `fail_every`-th (0: of none).
+    """
+
+    name: str
+    seed: int
+    messages: int
+    per_second: int
+    slots: tuple[str, ...] = SLOTS
+    sharding_keys: int = 64
+    queues: int = 8
+    batch: int = 1
+    usual_seconds: float = 0.005
+    slow_every: int = 400
+    slow_seconds: float = 2.0
+    fail_every: int = 0
+    rest_seconds: tuple[float, float] = (1.0, 8.0)
+    kill_share: float = 0.35
+
+    @property
+    def handler_options(self) -> dict[str, float]:
+        """Those of LedgerHandler."""
+        return {
+            "seconds": self.usual_seconds,
+            "slow_every": self.slow_every,
+            "slow_seconds": self.slow_seconds,
+            "fail_every": self.fail_every,
+        }
+
+    @property
+    def peer_options(self) -> dict[str, object]:
+        """Those of LedgerConsumer, for the same handling."""
+        return {
+            "orderly": True,
+            "batch": self.batch,
+            "slow_every": self.slow_every,
+            "slow_millis": round(self.slow_seconds * 1000),
+            "fail_every": self.fail_every,
+        }
+
+
+def plans(seed: int, messages: int, slots: tuple[str, ...] = SLOTS) -> list[OrderlyPlan]:
+    """The whole campaign: one by one with failures for five minutes; in batches, with handlers of 8 s, for two."""
+    return [
+        OrderlyPlan("one-by-one", seed, messages, per_second=300, slots=slots, fail_every=600),
+        OrderlyPlan(
+            "batches", seed + 1, messages // 5, per_second=150, slots=slots, batch=8, slow_every=600, slow_seconds=8
+        ),
+    ]
+
+
+class OrderlyError(Exception):
+    """A campaign cannot go on in a directory."""
+
+
+@dataclass(frozen=True, slots=True)
+class OrderlyResult:
+    """What a run gave: the verdict, and what happened to members while messages were sent, by kind and action."""
+
+    plan: OrderlyPlan
+    verdict: OrderlyVerdict
+    events: Counter[str]
+    seconds: float
+
+    def report(self) -> str:
+        """For the person who ran it."""
+        events = ", ".join(f"{count} {what}" for what, count in sorted(self.events.items()))
+        plan = self.plan
+        return (
+            f"orderly {plan.name}, {', '.join(plan.slots)}, seed {plan.seed}, {self.seconds:.0f} s: {events}\n"
+            f"{self.verdict.report()}"
+        )
+
+    def cells(self) -> list[object]:
+        """The row of docs/campaigns.md, without date and commit."""
+        verdict = self.verdict
+        totals = [sum(n for what, n in self.events.items() if what.endswith(action)) for action in (JOIN, LEAVE, KILL)]
+        causes = "; ".join(f"{count}: {cause}" for cause, count in verdict.repeated.most_common())
+        return [
+            self.plan.name,
+            ", ".join(self.plan.slots),
+            self.plan.seed,
+            verdict.sent,
+            f"{self.seconds:.0f}",
+            ", ".join(map(str, totals)),
+            len(verdict.lost),
+            len(verdict.disordered),
+            len(verdict.overlapping),
+            f"{verdict.longest_wait_seconds:.0f} s",
+            causes or "none",
+        ]
+
+
+class Orderly:
+    """One run in a directory; begun again with the same directory it goes on where it was cut."""
+
+    def __init__(self, plan: OrderlyPlan, cluster: RealCluster, directory: Path) -> None:
+        """Raises OrderlyError for a directory in which another plan was run."""
+        directory.mkdir(parents=True, exist_ok=True)
+        self._plan = plan
+        self._cluster = cluster
+        self._directory = directory.absolute()
+        self._sent_path = self._directory / "sent"
+        self._claim_directory()
+        self._group = Group(
+            cluster,
+            f"{GROUP}-{plan.name}",
+            f"{TOPIC}-{plan.name}",
+            self._directory,
+            plan.handler_options,
+            {"consume_mode": "orderly", "consume_message_batch_max_size": plan.batch},
+            plan.peer_options,
+        )
+        self._roster = Roster(self._group)
+        self._random = random.Random(plan.seed)
+        self._tail = ledger.Tail()
+
+    def run(self) -> OrderlyResult:
+        """Send everything, with members coming and going, drain, and judge."""
+        begin = time.monotonic()
+        self._cluster.create_topic(self._group.topic, self._plan.queues)
+        try:
+            for slot in self._plan.slots:
+                self._roster.join(slot)
+            with self._sender() as sender:
+                while sender.running:
+                    self._rest(sender)
+                    if sender.running:
+                        self._roster.step(self._plan.slots, self._random, self._plan.kill_share)
+                if status := sender.wait():
+                    raise ClusterError(f"the producer ended with status {status}")
+            happened = self._roster.events()
+            self._drain()
+        finally:
+            self._roster.kill_all()
+        return self._result(happened, time.monotonic() - begin)
+
+    def _claim_directory(self) -> None:
+        path = self._directory / "plan.json"
+        text = json.dumps(asdict(self._plan))
+        if path.exists() and path.read_text() != text:
+            raise OrderlyError(f"{self._directory} holds another run: {path.read_text()}; give another --dir")
+        path.write_text(text)
+
+    def _sender(self) -> JavaPeer:
+        """The official Java producer, at the first message that was not sent yet."""
+        return start_producer(
+            PeerOptions(self._cluster.nameserver, self._group.topic, self._sent_path),
+            self._plan.messages,
+            first=len(ledger.read(self._sent_path)),
+            rate=self._plan.per_second,
+            sharding_keys=self._plan.sharding_keys,
+        )
+
+    def _rest(self, sender: JavaPeer) -> None:
+        deadline = time.monotonic() + self._random.uniform(*self._plan.rest_seconds)
+        while time.monotonic() < deadline and sender.running:
+            time.sleep(0.1)
+
+    def _drain(self) -> None:
+        sent = {entry.key for entry in ledger.read(self._sent_path)}
+        # who decides is the ledger: a drain that never ends shows as messages lost
+        with contextlib.suppress(AssertionError):
+            wait_until(lambda: self._tail.finished(self._roster.ledgers()) >= sent, "all is handled", DRAIN_SECONDS)
+            wait_until(lambda: self._lag() == 0, "all is committed", 10)
+
+    def _lag(self) -> int:
+        return offsets.lag(self._cluster, self._group.name, self._group.topic)
+
+    def _result(self, happened: Iterable[MemberEvent], seconds: float) -> OrderlyResult:
+        verdict = judge(ledger.read(self._sent_path), ledger.read(*self._roster.ledgers()), self._roster.events())
+        counts = Counter(f"{event.kind} {event.action}" for event in happened if event.action != LEFT)
+        return OrderlyResult(self._plan, verdict, counts, seconds)
