@@ -11,7 +11,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Self
+from typing import IO, ClassVar, Self
 
 from tests.rocketmq import release
 from tests.rocketmq.errors import ClusterError
@@ -31,8 +31,10 @@ class PeerOptions:
     version: str = release.DEFAULT
 
 
-class JavaPeer:
-    """A running Java program; ended by `stop`, `kill`, or at the end of the `with` block."""
+class Peer:
+    """A running program with another client; ended by `stop`, `kill`, or at the end of the `with` block."""
+
+    language: ClassVar[str]
 
     def __init__(self, process: subprocess.Popen[str], errors: IO[str]) -> None:
         self._process = process
@@ -80,13 +82,19 @@ class JavaPeer:
         if not line.startswith("started"):
             self._process.wait(10)
             self._errors.seek(0)
-            raise ClusterError(f"the Java peer did not start:\n{self._errors.read()}")
+            raise ClusterError(f"the {self.language} peer did not start:\n{self._errors.read()}")
         return line.removeprefix("started").strip()
 
     def _close(self) -> None:
         if self._process.stdout is not None:
             self._process.stdout.close()
         self._errors.close()
+
+
+class JavaPeer(Peer):
+    """The same with the official Java client."""
+
+    language = "Java"
 
 
 def start_consumer(peer: PeerOptions, group: str, **options: object) -> JavaPeer:

@@ -43,6 +43,8 @@ class ClusterSpec:
 
     version: str = field(default_factory=release.wanted)
     brokers: int = 1
+    broker_names: tuple[str, ...] = ()
+    """In place of broker-a, broker-b and so on."""
     slaves: bool = False
     acl: bool = False
     tls: bool = False
@@ -59,7 +61,7 @@ class ClusterSpec:
         taken.add(namesrv.port)
         nodes = [namesrv]
         for index in range(self.brokers):
-            name = f"broker-{chr(ord('a') + index)}"
+            name = self.broker_names[index] if self.broker_names else f"broker-{chr(ord('a') + index)}"
             for broker_id, suffix in enumerate(("", "-s") if self.slaves else ("",)):
                 given = self.broker_port + 10 * index if self.broker_port and not suffix else 0
                 # a broker listens on its port, on that - 2 (the "VIP" channel) and on that + 1 (replication)
@@ -86,6 +88,7 @@ class ClusterSpec:
         except FileNotFoundError:
             raise ClusterError(f"{directory} holds no cluster ({FILE_NAME} is missing)") from None
         values["nodes"] = tuple(NodeSpec(**node) for node in values["nodes"])
+        values["broker_names"] = tuple(values["broker_names"])
         return cls(**values)
 
 

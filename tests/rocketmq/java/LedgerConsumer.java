@@ -19,8 +19,6 @@ public final class LedgerConsumer {
         Options options = new Options(arguments);
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(options.text("group"));
         consumer.setNamesrvAddr(options.text("namesrv"));
-        consumer.setInstanceName(options.text("instance", consumer.getInstanceName()));
-        consumer.setAllocateMessageQueueStrategy(Strategies.of(options));
         // by the value that is there: MessageModel is in another package in 4.x
         consumer.setMessageModel(
             Enum.valueOf(consumer.getMessageModel().getDeclaringClass(), options.text("model", "CLUSTERING")));

@@ -18,8 +18,8 @@ final class Strategies {
     private Strategies() {
     }
 
-    /** By --allocate-strategy, with --allocate-queues BROKER:ID,... of --topic, and --machine-rooms A,B. */
-    static AllocateMessageQueueStrategy of(Options options) {
+    /** The named one, with --allocate-queues BROKER:ID,... of --topic, and --machine-rooms A,B. */
+    static AllocateMessageQueueStrategy named(String name, Options options) {
         List<MessageQueue> allocated = new ArrayList<>();
         for (String queue : listed(options.text("allocate-queues", ""))) {
             int colon = queue.lastIndexOf(':');
@@ -27,7 +27,7 @@ final class Strategies {
                 Integer.parseInt(queue.substring(colon + 1))));
         }
         Set<String> rooms = new HashSet<>(listed(options.text("machine-rooms", "")));
-        return named(options.text("allocate-strategy", "averagely"), allocated, rooms);
+        return named(name, allocated, rooms);
     }
 
     private static List<String> listed(String text) {
