@@ -6,7 +6,6 @@ import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.selector.SelectMessageQueueByHash;
 import org.apache.rocketmq.common.message.Message;
-import org.apache.rocketmq.common.message.MessageConst;
 import org.apache.rocketmq.remoting.exception.RemotingException;
 
 /**
@@ -44,7 +43,7 @@ public final class NumberedProducer {
                 : options.text("prefix", "m-") + number;
             Message message = new Message(options.text("topic"), options.text("tags", ""), key, body);
             if (!sharding.isEmpty()) {
-                message.putUserProperty(MessageConst.PROPERTY_SHARDING_KEY, sharding);
+                message.putUserProperty("__SHARDINGKEY", sharding); // a constant of MessageConst since 5.0
             }
             SendResult result = send(producer, message, sharding);
             ledger.write("sent", key, result.getMessageQueue().getBrokerName(), result.getMessageQueue().getQueueId(),
