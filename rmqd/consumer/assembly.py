@@ -11,10 +11,12 @@ from rmqd.consumer.flow_control import Thresholds
 from rmqd.consumer.local_file_offset_store import LocalFileOffsetStore
 from rmqd.consumer.offset_store import RemoteBrokerOffsetStore
 from rmqd.consumer.options import ConsumerOptions
+from rmqd.consumer.orderly import ConsumeMessageOrderlyService
 from rmqd.consumer.ownership import QueueOwnership
+from rmqd.consumer.queue_lock import QueueLock
 from rmqd.consumer.rate_limit import RateLimit
-from rmqd.consumer.send_back import SendBack
-from rmqd.consumer.services import OffsetStore, Ownership, WaysBack
+from rmqd.consumer.send_back import SendBack, reconsume_limit
+from rmqd.consumer.services import ConsumeMessageService, Leases, OffsetStore, Ownership, WaysBack
 from rmqd.consumer.stats import RetriedStats, TopicStats
 from rmqd.handler import LoadedHandler
 from rmqd.wire.filter import sql_subscription, tag_subscription
@@ -26,14 +28,18 @@ def build_context(
     options: ConsumerOptions, handler: LoadedHandler, client: ClientInstance, clock: Clock
 ) -> GroupContext:
     """The parts of a group, not paused; nothing runs yet. Raises RmqdError for an expression that is wrong."""
-    send_back, store, ownership = _by_message_model(options, client, clock)
+    send_back, store, ownership, leases = _by_message_model(options, client, clock)
+    if leases is None:
+        service: ConsumeMessageService = ConsumeMessageConcurrentlyService(options, handler, send_back, clock)
+    else:
+        service = ConsumeMessageOrderlyService(options, handler, send_back, leases, clock)
     context = GroupContext(
         options=options,
         client=client,
         clock=clock,
         subscriptions=subscriptions_of(options, int(clock.wall() * 1000)),
         stats=_stats(options),
-        service=ConsumeMessageConcurrentlyService(options, handler, send_back, clock),
+        service=service,
         send_back=send_back,
         store=store,
         ownership=ownership,
@@ -46,14 +52,18 @@ def build_context(
 
 def _by_message_model(
     options: ConsumerOptions, client: ClientInstance, clock: Clock
-) -> tuple[WaysBack, OffsetStore, Ownership]:
-    group = options.group
+) -> tuple[WaysBack, OffsetStore, Ownership, Leases | None]:
+    """With what says whether a queue is ours in an orderly group."""
+    group, is_orderly = options.group, options.consume_mode == "orderly"
     if options.message_model == "broadcasting":
-        local_store = LocalFileOffsetStore(options.local_offsets_directory, group, clock)
-        return NoWayBack(options), local_store, EveryQueue()
-    ownership = QueueOwnership(client, group, options.queue_handover_timeout_seconds, clock)
-    send_back = SendBack(client, group, options.max_reconsume_times)
-    return send_back, RemoteBrokerOffsetStore(client, group, clock), ownership
+        local_store, every_queue = LocalFileOffsetStore(options.local_offsets_directory, group, clock), EveryQueue()
+        return NoWayBack(options), local_store, every_queue, every_queue if is_orderly else None
+    store = RemoteBrokerOffsetStore(client, group, clock)
+    send_back = SendBack(client, group, reconsume_limit(options))
+    if is_orderly:
+        locks = QueueLock(client, group, clock)
+        return send_back, store, locks, locks
+    return send_back, store, QueueOwnership(client, group, options.queue_handover_timeout_seconds, clock), None
 
 
 def subscriptions_of(options: ConsumerOptions, version: int) -> dict[str, SubscriptionData]:

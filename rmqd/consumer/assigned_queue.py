@@ -91,7 +91,7 @@ class AssignedQueue:
 
     async def _own(self) -> None:
         context, queue = self._context, self.message_queue
-        await context.ownership.acquire(queue)
+        await context.ownership.acquire(queue, self._lost)
         while True:
             try:
                 stored = await context.store.read(queue)
@@ -123,6 +123,8 @@ class AssignedQueue:
         """Run the pull loop, anew whenever it was cut short."""
         while True:
             self._cut.clear()
+            if not self._context.ownership.holds(self.message_queue):
+                await self._win_back(loop)
             if self._moved_to is not None:
                 offset, self._moved_to = self._moved_to, None
                 await loop.move_to(offset)
@@ -130,6 +132,31 @@ class AssignedQueue:
                 pulling = tasks.create_task(loop.run(), name=f"pull loop:{self.message_queue}")
                 await self._cut.wait()
                 pulling.cancel()
+
+    def _lost(self) -> None:
+        """The queue is not ours for now: nothing more is handed out or pulled before it is won back."""
+        if self.loop is not None:
+            self._context.service.halt(self.loop.process_queue)
+        self._cut.set()
+
+    async def _win_back(self, loop: PullLoop) -> None:
+        """Go on where we were if nobody else consumed meanwhile, else where the broker says."""
+        context, place = self._context, self.message_queue
+        await context.ownership.acquire(place, self._lost)
+        while True:
+            try:
+                stored = await context.store.read(place)
+                break
+            except RmqdError as error:
+                log.warning("queue.start_failed", queue=str(place), error=str(error))
+                await asyncio.sleep(EXCEPTION_DELAY_SECONDS * random.uniform(0.75, 1.25))
+        committed = context.store.committed.get(place)
+        if stored is None or stored == committed:
+            context.service.submit(loop.process_queue)
+            return
+        log.warning("queue.consumed_elsewhere", queue=str(place), committed=committed, stored=stored)
+        loop.start_again(stored, "lock_lost")
+        context.store.take_over(place, stored)
 
     async def _give_up(self) -> None:
         context, queue = self._context, self.process_queue
@@ -177,6 +204,8 @@ class AssignedQueue:
 
     async def _commit(self, queue: ProcessQueue) -> None:
         """Commit with an answered request, and not below what the brokers have."""
+        if not self._context.ownership.holds(self.message_queue):
+            return
         offset = queue.commit_offset()
         try:
             await self._context.store.commit_upward(self.message_queue, offset)
@@ -196,12 +225,12 @@ class AssignedQueue:
     def _current_state(self) -> str:
         loop = self.loop
         if loop is None:
-            return "stuck" if self._is_stuck else "paused" if self.is_paused else "waiting"
+            return self._cannot_be_consumed() or "waiting"
         queue = loop.process_queue
-        if loop.stuck is not None or self._is_stuck:
+        if loop.stuck is not None:
             return "stuck"
-        if self.is_paused:
-            return "paused"
+        if (state := self._cannot_be_consumed()) is not None:
+            return state
         if loop.held_by is not None:
             return "flow_controlled"
         if queue.retrying:
@@ -211,11 +240,19 @@ class AssignedQueue:
         behind = loop.max_offset is not None and loop.max_offset > queue.next_offset
         return "pulling" if behind else "waiting"
 
+    def _cannot_be_consumed(self) -> str | None:
+        if self._is_stuck:
+            return "stuck"
+        if self.is_paused:
+            return "paused"
+        return None if self._context.ownership.holds(self.message_queue) else "locked_out"
+
     def snapshot(self) -> QueueSnapshot | None:
         """What is known of the queue; None until it was taken over, unless that takes too long."""
         loop = self.loop
         if loop is None:
-            return None if self.stall is None else self._unstarted_snapshot()
+            is_known = self.stall is not None or not self._context.ownership.holds(self.message_queue)
+            return self._unstarted_snapshot() if is_known else None
         self.tick()
         queue, store, stats = loop.process_queue, self._context.store, loop.process_queue.stats
         position = queue.commit_offset()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 import structlog
@@ -13,6 +13,15 @@ from rmqd.wire.message import Message, MessageQueue
 log = structlog.get_logger(__name__)
 
 NO_LIMIT: Final = -1
+
+
+class EndlessLease:
+    """In place of a queue's lock."""
+
+    valid = True
+
+
+ENDLESS: Final = EndlessLease()
 
 
 class EveryQueue:
@@ -27,8 +36,8 @@ class EveryQueue:
     async def break_locks(self, topic: str, queues: Iterable[MessageQueue]) -> None:
         """Nobody leaves locks behind."""
 
-    async def acquire(self, queue: MessageQueue) -> None:
-        """At once."""
+    async def acquire(self, queue: MessageQueue, lost: Callable[[], None]) -> None:
+        """At once, and for ever."""
 
     async def release(self, queue: MessageQueue) -> None:
         """Nobody waits for it."""
@@ -36,6 +45,10 @@ class EveryQueue:
     def holds(self, queue: MessageQueue) -> bool:
         """Always."""
         return True
+
+    def lease(self, queue: MessageQueue) -> EndlessLease:
+        """What a batch of an orderly group is handed out under."""
+        return ENDLESS
 
     async def run(self) -> None:
         """Nothing to keep."""

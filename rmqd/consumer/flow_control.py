@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.process_queue import ProcessQueue
+
+NO_SPAN: Final = 2**63  # the cache of an orderly queue has no gaps that could grow
 
 Reason = Literal["count", "size", "span", "paused"]
 
@@ -27,7 +29,7 @@ class Thresholds:
             count = max(1, options.pull_threshold_for_topic // owned_queues)
         if owned_queues and options.pull_threshold_size_for_topic_bytes != -1:
             size = max(1, options.pull_threshold_size_for_topic_bytes // owned_queues)
-        return cls(count, size, options.consume_concurrently_max_span)
+        return cls(count, size, NO_SPAN if options.consume_mode == "orderly" else options.consume_concurrently_max_span)
 
 
 def exceeded(queue: ProcessQueue, thresholds: Thresholds) -> Reason | None:

@@ -8,22 +8,19 @@ clients hold no such lock and are not waited for.
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 import structlog
 
-from rmqd.client.api.lock import lock_batch, unlock_batch
 from rmqd.client.instance import ClientInstance
 from rmqd.clock import Clock
-from rmqd.errors import BrokerError, RmqdError
+from rmqd.consumer.broker_locks import RENEW_SECONDS, BrokerLocks, by_broker
 from rmqd.wire.message import MessageQueue
 
 log = structlog.get_logger(__name__)
 
 LOCK_NAME_SUFFIX: Final = "-rmqd-owner"
-RENEW_SECONDS: Final = 20.0  # the broker forgets a lock after 60 s
 CLAIM_SECONDS: Final = 1.0  # how soon a queue that is owned without its lock is locked once that is free
 POLL_SECONDS: Final = 0.05
 GONE_SECONDS: Final = 70.0  # longer than a lock lives
@@ -34,7 +31,7 @@ class QueueOwnership:
 
     def __init__(self, client: ClientInstance, group: str, timeout_seconds: float, clock: Clock) -> None:
         self._client = client
-        self._name = group + LOCK_NAME_SUFFIX
+        self._locks = BrokerLocks(client, group + LOCK_NAME_SUFFIX)
         self._timeout = timeout_seconds
         self._clock = clock
         self._owned: set[MessageQueue] = set()
@@ -42,9 +39,6 @@ class QueueOwnership:
         self._lists: dict[str, frozenset[str]] = {}  # by broker address
         self._gone: dict[str, float] = {}  # client id -> when it was missed
         self._broken: set[tuple[str, str]] = set()  # (client id of one that is gone, topic) whose locks are broken
-        self._refused = False  # the brokers forbid the lock
-        self._not_claiming = asyncio.Event()
-        self._not_claiming.set()
         self.timeouts = 0
 
     def members_are(self, address: str, client_ids: Collection[str]) -> list[str]:
@@ -72,13 +66,13 @@ class QueueOwnership:
         wanted = [client_id for client_id in self._gone if (client_id, topic) not in self._broken]
         if not wanted:
             return
-        brokers = _by_broker(queues)
+        brokers = by_broker(queues)
         for client_id in wanted:
-            results = await asyncio.gather(*(self._unlock(name, own, client_id) for name, own in brokers.items()))
+            results = await asyncio.gather(*(self._locks.unlock(at, own, client_id) for at, own in brokers.items()))
             if all(results):
                 self._broken.add((client_id, topic))
 
-    async def acquire(self, queue: MessageQueue) -> None:
+    async def acquire(self, queue: MessageQueue, lost: Callable[[], None]) -> None:
         """Own a queue once its rmqd owner gave it up or has gone, at the latest after `queue_handover_timeout`."""
         deadline = self._clock.monotonic() + self._timeout
         waited = False
@@ -91,7 +85,7 @@ class QueueOwnership:
                 log.warning("queue.handover_timed_out", queue=str(queue), seconds=self._timeout)
                 break
             waited = True
-            await asyncio.sleep(min(left, CLAIM_SECONDS if self._refused else POLL_SECONDS))
+            await asyncio.sleep(min(left, CLAIM_SECONDS if self._locks.refused else POLL_SECONDS))
         self._owned.add(queue)
         if waited:
             log.info("queue.handed_over", queue=str(queue))
@@ -100,8 +94,8 @@ class QueueOwnership:
         """Give a queue up; what was to be committed has been."""
         self._owned.discard(queue)
         self._locked.discard(queue)
-        await self._not_claiming.wait()  # a claim under way that names the queue must not come after the unlocking
-        await self._unlock(queue.broker_name, [queue], self._client.client_id)
+        async with self._locks.turn(queue.broker_name):
+            await self._locks.unlock(queue.broker_name, [queue])
 
     def holds(self, queue: MessageQueue) -> bool:
         """Always: without the lock the wait for a former owner is bounded, and the rebalance is what counts."""
@@ -115,62 +109,21 @@ class QueueOwnership:
             if self._clock.monotonic() - renewed >= RENEW_SECONDS:
                 renewed = self._clock.monotonic()
                 await self._claim(self._owned)
-            elif not self._refused:
+            elif not self._locks.refused:
                 await self._claim(self._owned - self._locked)
 
     def _members(self) -> frozenset[str]:
         return frozenset().union(*self._lists.values())
 
     async def _claim(self, queues: Iterable[MessageQueue]) -> None:
-        for broker_name, named in _by_broker(queues).items():
-            wanted = named & self._owned
-            self._not_claiming.clear()
-            try:
-                granted = await self._lock_many(broker_name, wanted)
-            finally:
-                self._not_claiming.set()
+        for broker_name, named in by_broker(queues).items():
+            async with self._locks.turn(broker_name):
+                wanted = named & self._owned
+                granted = (await self._locks.lock(broker_name, wanted) if wanted else None) or frozenset()
             self._locked -= wanted - granted
             self._locked |= granted & self._owned
 
     async def _lock(self, queue: MessageQueue) -> bool:
-        granted = await self._lock_many(queue.broker_name, {queue})
+        granted = await self._locks.lock(queue.broker_name, {queue}) or frozenset()
         self._locked |= granted
         return bool(granted)
-
-    async def _lock_many(self, broker_name: str, queues: Collection[MessageQueue]) -> frozenset[MessageQueue]:
-        address = self._address(broker_name)
-        if address is None:
-            return frozenset()
-        try:
-            granted = await lock_batch(self._client.remoting, address, self._name, self._client.client_id, queues)
-        except RmqdError as error:
-            # access control may forbid the name: then the bounded wait is all there is
-            refused = isinstance(error, BrokerError) and not error.retriable
-            if refused and not self._refused:
-                log.warning("ownership.lock_refused", broker=broker_name, lock=self._name, error=str(error))
-            self._refused = self._refused or refused
-            return frozenset()
-        self._refused = False
-        return granted
-
-    async def _unlock(self, broker_name: str, queues: Collection[MessageQueue], client_id: str) -> bool:
-        address = self._address(broker_name)
-        if address is None:
-            return False
-        try:
-            await unlock_batch(self._client.remoting, address, self._name, client_id, queues)
-        except RmqdError as error:
-            log.debug("ownership.unlock_failed", broker=broker_name, client_id=client_id, error=str(error))
-            return False
-        return True
-
-    def _address(self, broker_name: str) -> str | None:
-        master = self._client.routes.master(broker_name)
-        return None if master is None else self._client.send_address(master)
-
-
-def _by_broker(queues: Iterable[MessageQueue]) -> dict[str, set[MessageQueue]]:
-    brokers: dict[str, set[MessageQueue]] = defaultdict(set)
-    for queue in queues:
-        brokers[queue.broker_name].add(queue)
-    return brokers

@@ -37,6 +37,7 @@ class ProcessQueue:
         "relief",
         "retrying",
         "stats",
+        "uncommitted",
     )
 
     def __init__(self, message_queue: MessageQueue, next_offset: int, stats: TopicStats) -> None:
@@ -47,6 +48,7 @@ class ProcessQueue:
         self.pending: deque[Message] = deque()  # not handed out yet
         self.paused: deque[Message] = deque()  # not to be handed out, because an operator paused the queue
         self.is_paused = False
+        self.uncommitted: list[Message] = []  # handled, and finished once the handler commits
         self.cached_count = 0  # not finished: waiting or being handled
         self.cached_bytes = 0
         self.in_flight = 0  # batches that a handler has now
@@ -172,6 +174,7 @@ class ProcessQueue:
         self.dropped, self.dropped_because = True, because
         self.pending.clear()
         self.paused.clear()
+        self.uncommitted.clear()
         for block in self.blocks:
             block.messages.clear()
         self.blocks.clear()

@@ -206,7 +206,9 @@ class PushConsumer:
             offsets = {
                 queue: assigned.process_queue.commit_offset()
                 for queue, assigned in self._rebalance.assigned.items()
-                if assigned.process_queue is not None and not assigned.is_leaving
+                if assigned.process_queue is not None
+                and not assigned.is_leaving
+                and self._context.ownership.holds(queue)
             }
             await self._context.store.persist(offsets)
             await refresh_max_offsets(self._client, self._rebalance.assigned.values(), self._context.clock)

@@ -9,6 +9,7 @@ import structlog
 
 from rmqd.client.api.send import send_message, send_message_back
 from rmqd.client.instance import ClientInstance
+from rmqd.consumer.options import ConsumerOptions
 from rmqd.errors import InvalidMessageError, RmqdError
 from rmqd.wire import properties as names
 from rmqd.wire.headers.send import SendMessageRequestHeaderV2
@@ -20,6 +21,7 @@ log = structlog.get_logger(__name__)
 
 SEND_BACK_TIMEOUT_SECONDS: Final = 5.0  # Java: consumerSendMessageBack
 CONCURRENT_MAX_RECONSUME_TIMES: Final = 16  # Java: what -1 means in a concurrent group
+ORDERLY_MAX_RECONSUME_TIMES: Final = 2**31 - 1  # Java: Integer.MAX_VALUE
 FIRST_DELAY_LEVEL: Final = 3  # the broker's choice is 3 + reconsume times
 LAST_DELAY_LEVEL: Final = 18
 
@@ -37,6 +39,13 @@ _ANY_QUEUE: Final = -1
 _BROKERS_PROPERTIES_BYTES: Final = 512  # room for our two names, and for what the broker adds: region, cluster, trace
 
 
+def reconsume_limit(options: ConsumerOptions) -> int:
+    """How often a failed message is tried again before it is given up."""
+    if options.max_reconsume_times != -1:
+        return options.max_reconsume_times
+    return ORDERLY_MAX_RECONSUME_TIMES if options.consume_mode == "orderly" else CONCURRENT_MAX_RECONSUME_TIMES
+
+
 class SendBack:
     """The ways back of one group. Each says whether a broker took the message; a refusal raises nothing."""
 
@@ -45,7 +54,7 @@ class SendBack:
     def __init__(self, client: ClientInstance, group: str, max_reconsume_times: int) -> None:
         self._client = client
         self._group = group
-        self._max = CONCURRENT_MAX_RECONSUME_TIMES if max_reconsume_times == -1 else max_reconsume_times
+        self._max = max_reconsume_times
 
     def is_last_attempt(self, message: Message) -> bool:
         """Whether the group gives the message up if this attempt fails; N reconsume times make N + 1 attempts."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from rmqd.consumer.process_queue import ProcessQueue
-from rmqd.handler import Batch
+from rmqd.handler import Batch, Lease
 from rmqd.wire.message import Message, MessageQueue
 
 
@@ -34,6 +34,9 @@ class ConsumeMessageService(Protocol):
 
     def resume(self) -> None:
         """Go on handing out."""
+
+    def halt(self, queue: ProcessQueue) -> None:
+        """Begin no further batch of this queue in the turns that are under way."""
 
     def calls(self) -> list[RunningCall]:
         """What handlers do now; each call takes one slot of the group's concurrency."""
@@ -93,6 +96,13 @@ class OffsetStore(Protocol):
         """Commit many offsets; says whether all were taken. A failure is logged, the next round tries again."""
 
 
+class Leases(Protocol):
+    """Where an orderly group learns whether a queue is its own."""
+
+    def lease(self, queue: MessageQueue) -> Lease | None:
+        """The holding of the queue's lock under which a batch may be handed out now."""
+
+
 class Ownership(Protocol):
     """Which queues this member may consume, beyond what the rebalance says."""
 
@@ -105,8 +115,8 @@ class Ownership(Protocol):
     async def break_locks(self, topic: str, queues: Iterable[MessageQueue]) -> None:
         """See to what members that are gone have left behind."""
 
-    async def acquire(self, queue: MessageQueue) -> None:
-        """Return when the queue may be consumed."""
+    async def acquire(self, queue: MessageQueue, lost: Callable[[], None]) -> None:
+        """Return when the queue may be consumed; `lost` is called at once when that ends before `release`."""
 
     async def release(self, queue: MessageQueue) -> None:
         """Give a queue up; what was to be committed has been."""

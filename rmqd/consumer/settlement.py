@@ -10,7 +10,7 @@ import structlog
 
 from rmqd.consumer.process_queue import ProcessQueue
 from rmqd.consumer.services import WaysBack
-from rmqd.handler import ACK, Batch, DeadLetter, Decision, Outcome, Retry
+from rmqd.handler import ACK, Batch, DeadLetter, Decision, Outcome, Retry, Suspend
 from rmqd.wire.message import Message
 
 log = structlog.get_logger(__name__)
@@ -38,8 +38,8 @@ class Settlement:
 
     async def settle(self, queue: ProcessQueue, batch: Batch, error: BaseException | None) -> None:
         """Acknowledge, send back or dead-letter each message of the batch, as decided or as the exception says."""
-        self._report(queue, batch, error)
-        rest = _default(error)
+        report(queue, batch, error)
+        rest = default_decision(error)
         decisions, stats = batch.decisions(), queue.stats
         acknowledged: list[Message] = []
         returned: list[tuple[Message, Decision]] = []
@@ -104,20 +104,22 @@ class Settlement:
             queue.put_back(messages)
             self._resubmit(queue)
 
-    def _report(self, queue: ProcessQueue, batch: Batch, error: BaseException | None) -> None:
-        if error is None:
-            return
-        place = {"queue": str(queue.message_queue), "first_offset": batch[0].queue_offset, "messages": len(batch)}
-        queue.stats.of(batch[0]).raised(error)
-        if error is EXPIRED:
-            log.error("handler.timed_out", msg_id=batch[0].msg_id, **place)
-        elif isinstance(error, Retry | DeadLetter):
-            log.info("handler.declined", msg_id=batch[0].msg_id, decision=type(error).__name__, **place)
-        else:
-            log.error("handler.failed", msg_id=batch[0].msg_id, error=repr(error), exc_info=error, **place)
+
+def report(queue: ProcessQueue, batch: Batch, error: BaseException | None) -> None:
+    """Count and log what a handler raised, if it did."""
+    if error is None:
+        return
+    place = {"queue": str(queue.message_queue), "first_offset": batch[0].queue_offset, "messages": len(batch)}
+    queue.stats.of(batch[0]).raised(error)
+    if error is EXPIRED:
+        log.error("handler.timed_out", msg_id=batch[0].msg_id, **place)
+    elif isinstance(error, Retry | DeadLetter | Suspend):
+        log.info("handler.declined", msg_id=batch[0].msg_id, decision=type(error).__name__, **place)
+    else:
+        log.error("handler.failed", msg_id=batch[0].msg_id, error=repr(error), exc_info=error, **place)
 
 
-def _default(error: BaseException | None) -> Decision:
+def default_decision(error: BaseException | None) -> Decision:
     """What an exception means for the messages that the handler did not decide about."""
     if error is None:
         return ACK

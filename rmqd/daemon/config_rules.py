@@ -16,7 +16,7 @@ from rmqd.wire.topics import check_group, check_topic, retry_topic, wrap_namespa
 # What the models know and this version cannot run. A line goes when its feature comes.
 NOT_YET_IN_GROUPS: Final[dict[str, tuple[Any, ...]]] = {
     "engine": ("local",),
-    "consume_mode": ("concurrently",),
+    "consume_mode": ("concurrently", "orderly"),
 }
 """Key of a group: the values that can run."""
 NOT_YET_IN_CLIENT: Final[dict[Path, tuple[Any, ...]]] = {

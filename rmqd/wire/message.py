@@ -89,6 +89,7 @@ class Message:
         "_body_end",
         "_body_start",
         "_properties",  # parsed when first asked for
+        "_reconsume_times",  # set once the group itself repeated the message
         "_start",
         "block",
         "finished",
@@ -97,6 +98,7 @@ class Message:
     )
 
     _properties: dict[str, str]
+    _reconsume_times: int
 
     def __init__(
         self, block: MessageBlock, start: int, body_start: int, body_end: int, queue_offset: int, store_timestamp: int
@@ -225,9 +227,16 @@ class Message:
 
     @property
     def reconsume_times(self) -> int:
-        """How often it was sent back before."""
-        times: int = _INT.unpack_from(self.block.data, self._body_start - 16)[0]
+        """How often it was tried before: sent back, or repeated in place by an orderly group."""
+        try:
+            times: int = self._reconsume_times
+        except AttributeError:
+            times = _INT.unpack_from(self.block.data, self._body_start - 16)[0]
         return times
+
+    def count_attempt(self) -> None:
+        """It is delivered again without leaving this process."""
+        self._reconsume_times = self.reconsume_times + 1
 
     @property
     def prepared_transaction_offset(self) -> int:

@@ -14,7 +14,7 @@ from rmqd.client.options import ClientOptions
 from rmqd.clock import Clock, SystemClock
 from rmqd.consumer.concurrently import ConsumeMessageConcurrentlyService
 from rmqd.consumer.process_queue import ProcessQueue
-from rmqd.consumer.send_back import SendBack
+from rmqd.consumer.send_back import SendBack, reconsume_limit
 from rmqd.consumer.slots import HandlerHungError
 from rmqd.consumer.stats import TopicStats
 from rmqd.handler import Batch
@@ -60,7 +60,7 @@ def pool(broker: ScriptedBroker) -> Callable[..., contextlib.AbstractAsyncContex
         client = ClientInstance(ClientOptions(nameservers=(broker.peer.address,)))
         await client.routes.lookup(TOPIC)
         options = group_options(**{"consume_timeout_seconds": TIMEOUT_SECONDS, **values})
-        send_back = SendBack(client, GROUP, options.max_reconsume_times)
+        send_back = SendBack(client, GROUP, reconsume_limit(options))
         handler = handler_of(function, is_async=is_async)
         service = Service(options, handler, send_back, clock or SystemClock())
         task = asyncio.create_task(service.run())

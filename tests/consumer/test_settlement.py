@@ -12,7 +12,7 @@ from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.process_queue import ProcessQueue
-from rmqd.consumer.send_back import SendBack
+from rmqd.consumer.send_back import SendBack, reconsume_limit
 from rmqd.consumer.settlement import EXPIRED, Settlement
 from rmqd.consumer.stats import TopicStats
 from rmqd.handler import Batch, DeadLetter, Retry
@@ -21,7 +21,7 @@ from rmqd.wire.message_encode import StoredMessage, encode_message
 from rmqd.wire.properties import MAX_PROPERTIES_BYTES
 from tests.client.peer import Reply, eventually
 from tests.consumer.blocks import QUEUE
-from tests.consumer.groups import GROUP, TOPIC
+from tests.consumer.groups import GROUP, TOPIC, group_options
 from tests.consumer.scripted_broker import ScriptedBroker
 
 REFUSED = Reply(ResponseCode.SYSTEM_ERROR, "look message by offset failed")
@@ -36,7 +36,8 @@ class Case:
     again: list[ProcessQueue]
 
     def settlement(self, *, delay_level: int = 0, max_reconsume_times: int = -1) -> Settlement:
-        return Settlement(SendBack(self.client, GROUP, max_reconsume_times), delay_level, self.again.append)
+        limit = reconsume_limit(group_options(max_reconsume_times=max_reconsume_times))
+        return Settlement(SendBack(self.client, GROUP, limit), delay_level, self.again.append)
 
     def sent_back(self) -> list[tuple[int, int, int | None]]:
         """Commit log offset, delay level and limit of what came by CONSUMER_SEND_MSG_BACK."""

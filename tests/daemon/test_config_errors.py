@@ -366,8 +366,7 @@ def test_aliases_of_aliases_do_not_fill_the_memory() -> None:
 
 NOT_YET = {
     "engine: spark": "engine: spark is not supported yet; accepted: local",
-    "consume_mode: orderly": "consume_mode: orderly is not supported yet; accepted: concurrently",
-    "consume_mode: pop": "consume_mode: pop is not supported yet; accepted: concurrently",
+    "consume_mode: pop": "consume_mode: pop is not supported yet; accepted: concurrently | orderly",
 }
 
 
@@ -415,7 +414,7 @@ groups:
   mailer:
     subscriptions: {"a b": "*"}
     consume_timeout: 15
-    consume_mode: orderly
+    consume_mode: pop
     handler:
       plugin: lgo
       concurrency: ${CONCURRENCY}

@@ -1,0 +1,124 @@
+"""What becomes of a batch of an orderly group: what failed is repeated in place, and nothing of its queue passes it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from rmqd.consumer.options import ConsumerOptions
+from rmqd.consumer.process_queue import ProcessQueue
+from rmqd.consumer.services import WaysBack
+from rmqd.consumer.settlement import DEAD_LETTER_LEVEL, EXPIRED, default_decision, report
+from rmqd.handler import Batch, Closing, Decision, ManualBatch, Outcome, Suspend
+from rmqd.wire.message import Message
+
+log = structlog.get_logger(__name__)
+
+SHORTEST_REST_SECONDS: Final = 0.01  # Java: suspendCurrentQueueTimeMillis is cut to 10 … 30000
+LONGEST_REST_SECONDS: Final = 30.0
+
+
+class OrderlySettlement:
+    """Carries out a handler's decisions in the queue's order.
+
+    What was acknowledged before the first failed message is done. The failed one and what follows it in the batch is
+    handed over again, except for messages that the handler decided about: those decisions stand.
+    """
+
+    def __init__(
+        self, send_back: WaysBack, options: ConsumerOptions, rest: Callable[[ProcessQueue, float], None]
+    ) -> None:
+        self._send_back = send_back
+        self._rest_seconds = options.suspend_current_queue_time_seconds
+        self._rest = rest
+
+    async def settle(self, queue: ProcessQueue, batch: Batch, error: BaseException | None) -> bool:
+        """Finish what is done, and put back what is to be repeated; whether the queue rests before that."""
+        report(queue, batch, error)
+        manual = batch if isinstance(batch, ManualBatch) else None
+        if queue.dropped:
+            for message in batch:
+                queue.stats.of(message).may_repeat(queue.dropped_because, 1)
+            return False
+        if manual is not None and manual.closing is Closing.ROLLBACK:
+            return self._roll_back(queue, batch, error)
+        decisions, default = batch.decisions(), default_decision(error)
+        lost = await self._dead_letter(batch, default, error)
+        if queue.dropped:
+            return False
+        done: list[Message] = []
+        gone: list[Message] = []
+        again: list[Message] = []
+        for index, message in enumerate(batch):
+            outcome = decisions.get(index, default).outcome
+            stats = queue.stats.of(message)
+            if lost.get(index):
+                stats.count("dead_lettered")
+                gone.append(message)
+            elif outcome is Outcome.ACK and (index in decisions or not again):
+                stats.acked += 1
+                done.append(message)
+            else:
+                stats.count("expired" if error is EXPIRED else "retried")
+                if outcome is not Outcome.ACK:
+                    message.count_attempt()
+                again.append(message)
+        queue.finish(gone)
+        if manual is None:
+            queue.finish(done)
+        else:
+            queue.uncommitted += done
+            if manual.closing is Closing.COMMIT:
+                self._commit(queue)
+        return self._repeat(queue, again, error)
+
+    async def _dead_letter(self, batch: Batch, default: Decision, error: BaseException | None) -> dict[int, bool]:
+        """Give up what the handler or the number of attempts gives up; by index, whether a broker took it."""
+        reasons = {
+            index: reason
+            for index, message in enumerate(batch)
+            if (reason := self._given_up(message, batch.decisions().get(index, default))) is not None
+        }
+        if not reasons:
+            return {}
+        sent = await asyncio.gather(
+            *(self._send_back.dead_letter(batch[index], reason, error) for index, reason in reasons.items())
+        )
+        return dict(zip(reasons, sent, strict=True))
+
+    def _given_up(self, message: Message, decision: Decision) -> str | None:
+        if decision.outcome is Outcome.DEAD_LETTER:
+            return decision.reason
+        if decision.outcome is Outcome.ACK:
+            return None
+        if decision.delay_level == DEAD_LETTER_LEVEL:
+            return "delay level -1"
+        return self._send_back.limit if self._send_back.is_last_attempt(message) else None
+
+    def _roll_back(self, queue: ProcessQueue, batch: Batch, error: BaseException | None) -> bool:
+        """Repeat all since the last commit; as in Java that counts as no attempt."""
+        for message in batch:
+            queue.stats.of(message).count("expired" if error is EXPIRED else "retried")
+        again = [*queue.uncommitted, *batch]
+        queue.uncommitted.clear()
+        return self._repeat(queue, again, error)
+
+    def _commit(self, queue: ProcessQueue) -> None:
+        # in queue order, which `finish` relies on
+        done = sorted(queue.uncommitted, key=lambda message: message.queue_offset)
+        queue.uncommitted.clear()
+        queue.finish(done)
+
+    def _repeat(self, queue: ProcessQueue, messages: list[Message], error: BaseException | None) -> bool:
+        if not messages or queue.leaving:
+            return False
+        queue.put_back(messages)
+        queue.retrying += len(messages)
+        seconds = self._rest_seconds
+        if isinstance(error, Suspend) and error.seconds is not None:
+            seconds = min(max(error.seconds, SHORTEST_REST_SECONDS), LONGEST_REST_SECONDS)
+        self._rest(queue, seconds)
+        return True
