@@ -38,8 +38,9 @@ class Stall:
     retrying: int = 0  # messages that wait for another try of their send-back
     in_flight: int = 0  # batches that a handler has, or that are settled now
     pending: int = 0  # messages that no handler has yet
+    uncommitted: int = 0  # messages that an orderly handler is through with, and did not commit
     oldest: str = ""  # the first message that is not finished: "message ID at offset N, tried M times"
-    call_seconds: float | None = None  # the longest call of the handler for this queue
+    call_seconds: float | None = None  # the longest call of the handler for this queue, of those within their deadline
     slots: int = 1
     busy_slots: int = 0
     longest_call_seconds: float = 0.0  # of any queue
@@ -60,11 +61,17 @@ class Stall:
             return explain_failure(self.failure)
         if not self.started:
             return _HELD_LOCK
-        return self._explain_messages() if self.in_flight or self.retrying or self.pending else self._explain_pulls()
+        if self.in_flight or self.retrying or self.pending:
+            return self._explain_messages()
+        if self.uncommitted:
+            return _slow(f"{self.uncommitted} messages are handled, and the handler does not commit them")
+        return self._explain_pulls()
 
     def _explain_messages(self) -> Problem:
         if self.call_seconds is not None and self.call_seconds >= SLOW_CALL_SECONDS:
             return _slow(f"a call of the handler runs for {self.call_seconds:.0f} s; first unfinished is {self.oldest}")
+        if self.orderly and self.in_flight and self.call_seconds is None and not self.retrying:
+            return _slow(f"a call of the handler that is past its deadline has not come back; it has {self.oldest}")
         if self.orderly and (self.in_flight or self.retrying):
             return Problem(
                 "poison_message",

@@ -104,7 +104,7 @@ class Watchdog:
         queue = loop.process_queue
         behind = loop.max_offset is not None and loop.max_offset > queue.next_offset
         blind = loop.failure is not None or loop.stuck is not None or _unanswered(loop, now) > 0
-        return behind or blind or queue.cached_count > 0
+        return behind or blind or queue.cached_count > len(queue.uncommitted)
 
     def _seen(self, assigned: AssignedQueue, seconds: float, now: float) -> Stall:
         context, loop, key = self._context, assigned.loop, assigned.message_queue
@@ -125,6 +125,7 @@ class Watchdog:
             retrying=queue.retrying,
             in_flight=queue.in_flight,
             pending=len(queue.pending),
+            uncommitted=len(queue.uncommitted),
             oldest=""
             if oldest is None
             else f"message {oldest.msg_id} at offset {oldest.queue_offset} (retried {oldest.reconsume_times} times)",

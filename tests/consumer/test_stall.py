@@ -43,6 +43,8 @@ HELD = Problem("corrupt_message", "a message is corrupt", "skip it")
         ({"in_flight": 1, "slots": 2}, "retry_refused", "message M"),
         ({"in_flight": 1, "call_seconds": 0.1, "orderly": True}, "poison_message", "message M"),
         ({"in_flight": 1, "call_seconds": 30.0, "orderly": True}, "slow_handler", "message M"),
+        ({"in_flight": 1, "orderly": True}, "slow_handler", "has not come back"),
+        ({"uncommitted": 1000, "orderly": True}, "slow_handler", "1000 messages are handled"),
         ({"retrying": 1, "orderly": True}, "poison_message", "message M"),
         ({"pending": 1, "slots": 2}, "stalled_queue", "nothing holds"),
         ({"waits_for_rate": True}, "rate_limit", "pull_rate_limit"),

@@ -137,7 +137,7 @@ async def test_pause_and_resume(served: Served) -> None:
 async def test_single_queues_are_paused_and_resumed(served: Served) -> None:
     """By what the query says; the answer tells what is paused after it."""
     pause, resume = "/api/v1/groups/mailer/pause", "/api/v1/groups/mailer/resume"
-    scope = {"topic": "orders", "broker": "broker-a", "queue": 3}
+    scope: dict[str, str | int] = {"topic": "orders", "broker": "broker-a", "queue": 3}
     answer = (await served.client.post(pause, params=scope)).json()
     assert answer == {"group": "mailer", "result": "paused", "scope": scope, "queues": 0, "pauses": [scope]}
     consumer = served.engine.last("mailer")
