@@ -78,7 +78,8 @@ class Watchdog:
                 self._news.setdefault(key, {})[queue] = problem
             self._repair(assigned, watch, now)
         for key in due:
-            self._tell(self._news.pop(key), now)
+            if stalled := self._news.pop(key):
+                self._tell(stalled, now)
         for topic in self._context.subscriptions:
             if not is_retry_topic(topic):
                 self._look_at_topic(topic, now)
@@ -142,13 +143,15 @@ class Watchdog:
     def _is_news(self, watch: _Watch, problem: Problem, now: float) -> bool:
         if watch.told_cause == problem.cause and now - watch.told_at < REPEAT_SECONDS:
             return False
-        watch.told_cause, watch.told_at, watch.must_tell_end = problem.cause, now, True
+        watch.told_cause, watch.told_at = problem.cause, now
         return True
 
     def _tell(self, stalled: Mapping[MessageQueue, Problem], now: float) -> None:
         """One line for all queues of one broker that began to stand still for one cause."""
         queue, problem = next(iter(stalled.items()))
         since = self._watches[queue].stands_since if queue in self._watches else now
+        for told in stalled.keys() & self._watches.keys():
+            self._watches[told].must_tell_end = True
         log.log(
             _QUIET.get(problem.cause, logging.ERROR),
             "queue.stalled",
@@ -162,6 +165,9 @@ class Watchdog:
         )
 
     def _tell_end(self, queue: MessageQueue, watch: _Watch) -> None:
+        for untold in self._news.values():
+            if untold.pop(queue, None) is not None:  # it stood still for one look, which is not worth a line
+                watch.told_cause = ""
         if watch.must_tell_end:
             watch.must_tell_end = False
             log.info("queue.goes_on", queue=str(queue), cause=watch.told_cause)

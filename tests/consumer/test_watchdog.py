@@ -54,12 +54,13 @@ def state(m: Member, number: int = 0) -> str:
     return "" if queue is None else queue.state
 
 
-async def stands_still(m: Member, cause: str, number: int = 0) -> Problem:
-    """Wait until a queue is shown to stand still; it must be for this cause."""
+async def stands_still(m: Member, logs: Logs, cause: str, number: int = 0) -> Problem:
+    """Wait until a queue is shown and told to stand still; it must be for this cause."""
     await eventually(lambda: stall(m, number) is not None, f"queue {number} is seen to stand still for {cause}")
     problem = stall(m, number)
     assert problem is not None
     assert problem.cause == cause, problem
+    await eventually(lambda: any(number in entry["queues"] for entry in events(logs, "queue.stalled")), "it is told")
     return problem
 
 
@@ -93,7 +94,7 @@ async def test_a_slow_handler_is_named_with_its_message(
     handle = Blocked()
     await broker.store(queue, b"0", b"1")
     async with member(broker.peer.address, handle, concurrency=1) as m:
-        problem = await stands_still(m, "slow_handler")
+        problem = await stands_still(m, logs, "slow_handler")
         assert "offset 0" in problem.evidence
         assert state(m) == "handling"
         handle.release.set()
@@ -108,7 +109,7 @@ async def test_a_queue_whose_slots_others_have_says_so(broker: ScriptedBroker, l
     async with member(broker.peer.address, handle, concurrency=1) as m:
         await eventually(lambda: state(m, 0) == "handling", "the only slot is taken")
         await broker.store(second, b"2")
-        problem = await stands_still(m, "slow_handler", 1)
+        problem = await stands_still(m, logs, "slow_handler", 1)
         assert "all 1 slots" in problem.evidence
         handle.release.set()
         await eventually(lambda: stall(m, 0) is None and stall(m, 1) is None, "both go on")
@@ -122,7 +123,7 @@ async def test_a_pause_is_told_and_keeps_its_state(
         await eventually(lambda: broker.pulled_offsets(queue) == [0], "it pulls")
         m.consumer.pause()
         await broker.store(queue, b"0", b"1")
-        await stands_still(m, "paused")
+        await stands_still(m, logs, "paused")
         assert state(m) == "paused"
         m.consumer.resume()
         await seen.has(b"0", b"1")
@@ -143,7 +144,7 @@ async def test_messages_that_no_broker_takes_back_are_told(
 
     await broker.store(queue, b"0")
     async with member(broker.peer.address, fail) as m:
-        problem = await stands_still(m, "retry_refused")
+        problem = await stands_still(m, logs, "retry_refused")
         assert "offset 0" in problem.evidence
         broker.peer.on(RequestCode.CONSUMER_SEND_MSG_BACK, Reply())
         await goes_on(m, logs, "retry_refused")
@@ -167,7 +168,7 @@ async def test_pulls_that_fail_again_and_again_say_why(
     await broker.store(queue, b"0")
     broker.answer_pull(queue, *[reply] * 10_000)
     async with member(broker.peer.address, seen) as m:
-        await stands_still(m, cause)
+        await stands_still(m, logs, cause)
         assert state(m) == "stuck"
         broker.forget_answers(queue)
         await seen.has(b"0")
@@ -182,7 +183,7 @@ async def test_a_broker_that_is_gone_is_told(
     async with member(broker.peer.address, seen) as m:
         await eventually(lambda: broker.pulled_offsets(queue) == [0], "it pulls")
         await broker.peer.down()
-        await stands_still(m, "broker_unreachable")
+        await stands_still(m, logs, "broker_unreachable")
         assert state(m) == "stuck"
         await broker.peer.listen()
         await broker.store(queue, b"0")
@@ -198,7 +199,7 @@ async def test_a_pull_that_nobody_answers_is_told_and_pulled_anew(
     await broker.store(queue, b"0")
     broker.answer_pull(queue, None)
     async with member(broker.peer.address, seen, persist_consumer_offset_interval_seconds=0.05) as m:
-        problem = await stands_still(m, "stalled_queue")
+        problem = await stands_still(m, logs, "stalled_queue")
         assert "no answer" in problem.evidence
         await seen.has(b"0")
         await goes_on(m, logs, "stalled_queue")
@@ -213,7 +214,7 @@ async def test_a_queue_that_cannot_be_taken_over_is_shown(
     broker.peer.on(RequestCode.QUERY_CONSUMER_OFFSET, Reply(ResponseCode.NO_PERMISSION, "not for you"))
     await broker.store(queue, b"0")
     async with member(broker.peer.address, seen) as m:
-        await stands_still(m, "no_permission")
+        await stands_still(m, logs, "no_permission")
         assert state(m) == "stuck"
         broker.peer.on(RequestCode.QUERY_CONSUMER_OFFSET, broker.query)
         await seen.has(b"0")

@@ -1,0 +1,206 @@
+"""What may happen to a queue while a group consumes it, on a real broker: it comes, goes, closes, and moves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from rmqd.handler import Batch
+from tests.consumer.members import Member, member
+from tests.integration.consuming import Seen, until
+from tests.rocketmq import RealCluster, offsets
+from tests.rocketmq.fixtures import fresh_name
+from tests.rocketmq.producer import Producer
+
+pytestmark = pytest.mark.rocketmq
+
+PERSIST_SECONDS = 0.2
+POLL_SECONDS = 0.5
+
+
+def send(cluster: RealCluster, topic: str, queues: int, prefix: str, count: int) -> set[str]:
+    """Store messages, one queue after the other; their keys."""
+    keys = {f"{prefix}{number}" for number in range(count)}
+    with Producer(cluster.broker.address, topic, queues) as producer:
+        for key in sorted(keys):
+            producer.send(key=key)
+    return keys
+
+
+async def all_handled(seen: Seen, keys: set[str]) -> None:
+    """Wait until these keys were handled; each must have been once, and nothing else."""
+    await until(lambda: keys <= set(seen.keys), f"{len(keys)} messages are handled; it is {len(seen.keys)}")
+    assert Counter(seen.keys) == Counter(keys)
+
+
+def state(m: Member, number: int = 0) -> str:
+    queue = m.queue(number)
+    return "" if queue is None else queue.state
+
+
+async def test_queues_that_are_added_are_consumed_and_those_removed_are_given_up(
+    rocketmq: RealCluster, group: str
+) -> None:
+    """As by `mqadmin updateTopic -r -w`, with nothing handled twice and no error."""
+    topic, seen = rocketmq.create_topic(fresh_name("grown", "topic"), 2), Seen()
+    async with member(
+        rocketmq.nameserver,
+        seen,
+        group=group,
+        subscriptions=[topic],
+        poll_seconds=POLL_SECONDS,
+        persist_consumer_offset_interval_seconds=PERSIST_SECONDS,
+    ) as m:
+        keys = send(rocketmq, topic, 2, "two", 20)
+        await all_handled(seen, keys)
+        rocketmq.create_topic(topic, 6)
+        keys |= send(rocketmq, topic, 6, "six", 60)
+        await all_handled(seen, keys)
+        assert len(m.owned()) == 6
+        await until(lambda: offsets.lag(rocketmq, group, topic) == 0, "all is committed")
+        rocketmq.create_topic(topic, 3)
+        await until(lambda: len(m.owned()) == 3, "the removed queues are given up")
+        keys |= send(rocketmq, topic, 3, "three", 30)
+        await all_handled(seen, keys)
+        await until(lambda: offsets.lag(rocketmq, group, topic) == 0, "all is committed")
+
+
+async def test_a_topic_that_is_created_after_the_start_is_consumed_within_seconds(
+    rocketmq: RealCluster, group: str
+) -> None:
+    """Until then the group is not ready, and says what it waits for; the other topic is consumed."""
+    late, early = fresh_name("late", "topic"), rocketmq.create_topic(fresh_name("early", "topic"), 2)
+    seen = Seen()
+    async with member(rocketmq.nameserver, seen, group=group, subscriptions=[late, early]) as m:
+        keys = send(rocketmq, early, 2, "early", 10)
+        await all_handled(seen, keys)
+        await asyncio.sleep(12)  # the delays between questions have grown
+        snapshot = m.consumer.snapshot()
+        assert not snapshot.ready
+        assert late in (snapshot.not_ready_reason or "")
+        rocketmq.create_topic(late, 4)
+        keys |= send(rocketmq, late, 4, "late", 20)
+        await all_handled(seen, keys)
+        assert m.consumer.snapshot().ready
+
+
+async def test_a_topic_that_is_only_read_is_consumed_to_its_end(rocketmq: RealCluster, topic: str, group: str) -> None:
+    """Permission 4, and a broker that was wiped of its write permission, keep nobody from reading."""
+    seen = Seen()
+    keys = send(rocketmq, topic, 8, "before", 80)
+    rocketmq.create_topic(topic, permission=4)
+    async with member(
+        rocketmq.nameserver,
+        seen,
+        group=group,
+        subscriptions=[topic],
+        poll_seconds=POLL_SECONDS,
+        persist_consumer_offset_interval_seconds=PERSIST_SECONDS,
+    ) as m:
+        await all_handled(seen, keys)
+        rocketmq.create_topic(topic, permission=6)
+        arguments = ("-b", rocketmq.broker.spec.broker_name, "-n", rocketmq.nameserver)
+        await asyncio.to_thread(rocketmq.admin, "wipeWritePerm", *arguments)
+        try:
+            await asyncio.sleep(2 * POLL_SECONDS)
+            keys |= send(rocketmq, topic, 8, "wiped", 80)  # by a producer with an old route
+            await all_handled(seen, keys)
+            assert len(m.owned()) == 8
+        finally:
+            await asyncio.to_thread(rocketmq.admin, "addWritePerm", *arguments)
+        await until(lambda: offsets.lag(rocketmq, group, topic) == 0, "all is committed")
+
+
+async def test_a_topic_that_is_only_written_waits_and_is_consumed_when_it_may_be_read(
+    rocketmq: RealCluster, topic: str, group: str
+) -> None:
+    """Nothing is lost, nothing comes twice, and the group says why nothing comes."""
+    seen = Seen()
+    async with member(
+        rocketmq.nameserver,
+        seen,
+        group=group,
+        subscriptions=[topic],
+        poll_seconds=POLL_SECONDS,
+        persist_consumer_offset_interval_seconds=PERSIST_SECONDS,
+    ) as m:
+        keys = send(rocketmq, topic, 8, "open", 40)
+        await all_handled(seen, keys)
+        rocketmq.create_topic(topic, permission=2)
+        keys |= send(rocketmq, topic, 8, "closed", 40)
+        await until(lambda: m.consumer.snapshot().problems, "the group says that it may not read", 60)
+        [problem] = m.consumer.snapshot().problems
+        assert problem.cause == "no_permission"
+        handled = len(seen.keys)
+        rocketmq.create_topic(topic, permission=6)
+        await all_handled(seen, keys)
+        assert handled < len(keys)
+        await until(lambda: offsets.lag(rocketmq, group, topic) == 0, "all is committed")
+        await until(lambda: not m.consumer.snapshot().problems, "the problem is over")
+
+
+async def test_a_topic_that_is_deleted_and_made_again_is_consumed_from_its_new_beginning(
+    rocketmq: RealCluster, group: str
+) -> None:
+    """Its offsets begin at 0 again, below what was committed: told, and counted as a fall."""
+    topic, seen = rocketmq.create_topic(fresh_name("again", "topic"), 1), Seen()
+    with capture_logs() as logs:
+        async with member(
+            rocketmq.nameserver,
+            seen,
+            group=group,
+            subscriptions=[topic],
+            poll_seconds=POLL_SECONDS,
+            persist_consumer_offset_interval_seconds=PERSIST_SECONDS,
+        ) as m:
+            keys = send(rocketmq, topic, 1, "old", 30)
+            await all_handled(seen, keys)
+            await until(lambda: offsets.lag(rocketmq, group, topic) == 0, "all is committed")
+            await asyncio.to_thread(rocketmq.admin, "deleteTopic", "-c", "DefaultCluster", "-t", topic)
+            rocketmq.create_topic(topic, 1)
+            # what comes before that is passed over: the broker says to go on at the queue's end, as it does to Java
+            await until(lambda: sum(m.topic().falls.values()), "the offset is corrected", 60)
+            keys |= send(rocketmq, topic, 1, "new", 10)
+            await until(lambda: keys <= set(seen.keys), "all is handled", 60)
+            await until(lambda: offsets.lag(rocketmq, group, topic) == 0, "all is committed")
+            falls = m.topic().falls
+    assert Counter(seen.keys) == Counter(keys)
+    assert sum(falls.values()) == 1, falls
+    assert [entry for entry in logs if entry["event"] in ("offset.corrected", "offset.fell")]
+
+
+async def test_a_queue_that_is_taken_away_while_its_messages_are_handled(
+    rocketmq: RealCluster, topic: str, group: str
+) -> None:
+    """They are finished and committed before the next owner begins: it gets none of them."""
+    first, second, release = Seen(), Seen(), asyncio.Event()
+
+    async def slow(batch: Batch) -> None:
+        await release.wait()
+        await first(batch)
+
+    keys = send(rocketmq, topic, 8, "m", 160)
+    options: dict[str, Any] = {
+        "group": group,
+        "subscriptions": [topic],
+        "persist_consumer_offset_interval_seconds": PERSIST_SECONDS,
+        "concurrency": 16,
+        "queue_handover_timeout_seconds": 20.0,
+    }
+    async with member(rocketmq.nameserver, slow, **options) as m:
+        await until(lambda: len(m.consumer.snapshot().queues) == 9, "it has all queues")
+        await until(lambda: any(queue.state == "handling" for queue in m.consumer.snapshot().queues), "it handles some")
+        async with member(rocketmq.nameserver, second, **options) as other:
+            await until(lambda: len(m.owned()) == 8 and m.consumer.snapshot().assigned[topic] == 8, "queues wait")
+            await asyncio.sleep(1)
+            assert not second.keys
+            release.set()
+            await until(lambda: len(m.owned()) == len(other.owned()) == 4, "the queues are divided")
+            await until(lambda: len(first.keys) + len(second.keys) >= len(keys), "all is handled")
+            await until(lambda: offsets.lag(rocketmq, group, topic) == 0, "all is committed")
+    assert Counter(first.keys + second.keys) == Counter(keys)
+    assert second.keys
