@@ -20,7 +20,7 @@ log = structlog.get_logger(__name__)
 ANSWER_SECONDS: Final = 9.0  # the broker waits 10 s, and then tells the operator nothing but that
 CANCEL_GRACE_SECONDS: Final = 0.5
 MOST_REMARK_CHARACTERS: Final = 2000
-_QUEUE_ID: Final = slice(16, 20)  # in a stored message
+_QUEUE_ID: Final = slice(12, 16)  # in a stored message
 
 
 class _Unlocked:
