@@ -11,7 +11,7 @@ import structlog
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.process_queue import ProcessQueue
 from rmqd.consumer.services import WaysBack
-from rmqd.consumer.settlement import DEAD_LETTER_LEVEL, EXPIRED, default_decision, report
+from rmqd.consumer.settlement import DEAD_LETTER_LEVEL, EXPIRED, dead_letter_cause, default_decision, report
 from rmqd.handler import Batch, Closing, Decision, ManualBatch, Outcome, Suspend
 from rmqd.wire.message import Message
 
@@ -57,6 +57,8 @@ class OrderlySettlement:
             stats = queue.stats.of(message)
             if lost.get(index):
                 stats.count("dead_lettered")
+                decision = decisions.get(index, default)
+                stats.dead_letters[dead_letter_cause(decision, decision.delay_level)] += 1
                 gone.append(message)
             elif outcome is Outcome.ACK and (index in decisions or not again):
                 stats.acked += 1

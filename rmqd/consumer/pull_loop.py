@@ -255,6 +255,7 @@ class PullLoop:
                     )
                     self.looked_at = self._context.clock.monotonic()
                     await asyncio.sleep(EXCEPTION_DELAY_SECONDS)
+                stats.of(message).dead_letters["corrupt"] += 1
         return True
 
     async def _stop_at(self, block: MessageBlock, corrupt: CorruptMessage) -> None:
@@ -322,7 +323,7 @@ class PullLoop:
         queue, context = self.process_queue, self._context
         queue.stats.held_back(reason, queue.oldest())
         self.held_by = reason
-        self._probed_at = context.clock.monotonic()
+        self._probed_at = since = context.clock.monotonic()
         try:
             while self.process_queue is queue and self._request.reset_to is None and self._hold_back() == reason:
                 self.looked_at = context.clock.monotonic()
@@ -333,6 +334,13 @@ class PullLoop:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(RECHECK_SECONDS):
                         await (context.resumed.wait() if context.paused else queue.relief)
+                since = self._count_hold(queue, reason, since)
         finally:
+            self._count_hold(queue, reason, since)
             queue.relief = None
             self.held_by = None
+
+    def _count_hold(self, queue: ProcessQueue, reason: Reason, since: float) -> float:
+        now = self._context.clock.monotonic()
+        queue.stats.held_for(reason, now - since, queue.oldest())
+        return now

@@ -9,7 +9,9 @@ from typing import Final
 import structlog
 
 from rmqd.consumer.process_queue import ProcessQueue
+from rmqd.consumer.send_back import FIRST_DELAY_LEVEL, LAST_DELAY_LEVEL
 from rmqd.consumer.services import WaysBack
+from rmqd.consumer.stats import TopicStats
 from rmqd.handler import ACK, Batch, DeadLetter, Decision, Outcome, Retry, Suspend
 from rmqd.wire.message import Message
 
@@ -68,7 +70,8 @@ class Settlement:
     ) -> None:
         if not returned:
             return
-        results = await asyncio.gather(*(self._return_one(message, decision, error) for message, decision in returned))
+        stats = queue.stats
+        results = await asyncio.gather(*(self._return_one(stats, *one, error) for one in returned))
         done, failed = [], []
         for (message, _), result in zip(returned, results, strict=True):
             if result is None:
@@ -86,17 +89,23 @@ class Settlement:
             queue.retrying += len(failed)
             asyncio.get_running_loop().call_later(LOCAL_RETRY_SECONDS, self._again, queue, failed)
 
-    async def _return_one(self, message: Message, decision: Decision, error: BaseException | None) -> str | None:
+    async def _return_one(
+        self, stats: TopicStats, message: Message, decision: Decision, error: BaseException | None
+    ) -> str | None:
         """How the attempt counts: `retried`, `expired` or `dead_lettered`; None if no broker took the message."""
         level = self._delay_level if decision.delay_level is None else decision.delay_level
         reason = decision.reason
         if decision.outcome is Outcome.RETRY:
             if level != DEAD_LETTER_LEVEL and not self._send_back.is_last_attempt(message):
-                sent = await self._send_back.retry(message, level)
-                return None if not sent else "expired" if error is EXPIRED else "retried"
+                if not await self._send_back.retry(message, level):
+                    return None
+                stats.of(message).sent_back(min(level or FIRST_DELAY_LEVEL + message.reconsume_times, LAST_DELAY_LEVEL))
+                return "expired" if error is EXPIRED else "retried"
             reason = "delay level -1" if level == DEAD_LETTER_LEVEL else self._send_back.limit
-        sent = await self._send_back.dead_letter(message, reason, error)
-        return "dead_lettered" if sent else None
+        if not await self._send_back.dead_letter(message, reason, error):
+            return None
+        stats.of(message).dead_letters[dead_letter_cause(decision, level)] += 1
+        return "dead_lettered"
 
     def _again(self, queue: ProcessQueue, messages: list[Message]) -> None:
         queue.retrying -= len(messages)
@@ -117,6 +126,13 @@ def report(queue: ProcessQueue, batch: Batch, error: BaseException | None) -> No
         log.info("handler.declined", msg_id=batch[0].msg_id, decision=type(error).__name__, **place)
     else:
         log.error("handler.failed", msg_id=batch[0].msg_id, error=repr(error), exc_info=error, **place)
+
+
+def dead_letter_cause(decision: Decision, level: int | None) -> str:
+    """Why a message is given up that the handler decided so about: one of DEAD_LETTER_CAUSES."""
+    if decision.outcome is Outcome.DEAD_LETTER:
+        return "handler"
+    return "level" if level == DEAD_LETTER_LEVEL else "limit"
 
 
 def default_decision(error: BaseException | None) -> Decision:

@@ -14,6 +14,8 @@ from rmqd.histogram import HistogramSnapshot
 
 HANDLED_RESULTS = ("acked", "retried", "dead_lettered", "expired", "corrupt")
 FLOW_CONTROL_REASONS = ("count", "size", "span", "paused")
+# Why a message was given up: the handler said so, it had all its attempts, its delay level was -1, it was corrupt.
+DEAD_LETTER_CAUSES = ("handler", "limit", "level", "corrupt")
 # Why a queue's offset fell below what this process had committed: an operator's reset, a correction at the broker's
 # word (`on_offset_illegal`), a take-over at what the broker had stored.
 FALL_CAUSES = ("operator", "corrected", "take_over")
@@ -31,6 +33,9 @@ class TopicSnapshot:
     received: int
     handled: dict[str, int]  # by HANDLED_RESULTS, each attempt once
     flow_control: dict[str, int]  # by FLOW_CONTROL_REASONS
+    held_seconds: dict[str, float]  # by FLOW_CONTROL_REASONS, over all queues
+    retries: dict[int, int]  # by delay level
+    dead_letters: dict[str, int]  # by DEAD_LETTER_CAUSES
     falls: dict[str, int]  # by FALL_CAUSES
     handler_duration: HistogramSnapshot  # seconds
     message_age: HistogramSnapshot  # seconds from stored to handled
@@ -53,6 +58,7 @@ class QueueSnapshot:
     lag: int | None
     lag_seconds: float | None
     cached: int  # messages, those being handled included
+    handling: int  # of the cached ones, those that a handler has or whose outcome is being settled
     cached_bytes: int  # frames kept alive, not only bodies
     span: int  # greatest minus smallest cached offset
     position: int | None  # the next offset to pull

@@ -6,7 +6,13 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from math import inf
 
-from rmqd.consumer.snapshot import FALL_CAUSES, FLOW_CONTROL_REASONS, HANDLED_RESULTS, TopicSnapshot
+from rmqd.consumer.snapshot import (
+    DEAD_LETTER_CAUSES,
+    FALL_CAUSES,
+    FLOW_CONTROL_REASONS,
+    HANDLED_RESULTS,
+    TopicSnapshot,
+)
 from rmqd.histogram import Histogram
 from rmqd.wire.message import Message, MessageBlock
 
@@ -28,16 +34,19 @@ class TopicStats:
         "_quick_seconds",
         "acked",
         "age",
+        "dead_letters",
         "duplicates",
         "duration",
         "exceptions",
         "falls",
         "flow_control",
         "handled",
+        "held_seconds",
         "is_retry",
         "pull_seconds",
         "pulls",
         "received",
+        "retries",
         "topic",
     )
 
@@ -50,6 +59,9 @@ class TopicStats:
         self.acked = 0  # beside `handled`, as it is counted for each batch of the hot path
         self.handled = dict.fromkeys(HANDLED_RESULTS, 0)
         self.flow_control = dict.fromkeys(FLOW_CONTROL_REASONS, 0)
+        self.held_seconds = dict.fromkeys(FLOW_CONTROL_REASONS, 0.0)  # over all queues
+        self.retries: dict[int, int] = {}  # by delay level, of what was sent back
+        self.dead_letters = dict.fromkeys(DEAD_LETTER_CAUSES, 0)
         self.falls = dict.fromkeys(FALL_CAUSES, 0)  # of a queue's offset below what was committed
         self.duplicates: dict[str, int] = {}
         self.exceptions: dict[str, int] = {}
@@ -78,6 +90,14 @@ class TopicStats:
     def held_back(self, reason: str, oldest: Message | None) -> None:
         """The queue is not pulled because of `reason`; `oldest` is the first message that it has cached."""
         self.flow_control[reason] += 1
+
+    def held_for(self, reason: str, seconds: float, oldest: Message | None) -> None:
+        """The queue was not pulled for so long, or for so much longer."""
+        self.held_seconds[reason] += seconds
+
+    def sent_back(self, level: int) -> None:
+        """A message was sent back, to come again after the delay of `level`."""
+        self.retries[level] = self.retries.get(level, 0) + 1
 
     def acknowledged(self, batch: Sequence[Message], seconds: float, age_seconds: float) -> None:
         """A batch was handled without a word: the hot path."""
@@ -145,6 +165,9 @@ class TopicStats:
             received=self.received,
             handled={**self.handled, "acked": self.acked + self.handled["acked"]},
             flow_control=dict(self.flow_control),
+            held_seconds=dict(self.held_seconds),
+            retries=dict(self.retries),
+            dead_letters=dict(self.dead_letters),
             falls=dict(self.falls),
             handler_duration=self.duration.snapshot(),
             message_age=self.age.snapshot(),
@@ -180,6 +203,11 @@ class RetriedStats(TopicStats):
         """The queue is not pulled because of `reason`; without a message that concerns all topics."""
         for stats in self._by_topic.values() if oldest is None else (self.of(oldest),):
             stats.flow_control[reason] += 1
+
+    def held_for(self, reason: str, seconds: float, oldest: Message | None) -> None:
+        """The queue was not pulled for so long; without a message that concerns all topics."""
+        for stats in self._by_topic.values() if oldest is None else (self.of(oldest),):
+            stats.held_seconds[reason] += seconds
 
     def acknowledged(self, batch: Sequence[Message], seconds: float, age_seconds: float) -> None:
         """A batch was handled without a word."""

@@ -86,6 +86,27 @@ FLOW_CONTROL = Metric(
     (*_TOPIC, "reason"),
     "Pulls put off because of a threshold (count, size, span) or a pause (paused).",
 )
+FLOW_CONTROL_SECONDS = Metric(
+    "rmqd_flow_control_seconds_total",
+    "counter",
+    (*_TOPIC, "reason"),
+    "For how long queues were not pulled because of a threshold or a pause, all queues added up.",
+)
+RETRIES = Metric(
+    "rmqd_retries_total",
+    "counter",
+    (*_TOPIC, "level"),
+    "Messages sent back to be delivered again, by the delay level after which they come.",
+)
+DEAD_LETTERS = Metric(
+    "rmqd_dlq_total",
+    "counter",
+    (*_TOPIC, "reason"),
+    "Messages dead-lettered: by the handler's word, at the limit of attempts, by the delay level -1, or as corrupt.",
+)
+INFLIGHT_MESSAGES = Metric(
+    "rmqd_inflight_messages", "gauge", _QUEUE, "Messages that a handler has now, or whose outcome is being settled."
+)
 OFFSET_FALLS = Metric(
     "rmqd_offset_falls_total",
     "counter",

@@ -21,6 +21,7 @@ from rmqd import __version__
 from rmqd.codes import RequestCode
 from rmqd.consumer.problem import GROUP_CAUSES, STALL_CAUSES
 from rmqd.consumer.snapshot import (
+    DEAD_LETTER_CAUSES,
     FALL_CAUSES,
     FLOW_CONTROL_REASONS,
     GROUP_STATES,
@@ -156,6 +157,11 @@ def _topic_series(series: _Series, group: GroupSnapshot, topic: TopicSnapshot) -
         series.add(names.MESSAGES_HANDLED, (*labels, result), topic.handled.get(result, 0))
     for reason in FLOW_CONTROL_REASONS:
         series.add(names.FLOW_CONTROL, (*labels, reason), topic.flow_control.get(reason, 0))
+        series.add(names.FLOW_CONTROL_SECONDS, (*labels, reason), topic.held_seconds.get(reason, 0.0))
+    for level, count in sorted(topic.retries.items()):
+        series.add(names.RETRIES, (*labels, str(level)), count)
+    for cause in DEAD_LETTER_CAUSES:
+        series.add(names.DEAD_LETTERS, (*labels, cause), topic.dead_letters.get(cause, 0))
     for cause in FALL_CAUSES:
         series.add(names.OFFSET_FALLS, (*labels, cause), topic.falls.get(cause, 0))
     for cause, count in topic.duplicates.items():
@@ -169,6 +175,7 @@ def _topic_series(series: _Series, group: GroupSnapshot, topic: TopicSnapshot) -
 def _queue_series(series: _Series, group: GroupSnapshot, queue: QueueSnapshot) -> None:
     labels = (group.engine, group.name, queue.topic, _flag(queue.is_retry), queue.broker, str(queue.queue))
     series.add(names.CACHED_MESSAGES, labels, queue.cached)
+    series.add(names.INFLIGHT_MESSAGES, labels, queue.handling)
     series.add(names.CACHED_BYTES, labels, queue.cached_bytes)
     series.add(names.QUEUE_SPAN, labels, queue.span)
     series.add(names.LAG_MESSAGES, labels, queue.lag)

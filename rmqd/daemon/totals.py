@@ -15,6 +15,7 @@ from rmqd.consumer.snapshot import GroupSnapshot, QueueSnapshot, TopicSnapshot
 from rmqd.histogram import HistogramSnapshot
 
 _Key = TypeVar("_Key")
+_Number = TypeVar("_Number", int, float)
 
 # Of several members of a group in one daemon, the state that most needs a look is the group's.
 _STATE_PRECEDENCE = ("failed", "starting", "draining", "running", "stopped")
@@ -147,6 +148,9 @@ def _add_topic(one: TopicSnapshot, other: TopicSnapshot) -> TopicSnapshot:
         received=one.received + other.received,
         handled=_add(one.handled, other.handled),
         flow_control=_add(one.flow_control, other.flow_control),
+        held_seconds=_add(one.held_seconds, other.held_seconds),
+        retries=_add(one.retries, other.retries),
+        dead_letters=_add(one.dead_letters, other.dead_letters),
         falls=_add(one.falls, other.falls),
         handler_duration=one.handler_duration.merge(other.handler_duration),
         message_age=one.message_age.merge(other.message_age),
@@ -155,7 +159,7 @@ def _add_topic(one: TopicSnapshot, other: TopicSnapshot) -> TopicSnapshot:
     )
 
 
-def _add(one: dict[_Key, int], other: dict[_Key, int]) -> dict[_Key, int]:
+def _add(one: dict[_Key, _Number], other: dict[_Key, _Number]) -> dict[_Key, _Number]:
     return {key: one.get(key, 0) + other.get(key, 0) for key in {**one, **other}}
 
 

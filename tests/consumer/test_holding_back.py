@@ -47,6 +47,8 @@ async def test_each_threshold_alone_stops_pulling(
         assert len(broker.pulled_offsets(queue)) == pulls
         flow_control = m.topic().flow_control
         assert {name for name, count in flow_control.items() if count} == {reason}
+        assert status.handling == 20
+        await eventually(lambda: m.topic().held_seconds[reason] > 0, "the time is counted while it lasts")
         handle.release.set()
         await eventually(lambda: m.topic().handled["acked"] == 1000, "all is handled")
 

@@ -76,6 +76,10 @@ def handled(queue: ProcessQueue) -> dict[str, int]:
     return {result: count for result, count in queue.stats.snapshot().handled.items() if count}
 
 
+def reasons(queue: ProcessQueue) -> dict[str, int]:
+    return {reason: count for reason, count in queue.stats.snapshot().dead_letters.items() if count}
+
+
 async def test_a_failed_batch_is_sent_back_whole(case: Case) -> None:
     """The broker chooses the delay, and counts up to the group's limit."""
     queue, batch = batch_of(2)
@@ -98,6 +102,8 @@ async def test_each_message_goes_its_own_way(case: Case) -> None:
     [sent] = case.broker.sent
     assert sent.header.topic == f"%DLQ%{GROUP}"
     assert handled(queue) == {"acked": 1, "retried": 3, "dead_lettered": 1}
+    assert queue.stats.snapshot().retries == {2: 1, 5: 1, 7: 1}
+    assert reasons(queue) == {"handler": 1}
 
 
 async def test_decisions_without_an_exception_acknowledge_the_rest(case: Case) -> None:
@@ -128,6 +134,8 @@ async def test_the_last_attempt_ends_in_the_dead_letters(case: Case, limit: int,
     assert bool(case.broker.sent) == dead
     assert bool(case.broker.sent_back) == (not dead)
     assert handled(queue) == {"dead_lettered" if dead else "retried": 1}
+    assert queue.stats.snapshot().retries == ({} if dead else {min(3 + times, 18): 1})
+    assert reasons(queue) == ({"limit": 1} if dead else {})
     if dead:
         assert case.broker.sent[0].properties["RMQD_REASON"] == "max_reconsume_times reached"
 

@@ -12,6 +12,7 @@ from rmqd.consumer.contract import Consumer
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.pauses import WHOLE_GROUP, Pauses, PauseScope
 from rmqd.consumer.snapshot import (
+    DEAD_LETTER_CAUSES,
     FALL_CAUSES,
     FLOW_CONTROL_REASONS,
     HANDLED_RESULTS,
@@ -38,6 +39,9 @@ def topic_snapshot(
         received=received,
         handled=dict.fromkeys(HANDLED_RESULTS, 0) | {"acked": acked},
         flow_control=dict.fromkeys(FLOW_CONTROL_REASONS, 0),
+        held_seconds=dict.fromkeys(FLOW_CONTROL_REASONS, 0.0),
+        retries={3: 2},
+        dead_letters=dict.fromkeys(DEAD_LETTER_CAUSES, 0),
         falls=dict.fromkeys(FALL_CAUSES, 0),
         handler_duration=EMPTY,
         message_age=EMPTY,
@@ -62,6 +66,7 @@ def queue_snapshot(
         lag=40,
         lag_seconds=2.5,
         cached=7,
+        handling=2,
         cached_bytes=7000,
         span=9,
         position=75,
