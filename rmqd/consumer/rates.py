@@ -35,6 +35,7 @@ class Progress(NamedTuple):
 
     queue: ProcessQueue
     finished: int
+    idle: bool
     at: float
 
 
@@ -76,10 +77,10 @@ class Rates:
         now, before = self._clock.monotonic(), self._progress
         self._progress = {}
         for key, queue in queues.items():
-            finished = queue.next_offset - queue.cached_count
             last = before.get(key)
-            moved = last is None or last.queue is not queue or last.finished != finished or not queue.cached_count
-            self._progress[key] = Progress(queue, finished, now if moved or last is None else last.at)
+            finished, idle = queue.next_offset - queue.cached_count, not queue.cached_count
+            stands = last is not None and last.queue is queue and last.finished == finished and not (idle or last.idle)
+            self._progress[key] = Progress(queue, finished, idle, last.at if stands and last is not None else now)
 
     def moved_at(self, queue: MessageQueue) -> float:
         """When the queue was last seen to move, or to have nothing to do (monotonic); up to 10 s late."""

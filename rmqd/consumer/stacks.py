@@ -28,7 +28,7 @@ def stacks() -> str:
         for thread in threading.enumerate()
         if thread.ident in frames
     )
-    return _bounded([*_together(f"task of {len(tasks)}", named), *_together(f"thread of {len(frames)}", threads)])
+    return _bounded([*_together(f"of {len(tasks)} tasks", named), *_together(f"of {len(frames)} threads", threads)])
 
 
 def _awaiting(coroutine: Any) -> Iterator[tuple[FrameType, int]]:
