@@ -68,7 +68,7 @@ class ScriptedBroker:
         self._by_topic: dict[str, TopicRouteData] = {}
         self._answers: dict[MessageQueue, deque[Reply | None]] = defaultdict(deque)
         self._grown = asyncio.Condition()
-        for code, script in {
+        self._scripts = {
             RequestCode.GET_ROUTEINFO_BY_TOPIC: routes(self._by_topic),
             RequestCode.HEART_BEAT: self._heartbeat,
             RequestCode.UNREGISTER_CLIENT: self._unregister,
@@ -83,7 +83,8 @@ class ScriptedBroker:
             RequestCode.PULL_MESSAGE: self._pull,
             RequestCode.CONSUMER_SEND_MSG_BACK: self._send_back,
             RequestCode.SEND_MESSAGE_V2: self.send,
-        }.items():
+        }
+        for code, script in self._scripts.items():
             peer.on(code, script)  # type: ignore[arg-type]
 
     # --- what tests do to it
@@ -95,6 +96,14 @@ class ScriptedBroker:
         for queue in made:
             self.messages.setdefault(queue, [])
         return made
+
+    def serve(self, peer: Peer, broker_id: int, *, with_master: bool) -> None:
+        """Let another peer be a replica of the broker, which it answers as; all known topics name it from now on."""
+        for code, script in self._scripts.items():
+            peer.on(code, script)  # type: ignore[arg-type]
+        replicas = ({0: self.peer.address} if with_master else {}) | {broker_id: peer.address}
+        for topic, route in self._by_topic.items():
+            self._by_topic[topic] = route_of({BROKER: replicas}, route.queue_datas[0].read_queue_nums)
 
     async def store(self, queue: MessageQueue, *bodies: bytes, **fields: object) -> None:
         """Store messages at the end of a queue; `fields` are StoredMessage's."""
