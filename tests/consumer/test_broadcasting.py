@@ -171,6 +171,53 @@ async def test_a_handler_that_takes_too_long_loses_its_message(
     assert broker.sent_back == []
 
 
+# --- in order
+
+
+async def test_an_orderly_group_takes_no_locks_and_repeats_in_place(
+    broker: ScriptedBroker, queue: MessageQueue, place: Place
+) -> None:
+    """Whatever other members do: each has all queues for itself. N reconsume times make N + 1 attempts."""
+    await broker.store(queue, b"a", b"bad", b"c")
+    seen: list[bytes] = []
+
+    async def handle(batch: Batch) -> None:
+        seen.append(batch[0].body)
+        if batch[0].body == b"bad":
+            raise ValueError("no")
+
+    options = place(consume_mode="orderly", max_reconsume_times=2, suspend_current_queue_time_seconds=0.01)
+    with capture_logs() as logs:
+        async with member(broker.peer.address, handle, **options) as running:
+            await place.has(queue, 3)
+            counted = running.topic().handled
+            await running.stop()
+
+    assert seen == [b"a", b"bad", b"bad", b"bad", b"c"]
+    assert (counted["acked"], counted["retried"], counted["dead_lettered"]) == (2, 2, 1)
+    (dropped,) = [line for line in logs if line["event"] == "message.dropped"]
+    assert (dropped["offset"], dropped["reason"]) == (1, "max_reconsume_times reached")
+    assert [code.name for code in CLUSTERING_ONLY if broker.peer.got(code)] == []
+
+
+async def test_an_orderly_group_without_a_limit_repeats_for_ever(
+    broker: ScriptedBroker, queue: MessageQueue, place: Place
+) -> None:
+    """As Java's; what stands behind the message waits."""
+    await broker.store(queue, b"bad", b"c")
+    seen: list[bytes] = []
+
+    async def handle(batch: Batch) -> None:
+        seen.append(batch[0].body)
+        raise Retry
+
+    options = place(consume_mode="orderly", suspend_current_queue_time_seconds=0.01)
+    async with member(broker.peer.address, handle, **options):
+        await eventually(lambda: len(seen) == 20, "it is repeated")
+        assert set(seen) == {b"bad"}
+        assert place.stored() == {queue: 0}
+
+
 # --- offsets
 
 
