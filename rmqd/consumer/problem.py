@@ -44,6 +44,7 @@ GROUP_CAUSES: Final = (
     "mode_mismatch",
     "client_id_conflict",
     "topic_missing",
+    "no_route",
     "no_permission",
     "allocate_failed",
 )
