@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -26,7 +25,7 @@ STALL_SECONDS: Final = 20.0
 UNANSWERED_SECONDS: Final = 22.0  # a pull is held for 15 s and then answered within the broker's 5 s round
 EXPIRY_SECONDS: Final = 120.0  # Java: rocketmq.client.pull.pullMaxIdleTime
 REPEAT_SECONDS: Final = 600.0  # a stall that goes on, or comes again, is told so often
-_QUIET: Final = {"paused": logging.INFO, "slow_handler": logging.WARNING, "rate_limit": logging.WARNING}
+_MILD_CAUSES: Final = ("slow_handler", "rate_limit")
 
 _Progress = tuple[ProcessQueue | None, int, int]
 
@@ -152,17 +151,21 @@ class Watchdog:
         since = self._watches[queue].stands_since if queue in self._watches else now
         for told in stalled.keys() & self._watches.keys():
             self._watches[told].must_tell_end = True
-        log.log(
-            _QUIET.get(problem.cause, logging.ERROR),
-            "queue.stalled",
-            topic=queue.topic,
-            broker=queue.broker_name,
-            queues=sorted(queue.queue_id for queue in stalled),
-            cause=problem.cause,
-            seconds=round(now - since),
-            evidence=problem.evidence,
-            next=problem.next,
-        )
+        facts = {
+            "topic": queue.topic,
+            "broker": queue.broker_name,
+            "queues": sorted(queue.queue_id for queue in stalled),
+            "cause": problem.cause,
+            "seconds": round(now - since),
+            "evidence": problem.evidence,
+            "next": problem.next,
+        }
+        if problem.cause == "paused":
+            log.info("queue.stalled", **facts)
+        elif problem.cause in _MILD_CAUSES:
+            log.warning("queue.stalled", **facts)
+        else:
+            log.error("queue.stalled", **facts)
 
     def _tell_end(self, queue: MessageQueue, watch: _Watch) -> None:
         for untold in self._news.values():

@@ -1,0 +1,411 @@
+"""A queue that is forced to stand still on a real broker says why, and goes on by itself when the cause is gone.
+
+The watchdog's times are shortened here, but for the last test: it has a whole daemon, and the times that users have.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmqd.consumer.problem import Problem
+from rmqd.handler import Batch
+from tests.consumer.members import Member, member
+from tests.integration.consuming import Seen, until
+from tests.integration.rmqd_process import RmqdProcess, ledger_group
+from tests.integration.waiting import wait_until
+from tests.rocketmq import RealCluster, offsets, rpc
+from tests.rocketmq.fixtures import fresh_name
+from tests.rocketmq.producer import Producer
+
+pytestmark = pytest.mark.rocketmq
+
+UPDATE_CONSUMER_OFFSET = 15
+LOCK_BATCH_MQ = 41
+UNLOCK_BATCH_MQ = 42
+UPDATE_AND_CREATE_SUBSCRIPTIONGROUP = 200
+PERSIST_SECONDS = 0.2
+WITHIN_SECONDS = 60.0
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second instead of twenty."""
+    for name, seconds in {"TICK": 0.1, "STALL": 1.0}.items():
+        monkeypatch.setattr(f"rmqd.consumer.watchdog.{name}_SECONDS", seconds)
+    monkeypatch.setattr("rmqd.consumer.stall.SLOW_CALL_SECONDS", 0.8)
+
+
+def send(cluster: RealCluster, topic: str, count: int, queues: int = 1) -> None:
+    """Store messages."""
+    with Producer(cluster.broker.address, topic, queues) as producer:
+        for number in range(count):
+            producer.send(key=f"m{number}")
+
+
+def set_group(cluster: RealCluster, group: str, **settings: Any) -> None:
+    """As `mqadmin updateSubGroup`."""
+    body = json.dumps({"groupName": group, "brokerId": 0, "retryQueueNums": 1, "retryMaxTimes": 16, **settings})
+    rpc.call(cluster.broker.address, UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body.encode())
+
+
+def stall(m: Member) -> Problem | None:
+    queue = m.queue()
+    return None if queue is None else queue.stall
+
+
+async def stands_still(m: Member, cause: str, state: str) -> Problem:
+    """Wait until the queue is shown to stand still for this cause, in this state."""
+    await until(lambda: (p := stall(m)) and p.cause == cause, f"the queue stands still for {cause}", WITHIN_SECONDS)
+    problem, queue = stall(m), m.queue()
+    assert problem is not None
+    assert queue is not None
+    assert queue.state == state
+    return problem
+
+
+@contextlib.asynccontextmanager
+async def consuming(cluster: RealCluster, group: str, topic: str, handle: Any, **options: Any) -> AsyncIterator[Member]:
+    """A member that commits often, and asks for routes often."""
+    options = {"persist_consumer_offset_interval_seconds": PERSIST_SECONDS, "poll_seconds": 0.5, **options}
+    async with member(cluster.nameserver, handle, group=group, subscriptions=[topic], **options) as m:
+        yield m
+
+
+async def goes_on(cluster: RealCluster, group: str, topic: str, m: Member) -> None:
+    """Wait until everything is handled and committed, and nothing stands still."""
+    await until(lambda: offsets.lag(cluster, group, topic) == 0, "the lag is 0", WITHIN_SECONDS)
+    await until(lambda: stall(m) is None, "nothing stands still", WITHIN_SECONDS)
+
+
+@pytest.fixture
+def one_queue(rocketmq: RealCluster, group: str) -> str:
+    """A topic with one queue."""
+    return rocketmq.create_topic(f"{group}_topic", 1)
+
+
+@pytest.mark.usefixtures("soon")
+async def test_a_handler_that_hangs(rocketmq: RealCluster, group: str, one_queue: str) -> None:
+    """Named with the first message that is not finished."""
+    release = asyncio.Event()
+
+    async def hang(batch: Batch) -> None:
+        await release.wait()
+
+    send(rocketmq, one_queue, 3000)
+    async with consuming(rocketmq, group, one_queue, hang, concurrency=2) as m:
+        problem = await stands_still(m, "slow_handler", "flow_controlled")
+        assert "at offset 0" in problem.evidence
+        release.set()
+        await goes_on(rocketmq, group, one_queue, m)
+
+
+@pytest.mark.usefixtures("soon")
+async def test_a_pause(rocketmq: RealCluster, group: str, one_queue: str) -> None:
+    """Its lag is still known."""
+    seen = Seen()
+    async with consuming(rocketmq, group, one_queue, seen) as m:
+        await until(lambda: m.queue(), "it has the queue")
+        m.consumer.pause()
+        send(rocketmq, one_queue, 10)
+        await stands_still(m, "paused", "paused")
+        await until(lambda: (q := m.queue()) and q.lag == 10, "the lag is known")
+        m.consumer.resume()
+        await goes_on(rocketmq, group, one_queue, m)
+
+
+@pytest.mark.usefixtures("soon")
+async def test_a_topic_that_may_not_be_read(rocketmq: RealCluster, group: str, one_queue: str) -> None:
+    """As by `mqadmin updateTopic -p 2`."""
+    async with consuming(rocketmq, group, one_queue, Seen()) as m:
+        await until(lambda: m.queue(), "it has the queue")
+        rocketmq.create_topic(one_queue, 1, permission=2)
+        send(rocketmq, one_queue, 10)
+        await stands_still(m, "no_permission", "stuck")
+        rocketmq.create_topic(one_queue, 1, permission=6)
+        await goes_on(rocketmq, group, one_queue, m)
+
+
+@pytest.mark.usefixtures("soon")
+async def test_a_broker_that_may_not_be_read(rocketmq_faulty: RealCluster, group: str) -> None:
+    """Its brokerPermission says so."""
+    topic = rocketmq_faulty.create_topic(f"{group}_topic", 1)
+    async with consuming(rocketmq_faulty, group, topic, Seen()) as m:
+        await until(lambda: m.queue(), "it has the queue")
+        rocketmq_faulty.set_broker(brokerPermission=2)
+        try:
+            send(rocketmq_faulty, topic, 10)
+            problem = await stands_still(m, "no_permission", "stuck")
+            assert "broker" in problem.evidence
+        finally:
+            rocketmq_faulty.set_broker(brokerPermission=6)
+        await goes_on(rocketmq_faulty, group, topic, m)
+
+
+@pytest.mark.usefixtures("soon")
+async def test_a_group_that_may_not_consume(rocketmq: RealCluster, group: str, one_queue: str) -> None:
+    """As by `mqadmin updateSubGroup -s false`."""
+    async with consuming(rocketmq, group, one_queue, Seen()) as m:
+        await until(lambda: m.queue(), "it has the queue")
+        set_group(rocketmq, group, consumeEnable=False)
+        send(rocketmq, one_queue, 10)
+        await stands_still(m, "consumption_disabled", "stuck")
+        set_group(rocketmq, group, consumeEnable=True)
+        await goes_on(rocketmq, group, one_queue, m)
+
+
+@pytest.mark.usefixtures("soon")
+async def test_messages_that_the_broker_does_not_take_back(rocketmq_faulty: RealCluster, group: str) -> None:
+    """It may be read and not written: what fails can neither be sent back nor sent anew."""
+    topic = rocketmq_faulty.create_topic(f"{group}_topic", 1)
+    seen = Seen()
+
+    async def fail_first(batch: Batch) -> None:
+        await seen(batch)
+        if batch[0].keys == "m0" and batch[0].reconsume_times == 0:
+            raise ValueError("the first attempt fails")
+
+    send(rocketmq_faulty, topic, 10)
+    rocketmq_faulty.set_broker(brokerPermission=4)
+    try:
+        async with consuming(rocketmq_faulty, group, topic, fail_first, delay_level_when_next_consume=1) as m:
+            problem = await stands_still(m, "retry_refused", "retrying")
+            assert "at offset 0" in problem.evidence
+            rocketmq_faulty.set_broker(brokerPermission=6)
+            await goes_on(rocketmq_faulty, group, topic, m)
+            await until(lambda: seen.of("m0")[-1].reconsume_times == 1, "it is retried")
+    finally:
+        rocketmq_faulty.set_broker(brokerPermission=6)
+
+
+@pytest.mark.usefixtures("soon")
+async def test_an_offset_that_the_broker_does_not_have(rocketmq: RealCluster, group: str, one_queue: str) -> None:
+    """With `on_offset_illegal: stop`; the queue goes on when the broker has the offset."""
+    seen = Seen()
+    set_group(rocketmq, group)
+    send(rocketmq, one_queue, 1)
+    fields: dict[str, object] = {"consumerGroup": group, "topic": one_queue, "queueId": 0, "commitOffset": 5}
+    rpc.call(rocketmq.broker.address, UPDATE_CONSUMER_OFFSET, fields)
+    async with consuming(rocketmq, group, one_queue, seen, on_offset_illegal="stop") as m:
+        problem = await stands_still(m, "offset_illegal", "stuck")
+        assert "offset 5 is illegal" in problem.evidence
+        send(rocketmq, one_queue, 9)
+        await goes_on(rocketmq, group, one_queue, m)
+    assert [attempt.offset for attempt in seen.attempts] == [5, 6, 7, 8, 9]
+
+
+@pytest.mark.usefixtures("soon")
+async def test_a_message_that_an_orderly_handler_never_gets_through(
+    rocketmq: RealCluster, group: str, one_queue: str
+) -> None:
+    """Those behind it wait, and come in their order when it is mended."""
+    seen, mended = Seen(), asyncio.Event()
+
+    async def fail_at_third(batch: Batch) -> None:
+        if batch[0].keys == "m2" and not mended.is_set():
+            raise ValueError("not yet")
+        await seen(batch)
+
+    send(rocketmq, one_queue, 10)
+    options = {"consume_mode": "orderly", "suspend_current_queue_time_seconds": 0.05}
+    async with consuming(rocketmq, group, one_queue, fail_at_third, **options) as m:
+        problem = await stands_still(m, "poison_message", "retrying")
+        assert "at offset 2 " in problem.evidence
+        mended.set()
+        await goes_on(rocketmq, group, one_queue, m)
+    assert seen.keys == [f"m{number}" for number in range(10)]
+
+
+@pytest.mark.usefixtures("soon")
+async def test_a_lock_that_somebody_else_holds(rocketmq: RealCluster, group: str, one_queue: str) -> None:
+    """An orderly queue is not consumed without it, and is as soon as it is free."""
+    queue = {"topic": one_queue, "brokerName": rocketmq.broker.spec.broker_name, "queueId": 0}
+    body = json.dumps({"consumerGroup": group, "clientId": "10.0.0.9@other", "mqSet": [queue]}).encode()
+    rpc.call(rocketmq.broker.address, LOCK_BATCH_MQ, body=body)
+    send(rocketmq, one_queue, 10)
+    async with consuming(rocketmq, group, one_queue, Seen(), consume_mode="orderly") as m:
+        await stands_still(m, "held_lock", "locked_out")
+        rpc.call(rocketmq.broker.address, UNLOCK_BATCH_MQ, body=body)
+        await goes_on(rocketmq, group, one_queue, m)
+
+
+@pytest.mark.usefixtures("soon")
+async def test_a_rate_limit_below_what_comes(rocketmq: RealCluster, group: str, one_queue: str) -> None:
+    """Seconds between two pulls are no fault, and are told as what they are."""
+    send(rocketmq, one_queue, 8)
+    async with consuming(rocketmq, group, one_queue, Seen(), pull_rate_limit=1, pull_batch_size=8) as m:
+        await until(lambda: m.queue(), "it has the queue")
+        send(rocketmq, one_queue, 2)
+        m.consumer._context.rate_limit._free_at += 3  # as after a pull that brought more than the limit
+        await stands_still(m, "rate_limit", "pulling")
+        await goes_on(rocketmq, group, one_queue, m)
+
+
+@pytest.mark.usefixtures("soon")
+async def test_a_topic_that_is_deleted(rocketmq: RealCluster, group: str, one_queue: str) -> None:
+    """It goes on when somebody creates it again."""
+    async with consuming(rocketmq, group, one_queue, Seen()) as m:
+        await until(lambda: m.queue(), "it has the queue")
+        await asyncio.to_thread(rocketmq.admin, "deleteTopic", "-c", "DefaultCluster", "-t", one_queue)
+        await stands_still(m, "topic_missing", "stuck")
+        rocketmq.create_topic(one_queue, 1)
+        send(rocketmq, one_queue, 10)
+        await goes_on(rocketmq, group, one_queue, m)
+
+
+@pytest.mark.usefixtures("soon")
+@pytest.mark.parametrize("way", ["kill", "pause"])
+async def test_a_broker_that_does_not_answer(rocketmq_faulty: RealCluster, group: str, way: str) -> None:
+    """Killed, or with open connections and no life in it."""
+    topic, seen = rocketmq_faulty.create_topic(f"{group}_topic", 1), Seen()
+    send(rocketmq_faulty, topic, 5)
+    async with consuming(rocketmq_faulty, group, topic, seen) as m:
+        await until(lambda: len(seen.keys) == 5, "it consumes")
+        await until(lambda: offsets.lag(rocketmq_faulty, group, topic) == 0, "it has committed")
+        begun = time.monotonic()
+        (rocketmq_faulty.kill if way == "kill" else rocketmq_faulty.pause)("broker")
+        await stands_still(m, "broker_unreachable", "stuck")
+        assert time.monotonic() - begun < WITHIN_SECONDS
+        if way == "kill":
+            await asyncio.to_thread(rocketmq_faulty.restart, "broker")
+        else:
+            rocketmq_faulty.resume("broker")
+        send(rocketmq_faulty, topic, 5)
+        await goes_on(rocketmq_faulty, group, topic, m)
+
+
+# --- members that do not agree
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every other second instead of every minute."""
+    monkeypatch.setattr("rmqd.consumer.consistency.CHECK_SECONDS", 1.0)
+    monkeypatch.setattr("rmqd.consumer.consistency.SECOND_LOOK_SECONDS", 0.5)
+
+
+def causes(m: Member) -> set[str]:
+    return {problem.cause for problem in m.consumer.snapshot().problems}
+
+
+@pytest.mark.usefixtures("looks")
+async def test_members_with_different_subscriptions_are_told_on_both_sides(rocketmq: RealCluster, group: str) -> None:
+    """The broker knows only what the later one said, so each asks the other; it is over when one has left."""
+    topics = [rocketmq.create_topic(fresh_name(name, "topic"), 2) for name in ("one", "two")]
+    async with member(rocketmq.nameserver, Seen(), group=group, subscriptions={topics[0]: "a"}) as first:
+        await until(lambda: len(first.owned()) == 2, "the first has its queues")
+        async with member(
+            rocketmq.nameserver, Seen(), group=group, subscriptions={topics[0]: "a || b", topics[1]: "*"}
+        ) as second:
+            await until(lambda: causes(first) == causes(second) == {"subscription_mismatch"}, "both tell it", 40)
+            told = " ".join(problem.evidence for problem in second.consumer.snapshot().problems)
+            assert f"subscribe to TAG 'a' of {topics[0]}, this one to TAG 'a || b'" in told
+            assert f"do not subscribe to {topics[1]}, this one does" in told
+            assert first.client.client_id in told
+            await second.stop()
+        await until(lambda: not causes(first), "it is over", 40)
+
+
+@pytest.mark.usefixtures("looks")
+async def test_two_members_with_one_client_id_are_told(
+    rocketmq: RealCluster, topic: str, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As two containers with one address and one process id."""
+    monkeypatch.setattr("rmqd.client.instance.make_client_id", lambda *_: "10.0.0.1@7")
+    async with member(rocketmq.nameserver, Seen(), group=group, subscriptions=[topic]) as first:
+        await until(lambda: len(first.owned()) == 8, "the first has its queues")
+        async with member(rocketmq.nameserver, Seen(), group=group, subscriptions=[topic]) as second:
+            await until(lambda: causes(first) == causes(second) == {"client_id_conflict"}, "both tell it", 40)
+            [problem] = first.consumer.snapshot().problems
+            assert "10.0.0.1@7 is also connected from 127.0.0.1:" in problem.evidence
+            await second.stop()
+        await until(lambda: not causes(first), "it is over", 40)
+
+
+# --- a daemon, and the times that users have
+
+
+@pytest.fixture
+def stalled_daemon(rocketmq: RealCluster, tmp_path: Path) -> Iterator[tuple[RmqdProcess, dict[str, str]]]:
+    """Groups that are stopped in different ways, in one daemon: group -> topic."""
+    topics = {
+        name: rocketmq.create_topic(fresh_name(name, "topic"), 2) for name in ("paused", "slow", "closed", "disabled")
+    }
+    topics["missing"] = fresh_name("missing", "topic")
+    groups = {
+        name: ledger_group(
+            topic,
+            tmp_path / name,
+            name,
+            handler_options={"seconds": 45 if name == "slow" else 0},
+            concurrency=2,
+            persist_consumer_offset_interval="1s",
+        )
+        for name, topic in topics.items()
+    }
+    named = {f"{name}_{fresh_name('g', 'group')}": config for name, config in groups.items()}
+    with RmqdProcess(tmp_path / "rmqd", rocketmq.nameserver, named) as rmqd:
+        yield rmqd, {group: topics[group.split("_", 1)[0]] for group in named}
+
+
+@pytest.mark.slow
+def test_every_cause_is_told_within_a_minute(
+    rocketmq: RealCluster, stalled_daemon: tuple[RmqdProcess, dict[str, str]]
+) -> None:
+    """In the log, in the status and as a metric; and everything goes on when the causes are gone."""
+    rmqd, topics = stalled_daemon
+    expected = {"paused": "paused", "slow": "slow_handler", "closed": "no_permission"}
+    expected |= {"disabled": "consumption_disabled", "missing": "topic_missing"}
+    by_name = {group.split("_", 1)[0]: group for group in topics}
+    wait_until(lambda: rmqd.get("/livez")[0] == 200, "it lives")
+    owned = [by_name[name] for name in expected.keys() - {"missing"}]
+    wait_until(lambda: all(len(rmqd.queues(group)) >= 2 for group in owned), "all have their queues")
+    rmqd.post(f"/api/v1/groups/{by_name['paused']}/pause")
+    rocketmq.create_topic(topics[by_name["closed"]], 2, permission=2)
+    set_group(rocketmq, by_name["disabled"], consumeEnable=False)
+    for name in expected.keys() - {"missing"}:
+        send(rocketmq, topics[by_name[name]], 8, 2)
+    begun = time.monotonic()
+
+    def told(event: str) -> dict[str, set[str]]:
+        found: dict[str, set[str]] = {name: set() for name in expected}
+        for entry in rmqd.events(event):
+            if entry["group"] in topics:
+                found[entry["group"].split("_", 1)[0]].add(entry["cause"])
+        return found
+
+    wait_until(
+        lambda: all(
+            expected[name] in causes | told("group.problem")[name] for name, causes in told("queue.stalled").items()
+        ),
+        "every cause is told",
+        60,
+    )
+    assert time.monotonic() - begun < WITHIN_SECONDS
+    stalls = {
+        group["name"].split("_", 1)[0]: {queue["stall"]["cause"] for queue in group["queues"] if queue["stall"]}
+        | {problem["cause"] for problem in group["problems"]}
+        for group in rmqd.status()["groups"]
+    }
+    assert all(expected[name] in causes for name, causes in stalls.items()), stalls
+    for name in ("paused", "slow", "closed", "disabled"):
+        assert rmqd.metric("rmqd_stalled_queues", group=by_name[name], cause=expected[name]) >= 1
+    assert rmqd.metric("rmqd_group_problems", group=by_name["missing"], cause="topic_missing") == 1
+
+    rmqd.post(f"/api/v1/groups/{by_name['paused']}/resume")
+    rocketmq.create_topic(topics[by_name["closed"]], 2, permission=6)
+    set_group(rocketmq, by_name["disabled"], consumeEnable=True)
+    rocketmq.create_topic(topics[by_name["missing"]], 2)
+    send(rocketmq, topics[by_name["missing"]], 8, 2)
+    mended = [by_name[name] for name in ("paused", "closed", "disabled", "missing")]
+    wait_until(
+        lambda: all(offsets.lag(rocketmq, group, topics[group]) == 0 for group in mended), "all others go on", 60
+    )
+    wait_until(lambda: rmqd.get("/readyz")[0] == 200, "it is ready")
