@@ -133,6 +133,13 @@ class RmqdProcess:
         except OSError:
             return 0, b""
 
+    def post(self, path: str) -> dict[str, Any]:
+        """The answer to a POST that must succeed."""
+        request = urllib.request.Request(f"http://{self.http}{path}", method="POST")
+        with urllib.request.urlopen(request, timeout=5) as response:
+            document: dict[str, Any] = json.loads(response.read())
+        return document
+
     def wait_ready(self, timeout_seconds: float = 20) -> None:
         """Wait until /readyz says so: every group has a route and its first assignment."""
         wait_until(self._ready, f"rmqd is ready\n{self.tail()}", timeout_seconds)
