@@ -178,21 +178,29 @@ class AssignedQueue:
 
     async def _drain(self, queue: ProcessQueue) -> bool:
         """Wait until no handler has a batch of the queue; False if the time for it ran out."""
-        if not queue.in_flight:
+        loop = asyncio.get_running_loop()
+        # a reset leaves batches of a former cache behind: they count no more, but the next owner must not meet them
+        formers = self.loop.formers if self.loop is not None else []
+        busy = [one for one in (*formers, queue) if one.in_flight]
+        if not busy:
             return True
-        queue.idle = asyncio.get_running_loop().create_future()
+        waits = []
+        for one in busy:
+            one.idle = loop.create_future()
+            waits.append(one.idle)
+        idle = asyncio.gather(*waits)
         # should the time run out, nothing more may be committed: what is finished now must not be handled twice then
         commit, hurry = asyncio.create_task(self._commit(queue)), asyncio.create_task(self._hurry.wait())
         try:
-            await asyncio.wait((queue.idle, hurry), timeout=self._drain_seconds, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((idle, hurry), timeout=self._drain_seconds, return_when=asyncio.FIRST_COMPLETED)
             await asyncio.wait((commit,), timeout=COMMIT_SECONDS)
         finally:
-            commit.cancel()
-            hurry.cancel()
-            await asyncio.gather(commit, hurry, return_exceptions=True)
-        if queue.in_flight:
-            log.warning("queue.not_drained", queue=str(self.message_queue), batches=queue.in_flight)
-        return not queue.in_flight
+            for waiting in (commit, hurry, idle):
+                waiting.cancel()
+            await asyncio.gather(commit, hurry, idle, return_exceptions=True)
+        if left := sum(one.in_flight for one in busy):
+            log.warning("queue.not_drained", queue=str(self.message_queue), batches=left)
+        return not left
 
     async def _commit_move(self, offset: int) -> None:
         """An operator moved the queue while it was being given up: its next owner is to begin there."""

@@ -58,6 +58,7 @@ class PullLoop:
 
     def __init__(self, context: GroupContext, queue: MessageQueue, offset: int) -> None:
         self.process_queue = ProcessQueue(queue, offset, context.stats[queue.topic])
+        self.formers: list[ProcessQueue] = []  # those before it, of which handlers may still have batches
         self.held_by: Reason | None = None
         self.stuck: Problem | None = None  # why nothing is pulled until an operator acts
         self.failure: RmqdError | None = None  # of the last pull, since `failing_since`
@@ -108,6 +109,7 @@ class PullLoop:
         """Let go of what is cached; what handlers have now counts no more, and as handled twice `because`."""
         queue = self.process_queue
         queue.drop(because)
+        self.formers = [former for former in (*self.formers, queue) if former.in_flight]
         self.stuck = None
         self.process_queue = ProcessQueue(self._queue, offset, queue.stats)
         self.apply_pauses()

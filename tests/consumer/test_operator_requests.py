@@ -129,6 +129,26 @@ async def test_a_reset_while_a_queue_is_handed_over_is_what_the_next_owner_finds
     assert broker.offsets[GROUP, queue] == 0
 
 
+async def test_a_queue_is_given_up_only_when_the_batch_from_before_a_reset_is_done(
+    broker: ScriptedBroker, queue: MessageQueue
+) -> None:
+    """Its result counts no more, but nobody else may have the queue while it is under way."""
+    await broker.store(queue, b"0", b"1")
+    handle = Blocked()
+    async with member(broker.peer.address, handle, concurrency=1, consume_mode="orderly") as m:
+        await eventually(lambda: (held := m.queue()) is not None and held.state == "handling", "it is handled")
+        await broker.peer.push(RESET, reset_fields(), as_map({queue: 2}), oneway=True)
+        await broker.committed(GROUP, queue, 2)
+        m.consumer.stop()
+        await eventually(lambda: m.consumer.snapshot().state == "draining", "it drains")
+        await broker.peer.ask(STATUS, {"topic": TOPIC, "group": GROUP})
+        assert (GROUP, queue) in broker.locks
+        handle.release.set()
+        await m.task
+    assert (GROUP, queue) not in broker.locks
+    assert broker.offsets[GROUP, queue] == 2
+
+
 async def test_a_reset_reaches_a_queue_that_is_just_being_taken(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen
 ) -> None:
