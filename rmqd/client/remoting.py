@@ -185,6 +185,7 @@ class RemotingClient:
         reply: Reply | None
         handler = self._handlers.get(command.code)
         if handler is None:
+            log.warning("request.unsupported", code=int(command.code), address=connection.address)
             remark = f"request type {command.code} not supported"
             reply = (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark, {}, b"")
         else:
