@@ -49,7 +49,8 @@ def status_lines(document: dict[str, Any]) -> list[str]:
     lines += [f"  {problem}" for problem in document.get("problems", [])]
     for group in document["groups"]:
         state = f"{group['state']}, paused" if group["paused"] else group["state"]
-        lines += ["", f"{group['name']}  {state}"]
+        model = ", broadcasting" if group["message_model"] == "broadcasting" else ""
+        lines += ["", f"{group['name']}  {state}{model}"]
         reason = group["failure"] or group["not_ready_reason"]
         lines += [f"  {reason}"] if reason else []
         lines += [f"  paused: {text}" for scope in group["pauses"] if (text := _scope(scope))]

@@ -35,6 +35,7 @@ class GroupStatus:
         return GroupSnapshot(
             name=context.options.group,
             engine=ENGINE,
+            message_model=context.options.message_model,
             state=self.state,
             paused=context.paused,
             pauses=context.pauses.scopes,

@@ -72,6 +72,7 @@ class GroupSnapshot:
 
     name: str
     engine: str
+    message_model: str
     state: str  # of GROUP_STATES
     paused: bool  # the whole of it
     pauses: tuple[PauseScope, ...]

@@ -57,6 +57,7 @@ def _group(group: GroupSnapshot, view: HostView) -> dict[str, Any]:
     return {
         "name": group.name,
         "engine": group.engine,
+        "message_model": group.message_model,
         "state": group.state,
         "paused": group.paused,
         "pauses": [asdict(scope) for scope in group.pauses],

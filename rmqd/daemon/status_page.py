@@ -28,7 +28,8 @@ def status_page(status: dict[str, Any]) -> str:
 def _group(group: dict[str, Any]) -> str:
     state = "paused" if group["paused"] else group["state"]
     reason = group["failure"] or group["not_ready_reason"]
-    head = f"<h2>{escape(group['name'])} <small class='{escape(state)}'>{escape(state)}</small></h2>"
+    model = " broadcasting" if group["message_model"] == "broadcasting" else ""
+    head = f"<h2>{escape(group['name'])} <small class='{escape(state)}'>{escape(state)}{model}</small></h2>"
     why = f"<p class='{escape(state)}'>{escape(reason)}</p>" if reason else ""
     problems = [*group["problems"], *(queue["stall"] for queue in group["queues"] if queue["stall"] is not None)]
     told = dict.fromkeys(f"{problem['cause']}: {problem['evidence']}. Next: {problem['next']}" for problem in problems)

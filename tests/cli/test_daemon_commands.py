@@ -144,6 +144,7 @@ def test_a_stopped_queue_and_a_reason_are_readable() -> None:
     }
     group: dict[str, Any] = {
         "name": "mailer",
+        "message_model": "broadcasting",
         "state": "failed",
         "paused": True,
         "failure": "boom",
@@ -160,7 +161,7 @@ def test_a_stopped_queue_and_a_reason_are_readable() -> None:
         "groups": [{**group, "queues": [queue, {**queue, "is_retry": True, "queue": 0}]}],
     }
     lines = status_lines(document)
-    assert lines[:4] == ["rmqd 1  client 2 workers", "  worker 1 has died", "", "mailer  failed, paused"]
+    assert lines[:4] == ["rmqd 1  client 2 workers", "  worker 1 has died", "", "mailer  failed, paused, broadcasting"]
     assert lines[4] == "  boom"
     assert lines[5] == "  mode_mismatch: others are orderly. Next: part them"
     assert lines[6] == (

@@ -80,6 +80,7 @@ def group_snapshot(name: str = "mailer", *, received: int = 0, queues: tuple[Que
     return GroupSnapshot(
         name=name,
         engine="local",
+        message_model="clustering",
         state="running",
         paused=False,
         pauses=(),

@@ -13,7 +13,7 @@ from rmqd.daemon.config_file import load_config
 from rmqd.daemon.state_dir import prepare_state_dir
 from rmqd.errors import ConfigError
 from rmqd.exit_codes import ExitCode
-from tests.consumer.disks import small_disk
+from tests.consumer.disks import disk_error, small_disk
 from tests.daemon.daemon_process import daemon, write_config
 
 BROADCASTING = "message_model: broadcasting"
@@ -57,15 +57,23 @@ def test_one_that_cannot_be_made_is_told_with_its_place(tmp_path: Path, no_room_
     )
 
 
-def test_a_read_only_one_is_refused_and_a_full_one_is_not(tmp_path: Path) -> None:
+def test_a_read_only_one_is_refused(tmp_path: Path) -> None:
     config = load(write_config(tmp_path, "mailer", more=BROADCASTING))
     with small_disk(tmp_path / "state") as disk:
-        prepare_state_dir(config)
-        disk.fill()
         prepare_state_dir(config)
         disk.read_only(True)
         with pytest.raises(ConfigError, match="cannot be written: Read-only file system"):
             prepare_state_dir(config)
+
+
+def test_a_full_one_is_not_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group that has offsets goes on from them."""
+
+    def full(path: Path) -> None:
+        raise disk_error()
+
+    monkeypatch.setattr(Path, "touch", full)
+    prepare_state_dir(load(write_config(tmp_path, "mailer", more=BROADCASTING)))
 
 
 async def test_the_daemon_exits_before_it_connects(tmp_path: Path, no_room_for_it: str) -> None:
@@ -89,6 +97,15 @@ async def test_a_second_daemon_is_refused_and_told_by_whom(tmp_path: Path) -> No
         await first.exit_code()
         async with daemon(config) as third:
             await third.event("daemon.started")
+
+
+async def test_the_status_says_that_a_group_is_broadcasting(tmp_path: Path) -> None:
+    """Else nobody knows why the brokers have no progress of it."""
+    async with daemon(write_config(tmp_path, "mailer", more=BROADCASTING)) as running:
+        client = await running.started()
+        (group,) = (await client.get("/api/v1/status")).json()["groups"]
+        assert group["message_model"] == "broadcasting"
+        assert "broadcasting</h2>" in (await client.get("/")).text
 
 
 async def test_groups_that_share_no_file_do_not_keep_each_other_out(tmp_path: Path) -> None:
