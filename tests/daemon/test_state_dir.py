@@ -105,7 +105,7 @@ async def test_the_status_says_that_a_group_is_broadcasting(tmp_path: Path) -> N
         client = await running.started()
         (group,) = (await client.get("/api/v1/status")).json()["groups"]
         assert group["message_model"] == "broadcasting"
-        assert "broadcasting</h2>" in (await client.get("/")).text
+        assert " broadcasting</small></h2>" in (await client.get("/")).text
 
 
 async def test_groups_that_share_no_file_do_not_keep_each_other_out(tmp_path: Path) -> None:
