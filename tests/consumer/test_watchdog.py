@@ -73,6 +73,8 @@ async def goes_on(m: Member, logs: Logs, cause: str) -> None:
     assert begin["cause"] == end["cause"] == cause
     assert begin["evidence"]
     assert begin["next"]
+    await asyncio.sleep(0.5)
+    assert stall(m) is None, "a queue that has nothing to do does not stand still"
 
 
 async def test_a_queue_that_has_nothing_to_do_does_not_stand_still(
@@ -129,6 +131,20 @@ async def test_a_pause_is_told_and_keeps_its_state(
         await seen.has(b"0", b"1")
         await goes_on(m, logs, "paused")
     assert events(logs, "queue.stalled")[0]["log_level"] == "info"
+
+
+async def test_a_queue_of_which_nothing_is_cached_stands_still_too(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, logs: Logs
+) -> None:
+    """As one that is paused before its first pull: the broker tells that messages wait."""
+    await broker.store(queue, b"0")
+    async with member(broker.peer.address, seen, persist_consumer_offset_interval_seconds=0.05) as m:
+        m.consumer.pause()
+        await stands_still(m, logs, "paused")
+        snapshot = m.queue()
+        assert snapshot is not None
+        assert (snapshot.cached, snapshot.lag) == (0, 1)
+    assert not broker.pulled_offsets(queue)
 
 
 async def test_messages_that_no_broker_takes_back_are_told(
