@@ -89,6 +89,7 @@ class OrderlyResult:
     verdict: OrderlyVerdict
     events: Counter[str]
     seconds: float
+    """Of the whole run, without the time between an interruption and its going on."""
 
     def report(self) -> str:
         """For the person who ran it."""
@@ -161,7 +162,9 @@ class Orderly:
             self._drain()
         finally:
             self._roster.kill_all()
-        return self._result(happened, time.monotonic() - begin)
+            with (self._directory / "seconds").open("a") as file:
+                file.write(f"{time.monotonic() - begin:.1f}\n")
+        return self._result(happened)
 
     def _claim_directory(self) -> None:
         path = self._directory / "plan.json"
@@ -195,7 +198,8 @@ class Orderly:
     def _lag(self) -> int:
         return offsets.lag(self._cluster, self._group.name, self._group.topic)
 
-    def _result(self, happened: Iterable[MemberEvent], seconds: float) -> OrderlyResult:
+    def _result(self, happened: Iterable[MemberEvent]) -> OrderlyResult:
         verdict = judge(ledger.read(self._sent_path), ledger.read(*self._roster.ledgers()), self._roster.events())
         counts = Counter(f"{event.kind} {event.action}" for event in happened if event.action != LEFT)
+        seconds = sum(map(float, (self._directory / "seconds").read_text().split()))
         return OrderlyResult(self._plan, verdict, counts, seconds)
