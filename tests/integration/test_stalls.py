@@ -163,8 +163,14 @@ async def test_a_group_that_may_not_consume(rocketmq: RealCluster, group: str, o
 
 @pytest.mark.usefixtures("soon")
 async def test_messages_that_the_broker_does_not_take_back(rocketmq_faulty: RealCluster, group: str) -> None:
-    """It may be read and not written: what fails can neither be sent back nor sent anew."""
+    """It may be read and not written: what fails can neither be sent back nor sent anew.
+
+    The latter a broker without write permission refuses for ordered topics alone (`AbstractSendMessageProcessor`).
+    """
     topic = rocketmq_faulty.create_topic(f"{group}_topic", 1)
+    ordered = {"topic": f"%RETRY%{group}", "defaultTopic": "TBW102", "readQueueNums": 1, "writeQueueNums": 1}
+    ordered |= {"perm": 6, "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": "true"}
+    rpc.call(rocketmq_faulty.broker.address, rpc.UPDATE_AND_CREATE_TOPIC, ordered)
     seen = Seen()
 
     async def fail_first(batch: Batch) -> None:
