@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 HELP = """Check a configuration and its handlers; nothing is connected to unless --connect says so.
 
 Every problem is one line on standard error, FILE:LINE:COLUMN: KEY: what is wrong, and what is accepted; then the
-command exits with 78. Handlers are imported and made with their options, but not started.
+command exits with 78. Handlers are imported and made with their options, but not started; installed hooks are made too.
 
 With --connect the cluster is asked too: whether name servers and brokers answer, topics exist and may be read, the
 group may consume, brokers take the SQL filters, and other members of the group subscribe to the same. It looks only,
@@ -61,10 +61,15 @@ def _checked(path: Path | None, overrides: list[str]) -> RootConfig:
     """The configuration, its handlers made and thrown away. Raises ConfigError with all problems."""
     from rmqd.daemon.config_file import load_config
     from rmqd.daemon.handler_registry import load_handler
+    from rmqd.daemon.hook_registry import load_hooks
     from rmqd.errors import ConfigError
 
     config = load_config(path, overrides)
     problems: list[object] = []
+    try:
+        load_hooks()
+    except ConfigError as error:
+        problems += error.problems
     for name, group in config.groups.items():
         try:
             load_handler(name, group)
@@ -76,13 +81,16 @@ def _checked(path: Path | None, overrides: list[str]) -> RootConfig:
 
 
 def _ok_lines(config: RootConfig) -> list[str]:
+    from rmqd.daemon.hook_registry import load_hooks
+
     servers = ";".join(config.nameserver) or config.nameserver_url
     lines = [f"OK           nameserver {servers}"]
     for name, group in config.groups.items():
         topics = ", ".join(f"{topic} ({wanted.expression})" for topic, wanted in group.subscriptions.items())
         plugin = group.handler.plugin if group.handler else group.engine
         lines.append(f"OK           {name}: {topics} to handler {plugin}")
-    return lines
+    hooks = ", ".join(hook.name for hook in load_hooks())
+    return [*lines, f"OK           hooks of every group: {hooks}"] if hooks else lines
 
 
 def _ask_cluster(config: RootConfig) -> tuple[list[Check], ExitCode]:

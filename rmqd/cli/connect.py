@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from rmqd.client.api.admin import cluster_info
 from rmqd.client.api.group import check_client_config, consumer_connection, subscription_groups
 from rmqd.consumer.consistency import SUBSCRIPTION_RULE, differences, model_difference
+from rmqd.consumer.filter_check import why_refused
 from rmqd.errors import (
     BrokerError,
     ConsumerNotOnlineError,
@@ -212,8 +213,7 @@ class _GroupCheck:
         try:
             await check_client_config(self._client.remoting, address, self._client.client_id, self._name, data)
         except BrokerError as error:
-            reason = " ".join(error.remark.split())  # the parser's complaint has a line for each word it expected
-            return Check("error", subject, f"{where} refuses the SQL filter {wanted.expression!r}: {reason:.300}")
+            return Check("error", subject, why_refused(where, data, error))
         except RemotingError as error:
             return Check("unreachable", subject, f"{where} does not answer ({error})")
         return Check("ok", subject, f"{where} takes the SQL filter")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rmqd.client.instance import ClientInstance
 from rmqd.clock import Clock
 from rmqd.consumer.broadcasting import EveryQueue, NoWayBack
 from rmqd.consumer.concurrently import ConsumeMessageConcurrentlyService
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.flow_control import Thresholds
+from rmqd.consumer.hooks import GroupHooks, Hook
 from rmqd.consumer.local_file_offset_store import LocalFileOffsetStore
 from rmqd.consumer.offset_store import RemoteBrokerOffsetStore
 from rmqd.consumer.options import ConsumerOptions
@@ -25,9 +28,16 @@ from rmqd.wire.topics import SUBSCRIPTION_ALL, retry_topic
 
 
 def build_context(
-    options: ConsumerOptions, handler: LoadedHandler, client: ClientInstance, clock: Clock
+    options: ConsumerOptions,
+    handler: LoadedHandler,
+    client: ClientInstance,
+    clock: Clock,
+    hooks: Sequence[Hook] = (),
 ) -> GroupContext:
     """The parts of a group, not paused; nothing runs yet. Raises RmqdError for an expression that is wrong."""
+    group_hooks = GroupHooks(hooks, options.group, client.client_id) if hooks else None
+    if group_hooks is not None:
+        handler = group_hooks.around(handler)
     send_back, store, ownership, leases = _by_message_model(options, client, clock)
     if leases is None:
         service: ConsumeMessageService = ConsumeMessageConcurrentlyService(options, handler, send_back, clock)
@@ -45,6 +55,7 @@ def build_context(
         ownership=ownership,
         rate_limit=RateLimit(options.pull_rate_limit, clock),
         thresholds=Thresholds.divided(options, 0),
+        hooks=group_hooks,
     )
     context.resumed.set()
     return context

@@ -52,6 +52,8 @@ class GroupStatus:
             },
             rebalances=self._rebalance.count,
             handover_timeouts=context.ownership.timeouts,
+            hook_failures={} if context.hooks is None else dict(context.hooks.failures),
+            left_out_by_hooks={} if context.hooks is None else dict(context.hooks.left_out),
             handler_hung=self._hung,
             problems=tuple(context.problems),
         )

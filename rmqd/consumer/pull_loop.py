@@ -182,6 +182,8 @@ class PullLoop:
             for message in block.messages:
                 if not message.has_tag(self._tags):
                     queue.skip(message)
+        if self._context.hooks is not None:
+            self._let_hooks_choose(block)
         self._context.rate_limit.spend(block.unfinished)
         queue.stats.pulled(block)
         queue.stats.pull_took(self.answered_at - self.asked_at)
@@ -266,6 +268,8 @@ class PullLoop:
         for message in block.messages:
             if message.queue_offset > offset or (self._tags and not message.has_tag(self._tags)):
                 queue.skip(message)
+        if self._context.hooks is not None:
+            self._let_hooks_choose(block)
         queue.stats.pulled(block)
         queue.put(block, offset)
         self._context.service.submit(queue)
@@ -275,6 +279,12 @@ class PullLoop:
             "move the offset with `mqadmin resetOffsetByTime`, or set on_corrupt_message and reload",
         )
         await asyncio.sleep(PROBE_SECONDS)
+
+    def _let_hooks_choose(self, block: MessageBlock) -> None:
+        hooks = self._context.hooks
+        if hooks is not None and hooks.choose:
+            for message in hooks.unwanted(block.messages, self._queue):
+                self.process_queue.skip(message)
 
     async def _failed(self, error: RmqdError) -> None:
         if isinstance(error, AskedAnewError):

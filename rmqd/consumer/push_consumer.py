@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 import structlog
@@ -16,6 +16,7 @@ from rmqd.consumer.assembly import build_context
 from rmqd.consumer.consistency import Consistency
 from rmqd.consumer.filter_check import check_filters
 from rmqd.consumer.group_status import GroupStatus
+from rmqd.consumer.hooks import Hook
 from rmqd.consumer.lag import refresh_max_offsets
 from rmqd.consumer.live_change import change_while_running
 from rmqd.consumer.operator_requests import OperatorRequests
@@ -49,14 +50,19 @@ class PushConsumer:
     """
 
     def __init__(
-        self, options: ConsumerOptions, handler: LoadedHandler, client: ClientInstance, clock: Clock | None = None
+        self,
+        options: ConsumerOptions,
+        handler: LoadedHandler,
+        client: ClientInstance,
+        clock: Clock | None = None,
+        hooks: Sequence[Hook] = (),
     ) -> None:
         self.group = options.group
         self._handler = handler
         self._client = client
         self._stopping = asyncio.Event()
         self._drain_seconds = options.shutdown_timeout_seconds
-        self._context = build_context(options, handler, client, clock or SystemClock())
+        self._context = build_context(options, handler, client, clock or SystemClock(), hooks)
         self._rebalance = Rebalance(self._context)
         self._status = GroupStatus(self._context, self._rebalance)
         self._watchdog = Watchdog(self._context, self._rebalance.assigned)

@@ -42,7 +42,7 @@ class Engine(Protocol):
         """The group's handler. Raises ConfigError for what the configuration has wrong."""
 
     def build_consumer(self, options: ConsumerOptions, handler: LoadedHandler, client: Client) -> Consumer:
-        """A consumer of one group. `client` is one that this engine built."""
+        """A consumer of one group, for a `client` that this engine built. Raises ConfigError for installed hooks."""
 
     async def check_filters(self, options: ConsumerOptions, client: Client) -> None:
         """Ask the brokers whether they filter by a group's expressions. Raises FilterRefusedError, InvalidNameError."""
@@ -70,8 +70,9 @@ class LocalEngine:
         """A PushConsumer."""
         from rmqd.client.instance import ClientInstance
         from rmqd.consumer.push_consumer import PushConsumer
+        from rmqd.daemon.hook_registry import load_hooks
 
-        return PushConsumer(options, handler, cast(ClientInstance, client), self.clock)
+        return PushConsumer(options, handler, cast(ClientInstance, client), self.clock, load_hooks())
 
     async def check_filters(self, options: ConsumerOptions, client: Client) -> None:
         """By CHECK_CLIENT_CONFIG."""

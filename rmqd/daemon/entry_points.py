@@ -10,7 +10,7 @@ import importlib.metadata
 import traceback
 from collections.abc import Iterable
 from importlib.metadata import EntryPoint
-from typing import Final
+from typing import Any, Final
 
 from rmqd.daemon.config_problems import nearest
 
@@ -27,17 +27,23 @@ class EntryPointError(Exception):
 def installed(group: str) -> dict[str, list[EntryPoint]]:
     """The entry points of a group by name; more than one where distributions disagree about a name.
 
-    Found once, as it takes a look at every distribution; `look_again` has it done anew.
+    Found once for all groups, as it takes a look at every distribution; `look_again` has it done anew.
     """
     found: dict[str, list[EntryPoint]] = {}
-    for entry_point in sorted(importlib.metadata.entry_points(group=group)):
+    for entry_point in sorted(_all_installed().select(group=group)):
         found.setdefault(entry_point.name, []).append(entry_point)
     return found
 
 
 def look_again() -> None:
     """Forget what is installed: a reload may come after an installation."""
+    _all_installed.cache_clear()
     installed.cache_clear()
+
+
+@functools.cache
+def _all_installed() -> Any:
+    return importlib.metadata.entry_points()
 
 
 def not_installed(kind: str, name: str, known: Iterable[str], also: str = "") -> EntryPointError:

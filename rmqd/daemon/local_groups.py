@@ -190,8 +190,8 @@ class LocalGroups:
                 continue
             try:
                 groups[name] = self._build_group(name, settings, config.state_dir, client)
-            except ConfigError as error:
-                problems += error.problems
+            except ConfigError as error:  # a hook that cannot be used is a problem of all groups, told once
+                problems += [problem for problem in error.problems if problem not in problems]
             except RmqdError as error:  # a name or an expression that only the engine finds wrong
                 problems.append(f"groups.{name}: {error}")
         if problems:

@@ -165,6 +165,15 @@ HANDOVER_TIMEOUTS = Metric(
 HANDLER_HUNG = Metric(
     "rmqd_handler_hung", "gauge", _GROUP, "1 if all calls that concurrency allows hang in their threads."
 )
+HOOK_FAILURES = Metric(
+    "rmqd_hook_failures_total", "counter", (*_GROUP, "hook"), "Calls of an installed hook that raised, by its name."
+)
+HOOK_LEFT_OUT = Metric(
+    "rmqd_hook_left_out_messages_total",
+    "counter",
+    (*_GROUP, "hook"),
+    "Messages that an installed hook did not want handled; they count as consumed.",
+)
 REQUEST_DURATION = Metric(
     "rmqd_broker_request_duration_seconds", "histogram", ("code",), "From a request to its answer, by request code."
 )

@@ -140,6 +140,10 @@ def _group_series(series: _Series, group: GroupSnapshot) -> None:
     series.add(names.REBALANCES, labels, group.rebalances)
     series.add(names.HANDOVER_TIMEOUTS, labels, group.handover_timeouts)
     series.add(names.HANDLER_HUNG, labels, int(group.handler_hung))
+    for hook, count in group.hook_failures.items():
+        series.add(names.HOOK_FAILURES, (*labels, hook), count)
+    for hook, count in group.left_out_by_hooks.items():
+        series.add(names.HOOK_LEFT_OUT, (*labels, hook), count)
     stalled = Counter(queue.stall.cause for queue in group.queues if queue.stall is not None)
     for cause in STALL_CAUSES:
         series.add(names.STALLED_QUEUES, (*labels, cause), stalled[cause])

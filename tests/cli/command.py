@@ -26,15 +26,22 @@ class Ended:
         return json.loads(self.out)
 
 
-def rmqd(*arguments: str | Path, stdin: bytes = b"", cwd: Path | None = None) -> Ended:
-    """Run `rmqd` with these arguments, in a folder without a configuration unless `cwd` has one."""
+def rmqd(*arguments: str | Path, stdin: bytes = b"", cwd: Path | None = None, python_path: Path | None = None) -> Ended:
+    """Run `rmqd` with these arguments, in a folder without a configuration unless `cwd` has one.
+
+    `python_path` is one more folder to import from.
+    """
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RMQD_")}
     done = subprocess.run(
         [sys.executable, "-m", "rmqd", *map(str, arguments)],
         input=stdin,
         capture_output=True,
         cwd=cwd or Path(__file__).parent,
-        env={**environment, "PYTHONPATH": f"{TOP}:{TOP / 'handlers'}", "COLUMNS": "120"},
+        env={
+            **environment,
+            "PYTHONPATH": ":".join(map(str, (TOP, TOP / "handlers", *filter(None, [python_path])))),
+            "COLUMNS": "120",
+        },
         timeout=60,
         check=False,
     )

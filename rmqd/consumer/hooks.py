@@ -1,0 +1,149 @@
+"""Hooks: code of other distributions that is told of every batch, and that chooses what handlers get.
+
+What a hook raises is logged and counted, and never affects what becomes of a message. Where none is installed nothing
+of this is called.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import structlog
+
+from rmqd.handler import Batch, DeadLetter, LoadedHandler, Retry, Suspend
+from rmqd.wire.message import Message, MessageQueue
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class HookContext:
+    """What a hook is told beside the messages; one for each handler call, and one for each pull."""
+
+    group: str
+    message_queue: MessageQueue
+    client_id: str
+    outcome: str | None = None
+    """After a batch. `success`: the handler returned; `declined`: it raised Retry, DeadLetter or Suspend; `failed`: it
+    raised something else; `cut_short`: it was cancelled, at `consume_timeout` or at the end of the group."""
+    exception: BaseException | None = None
+    duration_seconds: float | None = None
+    values: dict[str, Any] = field(default_factory=dict)
+    """For hooks: what `before_batch` puts here, `after_batch` of the same batch finds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """One installed hook, by those of its methods that it has."""
+
+    name: str
+    before_batch: Callable[[Batch, HookContext], object] | None = None
+    after_batch: Callable[[Batch, HookContext], object] | None = None
+    wants: Callable[[Message, HookContext], object] | None = None
+
+
+class GroupHooks:
+    """The hooks of a process as one group calls them. Sync handlers' hooks run in the handlers' threads."""
+
+    def __init__(self, hooks: Sequence[Hook], group: str, client_id: str) -> None:
+        self._group = group
+        self._client_id = client_id
+        self._before = [(hook.name, hook.before_batch) for hook in hooks if hook.before_batch is not None]
+        self._after = [(hook.name, hook.after_batch) for hook in reversed(hooks) if hook.after_batch is not None]
+        self._wants = [(hook.name, hook.wants) for hook in hooks if hook.wants is not None]
+        self.choose = bool(self._wants)  # whether a hook wants to choose messages
+        self._counting = threading.Lock()
+        self.failures: Counter[str] = Counter({hook.name: 0 for hook in hooks})
+        self.left_out: Counter[str] = Counter({name: 0 for name, _ in self._wants})
+
+    def around(self, handler: LoadedHandler) -> LoadedHandler:
+        """The handler with the hooks before and after each call; the handler itself if there are none."""
+        if not self._before and not self._after:
+            return handler
+        return replace(handler, handle=self._async_call(handler) if handler.is_async else self._sync_call(handler))
+
+    def unwanted(self, messages: Sequence[Message], message_queue: MessageQueue) -> list[Message]:
+        """The messages of a pull that a hook does not want handled. One about which a hook fails is wanted."""
+        context = HookContext(self._group, message_queue, self._client_id)
+        return [message for message in messages if not message.finished and not self._is_wanted(message, context)]
+
+    def _is_wanted(self, message: Message, context: HookContext) -> bool:
+        for name, wants in self._wants:
+            try:
+                answer = wants(message, context)
+                if not isinstance(answer, bool):
+                    raise TypeError(f"wants gave {answer!r}; accepted: True or False")  # noqa: TRY301
+            except (Exception, SystemExit) as error:  # noqa: BLE001  a hook's failure must cost no message
+                self._failed(name, "wants", error)
+                continue
+            if not answer:
+                self.left_out[name] += 1
+                return False
+        return True
+
+    def _async_call(self, handler: LoadedHandler) -> Callable[[Batch], Any]:
+        async def handle(batch: Batch) -> Any:
+            context, started = self._begin(batch), time.monotonic()
+            try:
+                result = await handler.handle(batch)
+            except BaseException as error:
+                self._end(batch, context, started, error)
+                raise
+            self._end(batch, context, started, None)
+            return result
+
+        return handle
+
+    def _sync_call(self, handler: LoadedHandler) -> Callable[[Batch], Any]:
+        def handle(batch: Batch) -> Any:
+            context, started = self._begin(batch), time.monotonic()
+            try:
+                result = handler.handle(batch)
+            except BaseException as error:
+                self._end(batch, context, started, error)
+                raise
+            self._end(batch, context, started, None)
+            return result
+
+        return handle
+
+    def _begin(self, batch: Batch) -> HookContext:
+        context = HookContext(self._group, batch.message_queue, self._client_id)
+        self._call("before_batch", self._before, batch, context)
+        return context
+
+    def _end(self, batch: Batch, context: HookContext, started: float, error: BaseException | None) -> None:
+        context.duration_seconds = time.monotonic() - started
+        context.outcome, context.exception = _outcome(error), error
+        self._call("after_batch", self._after, batch, context)
+
+    def _call(
+        self,
+        what: str,
+        calls: Sequence[tuple[str, Callable[[Batch, HookContext], object]]],
+        batch: Batch,
+        context: HookContext,
+    ) -> None:
+        for name, call in calls:
+            try:
+                call(batch, context)
+            except (Exception, SystemExit) as error:  # noqa: BLE001  a hook's failure must cost no message
+                self._failed(name, what, error)
+
+    def _failed(self, name: str, what: str, error: BaseException) -> None:
+        with self._counting:  # handlers' threads fail side by side
+            self.failures[name] += 1
+        log.error("hook.failed", group=self._group, hook=name, call=what, error=repr(error), exc_info=error)
+
+
+def _outcome(error: BaseException | None) -> str:
+    if error is None:
+        return "success"
+    if isinstance(error, Retry | DeadLetter | Suspend):
+        return "declined"
+    return "failed" if isinstance(error, Exception | SystemExit) else "cut_short"

@@ -1,0 +1,231 @@
+"""Filters and limits that change while a group runs, at a real broker: nothing that both filters match is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import re
+import signal
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmqd.consumer.options import Subscription
+from tests.cli.command import rmqd as run_rmqd
+from tests.conformance import behaviour
+from tests.consumer.groups import group_options
+from tests.consumer.members import Member, member
+from tests.integration.consuming import Seen, until
+from tests.integration.rmqd_process import RmqdProcess, ledger_group
+from tests.integration.waiting import wait_until
+from tests.rocketmq import RealCluster, ledger, offsets
+from tests.rocketmq.producer import Producer
+
+pytestmark = pytest.mark.rocketmq
+
+SQL_A_OR_C = Subscription("TAGS IS NOT NULL AND TAGS IN ('a', 'c')", "SQL92")
+SQL_A_OR_B = Subscription("TAGS IS NOT NULL AND TAGS IN ('a', 'b')", "SQL92")
+TAGS = {"a || b": "b", "a || c": "c", SQL_A_OR_C.expression: "c", SQL_A_OR_B.expression: "b"}
+"""Filters, each with the tag that the other one does not have."""
+
+
+class Sender:
+    """Sends messages of the tags a, b and c without a pause, until it is told to end."""
+
+    def __init__(self, cluster: RealCluster, topic: str) -> None:
+        self._producer = Producer(cluster.broker.address, topic)
+        self._ending = False
+        self.sent = 0
+
+    def run(self) -> None:
+        with self._producer:
+            while not self._ending:
+                self._producer.send(key=f"{'abc'[self.sent % 3]}{self.sent}", tags="abc"[self.sent % 3])
+                self.sent += 1
+
+    def end(self) -> None:
+        self._ending = True
+
+    @property
+    def wanted(self) -> set[str]:
+        """The keys of what every filter matches."""
+        return {f"a{number}" for number in range(0, self.sent, 3)}
+
+
+@contextlib.asynccontextmanager
+async def sending(cluster: RealCluster, topic: str) -> AsyncIterator[Sender]:
+    sender = Sender(cluster, topic)
+    running = asyncio.create_task(asyncio.to_thread(sender.run))
+    try:
+        yield sender
+    finally:
+        sender.end()
+        await running
+
+
+async def change(m: Member, group: str, topic: str, filter_now: str | Subscription, **values: object) -> None:
+    options = {"group": group, "subscriptions": {topic: filter_now}, "persist_consumer_offset_interval_seconds": 0.2}
+    await m.consumer.change(group_options(**options, **values))
+
+
+@behaviour(
+    "filters",
+    "A changed filter loses nothing that the old and the new one match, and repeats nothing",
+    java="unsubscribe and subscribe: cached messages go by either filter",
+    rmqd="brokers know the new filter before the first pull by it; pulls under way are asked anew",
+    checked="40 changes while a producer sends without a pause",
+)
+@pytest.mark.parametrize(
+    "filters",
+    [
+        pytest.param(("a || c", "a || b"), id="tags"),
+        pytest.param((SQL_A_OR_C, "a || b"), id="sql_and_tags"),
+        pytest.param((SQL_A_OR_C, SQL_A_OR_B), id="sql"),
+    ],
+)
+async def test_filters_that_flip_lose_nothing_that_both_match(
+    rocketmq: RealCluster, topic: str, group: str, filters: tuple[str | Subscription, str | Subscription]
+) -> None:
+    """Exactly once each; and what is sent after a change, and only the new filter matches, comes too."""
+    seen, marks = Seen(), []
+    async with (
+        member(
+            rocketmq.nameserver, seen, group=group, subscriptions={topic: filters[1]},
+            persist_consumer_offset_interval_seconds=0.2,
+        ) as m,
+        sending(rocketmq, topic) as sender,
+    ):  # fmt: skip
+        await until(lambda: len(seen.attempts) > 50, "it consumes")
+        with Producer(rocketmq.broker.address, topic) as marker:
+            for number, filter_now in zip(range(40), itertools.cycle(filters), strict=False):
+                await change(m, group, topic, filter_now)
+                tag = TAGS[filter_now if isinstance(filter_now, str) else filter_now.expression]
+                for queue in range(8):
+                    marks.append(f"mark{number}.{queue}")
+                    marker.send(key=marks[-1], tags=tag, queue=queue)
+                await until(lambda: set(marks[-8:]) <= set(seen.keys), f"what is sent after change {number}")
+        sender.end()
+        await until(lambda: sender.wanted <= set(seen.keys), "all that every filter matches")
+        await until(lambda: offsets.lag(rocketmq, group, topic) == 0, "all is committed")
+    counts = Counter(key for key in seen.keys if key in sender.wanted or key in set(marks))
+    assert counts.keys() == sender.wanted | set(marks)
+    assert set(counts.values()) == {1}
+    assert sender.sent > 300
+
+
+async def test_members_that_change_at_different_moments_lose_nothing_that_both_filters_match(
+    rocketmq: RealCluster, topic: str, group: str
+) -> None:
+    """In between the brokers go by the newer filter, for both members."""
+    seen = Seen()
+    values: dict[str, Any] = {"group": group, "subscriptions": {topic: "a || b"}}
+    values["persist_consumer_offset_interval_seconds"] = 0.2
+    async with (
+        member(rocketmq.nameserver, seen, **values) as one,
+        member(rocketmq.nameserver, seen, **values) as two,
+        sending(rocketmq, topic) as sender,
+    ):
+        await until(lambda: len(one.owned()) == len(two.owned()) == 4, "each has half of the queues")
+        flips: list[str | Subscription] = ["a || c", SQL_A_OR_B, "a || c", "a || b", SQL_A_OR_C, SQL_A_OR_B, "a || b"]
+        for filter_now in flips:
+            for m in (one, two):
+                await change(m, group, topic, filter_now)
+                count = len(seen.attempts)
+                await until(lambda count=count: len(seen.attempts) > count + 30, "it goes on")  # type: ignore[misc]
+        sender.end()
+        await until(lambda: sender.wanted <= set(seen.keys), "all that every filter matches")
+        await until(lambda: offsets.lag(rocketmq, group, topic) == 0, "all is committed")
+    counts = Counter(key for key in seen.keys if key in sender.wanted)
+    assert counts.keys() == sender.wanted
+    assert set(counts.values()) == {1}
+
+
+@contextlib.contextmanager
+def sending_aside(cluster: RealCluster, topic: str) -> Iterator[Sender]:
+    """The same beside a test without a loop."""
+    import threading
+
+    sender = Sender(cluster, topic)
+    thread = threading.Thread(target=sender.run)
+    thread.start()
+    try:
+        yield sender
+    finally:
+        sender.end()
+        thread.join()
+
+
+def test_a_reload_hands_filter_and_limit_to_the_running_workers(
+    rocketmq: RealCluster, topic: str, group: str, tmp_path: Path
+) -> None:
+    """No worker leaves the group, nothing is lost or repeated, and `rmqd reload` says that the group was updated."""
+    path = tmp_path / "ledger"
+
+    def settings(filter_now: str, rate: int) -> dict[str, dict[str, Any]]:
+        return {group: ledger_group(topic, path, "a", subscriptions={topic: filter_now}, pull_rate_limit=rate)}
+
+    def handled() -> Counter[str]:
+        return Counter(entry.key for entry in ledger.read(path) if entry.event == ledger.FINISH)
+
+    with RmqdProcess(tmp_path / "rmqd", rocketmq.nameserver, settings("a || b", 0), "--workers", "2") as rmqd:
+        rmqd.wait_ready()
+        rebalances = rmqd.metric("rmqd_rebalances_total", group=group)
+        with sending_aside(rocketmq, topic) as sender:
+            for filter_now, rate in [("a || c", 5000), ("a || b", 0), ("a || c", 1000), ("a || b", 0)]:
+                count = handled().total() if path.exists() else 0
+                rmqd.write_config(rocketmq.nameserver, settings(filter_now, rate))
+                ended = run_rmqd("reload", "--http", rmqd.http, "-o", "json")
+                assert ended.code == 0, ended.err
+                assert (ended.json()["updated"], ended.json()["restarted"]) == ([group], [])
+                wait_until(lambda count=count: handled().total() > count + 50, "it goes on")  # type: ignore[misc]
+        wait_until(lambda: sender.wanted <= handled().keys(), "all that every filter matches")
+        assert rmqd.metric("rmqd_rebalances_total", group=group) == rebalances
+        updates = rmqd.events("group.updated")
+        assert sorted(event["pull_rate_limit"] for event in updates) == [0, 0, 0, 0, 500, 500, 2500, 2500]
+        assert rmqd.terminate()[0] == 0
+    counts = handled()
+    assert {counts[key] for key in sender.wanted} == {1}
+
+
+def test_a_broker_that_filters_by_tags_only_is_named_and_its_setting_too(
+    rocketmq_faulty: RealCluster, group: str, tmp_path: Path
+) -> None:
+    """At a reload nothing changes; at a start the group fails with the reason, and runs once the broker filters."""
+    topic = rocketmq_faulty.create_topic(f"{group}_t", 1)
+    broker = rocketmq_faulty.broker
+    path = tmp_path / "ledger"
+
+    def property_filter(value: str) -> None:
+        rocketmq_faulty.admin("updateBrokerConfig", "-b", broker.address, "-k", "enablePropertyFilter", "-v", value)
+
+    def settings(filter_now: str | dict[str, str]) -> dict[str, dict[str, Any]]:
+        return {group: ledger_group(topic, path, "a", subscriptions={topic: filter_now})}
+
+    property_filter("false")
+    try:
+        with RmqdProcess(tmp_path / "rmqd", rocketmq_faulty.nameserver, settings("a")) as rmqd:
+            rmqd.wait_ready()
+            rmqd.write_config(rocketmq_faulty.nameserver, settings({"sql": "price > 1"}))
+            ended = run_rmqd("reload", "--http", rmqd.http)
+            assert ended.code == 78
+            place = rf"rmqd\.yaml:\d+:\d+: groups\.{group}\.subscriptions\.{topic}: broker-a"
+            assert re.search(place, ended.err)
+            assert "set enablePropertyFilter=true" in ended.err
+            assert rmqd.get("/readyz")[0] == 200
+            checked = run_rmqd("check", "--connect", "-c", rmqd.config_path, "-o", "json")
+            assert checked.code == 1
+            assert "set enablePropertyFilter=true" in json.dumps(checked.json())
+            rmqd.signal(signal.SIGTERM)
+            rmqd.wait()
+            rmqd.start()
+            failure = wait_until(lambda: rmqd.events("group.failed"), "the group fails")[0]
+            assert "set enablePropertyFilter=true" in failure["error"]
+            property_filter("true")
+            rmqd.wait_ready()
+    finally:
+        property_filter("true")
