@@ -48,6 +48,11 @@ class AssignedQueue:
         return self._leaving.is_set()
 
     @property
+    def since(self) -> float:
+        """When it came into its state, in Unix seconds; a queue that is not taken over yet waits since then."""
+        return self._since
+
+    @property
     def process_queue(self) -> ProcessQueue | None:
         """The cache; None until the queue was taken over."""
         return None if self.loop is None else self.loop.process_queue

@@ -137,20 +137,25 @@ def _text(value: object) -> str:
 
 
 def _queue_info(context: GroupContext, assigned: AssignedQueue, rates: Rates) -> ProcessQueueInfo:
-    """One queue; one that waits for its former owner has no place yet."""
-    loop, queue = assigned.loop, assigned.process_queue
-    if loop is None or queue is None:
-        return ProcessQueueInfo(commit_offset=-1)
-    oldest, clock = queue.oldest(), context.clock
+    """One queue; one that waits for its former owner has no place yet.
+
+    A lock is renewed every 20 s, so one that is held counts as of now.
+    """
+    loop, queue, clock = assigned.loop, assigned.process_queue, context.clock
     orderly = context.options.consume_mode == "orderly"
+    locked = orderly and loop is not None and context.ownership.holds(assigned.message_queue)
+    locked_at = int((clock.wall() if locked else assigned.since) * 1000) if orderly else 0
+    if loop is None or queue is None:
+        return ProcessQueueInfo(commit_offset=-1, last_lock_timestamp=locked_at)
+    oldest = queue.oldest()
     return ProcessQueueInfo(
         commit_offset=queue.commit_offset(),
         cached_msg_min_offset=0 if oldest is None else oldest.queue_offset,
         cached_msg_max_offset=0 if oldest is None else oldest.queue_offset + queue.span(),
         cached_msg_count=queue.cached_count,
         cached_msg_size_in_mib=queue.cached_bytes // MIB,
-        locked=orderly and context.ownership.holds(assigned.message_queue),
-        last_lock_timestamp=_milliseconds(clock, clock.monotonic()) if orderly else 0,
+        locked=locked,
+        last_lock_timestamp=locked_at,
         dropped=queue.dropped or assigned.is_leaving,
         last_pull_timestamp=_milliseconds(clock, loop.asked_at),
         last_consume_timestamp=_milliseconds(clock, rates.moved_at(assigned.message_queue)),

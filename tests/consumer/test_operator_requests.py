@@ -274,6 +274,23 @@ async def test_running_info_shows_what_is_cached(broker: ScriptedBroker, queue: 
     assert info.last_consume_timestamp < before + 10_000
 
 
+async def test_running_info_of_an_orderly_group_tells_its_locks(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen
+) -> None:
+    """One that is held, and one that somebody else has: since when it is waited for."""
+    _, other = broker.create_topic(TOPIC, 2)
+    broker.locks[GROUP, other] = "somebody else"
+    async with member(broker.peer.address, seen, consume_mode="orderly") as m:
+        await eventually(lambda: m.queue(0) is not None, "it has the one")
+        now_ms = m.consumer._context.clock.wall() * 1000
+        info = await running_info(broker)
+    assert info.properties["PROP_CONSUMEORDERLY"] == "true"
+    held, waited_for = info.mq_table[queue], info.mq_table[other]
+    assert (held.locked, waited_for.locked, waited_for.commit_offset) == (True, False, -1)
+    for found in (held, waited_for):
+        assert abs(found.last_lock_timestamp - now_ms) < 10_000
+
+
 async def test_running_info_has_our_stacks_where_they_are_asked_for(
     broker: ScriptedBroker, queue: MessageQueue
 ) -> None:
