@@ -52,6 +52,7 @@ class GroupStatus:
             },
             rebalances=self._rebalance.count,
             handover_timeouts=context.ownership.timeouts,
+            commit_failures=context.store.failures,
             hook_failures={} if context.hooks is None else dict(context.hooks.failures),
             left_out_by_hooks={} if context.hooks is None else dict(context.hooks.left_out),
             handler_hung=self._hung,

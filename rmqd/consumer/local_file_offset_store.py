@@ -31,6 +31,7 @@ class LocalFileOffsetStore:
     def __init__(self, directory: str, group: str, clock: Clock) -> None:
         self.committed: dict[MessageQueue, int] = {}  # as the file has them
         self.committed_at: dict[MessageQueue, float] = {}  # Unix seconds of the last write that moved the queue
+        self.failures = 0
         self._directory = Path(directory)
         self._file = OffsetsFile(self._directory / group)
         self._clock = clock
@@ -121,6 +122,7 @@ class LocalFileOffsetStore:
 
     def _failed(self, error: OSError) -> None:
         """Log what is new at once, and what goes on once a minute."""
+        self.failures += 1
         now = self._clock.monotonic()
         since = self._failing_since = now if self._failing_since is None else self._failing_since
         reason, (last_reason, at) = _reason(error), self._reported

@@ -32,6 +32,7 @@ class RemoteBrokerOffsetStore:
         self._clock = clock
         self.committed: dict[MessageQueue, int] = {}
         self.committed_at: dict[MessageQueue, float] = {}  # Unix seconds of the last answered commit
+        self.failures = 0
         self._turns: dict[MessageQueue, asyncio.Lock] = {}
         self._firsts: dict[tuple[str, str], asyncio.Lock] = {}  # by topic and broker
         self._begun: set[tuple[str, str]] = set()
@@ -105,14 +106,7 @@ class RemoteBrokerOffsetStore:
             if self._epoch(queue) != epoch or not self._is_news(queue, offset):
                 return
             async with self._first_alone(queue):
-                await update_consumer_offset(
-                    self._client.remoting,
-                    self._address(queue),
-                    self._group,
-                    queue,
-                    offset,
-                    timeout_seconds=OFFSET_TIMEOUT_SECONDS,
-                )
+                await self._write(queue, offset)
             if self._epoch(queue) != epoch:
                 return
             self._resets.discard(queue)
@@ -120,6 +114,20 @@ class RemoteBrokerOffsetStore:
             if self.committed.get(queue) != offset:
                 self.committed[queue] = offset
                 self.committed_at[queue] = self._clock.wall()
+
+    async def _write(self, queue: MessageQueue, offset: int) -> None:
+        try:
+            await update_consumer_offset(
+                self._client.remoting,
+                self._address(queue),
+                self._group,
+                queue,
+                offset,
+                timeout_seconds=OFFSET_TIMEOUT_SECONDS,
+            )
+        except RmqdError:
+            self.failures += 1
+            raise
 
     @contextlib.asynccontextmanager
     async def _first_alone(self, queue: MessageQueue) -> AsyncIterator[None]:

@@ -67,6 +67,8 @@ class OffsetStore(Protocol):
     committed: dict[MessageQueue, int]
     committed_at: dict[MessageQueue, float]
     """Unix seconds of the last commit that was taken."""
+    failures: int
+    """Commits that failed; each is tried again."""
 
     async def open(self) -> None:
         """Make ready, before the first queue is taken. Raises RmqdError where the store cannot be used."""

@@ -85,6 +85,7 @@ class GroupSnapshot:
     assigned: dict[str, int]  # topic -> owned queues
     rebalances: int
     handover_timeouts: int
+    commit_failures: int
     hook_failures: dict[str, int]  # by the hook's name
     left_out_by_hooks: dict[str, int]  # messages, by the name of the hook that did not want them
     handler_hung: bool

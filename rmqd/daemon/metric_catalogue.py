@@ -162,6 +162,12 @@ HANDOVER_TIMEOUTS = Metric(
     _GROUP,
     "Queues taken over before their former owner had finished, because queue_handover_timeout had passed.",
 )
+COMMIT_FAILURES = Metric(
+    "rmqd_offset_commit_failures_total",
+    "counter",
+    _GROUP,
+    "Commits of offsets that were not taken; the next one carries what they had.",
+)
 HANDLER_HUNG = Metric(
     "rmqd_handler_hung", "gauge", _GROUP, "1 if all calls that concurrency allows hang in their threads."
 )

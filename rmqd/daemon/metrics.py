@@ -139,6 +139,7 @@ def _group_series(series: _Series, group: GroupSnapshot) -> None:
     series.add(names.GROUP_PAUSED, labels, int(group.paused))
     series.add(names.REBALANCES, labels, group.rebalances)
     series.add(names.HANDOVER_TIMEOUTS, labels, group.handover_timeouts)
+    series.add(names.COMMIT_FAILURES, labels, group.commit_failures)
     series.add(names.HANDLER_HUNG, labels, int(group.handler_hung))
     for hook, count in group.hook_failures.items():
         series.add(names.HOOK_FAILURES, (*labels, hook), count)

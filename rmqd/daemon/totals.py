@@ -53,6 +53,7 @@ def add_counters(group: GroupSnapshot, past: GroupSnapshot | None) -> GroupSnaps
         topics=_add_topics(group.topics, past.topics),
         rebalances=group.rebalances + past.rebalances,
         handover_timeouts=group.handover_timeouts + past.handover_timeouts,
+        commit_failures=group.commit_failures + past.commit_failures,
         hook_failures=_add(group.hook_failures, past.hook_failures),
         left_out_by_hooks=_add(group.left_out_by_hooks, past.left_out_by_hooks),
     )

@@ -90,6 +90,19 @@ async def test_an_operators_fall_is_counted_as_one(broker: ScriptedBroker, queue
         assert m.topic().falls == {"operator": 1, "corrected": 0, "take_over": 0}
 
 
+async def test_commits_that_fail_are_counted_and_tried_again(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen
+) -> None:
+    """Whoever has the queue next would begin too low otherwise."""
+    await broker.store(queue, b"0", b"1")
+    broker.offsets[GROUP, queue] = 0
+    broker.peer.on(RequestCode.UPDATE_CONSUMER_OFFSET, Reply(ResponseCode.SYSTEM_ERROR, "not now"))
+    async with member(broker.peer.address, seen, persist_consumer_offset_interval_seconds=0.05) as m:
+        await eventually(lambda: m.consumer.snapshot().commit_failures > 2, "failures are counted")
+        broker.peer.on(RequestCode.UPDATE_CONSUMER_OFFSET, broker.update)
+        await broker.committed(GROUP, queue, 2)
+
+
 @pytest.mark.parametrize("code", [ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY])
 async def test_a_lower_next_offset_is_not_taken(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, code: ResponseCode

@@ -13,7 +13,7 @@ from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.problem import Problem
 from rmqd.handler import Batch
 from rmqd.wire.message import MessageQueue
-from tests.client.peer import Reply, eventually
+from tests.client.peer import Peer, Reply, eventually
 from tests.consumer.groups import GROUP, TOPIC, Blocked
 from tests.consumer.members import Member, member
 from tests.consumer.scripted_broker import ScriptedBroker
@@ -263,6 +263,20 @@ async def test_a_topic_that_nobody_knows_is_a_problem_of_the_group(broker: Scrip
         await eventually(lambda: not m.consumer.snapshot().problems, "it is over")
     assert [entry["cause"] for entry in events(logs, "group.problem")] == ["topic_missing"]
     assert [entry["cause"] for entry in events(logs, "group.problem_ended")] == ["topic_missing"]
+
+
+async def test_name_servers_that_do_not_answer_are_a_problem_of_the_group(logs: Logs) -> None:
+    """Nobody knows then whether the topic exists."""
+    async with Peer() as gone:
+        pass
+    async with member(gone.address, Seen()) as m:
+        await eventually(lambda: m.consumer.snapshot().problems, "it is told")
+        [problem] = m.consumer.snapshot().problems
+        assert problem.cause == "no_route"
+        async with gone:
+            broker = ScriptedBroker(gone)
+            broker.create_topic(TOPIC)
+            await eventually(lambda: not m.consumer.snapshot().problems, "it is over")
 
 
 async def test_a_fall_at_a_take_over_is_told_and_the_brokers_value_holds(

@@ -93,6 +93,7 @@ def group_snapshot(name: str = "mailer", *, received: int = 0, queues: tuple[Que
         assigned={"orders": len(queues)},
         rebalances=1,
         handover_timeouts=0,
+        commit_failures=0,
         hook_failures={},
         left_out_by_hooks={},
         handler_hung=False,
