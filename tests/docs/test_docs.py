@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import re
 import sys
 import types
@@ -18,10 +19,12 @@ from pydantic import BaseModel
 
 from rmqd.cli.app import app
 from rmqd.consumer.allocate import AllocateStrategy
+from rmqd.consumer.hooks import GroupHooks, Hook
 from rmqd.daemon.config_file import load_config
 from rmqd.daemon.metric_catalogue import CATALOGUE
+from rmqd.daemon.reload import LIVE_KEYS
 from rmqd.exit_codes import ExitCode
-from rmqd.handler import Outcome
+from rmqd.handler import LoadedHandler, Outcome
 from rmqd.wire.message import MessageQueue
 from rmqd_handlers.exec import EXIT_ACK, EXIT_DEAD_LETTER, EXIT_RETRY
 from tests.docs.key_tables import PAGE, with_tables
@@ -74,12 +77,28 @@ def test_every_configuration_in_the_docs_is_valid(text: str, tmp_path: Path) -> 
     assert load_config(tmp_path / "rmqd.yaml", environ={}, to_run=False).groups
 
 
-@pytest.mark.parametrize("text", [text for text in blocks("python") if "client_ids" not in text.values[0]])
+@pytest.mark.parametrize(
+    "text", [text for text in blocks("python") if not re.search("client_ids|def before_batch", text.values[0])]
+)
 def test_every_handler_in_the_docs_is_one(text: str) -> None:
     module = run_block(text, "example")
     handlers = [value for name, value in vars(module).items() if name == "handle" or hasattr(value, "handle")]
 
     assert len(handlers) == 1
+
+
+@pytest.mark.parametrize("text", [text for text in blocks("python") if "def before_batch" in text.values[0]])
+def test_every_hook_in_the_docs_is_one(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    [make] = [value for value in vars(run_block(text, "example")).values() if inspect.isclass(value)]
+    hook: Any = make()
+    group = GroupHooks([Hook("example", hook.before_batch, hook.after_batch, hook.wants)], "mailer", "10.0.0.1@1")
+    asked = make_message(b"x", keys="order-1"), make_message(b"x", properties={"load_test": "true"})
+
+    group.around(LoadedHandler("log", lambda batch: None, False, None, None)).handle(make_batch(asked[0]))
+
+    assert json.loads(capsys.readouterr().err)["keys"] == ["order-1"]
+    assert group.unwanted(asked, MessageQueue("orders", "broker-a", 0)) == [asked[1]]
+    assert group.failures == {"example": 0}
 
 
 @pytest.mark.parametrize("text", [text for text in blocks("python") if "client_ids" in text.values[0]])
@@ -106,6 +125,13 @@ def test_the_readmes_handler_does_what_it_says(capsys: pytest.CaptureFixture[str
         Outcome.DEAD_LETTER,
         "not JSON: Expecting value: line 1 column 1 (char 0)",
     )
+
+
+def test_the_keys_that_a_reload_changes_while_a_group_runs_are_listed() -> None:
+    section = PAGE.read_text().split("\n## What a reload changes\n")[1].split("\n## ")[0]
+    listed = section.split("without a rebalance:\n")[1].split("\nA group with any other change")[0]
+
+    assert set(re.findall(r"`([a-z_]+)`", listed)) == LIVE_KEYS
 
 
 def test_the_readme_lists_every_command_and_no_other() -> None:
