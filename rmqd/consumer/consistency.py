@@ -129,6 +129,7 @@ class Consistency:
             for member, difference in await self._differences_of_members(address, others - asked):
                 found[difference] = f"member {member}"
             asked |= others
+        self._suspects &= asked
         return found
 
     def _brokers(self) -> dict[str, str]:

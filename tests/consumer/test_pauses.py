@@ -52,7 +52,8 @@ def state(m: Member, number: int) -> str:
     return "" if queue is None else queue.state
 
 
-async def test_a_paused_queue_stands_still_and_the_others_go_on(broker: ScriptedBroker, seen: Seen) -> None:
+@pytest.mark.parametrize("mode", ["concurrently", "orderly"])
+async def test_a_paused_queue_stands_still_and_the_others_go_on(broker: ScriptedBroker, seen: Seen, mode: str) -> None:
     """Also with messages that are cached, or that a pull under way brings."""
     held, free = broker.create_topic(TOPIC, 2)
     handle = Blocked()
@@ -63,7 +64,8 @@ async def test_a_paused_queue_stands_still_and_the_others_go_on(broker: Scripted
         await seen(batch)
 
     await broker.store(held, b"first", b"second")
-    async with member(broker.peer.address, keep, concurrency=1, persist_consumer_offset_interval_seconds=0.05) as m:
+    options = {"concurrency": 1, "consume_mode": mode, "persist_consumer_offset_interval_seconds": 0.05}
+    async with member(broker.peer.address, keep, **options) as m:  # type: ignore[arg-type]
         await eventually(lambda: broker.pulled_offsets(held) == [0, 2], "the next pull waits at the broker")
         m.consumer.pause(PauseScope(TOPIC, queue=0))
         handle.release.set()

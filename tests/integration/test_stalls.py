@@ -362,6 +362,29 @@ def stalled_daemon(rocketmq: RealCluster, tmp_path: Path) -> Iterator[tuple[Rmqd
 
 
 @pytest.mark.slow
+def test_a_broker_that_hangs_is_told_within_a_minute(rocketmq_faulty: RealCluster, tmp_path: Path) -> None:
+    """Its connections stay open, and nothing answers; the pulls that it held go on when it does."""
+    topic, group = rocketmq_faulty.create_topic(fresh_name("hangs", "topic"), 4), fresh_name("hangs", "group")
+    config = ledger_group(topic, tmp_path / "ledger", "a", persist_consumer_offset_interval="1s")
+    with RmqdProcess(tmp_path / "rmqd", rocketmq_faulty.nameserver, {group: config}) as rmqd:
+        rmqd.wait_ready()
+        send(rocketmq_faulty, topic, 8, 4)
+        wait_until(lambda: offsets.lag(rocketmq_faulty, group, topic) == 0, "it consumes")
+        begun = time.monotonic()
+        rocketmq_faulty.pause("broker")
+        stalled = wait_until(lambda: rmqd.events("queue.stalled"), "it is told", WITHIN_SECONDS)
+        assert time.monotonic() - begun < WITHIN_SECONDS
+        assert {entry["cause"] for entry in stalled} == {"broker_unreachable"}
+        assert {queue["state"] for queue in rmqd.queues(group) if not queue["is_retry"]} == {"stuck"}
+        rocketmq_faulty.resume("broker")
+        send(rocketmq_faulty, topic, 8, 4)
+        wait_until(lambda: offsets.lag(rocketmq_faulty, group, topic) == 0, "it goes on", WITHIN_SECONDS)
+        wait_until(lambda: rmqd.metric("rmqd_stalled_queues", group=group) == 0, "nothing stands still")
+        ended = {entry["queue"] for entry in rmqd.events("queue.goes_on")}
+        assert len([queue for queue in ended if queue.startswith(f"{topic}@")]) == 4
+
+
+@pytest.mark.slow
 def test_every_cause_is_told_within_a_minute(
     rocketmq: RealCluster, stalled_daemon: tuple[RmqdProcess, dict[str, str]]
 ) -> None:
