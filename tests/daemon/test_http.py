@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import httpx
@@ -13,6 +13,7 @@ import pytest
 
 from rmqd.clock import SystemClock
 from rmqd.consumer.pauses import PauseScope
+from rmqd.consumer.problem import Problem
 from rmqd.daemon import http_server
 from rmqd.daemon.group_host import GroupChanges, GroupHost, HostView
 from rmqd.daemon.health import LoopMonitor
@@ -24,7 +25,7 @@ from rmqd.daemon.local_groups import LocalGroups
 from rmqd.daemon.metrics import DaemonFacts
 from rmqd.daemon.reload import ReloadReport
 from tests.daemon.configs import config
-from tests.daemon.fakes import FakeEngine
+from tests.daemon.fakes import FakeEngine, queue_snapshot
 from tests.daemon.waiting import until
 
 
@@ -243,6 +244,25 @@ async def test_the_page_shows_the_groups_and_runs_nothing(served: Served) -> Non
     assert "mailer" in answer.text
     assert "<script>alert(1)" not in answer.text
     assert "&lt;script&gt;alert(1)" in answer.text
+
+
+async def test_status_metrics_and_page_tell_what_stands_still_and_why(served: Served) -> None:
+    """One queue's stall, one problem of the group."""
+    stall = Problem("no_permission", "the topic may not be <read>", "let it be read")
+    problem = Problem("subscription_mismatch", "others subscribe to more", "make them equal")
+    queues = (replace(queue_snapshot(0, state="stuck"), stall=stall), queue_snapshot(1))
+    shown = replace(served.engine.last("audit").snapshot(), queues=queues, problems=(problem,))
+    served.engine.last("audit").snapshot = lambda: shown  # type: ignore[method-assign]
+    (_, group) = (await served.client.get("/api/v1/status")).json()["groups"]
+    assert group["problems"] == [asdict(problem)]
+    assert [queue["stall"] for queue in group["queues"]] == [asdict(stall), None]
+    metrics = (await served.client.get("/metrics")).text
+    assert 'rmqd_stalled_queues{cause="no_permission",engine="local",group="audit"} 1.0' in metrics
+    assert 'rmqd_stalled_queues{cause="paused",engine="local",group="audit"} 0.0' in metrics
+    assert 'rmqd_group_problems{cause="subscription_mismatch",engine="local",group="audit"} 1.0' in metrics
+    page = (await served.client.get("/")).text
+    assert "no_permission: the topic may not be &lt;read&gt;. Next: let it be read" in page
+    assert "subscription_mismatch: others subscribe to more. Next: make them equal" in page
 
 
 def _failing_snapshot(served: Served) -> Any:
