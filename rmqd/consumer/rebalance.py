@@ -27,6 +27,7 @@ INTERVAL_SECONDS: Final = 20.0  # Java: rocketmq.client.rebalance.waitInterval
 UNBALANCED_SECONDS: Final = 1.0  # Java: rocketmq.client.rebalance.minInterval
 MOVE_SECONDS: Final = 5.0  # for a queue that an operator moves while it goes from one member to the next
 
+_WITH_RETRIES: Final = ("clustering", "concurrently")
 _KEPT: Final = "until then the member keeps the queues that it has; docs/configuration.md says what the strategies need"
 _MISSING: Final = "correct allocate_queues, or bring the broker or the queues back (mqadmin topicRoute -t TOPIC)"
 
@@ -143,8 +144,8 @@ class Rebalance:
         """With queues that are written down, a member that has none of the retry topic never sees a retry."""
         options = self._context.options
         strategy = options.allocate_strategy.function
-        if not isinstance(strategy, ByConfig) or options.consume_mode == "orderly":
-            return  # orderly groups try again in place
+        if not isinstance(strategy, ByConfig) or (options.message_model, options.consume_mode) != _WITH_RETRIES:
+            return  # broadcasting groups have no retries, and orderly ones try again in place
         if not any(is_retry_topic(queue.topic) for queue in strategy.allocated):
             log.warning("rebalance.retries_left_out", topic=retry_topic(options.group))
 
