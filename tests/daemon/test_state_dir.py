@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import signal
 from pathlib import Path
@@ -10,7 +12,7 @@ import pytest
 
 from rmqd.daemon.config import RootConfig
 from rmqd.daemon.config_file import load_config
-from rmqd.daemon.state_dir import prepare_state_dir
+from rmqd.daemon.state_dir import prepare_state_dir, refuse_second_process
 from rmqd.errors import ConfigError
 from rmqd.exit_codes import ExitCode
 from tests.consumer.disks import disk_error, small_disk
@@ -74,6 +76,19 @@ def test_a_full_one_is_not_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(Path, "touch", full)
     prepare_state_dir(load(write_config(tmp_path, "mailer", more=BROADCASTING)))
+
+
+def test_a_file_system_without_locks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two processes could spoil each other's offsets there."""
+    config = load(write_config(tmp_path, "mailer", more=BROADCASTING))
+
+    def refuse(descriptor: int, operation: int) -> None:
+        raise disk_error(errno.ENOLCK)
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    prepare_state_dir(config)
+    with pytest.raises(ConfigError, match="cannot be written: No locks available"):
+        refuse_second_process(config)
 
 
 async def test_the_daemon_exits_before_it_connects(tmp_path: Path, no_room_for_it: str) -> None:
