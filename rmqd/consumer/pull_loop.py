@@ -61,8 +61,7 @@ class PullLoop:
         self.formers: list[ProcessQueue] = []  # those before it, of which handlers may still have batches
         self.held_by: Reason | None = None
         self.stuck: Problem | None = None  # why nothing is pulled until an operator acts
-        self.failure: RmqdError | None = None  # of the last pull, since `failing_since`
-        self.failing_since = 0.0
+        self.failure: RmqdError | None = None  # of the last pull
         self.waits_for_rate = False
         self.max_offset: int | None = None
         self.answered_at = self.asked_at = self.looked_at = self._probed_at = context.clock.monotonic()
@@ -290,8 +289,6 @@ class PullLoop:
         if isinstance(error, AskedAnewError):
             return
         client = self._context.client
-        if self.failure is None:
-            self.failing_since = self._context.clock.monotonic()
         self.failure = error
         if isinstance(error, FlowControlError):
             await asyncio.sleep(BROKER_FLOW_CONTROL_SECONDS)
