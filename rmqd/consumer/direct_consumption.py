@@ -10,7 +10,7 @@ import structlog
 
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.settlement import ConsumeTimeoutError
-from rmqd.errors import ProtocolError
+from rmqd.errors import ProtocolError, RmqdError
 from rmqd.handler import Batch, Closing, DeadLetter, ManualBatch, OrderlyBatch, Outcome, Retry, Suspend
 from rmqd.wire.message import Message, MessageQueue, decode_messages
 from rmqd.wire.running_info import CMResult, ConsumeMessageDirectlyResult
@@ -35,9 +35,12 @@ class DirectConsumption:
     def __init__(self, context: GroupContext) -> None:
         self._context = context
         self._calls: set[asyncio.Task[BaseException | None]] = set()
+        self._closed = False
 
     async def consume(self, record: bytes, broker_name: str) -> ConsumeMessageDirectlyResult:
-        """Handle one stored message, which may take 9 s. Raises ProtocolError where it cannot be decoded."""
+        """Handle one stored message, which may take 9 s. Raises RmqdError where it cannot be decoded, or at the end."""
+        if self._closed:
+            raise RmqdError(f"consumer group {self._context.options.group} is ending")
         clock, message = self._context.clock, _decode(record, broker_name)
         batch = self._batch(message)
         started = clock.monotonic()
@@ -52,7 +55,8 @@ class DirectConsumption:
         )
 
     async def close(self) -> None:
-        """End the calls that are under way."""
+        """End the calls that are under way, and take no more: the handler is about to be stopped."""
+        self._closed = True
         for call in self._calls:
             call.cancel()
         if self._calls:

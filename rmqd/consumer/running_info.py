@@ -79,7 +79,7 @@ def properties(context: GroupContext, started_at: float) -> dict[str, str]:
         wire.PROP_CONSUME_ORDERLY: _text(options.consume_mode == "orderly"),
         wire.PROP_CONSUME_TYPE: ConsumeType.PASSIVELY,
         wire.PROP_CONSUMER_START_TIMESTAMP: str(int(started_at * 1000)),
-        wire.PROP_NAMESERVER_ADDR: "".join(f"{address};" for address in context.client.options.nameservers),
+        wire.PROP_NAMESERVER_ADDR: "".join(f"{address};" for address in context.client.name_servers.addresses),
         wire.PROP_THREADPOOL_CORE_SIZE: str(options.concurrency),
     }
 

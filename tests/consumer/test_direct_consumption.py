@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from rmqd.codes import RequestCode, ResponseCode
+from rmqd.errors import RmqdError
 from rmqd.handler import Batch, DeadLetter, Retry, Suspend
+from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.group import ConsumeMessageDirectlyResultRequestHeader
 from rmqd.wire.message import MessageQueue
 from rmqd.wire.message_encode import StoredMessage, encode_message
@@ -205,6 +207,8 @@ async def test_a_call_under_way_ends_with_the_group(broker: ScriptedBroker, queu
         await begun.wait()
         await m.stop()
         assert ended.is_set()
+        with pytest.raises(RmqdError, match="is ending"):
+            await m.consumer.on_request(RemotingCommand(DIRECTLY, ext_fields=FIELDS, body=encode_message(MESSAGE)))
 
 
 async def test_what_is_no_message_is_refused(broker: ScriptedBroker, queue: MessageQueue) -> None:
