@@ -176,6 +176,8 @@ class AssignedQueue:
             if not drained:
                 queue.stats.may_repeat(cause, queue.finished_above())
             queue.drop(cause)
+            if not drained and self._last:
+                return  # released when the group's handlers have ended
         await context.ownership.release(self.message_queue)
         if (floor := context.store.committed.get(self.message_queue)) is not None:
             context.floors[self.message_queue] = floor
@@ -198,6 +200,9 @@ class AssignedQueue:
         commit, hurry = asyncio.create_task(self._commit(queue)), asyncio.create_task(self._hurry.wait())
         try:
             await asyncio.wait((idle, hurry), timeout=self._drain_seconds, return_when=asyncio.FIRST_COMPLETED)
+            if not (idle.done() or hurry.done() or self._last):
+                linger_seconds = self._context.ownership.linger(self.message_queue)
+                await asyncio.wait((idle, hurry), timeout=linger_seconds, return_when=asyncio.FIRST_COMPLETED)
             await asyncio.wait((commit,), timeout=COMMIT_SECONDS)
         finally:
             for waiting in (commit, hurry, idle):

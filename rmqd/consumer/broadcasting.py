@@ -42,6 +42,13 @@ class EveryQueue:
     async def release(self, queue: MessageQueue) -> None:
         """Nobody waits for it."""
 
+    def linger(self, queue: MessageQueue) -> float:
+        """Nothing would be gained."""
+        return 0.0
+
+    async def close(self, *, calls_left: bool) -> None:
+        """Nobody waits for it."""
+
     def holds(self, queue: MessageQueue) -> bool:
         """Always."""
         return True

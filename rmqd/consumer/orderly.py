@@ -15,7 +15,7 @@ from rmqd.consumer.settlement import EXPIRED
 from rmqd.consumer.slots import HandlerSlots
 from rmqd.consumer.worker import Worker
 from rmqd.handler import Batch, Lease, LoadedHandler, ManualBatch, OrderlyBatch
-from rmqd.wire.message import MessageQueue
+from rmqd.wire.message import Message, MessageQueue
 
 NOTHING = ()
 
@@ -81,15 +81,18 @@ class ConsumeMessageOrderlyService(HandlerSlots):
     def _worker(self, call: Callable[[Batch], Awaitable[object]], number: int) -> Worker:
         return OrderlyWorker(self, call, number)
 
-    def _rest(self, queue: ProcessQueue, seconds: float) -> None:
+    def _rest(self, queue: ProcessQueue, messages: list[Message], seconds: float) -> None:
         self._resting.add(queue)
-        asyncio.get_running_loop().call_later(seconds, self._rested, queue)
+        queue.retrying += len(messages)
+        asyncio.get_running_loop().call_later(seconds, self._rested, queue, messages)
 
-    def _rested(self, queue: ProcessQueue) -> None:
+    def _rested(self, queue: ProcessQueue, messages: list[Message]) -> None:
         self._resting.discard(queue)
-        queue.retrying = 0
-        queue.queued = False
-        self.submit(queue)
+        queue.retrying -= len(messages)
+        if not queue.dropped and not queue.leaving:
+            queue.put_back(messages)
+            queue.queued = False
+            self.submit(queue)
 
     def _give_up(self, worker: Worker) -> Callable[[], None]:
         queue, batch = worker.queue, worker.batch

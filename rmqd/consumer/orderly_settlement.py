@@ -29,14 +29,14 @@ class OrderlySettlement:
     """
 
     def __init__(
-        self, send_back: WaysBack, options: ConsumerOptions, rest: Callable[[ProcessQueue, float], None]
+        self, send_back: WaysBack, options: ConsumerOptions, rest: Callable[[ProcessQueue, list[Message], float], None]
     ) -> None:
         self._send_back = send_back
         self._rest_seconds = options.suspend_current_queue_time_seconds
         self._rest = rest
 
     async def settle(self, queue: ProcessQueue, batch: Batch, error: BaseException | None) -> bool:
-        """Finish what is done, and put back what is to be repeated; whether the queue rests before that."""
+        """Finish what is done, and repeat the rest later; whether the queue rests until then."""
         report(queue, batch, error)
         manual = batch if isinstance(batch, ManualBatch) else None
         if queue.dropped:
@@ -117,10 +117,8 @@ class OrderlySettlement:
     def _repeat(self, queue: ProcessQueue, messages: list[Message], error: BaseException | None) -> bool:
         if not messages or queue.leaving:
             return False
-        queue.put_back(messages)
-        queue.retrying += len(messages)
         seconds = self._rest_seconds
         if isinstance(error, Suspend) and error.seconds is not None:
             seconds = min(max(error.seconds, SHORTEST_REST_SECONDS), LONGEST_REST_SECONDS)
-        self._rest(queue, seconds)
+        self._rest(queue, messages, seconds)
         return True

@@ -97,6 +97,14 @@ class QueueOwnership:
         async with self._locks.turn(queue.broker_name):
             await self._locks.unlock(queue.broker_name, [queue])
 
+    def linger(self, queue: MessageQueue) -> float:
+        """No longer: the next owner's wait is over too."""
+        return 0.0
+
+    async def close(self, *, calls_left: bool) -> None:
+        """Release the rest, whatever handlers do: nobody is to wait for a member that has ended."""
+        await asyncio.gather(*(self.release(queue) for queue in list(self._owned)))
+
     def holds(self, queue: MessageQueue) -> bool:
         """Always: without the lock the wait for a former owner is bounded, and the rebalance is what counts."""
         return True

@@ -175,6 +175,7 @@ class PushConsumer:
                 await asyncio.wait((taking_part,))
                 for helper in helpers:
                     helper.cancel()
+            await context.ownership.close(calls_left=context.service.calls_left)
         finally:
             routes.off_change(self._routes_changed)
             await self._client.unregister(self.group)

@@ -105,6 +105,19 @@ class QueueLock:
                 lease.renew(float("-inf"))
             await self._locks.unlock(queue.broker_name, [queue])
 
+    def linger(self, queue: MessageQueue) -> float:
+        """As long as Java delays the unlocking. Nobody else can have the queue meanwhile, and handlers are told."""
+        lease = self._leases.get(queue)
+        if lease is None or not lease.holds:
+            return 0.0
+        lease.is_ending = True
+        return LINGER_SECONDS
+
+    async def close(self, *, calls_left: bool) -> None:
+        """Release the rest if no handler can be at it any more; else those locks end by themselves, in a minute."""
+        if not calls_left:
+            await asyncio.gather(*(self.release(queue) for queue in list(self._leases)))
+
     def holds(self, queue: MessageQueue) -> bool:
         """Whether the lock is ours; as long as the broker must have it, and never longer than 30 s after a renewal."""
         lease = self._leases.get(queue)

@@ -23,6 +23,9 @@ class RunningCall:
 class ConsumeMessageService(Protocol):
     """Hands messages to the handler, and sees to what becomes of them."""
 
+    calls_left: bool
+    """After the end of `run`: whether calls of the handler may still run."""
+
     async def run(self) -> None:
         """Work until cancelled. Raises what the group cannot go on after."""
 
@@ -122,6 +125,12 @@ class Ownership(Protocol):
 
     async def release(self, queue: MessageQueue) -> None:
         """Give a queue up; what was to be committed has been."""
+
+    def linger(self, queue: MessageQueue) -> float:
+        """Handlers did not end in the time for giving the queue up; how many seconds more it can safely be kept."""
+
+    async def close(self, *, calls_left: bool) -> None:
+        """Give up what was not released; at the group's end, with whether calls of the handler may still run."""
 
     def holds(self, queue: MessageQueue) -> bool:
         """Whether an acquired queue may be consumed now; only orderly groups can lose that for a while."""

@@ -42,6 +42,7 @@ class HandlerSlots:
         self.wall_offset = clock.wall() - clock.monotonic()  # turns monotonic time into wall time
         self.abandoned = 0  # calls past their deadline that have not ended
         self.ended = False
+        self.calls_left = True  # until the end shows that there are none
         self._hung = False  # all slots are abandoned: the group is about to fail
         self._handler = handler
         self._concurrency = options.concurrency
@@ -223,6 +224,7 @@ class HandlerSlots:
     async def _end(self) -> None:
         """Cancel what handlers have. One that ignores it is left behind: it could delay the end for ever."""
         self.ended = True
+        calling = sum(thread.is_calling for thread in self._threads.values())
         for thread in self._threads.values():
             thread.stop()
         for worker in self._workers:
@@ -234,6 +236,7 @@ class HandlerSlots:
         for task in ended:
             if not task.cancelled():
                 task.exception()  # one failure ends the group, the others need not be reported as forgotten
+        self.calls_left = bool(self.abandoned or calling or left)
         if left:
             log.error("handler.left_behind", handler=self._handler.name, calls=len(left))
 

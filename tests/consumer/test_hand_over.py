@@ -53,7 +53,7 @@ async def test_a_joining_member_waits_for_the_old_owners_commit(broker: Scripted
             before = len(broker.pulls)
             await new.stop()
             await eventually(lambda: owners(old) == [QUEUES], "the old owner has all queues again")
-            assert len(broker.pulls) > before
+            await eventually(lambda: len(broker.pulls) > before, "and pulls them")
     assert set(ledger.finished.values()) == {1}
 
 
