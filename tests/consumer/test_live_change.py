@@ -238,7 +238,7 @@ async def test_a_refused_sql_filter_fails_the_group_before_it_joins(
     """The failure says what to do; no heartbeat names the group, and nothing is pulled."""
     broker.peer.on(RequestCode.CHECK_CLIENT_CONFIG, reply)
     with pytest.raises(ExceptionGroup) as raised:
-        async with member(broker.peer.address, seen, subscriptions={TOPIC: SQL}) as m:
+        async with asyncio.timeout(5), member(broker.peer.address, seen, subscriptions={TOPIC: SQL}) as m:
             await m.task
     assert raised.group_contains(FilterRefusedError, match=said)
     assert not broker.pulls

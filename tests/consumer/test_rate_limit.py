@@ -43,6 +43,37 @@ async def test_time_without_messages_is_not_saved_up() -> None:
     await limit.wait()
 
 
+@pytest.mark.parametrize(("before", "after"), [(1, 0), (1, 1_000_000), (10, 5000)])
+async def test_a_higher_limit_is_for_who_waits_already_too(before: float, after: float) -> None:
+    """A hundred messages were owed for, which would have taken ten seconds and more."""
+    limit = RateLimit(before, SystemClock())
+    limit.spend(100)
+    waiting = asyncio.create_task(limit.wait())
+    await asyncio.sleep(0)
+    limit.change(after)
+    async with asyncio.timeout(1):
+        await waiting
+
+
+async def test_what_is_owed_is_paid_at_the_new_limit() -> None:
+    """A lower limit makes the next pull wait longer; without a limit before, nothing is owed."""
+    clock = ManualClock()
+    limit = RateLimit(100, clock)
+    limit.spend(200)  # two seconds
+    limit.change(10)  # twenty
+    clock.advance(19.5)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await limit.wait()
+    clock.advance(1)
+    await limit.wait()
+    fresh = RateLimit(0, clock)
+    fresh.spend(1000)
+    fresh.change(1)
+    async with asyncio.timeout(0.5):
+        await fresh.wait()
+
+
 @pytest.mark.parametrize(("per_second", "most"), [(0, 32), (1000, 32), (5, 5), (0.2, 1)])
 def test_a_low_rate_asks_for_few_messages(per_second: float, most: int) -> None:
     """So that it does not come in bursts."""

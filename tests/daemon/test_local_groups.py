@@ -135,6 +135,7 @@ async def test_a_group_that_has_failed_starts_with_the_new_values_at_once() -> N
         engine.last("mailer").fail(OSError("refused"))
         await until(lambda: by_name(groups)["mailer"].state == "failed", "the failure")
         await groups.apply(config("mailer", changes={"mailer": {"subscriptions": {"orders": "paid"}}}))
+        assert len(engine.consumers["mailer"]) == 2
         await until(lambda: by_name(groups)["mailer"].state == "running", "the successor")
         assert engine.options["mailer"].subscriptions["orders"].expression == "paid"
 
