@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,21 +14,17 @@ from rmqd.wire.command import RemotingCommand
 from tests.conformance import behaviour
 from tests.consumer.members import Member, member
 from tests.integration.consuming import Seen, dead_letter_count, dead_letters, until
-from tests.rocketmq import ClusterSpec, RealCluster, offsets
+from tests.rocketmq import RealCluster, offsets
 from tests.rocketmq.fixtures import fresh_name
 from tests.rocketmq.producer import Producer
 
 pytestmark = pytest.mark.rocketmq
 
-LEVELS = 18
 
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[RealCluster]:
-    """A message's DELAY property still tells the level; what the level lasts is RocketMQ's business."""
-    settings = {"messageDelayLevel": " ".join(["1s"] * LEVELS)}
-    with RealCluster.start(ClusterSpec(heap="384m", settings=settings)) as cluster:
-        yield cluster
+@pytest.fixture
+def cluster(rocketmq_short_delays: RealCluster) -> RealCluster:
+    """Where a retry takes a second."""
+    return rocketmq_short_delays
 
 
 @pytest.fixture

@@ -20,7 +20,8 @@ from tests.rocketmq.errors import RocketMqUnavailable
 from tests.rocketmq.fetch import fetch, find_java
 from tests.rocketmq.spec import ClusterSpec
 
-CLUSTER_FIXTURES = {"rocketmq", "rocketmq_faulty"}
+CLUSTER_FIXTURES = {"rocketmq", "rocketmq_faulty", "rocketmq_short_delays"}
+DELAY_LEVELS = 18
 UNAVAILABLE = pytest.StashKey[str]()
 _numbers = itertools.count(1)
 
@@ -85,6 +86,14 @@ def rocketmq_faulty(_faulty_cluster: RealCluster) -> Iterator[RealCluster]:
         if node.state == "paused":
             _faulty_cluster.resume(node.name)
     _faulty_cluster.up()
+
+
+@pytest.fixture(scope="session")
+def rocketmq_short_delays() -> Iterator[RealCluster]:
+    """A third one, whose 18 delay levels are all of one second; a message's DELAY property still tells its level."""
+    settings = {"messageDelayLevel": " ".join(["1s"] * DELAY_LEVELS)}
+    with RealCluster.start(ClusterSpec(heap="384m", settings=settings)) as cluster:
+        yield cluster
 
 
 @pytest.fixture

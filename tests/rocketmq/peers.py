@@ -115,18 +115,30 @@ def start_producer(peer: PeerOptions, messages: int, **options: object) -> JavaP
     return _start("NumberedProducer", peer, {"messages": messages, **options})
 
 
+def start_scripted(nameserver: str, group: str, directory: Path, **options: object) -> JavaPeer:
+    """A DefaultMQPushConsumer that does what each message says; the options are those of ScriptedConsumer."""
+    return start_program("ScriptedConsumer", directory, {"namesrv": nameserver, "group": group, **options})
+
+
 def _start(program: str, peer: PeerOptions, options: dict[str, object]) -> JavaPeer:
+    common = {"namesrv": peer.nameserver, "topic": peer.topic, "ledger": peer.ledger}
+    return start_program(program, peer.ledger.parent, {**common, **options}, peer.version)
+
+
+def start_program(
+    program: str, directory: Path, options: dict[str, object], version: str = release.DEFAULT
+) -> JavaPeer:
+    """One of the programs in `java/`, which may write to the directory; `version` is the client's."""
     command = [
         *(find_java(), "-Xmx192m", "-Xshare:auto", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
         f"-Drmq.logback.configurationFile={LOGBACK}",
-        f"-Duser.home={peer.ledger.parent}",
+        f"-Duser.home={directory}",
         "-Djava.net.preferIPv4Stack=true",
-        *("-cp", f"{classes(peer.version)}:{':'.join(jars(peer.version))}", program),
-        *("--namesrv", peer.nameserver, "--topic", peer.topic, "--ledger", str(peer.ledger)),
+        *("-cp", f"{classes(version)}:{':'.join(jars(version))}", program),
     ]
     for name, value in options.items():
         command += ["--" + name.replace("_", "-"), str(value)]
-    errors = tempfile.TemporaryFile("w+", dir=peer.ledger.parent)  # noqa: SIM115 - the JavaPeer closes it
+    errors = tempfile.TemporaryFile("w+", dir=directory)  # noqa: SIM115 - the JavaPeer closes it
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True)
     return JavaPeer(process, errors)
 
