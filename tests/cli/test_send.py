@@ -13,9 +13,19 @@ from rmqd.client.api.offset import get_max_offset
 from rmqd.client.remoting import RemotingClient
 from rmqd.wire.message import decode_messages
 from tests.cli.command import rmqd
+from tests.conformance import behaviour
 from tests.rocketmq.cluster import RealCluster
 
 NOBODY = "127.0.0.1:1"
+
+DELAYS = behaviour(
+    "sending",
+    "A time has the broker's timer keep the message",
+    java="Message.setDeliverTimeMs, setDelayTimeMs",
+    rmqd="--deliver-at, --delay",
+    checked="the stored message, its arrival, and a delay that is too long",
+    since="5.0",
+)
 
 
 def stored(cluster: RealCluster, offset_msg_id: str) -> Message:
@@ -73,6 +83,13 @@ def test_people_get_a_line_for_each_message(rocketmq: RealCluster, topic: str) -
     assert ended.err == ""
 
 
+@behaviour(
+    "sending",
+    "A delay level has the broker keep the message",
+    java="Message.setDelayTimeLevel",
+    rmqd="--delay-level",
+    checked="the stored message",
+)
 def test_a_delayed_message_waits_at_the_broker(rocketmq: RealCluster, topic: str) -> None:
     ended = rmqd("send", topic, "later", "--delay-level", "18", "-n", rocketmq.nameserver, "-o", "json")
 
@@ -80,6 +97,7 @@ def test_a_delayed_message_waits_at_the_broker(rocketmq: RealCluster, topic: str
     assert (message.record_topic, message.properties["REAL_TOPIC"]) == ("SCHEDULE_TOPIC_XXXX", topic)
 
 
+@DELAYS
 def test_a_message_waits_for_its_time_at_the_broker(rocketmq: RealCluster, topic: str) -> None:
     at_ms = round(time.time() + 3600) * 1000
     ended = rmqd("send", topic, "later", "--deliver-at", f"@{at_ms}", "-n", rocketmq.nameserver, "-o", "json")
@@ -90,6 +108,7 @@ def test_a_message_waits_for_its_time_at_the_broker(rocketmq: RealCluster, topic
     assert message.properties["TIMER_DELIVER_MS"] == str(at_ms)
 
 
+@DELAYS
 def test_a_delay_that_the_broker_refuses_is_told_in_its_words(rocketmq: RealCluster, topic: str) -> None:
     ended = rmqd("send", topic, "later", "--delay", "10d", "-n", rocketmq.nameserver)
 
@@ -98,6 +117,7 @@ def test_a_delay_that_the_broker_refuses_is_told_in_its_words(rocketmq: RealClus
     assert "0 of 1 messages were sent" in ended.err
 
 
+@DELAYS
 def test_a_delayed_message_arrives_in_its_topic(rocketmq: RealCluster, topic: str) -> None:
     sent = rmqd("send", topic, "soon", "--delay", "2s", "--queue", "3", "-n", rocketmq.nameserver, "-o", "json")
     assert sent.code == 0, sent.err
@@ -117,6 +137,13 @@ def test_a_delayed_message_arrives_in_its_topic(rocketmq: RealCluster, topic: st
     assert asyncio.run(wait_for_it()) == 1
 
 
+@behaviour(
+    "sending",
+    "Messages of one sharding key go to one queue, in order",
+    java="MessageQueueSelector, such as SelectMessageQueueByHash",
+    rmqd="--sharding-key, with the queue of Java's hash; or --queue",
+    checked="where the broker stored twenty of them",
+)
 def test_messages_of_one_sharding_key_go_to_one_queue_in_order(rocketmq: RealCluster, topic: str) -> None:
     arguments = ("send", topic, "x", "--count", "20", "-n", rocketmq.nameserver, "-o", "json")
     sent = rmqd(*arguments, "--sharding-key", "TagA").json()

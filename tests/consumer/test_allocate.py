@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from rmqd.consumer.allocate import ALLOCATE_STRATEGIES, AllocateError, ByConfig, averagely, sorted_client_ids
 from rmqd.wire.message import MessageQueue
+from tests.conformance import behaviour
 from tests.consumer.allocate_cases import RECORDED_EACH, STRATEGIES, generated, java_answers, recorded
 
 QUEUES = [MessageQueue("T", broker, number) for broker in ("broker-a", "broker-b") for number in range(4)]
@@ -31,6 +32,13 @@ def test_as_java_in_every_recorded_case(strategy: str) -> None:
         assert case.ask() == answer, case
 
 
+@behaviour(
+    "strategies",
+    "All six allocate strategies give each member the queues that Java's give it",
+    java="AllocateMessageQueueAveragely, ...ByCircle, ConsistentHash, ByConfig, ByMachineRoom, MachineRoomNearby",
+    rmqd="the same",
+    checked="Java's classes are asked, 400 generated cases each",
+)
 @pytest.mark.rocketmq
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_as_java_in_hundreds_of_cases(strategy: str) -> None:

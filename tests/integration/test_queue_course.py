@@ -10,6 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from rmqd.handler import Batch
+from tests.conformance import behaviour
 from tests.consumer.members import Member, member
 from tests.integration.consuming import Seen, until
 from tests.rocketmq import RealCluster, offsets
@@ -42,6 +43,13 @@ def state(m: Member, number: int = 0) -> str:
     return "" if queue is None else queue.state
 
 
+@behaviour(
+    "queues",
+    "Queues that are added are consumed, and those removed are given up",
+    java="with the next refresh of the route, every 30 s",
+    rmqd="the same; nothing is handled twice, and what was removed is committed",
+    checked="updateTopic on a running group",
+)
 async def test_queues_that_are_added_are_consumed_and_those_removed_are_given_up(
     rocketmq: RealCluster, group: str
 ) -> None:
@@ -69,6 +77,13 @@ async def test_queues_that_are_added_are_consumed_and_those_removed_are_given_up
         await until(lambda: offsets.lag(rocketmq, group, topic) == 0, "all is committed")
 
 
+@behaviour(
+    "queues",
+    "A topic that is created after the start is consumed",
+    java="at the next refresh of the route, within 30 s, and the next rebalance, within 20 s",
+    rmqd="within seconds; until then the group is not ready, and says which topic it waits for",
+    checked="a group of two topics, one of which comes later",
+)
 async def test_a_topic_that_is_created_after_the_start_is_consumed_within_seconds(
     rocketmq: RealCluster, group: str
 ) -> None:
@@ -88,6 +103,13 @@ async def test_a_topic_that_is_created_after_the_start_is_consumed_within_second
         assert m.consumer.snapshot().ready
 
 
+@behaviour(
+    "queues",
+    "A topic or a broker without write permission is consumed to its end",
+    java="queues are those that may be read",
+    rmqd="the same",
+    checked="updateTopicPerm and wipeWritePerm on a running group",
+)
 async def test_a_topic_that_is_only_read_is_consumed_to_its_end(rocketmq: RealCluster, topic: str, group: str) -> None:
     """Permission 4, and a broker that was wiped of its write permission, keep nobody from reading."""
     seen = Seen()
@@ -115,6 +137,13 @@ async def test_a_topic_that_is_only_read_is_consumed_to_its_end(rocketmq: RealCl
         await until(lambda: offsets.lag(rocketmq, group, topic) == 0, "all is committed")
 
 
+@behaviour(
+    "queues",
+    "A topic that may only be written waits, and is consumed when it may be read",
+    java="its pulls fail with NO_PERMISSION until its route has gone",
+    rmqd="the same, and the group says why nothing comes",
+    checked="updateTopicPerm on a running group",
+)
 async def test_a_topic_that_is_only_written_waits_and_is_consumed_when_it_may_be_read(
     rocketmq: RealCluster, topic: str, group: str
 ) -> None:
@@ -143,6 +172,13 @@ async def test_a_topic_that_is_only_written_waits_and_is_consumed_when_it_may_be
         await until(lambda: not m.consumer.snapshot().problems, "the problem is over")
 
 
+@behaviour(
+    "queues",
+    "A topic that is deleted and made again is consumed from its new beginning",
+    java="the offset is corrected as illegal; the fall is only in its log",
+    rmqd="the same, told in the log and counted",
+    checked="deleteTopic and updateTopic on a running group",
+)
 async def test_a_topic_that_is_deleted_and_made_again_is_consumed_from_its_new_beginning(
     rocketmq: RealCluster, group: str
 ) -> None:
@@ -173,6 +209,13 @@ async def test_a_topic_that_is_deleted_and_made_again_is_consumed_from_its_new_b
     assert [entry for entry in logs if entry["event"] in ("offset.corrected", "offset.fell")]
 
 
+@behaviour(
+    "queues",
+    "A queue that moves while its messages are handled",
+    java="the result is thrown away, and the next owner handles them again",
+    rmqd="they are finished and committed before the next rmqd member begins",
+    checked="two members, one of which joins under load",
+)
 async def test_a_queue_that_is_taken_away_while_its_messages_are_handled(
     rocketmq: RealCluster, topic: str, group: str
 ) -> None:
