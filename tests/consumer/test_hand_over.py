@@ -255,8 +255,12 @@ async def test_the_commits_of_a_queue_come_one_after_the_other(broker: ScriptedB
             under_way[queue] -= 1
         return broker.update(command)
 
+    both_begin = asyncio.Barrier(2)  # so that one round of commits has both queues
+
     async def handle(batch: Batch) -> None:
-        if batch[0].queue_offset == 2:
+        if batch[0].queue_offset == 0:
+            await both_begin.wait()
+        elif batch[0].queue_offset == 2:
             await release.wait()
 
     for queue in queues:
