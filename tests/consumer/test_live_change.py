@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.options import Subscription
 from rmqd.errors import FilterRefusedError, InvalidNameError
+from rmqd.handler import Batch
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.heartbeat import CheckClientRequestBody, HeartbeatData, SubscriptionData
 from rmqd.wire.message import MessageQueue
@@ -104,9 +105,9 @@ async def test_cached_messages_that_the_new_tags_do_not_match_are_let_go(
     await store(broker, queue, "b", "a", "b", "b", "a", "b")
     seen, blocked = Seen(), Blocked()
 
-    async def handle(batch: object) -> None:
-        await blocked(batch)  # type: ignore[arg-type]
-        await seen(batch)  # type: ignore[arg-type]
+    async def handle(batch: Batch) -> None:
+        await blocked(batch)
+        await seen(batch)
 
     values: dict[str, Any] = {"concurrency": 1, "persist_consumer_offset_interval_seconds": 0.05}
     async with member(broker.peer.address, handle, subscriptions={TOPIC: "a || b"}, **values) as m:
@@ -119,6 +120,46 @@ async def test_cached_messages_that_the_new_tags_do_not_match_are_let_go(
         blocked.release.set()
         await seen.has(b"b", b"a", b"a")
         await broker.committed(GROUP, queue, 6)
+
+
+async def test_what_a_pause_holds_back_is_let_go_too(broker: ScriptedBroker, queue: MessageQueue, seen: Seen) -> None:
+    """Messages that are cached in a paused group go by the new filter when it goes on."""
+    blocked, values = Blocked(), {"concurrency": 1}
+
+    async def handle(batch: Batch) -> None:
+        await blocked(batch)
+        await seen(batch)
+
+    await store(broker, queue, "b", "a", "b", "a")
+    async with member(broker.peer.address, handle, subscriptions={TOPIC: "a || b"}, concurrency=1) as m:
+        await eventually(lambda: (q := m.queue()) and q.cached == 4, "all are cached, one is being handled")
+        m.consumer.pause()
+        blocked.release.set()
+        await change(m, "a", **values)
+        m.consumer.resume()
+        await seen.has(b"b", b"a", b"a")
+
+
+async def test_an_orderly_group_goes_on_by_the_new_filter_too(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen
+) -> None:
+    """Its queues stay locked meanwhile, and the order is kept."""
+    values: dict[str, Any] = {"consume_mode": "orderly", "persist_consumer_offset_interval_seconds": 0.05}
+    blocked = Blocked()
+
+    async def handle(batch: Batch) -> None:
+        await blocked(batch)
+        await seen(batch)
+
+    await store(broker, queue, "b", "a", "b", "a")
+    async with member(broker.peer.address, handle, subscriptions={TOPIC: "a || b"}, **values) as m:
+        await eventually(lambda: (q := m.queue()) and q.cached == 4, "all are cached, one is being handled")
+        await change(m, "a || c", **values)
+        await store(broker, queue, "c", "b", "a")
+        blocked.release.set()
+        await seen.has(b"b", b"a", b"a", b"c", b"a")
+        await broker.committed(GROUP, queue, 7)
+        assert len(broker.peer.got(RequestCode.UNLOCK_BATCH_MQ)) == 0
 
 
 async def test_a_queue_that_is_held_back_goes_on_when_its_cache_is_let_go(
