@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
 from rmqd.client.remoting import RemotingClient
+from rmqd.consumer.hooks import Hook
 from rmqd.consumer.push_consumer import PushConsumer
 from rmqd.consumer.snapshot import QueueSnapshot, TopicSnapshot
 from tests.client.running import running
@@ -65,13 +66,14 @@ async def member(
     remoting: RemotingClient | None = None,
     heartbeat_seconds: float = 30.0,
     poll_seconds: float = 30.0,
+    hooks: Sequence[Hook] = (),
     **options: Any,
 ) -> AsyncIterator[Member]:
     """A member that consumes for the length of the block, then leaves in order if it has not ended before."""
     client_options = ClientOptions(nameservers=(nameserver,), heartbeat_broker_interval_seconds=heartbeat_seconds)
     client_options = replace(client_options, poll_name_server_interval_seconds=poll_seconds)
     client = ClientInstance(client_options, remoting=remoting)
-    consumer = PushConsumer(group_options(**options), handler_of(handle, is_async=is_async), client)
+    consumer = PushConsumer(group_options(**options), handler_of(handle, is_async=is_async), client, hooks=hooks)
     async with running(client.run()):
         task = asyncio.create_task(consumer.run())
         try:

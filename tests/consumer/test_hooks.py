@@ -17,7 +17,6 @@ from rmqd.consumer.push_consumer import PushConsumer
 from rmqd.handler import LoadedHandler
 from tests.client.peer import eventually
 from tests.client.running import running
-from tests.conformance import behaviour
 from tests.consumer.groups import GROUP, TOPIC, group_options, handler_of
 from tests.consumer.scripted_broker import ScriptedBroker
 from tests.consumer.seen import Seen
@@ -72,13 +71,6 @@ async def call(loaded: LoadedHandler, batch: Batch) -> object:
     return await result if loaded.is_async else result
 
 
-@behaviour(
-    "hooks",
-    "Consume hooks are called before and after each batch",
-    java="ConsumeMessageHook, registered in code",
-    rmqd="an entry point of rmqd.hooks; told success, declined, failed or cut_short",
-    checked="a hook around handlers that succeed, decline and raise",
-)
 @pytest.mark.parametrize("is_async", [True, False])
 @pytest.mark.parametrize(
     ("raised", "outcome"),
@@ -193,13 +185,6 @@ class Consuming:
         await self._client.__aexit__(None, None, None)
 
 
-@behaviour(
-    "hooks",
-    "What a filter hook leaves out counts as consumed",
-    java="FilterMessageHook",
-    rmqd="the same, by an entry point of rmqd.hooks",
-    checked="committed offsets behind a filter",
-)
 async def test_what_is_left_out_counts_as_consumed(broker: ScriptedBroker, queue: MessageQueue, seen: Seen) -> None:
     """It is neither handled nor lag, and it is counted by the hook's name."""
     told: list[HookContext] = []

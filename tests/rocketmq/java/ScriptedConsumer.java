@@ -15,7 +15,7 @@ import org.apache.rocketmq.common.message.MessageExt;
 
 /**
  * Does to each message what the message says, and writes every attempt down as a line of JSON: --namesrv --group
- * --attempts FILE --subscriptions "TOPIC=TAG or SQL92=EXPRESSION" (a line each), and settings by Java's names.
+ * --attempts FILE [--hooks FILE] --subscriptions "TOPIC=TAG or SQL92=EXPRESSION" (a line each), and settings by Java's names.
  * A message's property `script` has an action for each of its attempts, the last one for all further ones; the first
  * message of a batch decides. Actions, with an argument after a colon, several joined by +: ok, later (with a delay
  * level), ack (with ackIndex), throw, null, sleep (with milliseconds); for orderly consumers also suspend (with
@@ -59,6 +59,9 @@ public final class ScriptedConsumer {
             } else {
                 consumer.subscribe(parts[0], parts[2]);
             }
+        }
+        if (!options.text("hooks", "").isEmpty()) {
+            ScriptedHooks.install(consumer, options.text("hooks"));
         }
         if (options.flag("orderly")) {
             boolean autoCommit = options.text("auto-commit", "true").equals("true");
