@@ -37,7 +37,7 @@ def churn(options: argparse.Namespace) -> bool:
             results.append(Churn(plan, cluster, directory / plan.name).run())
             print(results[-1].report(), flush=True)
     finally:
-        cluster.stop()
+        cluster.stop(now=False)  # in order: an interrupted run goes on with all that was committed
     append(results)
     return all(result.verdict.passed for result in results)
 
@@ -53,7 +53,7 @@ def orderly(options: argparse.Namespace) -> bool:
             results.append(Orderly(plan, cluster, directory / plan.name).run())
             print(results[-1].report(), flush=True)
     finally:
-        cluster.stop()
+        cluster.stop(now=False)  # in order: an interrupted run goes on with all that was committed
     for result in results:
         add_row("orderly", result.cells())
     return all(result.verdict.passed for result in results)
