@@ -281,7 +281,7 @@ async def test_running_info_of_an_orderly_group_tells_its_locks(
     _, other = broker.create_topic(TOPIC, 2)
     broker.locks[GROUP, other] = "somebody else"
     async with member(broker.peer.address, seen, consume_mode="orderly") as m:
-        await eventually(lambda: m.queue(0) is not None, "it has the one")
+        await eventually(lambda: broker.pulled_offsets(queue) == [0], "it pulls the one")
         now_ms = m.consumer._context.clock.wall() * 1000
         info = await running_info(broker)
     assert info.properties["PROP_CONSUMEORDERLY"] == "true"
