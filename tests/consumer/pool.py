@@ -12,10 +12,12 @@ import pytest
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
 from rmqd.clock import Clock, SystemClock
+from rmqd.consumer.broadcasting import EveryQueue
 from rmqd.consumer.concurrently import ConsumeMessageConcurrentlyService
+from rmqd.consumer.orderly import ConsumeMessageOrderlyService
 from rmqd.consumer.process_queue import ProcessQueue
 from rmqd.consumer.send_back import SendBack, reconsume_limit
-from rmqd.consumer.slots import HandlerHungError
+from rmqd.consumer.slots import HandlerHungError, HandlerSlots
 from rmqd.consumer.stats import TopicStats
 from rmqd.handler import Batch
 from rmqd.wire.message import MessageQueue
@@ -23,14 +25,13 @@ from tests.consumer.blocks import block_of
 from tests.consumer.groups import GROUP, TOPIC, group_options, handler_of
 from tests.consumer.scripted_broker import BROKER, ScriptedBroker
 
-Service = ConsumeMessageConcurrentlyService
 TIMEOUT_SECONDS = 60.0
 
 
 class Pool:
     """The workers of a group without its pull loops: messages come from the test."""
 
-    def __init__(self, service: Service, task: asyncio.Task[None]) -> None:
+    def __init__(self, service: HandlerSlots, task: asyncio.Task[None]) -> None:
         self.service = service
         self.task = task
 
@@ -62,7 +63,13 @@ def pool(broker: ScriptedBroker) -> Callable[..., contextlib.AbstractAsyncContex
         options = group_options(**{"consume_timeout_seconds": TIMEOUT_SECONDS, **values})
         send_back = SendBack(client, GROUP, reconsume_limit(options))
         handler = handler_of(function, is_async=is_async)
-        service = Service(options, handler, send_back, clock or SystemClock())
+        if options.consume_mode == "orderly":
+            leases = EveryQueue()  # a lock that nobody takes
+            service: HandlerSlots = ConsumeMessageOrderlyService(
+                options, handler, send_back, leases, clock or SystemClock()
+            )
+        else:
+            service = ConsumeMessageConcurrentlyService(options, handler, send_back, clock or SystemClock())
         task = asyncio.create_task(service.run())
         try:
             yield Pool(service, task)

@@ -78,7 +78,7 @@ class ScriptedBroker:
             RequestCode.GET_MAX_OFFSET: self._max,
             RequestCode.GET_MIN_OFFSET: self._min,
             RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self._search,
-            RequestCode.LOCK_BATCH_MQ: self._lock,
+            RequestCode.LOCK_BATCH_MQ: self.lock,
             RequestCode.UNLOCK_BATCH_MQ: self._unlock,
             RequestCode.PULL_MESSAGE: self._pull,
             RequestCode.CONSUMER_SEND_MSG_BACK: self._send_back,
@@ -220,7 +220,8 @@ class ScriptedBroker:
         later = (m.queue_offset for m in self.messages[queue] if m.store_timestamp >= header.timestamp)
         return _offset(next(later, self.end(queue)))
 
-    def _lock(self, command: RemotingCommand) -> Reply:
+    def lock(self, command: RemotingCommand) -> Reply:
+        """Lock what is free."""
         body = LockBatchRequestBody.from_json(command.body)
         granted = frozenset(
             queue

@@ -1,0 +1,209 @@
+"""What becomes of the messages of an orderly batch, one by one, and of what a handler commits itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.handler import Batch, DeadLetter, Retry
+from tests.client.peer import Reply, eventually
+from tests.consumer.pool import StartPool, done, handled
+from tests.consumer.scripted_broker import ScriptedBroker
+
+BATCHES: dict[str, Any] = {
+    "consume_mode": "orderly",
+    "suspend_current_queue_time_seconds": 0.02,
+    "consume_message_batch_max_size": 10,
+}
+MANUAL: dict[str, Any] = {**BATCHES, "auto_commit": False, "consume_message_batch_max_size": 1}
+
+
+class Script:
+    """A handler that does one thing after the other with its batches, then acknowledges; remembers the offsets."""
+
+    def __init__(self, *steps: Callable[[Batch], object]) -> None:
+        self.seen: list[list[int]] = []
+        self.times: list[list[int]] = []
+        self._steps = list(steps)
+
+    async def __call__(self, batch: Batch) -> None:
+        self.seen.append([message.queue_offset for message in batch])
+        self.times.append([message.reconsume_times for message in batch])
+        if self._steps:
+            self._steps.pop(0)(batch)
+
+
+def nothing(batch: Batch) -> None:
+    """Acknowledge."""
+
+
+def commit(batch: Batch) -> None:
+    batch.commit()
+
+
+def roll_back(batch: Batch) -> None:
+    batch.rollback()
+
+
+def fail(batch: Batch) -> None:
+    raise RuntimeError("no")
+
+
+async def test_what_was_acknowledged_before_the_first_failed_message_is_done(pool: StartPool) -> None:
+    """The failed one and those behind it are repeated, save the one that the handler acknowledged itself."""
+
+    def decide(batch: Batch) -> None:
+        batch.retry(batch[2])
+        batch.ack(batch[4])
+
+    handle = Script(decide)
+    async with pool(handle, **BATCHES) as running:
+        queue = running.queue(6)
+        await eventually(lambda: bool(queue.retrying), "the queue rests")
+        assert queue.commit_offset() == 2
+        await eventually(done(queue), "all is handled")
+    assert handle.seen == [[0, 1, 2, 3, 4, 5], [2, 3, 5]]
+    assert handle.times == [[0] * 6, [1, 0, 0]], "those behind did not fail"
+    assert handled(queue) == {"acked": 6, "retried": 3}
+
+
+async def test_an_exception_repeats_all_that_the_handler_did_not_decide_about(pool: StartPool) -> None:
+    """Also what stands before its decisions."""
+
+    def decide(batch: Batch) -> None:
+        batch.ack(batch[0])
+        batch.ack(batch[2])
+        raise RuntimeError("no")
+
+    handle = Script(decide)
+    async with pool(handle, **BATCHES) as running:
+        queue = running.queue(4)
+        await eventually(lambda: bool(queue.retrying), "the queue rests")
+        assert queue.commit_offset() == 1
+        await eventually(done(queue), "all is handled")
+    assert handle.seen == [[0, 1, 2, 3], [1, 3]]
+    assert handle.times[1] == [1, 1]
+
+
+async def test_a_repeated_batch_is_filled_up_with_what_came_behind_it(pool: StartPool) -> None:
+    """In the queue's order: a batch is full whenever that many are cached."""
+    handle = Script(fail)
+    async with pool(handle, **{**BATCHES, "consume_message_batch_max_size": 3}) as running:
+        queue = running.queue(2)
+        await eventually(lambda: bool(queue.retrying), "the queue rests")
+        running.give(queue, 3)
+        await eventually(done(queue), "all is handled")
+    assert handle.seen == [[0, 1], [0, 1, 2], [3, 4]]
+    assert handle.times[1] == [1, 1, 0]
+
+
+async def test_dead_letters_by_message_go_at_once_and_delay_nothing(pool: StartPool, broker: ScriptedBroker) -> None:
+    """One that is to be repeated keeps its place all the same; level -1 means the dead letters here too."""
+
+    def decide(batch: Batch) -> None:
+        batch.dead_letter(batch[0], "broken")
+        batch.retry(batch[1])
+        batch.retry(batch[2], delay_level=-1)
+        batch.dead_letter(batch[3], "broken too")
+
+    handle = Script(decide)
+    async with pool(handle, **BATCHES) as running:
+        queue = running.queue(5)
+        await eventually(done(queue), "all is done")
+    assert handle.seen == [[0, 1, 2, 3, 4], [1, 4]]
+    assert [sent.properties["RMQD_REASON"] for sent in broker.sent] == ["broken", "delay level -1", "broken too"]
+    assert handled(queue) == {"acked": 2, "retried": 2, "dead_lettered": 3}
+
+
+@pytest.mark.parametrize("error", [DeadLetter("never"), Retry(delay_level=-1)])
+async def test_dead_letters_by_exception(pool: StartPool, broker: ScriptedBroker, error: Exception) -> None:
+    """Every message that the handler did not decide about; the queue does not rest."""
+
+    def give_up(batch: Batch) -> None:
+        batch.ack(batch[1])
+        raise error
+
+    handle = Script(give_up)
+    async with pool(handle, **BATCHES) as running:
+        queue = running.queue(3)
+        await eventually(done(queue), "all is done")
+    assert handle.seen == [[0, 1, 2]]
+    assert handled(queue) == {"acked": 1, "dead_lettered": 2}
+    assert len(broker.sent) == 2
+
+
+async def test_those_behind_a_dead_letter_that_was_refused_wait(pool: StartPool, broker: ScriptedBroker) -> None:
+    """It holds its place, and is handed over again."""
+    refused = Reply(ResponseCode.SYSTEM_ERROR, "no")
+    broker.peer.on(RequestCode.SEND_MESSAGE_V2, refused)
+    broker.peer.on(RequestCode.CONSUMER_SEND_MSG_BACK, refused)
+    handle = Script(lambda batch: batch.dead_letter(batch[1], "broken"))
+    async with pool(handle, **BATCHES) as running:
+        queue = running.queue(3)
+        await eventually(done(queue), "all is done")
+    assert handle.seen == [[0, 1, 2], [1, 2]]
+    assert handled(queue) == {"acked": 3, "retried": 2}
+
+
+async def test_without_auto_commit_the_offset_stays_until_the_handler_commits(pool: StartPool) -> None:
+    """`commit` takes what was handled since the last one, this batch included."""
+    handle = Script(nothing, nothing, commit, nothing)
+    async with pool(handle, **MANUAL) as running:
+        queue = running.queue(2)
+        await eventually(lambda: len(handle.seen) == 2 and not queue.in_flight, "two are handled")
+        assert (queue.commit_offset(), queue.cached_count, len(queue.uncommitted)) == (0, 2, 2)
+        running.give(queue, 2)
+        await eventually(lambda: len(handle.seen) == 4 and not queue.in_flight, "four are handled")
+        assert (queue.commit_offset(), queue.cached_count) == (3, 1)
+    assert handle.seen == [[0], [1], [2], [3]]
+    assert handled(queue) == {"acked": 4}
+
+
+async def test_rollback_delivers_again_what_was_handled_since_the_last_commit(pool: StartPool) -> None:
+    """After a rest, in order, with this batch; as in Java it counts as no attempt. The offset never goes back."""
+    handle = Script(nothing, commit, nothing, roll_back, nothing, commit)
+    async with pool(handle, max_reconsume_times=0, **MANUAL) as running:
+        queue = running.queue(5)
+        await eventually(lambda: bool(queue.retrying), "the queue rests")
+        assert (queue.commit_offset(), queue.retrying) == (2, 2)
+        await eventually(lambda: len(handle.seen) == 7 and not queue.in_flight, "all are handled")
+        assert queue.commit_offset() == 4
+    assert [at for [at] in handle.seen] == [0, 1, 2, 3, 2, 3, 4]
+    assert {times for [times] in handle.times} == {0}
+    assert handled(queue) == {"acked": 6, "retried": 1}
+
+
+async def test_a_failing_batch_takes_back_only_itself(pool: StartPool) -> None:
+    """What was handled before stays handled and uncommitted, and a commit that it asked for is done."""
+
+    def commit_and_fail(batch: Batch) -> None:
+        batch.commit()
+        raise RuntimeError("no")
+
+    handle = Script(nothing, fail, nothing, nothing, commit_and_fail)
+    async with pool(handle, **MANUAL) as running:
+        queue = running.queue(3)
+        await eventually(lambda: len(handle.seen) == 4, "they are handled")
+        assert queue.commit_offset() == 0
+        running.give(queue, 1)
+        await eventually(lambda: queue.commit_offset() == 3, "the ones before are committed")
+        await eventually(lambda: len(handle.seen) == 6, "the failed one is repeated")
+    assert [at for [at] in handle.seen] == [0, 1, 1, 2, 3, 3]
+
+
+async def test_messages_handled_in_another_order_are_committed_together(pool: StartPool) -> None:
+    """A later one that was acknowledged itself, then the repeated one before it."""
+
+    def decide(batch: Batch) -> None:
+        batch.ack(batch[1])
+        batch.retry(batch[0])
+
+    handle = Script(decide, commit)
+    async with pool(handle, **{**MANUAL, "consume_message_batch_max_size": 2}) as running:
+        queue = running.queue(2)
+        await eventually(done(queue), "all is committed")
+    assert handle.seen == [[0, 1], [0]]
+    assert queue.commit_offset() == 2
