@@ -57,6 +57,9 @@ class RemoteBrokerOffsetStore:
         self.forget(queue)
         if offset is not None:
             self.committed[queue] = offset
+        if offset == 0:
+            # brokers of 4.9 say so too where nothing is stored, and refuse resets of a topic until all its queues are
+            self._written_at[queue] = float("-inf")
 
     def forget(self, queue: MessageQueue) -> None:
         """The queue is not ours any more."""
@@ -105,7 +108,7 @@ class RemoteBrokerOffsetStore:
         async with self._turns.setdefault(queue, asyncio.Lock()):
             if self._epoch(queue) != epoch or not self._is_news(queue, offset):
                 return
-            async with self._first_alone(queue):
+            async with self._first_alone(queue, again=self.committed.get(queue) == offset):
                 await self._write(queue, offset)
             if self._epoch(queue) != epoch:
                 return
@@ -130,16 +133,17 @@ class RemoteBrokerOffsetStore:
             raise
 
     @contextlib.asynccontextmanager
-    async def _first_alone(self, queue: MessageQueue) -> AsyncIterator[None]:
+    async def _first_alone(self, queue: MessageQueue, *, again: bool) -> AsyncIterator[None]:
         """Let the topic's first commit on a broker be answered before the next one is sent.
 
         The broker makes a table for a group's topic with its first commit, and no lock (`ConsumerOffsetManager`): of
-        two that come at once, one is answered with success, and lost.
+        two that come at once, one is answered with success, and lost. An offset that is stored `again` may be the first
+        as well: the group may have been deleted.
         """
         table = (queue.topic, queue.broker_name)
-        if table not in self._begun:
+        if again or table not in self._begun:
             async with self._firsts.setdefault(table, asyncio.Lock()):
-                if table not in self._begun:
+                if again or table not in self._begun:
                     yield
                     self._begun.add(table)
                     return

@@ -134,6 +134,42 @@ async def test_offset_that_does_not_change_is_stored_again_now_and_then(
     assert store.committed_at[queue] == committed_at
 
 
+async def test_offset_zero_is_stored_though_the_broker_says_so_already(
+    broker: ScriptedBroker, queue: MessageQueue, store: RemoteBrokerOffsetStore
+) -> None:
+    """Brokers of 4.9 say 0 where nothing is stored."""
+    store.take_over(queue, 0)
+    await store.persist({queue: 0})
+    await store.persist({queue: 0})
+    assert broker.commits_of(queue) == [0]
+
+
+async def test_unchanged_offsets_are_stored_one_after_the_other(
+    broker: ScriptedBroker, store: RemoteBrokerOffsetStore, clock: ManualClock
+) -> None:
+    """The broker may have lost the group's table, and of two requests that make it anew it loses one."""
+    queues = broker.create_topic(TOPIC, 3)
+    at_once, most = 0, 0
+
+    async def update(command: RemotingCommand) -> Reply:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        await asyncio.sleep(0.01)
+        at_once -= 1
+        return broker.update(command)
+
+    await store.persist(dict.fromkeys(queues, 7))
+    broker.peer.on(UPDATE, update)
+    await store.persist(dict.fromkeys(queues, 8))
+    assert most > 1
+    most = 0
+    clock.advance(REPEAT_SECONDS)
+    await store.persist(dict.fromkeys(queues, 8))
+    assert [broker.commits_of(queue) for queue in queues] == [[7, 8, 8]] * 3
+    assert most == 1
+
+
 async def test_commit_of_a_former_ownership_is_dropped(
     broker: ScriptedBroker, queue: MessageQueue, store: RemoteBrokerOffsetStore
 ) -> None:
