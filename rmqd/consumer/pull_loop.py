@@ -24,12 +24,14 @@ from rmqd.errors import (
     RmqdError,
     SubscriptionNotExistError,
     SubscriptionNotLatestError,
+    TopicNotExistError,
 )
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.pull import PullMessageResponseHeader
 from rmqd.wire.heartbeat import EXPRESSION_TAG
 from rmqd.wire.message import CorruptMessage, MessageBlock, MessageQueue, decode_messages
 from rmqd.wire.sys_flag import PullSysFlag
+from rmqd.wire.topics import is_retry_topic
 
 log = structlog.get_logger(__name__)
 
@@ -294,8 +296,9 @@ class PullLoop:
             await asyncio.sleep(BROKER_FLOW_CONTROL_SECONDS)
             return
         log.warning("pull.failed", queue=str(self._queue), error=str(error))
-        if isinstance(error, _SUBSCRIPTION_AWAY):
-            client.heartbeat.beat_soon()
+        retry_topic_is_gone = isinstance(error, TopicNotExistError) and is_retry_topic(self._queue.topic)
+        if retry_topic_is_gone or isinstance(error, _SUBSCRIPTION_AWAY):
+            client.heartbeat.beat_soon()  # it makes the retry topic anew, which is deleted together with the group
         if not isinstance(error, BrokerError) or error.stale_route:
             self._request.broker_id = 0
             client.routes.refresh_soon([self._queue.topic])

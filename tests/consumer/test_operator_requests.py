@@ -10,6 +10,7 @@ import pytest
 
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.options import ConsumerOptions
+from rmqd.handler import Batch
 from rmqd.wire.group import GetConsumerStatusBody, ResetOffsetBody
 from rmqd.wire.loose_json import dumps
 from rmqd.wire.message import MessageQueue
@@ -28,6 +29,18 @@ INFO = RequestCode.GET_CONSUMER_RUNNING_INFO
 DIRECTLY = RequestCode.CONSUME_MESSAGE_DIRECTLY
 
 pytestmark = pytest.mark.usefixtures("hasty")
+
+
+class Holding(Blocked):
+    """Tells when it has a batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun = asyncio.Event()
+
+    async def __call__(self, batch: Batch) -> None:
+        self.begun.set()
+        await super().__call__(batch)
 
 
 def reset_fields(topic: str = TOPIC, group: str = GROUP) -> dict[str, str]:
@@ -98,10 +111,10 @@ async def test_a_batch_that_a_handler_had_at_the_reset_moves_nothing(
 ) -> None:
     """It ends after the reset: the offset stays where the operator has set it, also through the persist loop."""
     await broker.store(queue, b"0", b"1", b"2")
-    handle = Blocked()
+    handle = Holding()
     options = {"concurrency": 1, "consume_message_batch_max_size": 3, "persist_consumer_offset_interval_seconds": 0.02}
     async with member(broker.peer.address, handle, **options) as m:  # type: ignore[arg-type]
-        await eventually(lambda: (held := m.queue()) is not None and held.state == "handling", "it is handled")
+        await handle.begun.wait()
         m.consumer.pause()
         await broker.peer.push(RESET, reset_fields(), as_map({queue: 1}), oneway=True)
         await broker.committed(GROUP, queue, 1)
@@ -117,9 +130,9 @@ async def test_a_reset_while_a_queue_is_handed_over_is_what_the_next_owner_finds
 ) -> None:
     """A handler still has a batch; when it ends, not that is committed but the reset."""
     await broker.store(queue, b"0", b"1", b"2")
-    handle = Blocked()
+    handle = Holding()
     async with member(broker.peer.address, handle, concurrency=1, consume_message_batch_max_size=2) as m:
-        await eventually(lambda: (held := m.queue()) is not None and held.state == "handling", "it is handled")
+        await handle.begun.wait()
         m.consumer.stop()
         await eventually(lambda: m.consumer.snapshot().state == "draining", "it drains")
         await broker.peer.push(RESET, reset_fields(), as_map({queue: 0}), oneway=True)
@@ -134,9 +147,9 @@ async def test_a_queue_is_given_up_only_when_the_batch_from_before_a_reset_is_do
 ) -> None:
     """Its result counts no more, but nobody else may have the queue while it is under way."""
     await broker.store(queue, b"0", b"1")
-    handle = Blocked()
+    handle = Holding()
     async with member(broker.peer.address, handle, concurrency=1, consume_mode="orderly") as m:
-        await eventually(lambda: (held := m.queue()) is not None and held.state == "handling", "it is handled")
+        await handle.begun.wait()
         await broker.peer.push(RESET, reset_fields(), as_map({queue: 2}), oneway=True)
         await broker.committed(GROUP, queue, 2)
         m.consumer.stop()
@@ -296,9 +309,9 @@ async def test_running_info_has_our_stacks_where_they_are_asked_for(
 ) -> None:
     """Where each task waits, down to the handler's line; and the threads."""
     await broker.store(queue, b"0")
-    handle = Blocked()
-    async with member(broker.peer.address, handle) as m:
-        await eventually(lambda: (held := m.queue()) is not None and held.state == "handling", "it is handled")
+    handle = Holding()
+    async with member(broker.peer.address, handle):
+        await handle.begun.wait()
         jstack = (await running_info(broker, jstack=True)).jstack or ""
         handle.release.set()
     assert "Blocked.__call__" in jstack

@@ -10,10 +10,11 @@ from structlog.testing import capture_logs
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.handler import Batch
 from rmqd.wire.message import MessageQueue
+from rmqd.wire.topics import retry_topic
 from tests.client.peer import Reply, eventually
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.members import member
-from tests.consumer.scripted_broker import ScriptedBroker
+from tests.consumer.scripted_broker import BROKER, ScriptedBroker
 from tests.consumer.seen import Seen
 
 NOT_FOUND = ResponseCode.PULL_NOT_FOUND
@@ -254,3 +255,18 @@ async def test_tags_are_checked_behind_the_brokers_hash_check(
         await broker.committed(GROUP, queue, 4)
         assert m.topic().received == 2
     assert broker.pulls[0].expression_type == "TAG"
+
+
+async def test_a_retry_topic_that_was_deleted_is_made_anew_by_a_heartbeat(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Deleting a group deletes it too."""
+    beats: list[str] = []
+    async with member(broker.peer.address, seen) as m:
+        retries = MessageQueue(retry_topic(GROUP), BROKER, 0)
+        await eventually(lambda: broker.pulled_offsets(retries) == [0], "the retry topic is pulled")
+        monkeypatch.setattr(m.client.heartbeat, "beat_soon", lambda: beats.append("soon"))
+        broker.answer_pull(retries, Reply(ResponseCode.TOPIC_NOT_EXIST, "not exist, apply first please"))
+        m.consumer._rebalance.assigned[retries].restart()
+        await eventually(lambda: beats == ["soon"], "a heartbeat is asked for")
+        await eventually(lambda: len(broker.pulled_offsets(retries)) == 3, "it is pulled again")
