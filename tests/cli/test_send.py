@@ -97,14 +97,6 @@ def test_a_delayed_message_waits_at_the_broker(rocketmq: RealCluster, topic: str
     assert (message.record_topic, message.properties["REAL_TOPIC"]) == ("SCHEDULE_TOPIC_XXXX", topic)
 
 
-@DELAYS
-@pytest.fixture
-def timers(rocketmq: RealCluster) -> None:
-    """Skips on a broker that has none."""
-    if rocketmq.spec.version.startswith("4"):
-        pytest.skip("brokers before 5.0 have no timers")
-
-
 def test_a_broker_without_timers_gets_no_message_for_them(rocketmq: RealCluster, topic: str) -> None:
     """It would deliver them at once."""
     if not rocketmq.spec.version.startswith("4"):
@@ -116,7 +108,7 @@ def test_a_broker_without_timers_gets_no_message_for_them(rocketmq: RealCluster,
     assert "0 of 1 messages were sent" in ended.err
 
 
-@pytest.mark.usefixtures("timers")
+@DELAYS
 def test_a_message_waits_for_its_time_at_the_broker(rocketmq: RealCluster, topic: str) -> None:
     at_ms = round(time.time() + 3600) * 1000
     ended = rmqd("send", topic, "later", "--deliver-at", f"@{at_ms}", "-n", rocketmq.nameserver, "-o", "json")
@@ -128,7 +120,6 @@ def test_a_message_waits_for_its_time_at_the_broker(rocketmq: RealCluster, topic
 
 
 @DELAYS
-@pytest.mark.usefixtures("timers")
 def test_a_delay_that_the_broker_refuses_is_told_in_its_words(rocketmq: RealCluster, topic: str) -> None:
     ended = rmqd("send", topic, "later", "--delay", "10d", "-n", rocketmq.nameserver)
 
@@ -138,7 +129,6 @@ def test_a_delay_that_the_broker_refuses_is_told_in_its_words(rocketmq: RealClus
 
 
 @DELAYS
-@pytest.mark.usefixtures("timers")
 def test_a_delayed_message_arrives_in_its_topic(rocketmq: RealCluster, topic: str) -> None:
     sent = rmqd("send", topic, "soon", "--delay", "2s", "--queue", "3", "-n", rocketmq.nameserver, "-o", "json")
     assert sent.code == 0, sent.err
