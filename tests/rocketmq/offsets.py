@@ -50,6 +50,17 @@ def committed(cluster: RealCluster, group: str, topic: str) -> dict[Queue, int]:
     return found
 
 
+def commit(cluster: RealCluster, group: str, topic: str, queue: Queue, offset: int) -> None:
+    """Set a group's offset, whatever its members think."""
+    fields: dict[str, object] = {"consumerGroup": group, "topic": topic, "queueId": queue.queue_id}
+    rpc.call(
+        queues(cluster, topic)[queue],
+        rpc.UPDATE_CONSUMER_OFFSET,
+        fields | {"commitOffset": offset},
+        credentials=cluster.credentials,
+    )
+
+
 def stored(cluster: RealCluster, topic: str) -> dict[Queue, int]:
     """The offset that each queue's next message will get."""
     return {

@@ -1,0 +1,284 @@
+"""mqadmin resetOffsetByTime on a group that runs: as brokers do it since 5, and as those before push it to members."""
+
+from __future__ import annotations
+
+import re
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conformance import behaviour
+from tests.integration.load import Load
+from tests.integration.rmqd_process import RmqdProcess, ledger_group
+from tests.integration.waiting import wait_until
+from tests.rocketmq import RealCluster, ledger, offsets
+from tests.rocketmq.producer import Producer
+
+PERSIST_SECONDS = 5.0
+PULLING_SECONDS = 2.0  # until a reset holds on a queue that is pulling, from the end of mqadmin's command
+HELD_SECONDS = 12.0  # ... that is held back: it is asked for every 10 s
+IDLE_SECONDS = 25.0  # ... where a broker holds a pull: a reset on the broker does not wake it
+MARGIN_SECONDS = 2.0
+
+Way = str
+
+
+@pytest.fixture(params=["on the broker", "pushed"])
+def way(request: pytest.FixtureRequest, rocketmq: RealCluster) -> Iterator[Way]:
+    """How the broker resets: 4.x can only push."""
+    way: Way = request.param
+    if rocketmq.spec.version.startswith("4"):
+        if way != "pushed":
+            pytest.skip("RocketMQ 4 pushes resets to the members")
+        yield way
+        return
+    rocketmq.set_broker(useServerSideResetOffset=str(way != "pushed").lower())
+    yield way
+    rocketmq.set_broker(useServerSideResetOffset="true")
+
+
+def finished(path: Path) -> list[str]:
+    """The keys that were handled, in order."""
+    return [entry.key for entry in ledger.read(path) if entry.event == ledger.FINISH]
+
+
+def times_handled(path: Path, prefix: str) -> set[int]:
+    """How often the keys with a prefix were handled: one number if all as often."""
+    keys = finished(path)
+    return {keys.count(key) for key in set(keys) if key.startswith(prefix)}
+
+
+def send(rocketmq: RealCluster, topic: str, prefix: str, messages: int) -> None:
+    with Producer(rocketmq.broker.address, topic) as producer:
+        for number in range(messages):
+            producer.send(key=f"{prefix}{number}")
+
+
+def now_ms() -> int:
+    """The time, in a millisecond of its own: what was stored before is before it, what comes now is not."""
+    begin = time.time_ns() // 1_000_000
+    wait_until(lambda: time.time_ns() // 1_000_000 > begin + 1, "the millisecond is over")
+    moment = time.time_ns() // 1_000_000
+    wait_until(lambda: time.time_ns() // 1_000_000 > moment + 1, "that one too")
+    return moment
+
+
+def until_done(rocketmq: RealCluster, *command: str) -> str:
+    """What mqadmin prints once it succeeds: RocketMQ 4 refuses a group that has no offset in some queue yet."""
+    if not rocketmq.spec.version.startswith("4"):
+        return rocketmq.admin(*command)
+    failed = re.compile("Exception")
+    return wait_until(
+        lambda: "" if failed.search(output := rocketmq.admin(*command, check=False)) else output or " ",
+        f"mqadmin {' '.join(command)} succeeds",
+        PERSIST_SECONDS + MARGIN_SECONDS,
+    )
+
+
+def reset(rocketmq: RealCluster, group: str, topic: str, to: int | str) -> None:
+    output = until_done(rocketmq, "resetOffsetByTime", "-g", group, "-t", topic, "-s", str(to))
+    assert output.count("broker-a") == 8, output
+
+
+def moved(rmqd: RmqdProcess, way: Way) -> set[str]:
+    """The queues of the topic that went to where the operator wanted them."""
+    events = rmqd.events("offset.moved") if way == "pushed" else rmqd.events("offset.corrected")
+    return {event["queue"] for event in events if way == "pushed" or event["remark"] == "OFFSET_RESET"}
+
+
+@behaviour(
+    "operators",
+    "`resetOffsetByTime` moves an idle group that runs back to a time, and not before it",
+    java="when the pull that the broker holds comes back; pushed: after 10 s, in which the whole group is paused",
+    rmqd="when the pull that the broker holds comes back, within 25 s; pushed: at once",
+    checked="mqadmin, by the broker and pushed, and a ledger",
+    differs="always pushed",
+)
+def test_idle_group_goes_back(rocketmq: RealCluster, topic: str, group: str, tmp_path: Path, way: Way) -> None:
+    """To the first message stored at that time, in each queue; no message before it is handled again."""
+    path = tmp_path / "ledger"
+    send(rocketmq, topic, "before", 40)
+    moment = now_ms()
+    send(rocketmq, topic, "after", 40)
+    with RmqdProcess(tmp_path / "rmqd", rocketmq.nameserver, {group: ledger_group(topic, path, "a")}) as rmqd:
+        wait_until(lambda: offsets.lag(rocketmq, group, topic) == 0, "all is handled and committed")
+        pid = rmqd.pid
+        reset(rocketmq, group, topic, moment)
+        wait_until(
+            lambda: times_handled(path, "after") == {2},
+            "what came after the moment is handled again",
+            (PULLING_SECONDS if way == "pushed" else IDLE_SECONDS) + MARGIN_SECONDS,
+        )
+        wait_until(lambda: offsets.lag(rocketmq, group, topic) == 0, "and committed")
+        status, _ = rmqd.terminate()
+        assert (status, rmqd.pid) == (0, pid)
+        rmqd.start()
+        rmqd.wait_ready()
+        send(rocketmq, topic, "last", 8)
+        wait_until(lambda: times_handled(path, "last") == {1}, "it goes on")
+    assert times_handled(path, "after") == {2}
+    before = [key for key in finished(path) if key.startswith("before")]
+    # RocketMQ 4 may begin at the last message before the time, in each queue
+    assert len(before) <= 40 + (8 if rocketmq.spec.version.startswith("4") else 0)
+
+
+@behaviour(
+    "operators",
+    "`resetOffsetByTime` moves a group back that pulls, and has batches under way",
+    java="with the next pull of each queue; pushed: after 10 s",
+    rmqd="with the next pull of each queue; pushed: at once; what handlers have then counts no more",
+    checked="mqadmin, by the broker and pushed, under load, within 2 s",
+    differs="always pushed",
+)
+def test_pulling_group_goes_back(rocketmq: RealCluster, topic: str, group: str, tmp_path: Path, way: Way) -> None:
+    """While messages come all the time, with batches under way."""
+    path = tmp_path / "ledger"
+    send(rocketmq, topic, "early", 400)
+    config = ledger_group(topic, path, "a", handler_options={"seconds": 0.01})
+    with (
+        RmqdProcess(tmp_path / "rmqd", rocketmq.nameserver, {group: config}) as rmqd,
+        Load(rocketmq, topic, 100_000, per_second=200),
+    ):
+        wait_until(lambda: times_handled(path, "early") == {1} and len(finished(path)) > 800, "it keeps up")
+        reset(rocketmq, group, topic, 0)
+        wait_until(lambda: len(moved(rmqd, way)) == 8, "all queues went back", PULLING_SECONDS + MARGIN_SECONDS)
+        wait_until(lambda: times_handled(path, "early") == {2}, "all from the beginning is handled again")
+    assert times_handled(path, "early") == {2}
+
+
+@behaviour(
+    "operators",
+    "`resetOffsetByTime` moves a busy group forward, past what it has cached",
+    java="with the next pull of each queue; pushed: after 10 s",
+    rmqd="with the next pull of each queue; pushed: at once",
+    checked="mqadmin, by the broker and pushed, and a ledger, within 2 s",
+    differs="always pushed",
+)
+def test_busy_group_goes_forward(rocketmq: RealCluster, topic: str, group: str, tmp_path: Path, way: Way) -> None:
+    """Past a backlog, which it has cached already; what comes later is handled at once."""
+    path = tmp_path / "ledger"
+    with Producer(rocketmq.broker.address, topic) as producer:
+        for queue in range(8):
+            producer.send_batch([f"old{queue}.{number}" for number in range(200)], queue=queue)
+    config = ledger_group(topic, path, "a", handler_options={"seconds": 0.1}, concurrency=1)
+    with (
+        RmqdProcess(tmp_path / "rmqd", rocketmq.nameserver, {group: config}) as rmqd,
+        Load(rocketmq, topic, 100_000, per_second=5),
+    ):
+        wait_until(lambda: len(finished(path)) > 10, "it is busy")
+        moment = now_ms()
+        reset(rocketmq, group, topic, moment)
+        wait_until(lambda: len(moved(rmqd, way)) == 8, "all queues went on", PULLING_SECONDS + MARGIN_SECONDS)
+        under_way = 1
+        skipped_from = len(finished(path)) + under_way
+        wait_until(lambda: len(finished(path)) > skipped_from + 5, "new messages are handled")
+        status, _ = rmqd.terminate()
+        assert status == 0
+        rmqd.start()
+        handled = len(finished(path))
+        wait_until(lambda: len(finished(path)) > handled + 5, "it goes on there after a restart")
+    assert {key[0] for key in finished(path)[skipped_from:]} == {"m"}
+    assert skipped_from < 400
+
+
+@behaviour(
+    "operators",
+    "A reset reaches queues that are not pulled: full, paused, or stopped at an illegal offset",
+    java="full and paused ones ask for nothing, so not before they are pulled again; pushed: after 10 s",
+    rmqd="within 10 s: such queues ask now and then; pushed: at once",
+    checked="mqadmin, by the broker and pushed, on all queues of a group at once",
+    differs="always pushed",
+)
+@pytest.mark.parametrize("held_by", ["full", "paused", "blocked"])
+def test_group_that_is_held_back_goes_forward(
+    rocketmq: RealCluster, topic: str, group: str, tmp_path: Path, way: Way, held_by: str
+) -> None:
+    """Flow-controlled behind a handler that hangs, paused by an operator, or stopped at an offset that is illegal."""
+    path = tmp_path / "ledger"
+    send(rocketmq, topic, "old", 400)
+    options = {"seconds": 300.0} if held_by == "full" else {}
+    config = ledger_group(
+        topic,
+        path,
+        "a",
+        handler_options=options,
+        concurrency=1,
+        pull_threshold_for_queue=1,
+        shutdown_timeout="1s",
+        on_offset_illegal="stop",
+    )
+    with RmqdProcess(tmp_path / "rmqd", rocketmq.nameserver, {group: config}) as rmqd:
+        state = {"full": "flow_controlled", "paused": "paused", "blocked": "stuck"}[held_by]
+        rmqd.wait_ready()
+        if held_by == "blocked":
+            wait_until(lambda: offsets.lag(rocketmq, group, topic) == 0, "all is committed")
+            rmqd.terminate()
+            make_illegal(rocketmq, group, topic)
+            rmqd.start()
+            rmqd.wait_ready()
+        if held_by == "paused":
+            wait_until(lambda: offsets.lag(rocketmq, group, topic) == 0, "all is committed")
+            switch(rmqd, group, "pause")
+            send(rocketmq, topic, "waiting", 40)
+        wait_until(
+            lambda: [queue["state"] for queue in rmqd.queues(group) if not queue["is_retry"]] == [state] * 8,
+            f"all queues are {state}",
+        )
+        moment = now_ms()
+        reset(rocketmq, group, topic, moment)
+        wait_until(lambda: len(moved(rmqd, way)) == 8, "all queues went on", HELD_SECONDS + MARGIN_SECONDS)
+        wait_until(lambda: offsets.lag(rocketmq, group, topic) == 0, "and committed it")
+        if held_by == "paused":
+            switch(rmqd, group, "resume")
+        if held_by == "full":
+            rmqd.terminate()
+            rmqd.write_config(rocketmq.nameserver, {group: ledger_group(topic, path, "a")})
+            rmqd.start()
+            rmqd.wait_ready()
+        send(rocketmq, topic, "new", 40)
+        wait_until(lambda: times_handled(path, "new") == {1}, "what comes now is handled")
+    assert times_handled(path, "waiting") == set()
+    assert times_handled(path, "old") == (set() if held_by == "full" else {1})
+
+
+@behaviour(
+    "operators",
+    "A group that ends right after a reset does not commit over it",
+    java="brokers ignore commits until the reset was pulled; pushed: the frozen offset is committed",
+    rmqd="the same; one that was set back on the broker is left alone in any case",
+    checked="the next start begins at the reset, by the broker and pushed",
+    differs="always pushed",
+)
+def test_last_commit_of_a_group_does_not_undo_a_reset(
+    rocketmq: RealCluster, topic: str, group: str, tmp_path: Path, way: Way
+) -> None:
+    """It stops right after the reset, with more handled than was committed: the next start begins at the reset."""
+    path = tmp_path / "ledger"
+    send(rocketmq, topic, "m", 80)
+    config = ledger_group(topic, path, "a", persist_consumer_offset_interval="1s")
+    with RmqdProcess(tmp_path / "rmqd", rocketmq.nameserver, {group: config}) as rmqd:
+        wait_until(lambda: offsets.lag(rocketmq, group, topic) == 0, "all is committed")
+        switch(rmqd, group, "pause")
+        send(rocketmq, topic, "n", 80)
+        reset(rocketmq, group, topic, 0)
+        status, _ = rmqd.terminate()
+        assert status == 0
+        rmqd.start()
+        wait_until(lambda: times_handled(path, "m") == {2}, "all from the beginning is handled again")
+        wait_until(lambda: times_handled(path, "n") == {1}, "and what was not handled yet")
+
+
+def make_illegal(rocketmq: RealCluster, group: str, topic: str) -> None:
+    """Commit offsets past the ends of the queues, while nobody runs."""
+    for queue, end in offsets.stored(rocketmq, topic).items():
+        offsets.commit(rocketmq, group, topic, queue, end + 1000)
+
+
+def switch(rmqd: RmqdProcess, group: str, action: str) -> None:
+    """Pause or resume by HTTP."""
+    url = f"http://{rmqd.http}/api/v1/groups/{group}/{action}"
+    with urllib.request.urlopen(urllib.request.Request(url, method="POST"), timeout=5) as response:
+        assert response.status == 200
