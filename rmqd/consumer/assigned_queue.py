@@ -18,6 +18,7 @@ from rmqd.wire.message import MessageQueue
 
 log = structlog.get_logger(__name__)
 
+MOVE_SECONDS = 5.0  # for a queue that an operator moves while it goes from one member to the next
 COMMIT_SECONDS = 1.0  # for a commit under way to be answered, when the handlers are done
 
 
@@ -37,6 +38,7 @@ class AssignedQueue:
         self._hurry = asyncio.Event()
         self._cut = asyncio.Event()  # the pull loop is to begin anew
         self._moved_to: int | None = None
+        self._move_until = 0.0  # monotonic: later it has no effect
         self.stall: Problem | None = None  # as the watchdog found it
         self.failure: RmqdError | None = None  # of the last attempt to take the queue over
         self._state = "waiting"
@@ -51,6 +53,10 @@ class AssignedQueue:
     def since(self) -> float:
         """When it came into its state, in Unix seconds; a queue that is not taken over yet waits since then."""
         return self._since
+
+    @property
+    def _is_ours(self) -> bool:
+        return self.loop is not None and self._context.ownership.holds(self.message_queue)
 
     @property
     def process_queue(self) -> ProcessQueue | None:
@@ -78,8 +84,12 @@ class AssignedQueue:
         self._hurry.set()
 
     def move_to(self, offset: int) -> None:
-        """Go on at `offset` at once, as an operator says: a pull that the broker holds is cut short."""
+        """Go on at `offset` at once, as an operator says: a pull that the broker holds is cut short.
+
+        One that is still waited for goes on there if it comes within 5 s: who has it now has heard the operator too.
+        """
         self._moved_to = offset
+        self._move_until = float("inf") if self._is_ours else self._context.clock.monotonic() + MOVE_SECONDS
         self._cut.set()
 
     def restart(self) -> None:
@@ -132,7 +142,8 @@ class AssignedQueue:
                 await self._win_back(loop)
             if self._moved_to is not None:
                 offset, self._moved_to = self._moved_to, None
-                await loop.move_to(offset)
+                if self._context.clock.monotonic() < self._move_until:
+                    await loop.move_to(offset)
             async with asyncio.TaskGroup() as tasks:
                 pulling = tasks.create_task(loop.run(), name=f"pull loop:{self.message_queue}")
                 await self._cut.wait()
@@ -169,7 +180,7 @@ class AssignedQueue:
         if queue is not None:
             queue.leave()
             drained = await self._drain(queue)
-            if self._moved_to is not None:
+            if self._moved_to is not None and self._is_ours:
                 await self._commit_move(self._moved_to)
             elif drained or self._last:
                 await self._commit(queue)

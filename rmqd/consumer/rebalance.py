@@ -13,7 +13,7 @@ import structlog
 
 from rmqd.client.api.group import get_consumer_list
 from rmqd.consumer.allocate import AllocateError, ByConfig, sorted_client_ids
-from rmqd.consumer.assigned_queue import AssignedQueue
+from rmqd.consumer.assigned_queue import MOVE_SECONDS, AssignedQueue
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.flow_control import Thresholds
 from rmqd.consumer.problem import Problem
@@ -25,7 +25,6 @@ log = structlog.get_logger(__name__)
 
 INTERVAL_SECONDS: Final = 20.0  # Java: rocketmq.client.rebalance.waitInterval
 UNBALANCED_SECONDS: Final = 1.0  # Java: rocketmq.client.rebalance.minInterval
-MOVE_SECONDS: Final = 5.0  # for a queue that an operator moves while it goes from one member to the next
 
 _WITH_RETRIES: Final = ("clustering", "concurrently")
 _KEPT: Final = "until then the member keeps the queues that it has; docs/configuration.md says what the strategies need"

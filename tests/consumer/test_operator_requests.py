@@ -181,6 +181,23 @@ async def test_a_reset_reaches_a_queue_that_is_just_being_taken(
         await seen.has(b"2", b"3", b"4")
 
 
+async def test_a_reset_does_not_wait_for_a_queue_that_another_member_has(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That member has moved it, and gone on: whoever has it long after goes on from there."""
+    monkeypatch.setattr("rmqd.consumer.assigned_queue.MOVE_SECONDS", 0.0)
+    await broker.store(queue, *[b"%d" % number for number in range(5)])
+    broker.offsets[GROUP, queue] = 3
+    broker.locks[GROUP, queue] = "somebody else"
+    async with member(broker.peer.address, seen, consume_mode="orderly") as m:
+        await eventually(lambda: queue in m.consumer._rebalance.assigned, "it waits for the lock")
+        await broker.peer.push(RESET, reset_fields(), as_map({queue: 0}), oneway=True)
+        await broker.peer.ask(STATUS, {"topic": TOPIC, "group": GROUP})
+        del broker.locks[GROUP, queue]
+        await seen.has(b"3", b"4")
+    assert 0 not in broker.commits_of(queue)
+
+
 async def test_a_reset_that_cannot_be_read_changes_nothing(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen
 ) -> None:
