@@ -29,6 +29,7 @@ class FaultProxy:
         self.address = f"{HOST}:{self._listener.getsockname()[1]}"
         self._lines: set[Line] = set()
         self._cut_above_bytes: int | None = None
+        self._lose_above_bytes: int | None = None
         self.cuts = 0
 
     def __enter__(self) -> Self:
@@ -51,10 +52,14 @@ class FaultProxy:
         """Let half of the target's next frame that is larger than this pass, then close that connection."""
         self._cut_above_bytes = above_bytes
 
+    def lose_next_frame(self, above_bytes: int = 0) -> None:
+        """Let nothing pass of the target's next frame that is larger than this; the connection stays."""
+        self._lose_above_bytes = above_bytes
+
     @property
     def armed(self) -> bool:
-        """Whether a cut was ordered and did not happen yet."""
-        return self._cut_above_bytes is not None
+        """Whether a cut or a loss was ordered and did not happen yet."""
+        return self._cut_above_bytes is not None or self._lose_above_bytes is not None
 
     def passes(self, frame: bytes) -> bytes | None:
         """What of this frame of the target's goes on to the client; None for half of it and the end."""
@@ -62,6 +67,9 @@ class FaultProxy:
             self._cut_above_bytes = None
             self.cuts += 1
             return None
+        if self._lose_above_bytes is not None and len(frame) > self._lose_above_bytes:
+            self._lose_above_bytes = None
+            return b""
         for old, new in self._rewrites.items():
             frame = frame.replace(old, new)
         return frame

@@ -19,6 +19,7 @@ from rmqd.consumer.problem import Problem
 from rmqd.handler import Batch
 from tests.consumer.members import Member, member
 from tests.integration.consuming import Seen, until
+from tests.integration.fault_proxy import FaultProxy
 from tests.integration.rmqd_process import RmqdProcess, ledger_group
 from tests.integration.waiting import wait_until
 from tests.rocketmq import RealCluster, offsets, rpc
@@ -285,6 +286,28 @@ async def test_a_broker_that_does_not_answer(rocketmq_faulty: RealCluster, group
             rocketmq_faulty.resume("broker")
         send(rocketmq_faulty, topic, 5)
         await goes_on(rocketmq_faulty, group, topic, m)
+
+
+@pytest.mark.usefixtures("soon")
+async def test_a_pull_whose_answer_is_lost(
+    rocketmq: RealCluster, group: str, one_queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a connection that stays open: the pull is sent anew, from the same offset."""
+    monkeypatch.setattr("rmqd.consumer.watchdog.UNANSWERED_SECONDS", 2.0)
+    monkeypatch.setattr("rmqd.consumer.watchdog.EXPIRY_SECONDS", 4.0)
+    broker, seen = rocketmq.broker.address, Seen()
+    with FaultProxy(broker) as line, FaultProxy(rocketmq.nameserver, {broker: line.address}) as names:
+        async with member(names.address, seen, group=group, subscriptions=[one_queue]) as m:
+            await until(lambda: m.queue(), "it has the queue")
+            with Producer(broker, one_queue, 1) as producer:
+                producer.send(key="first")
+                await until(lambda: seen.keys == ["first"], "it consumes")
+                line.lose_next_frame(above_bytes=1000)
+                producer.send(b"x" * 1000, key="lost")
+                await until(lambda: not line.armed, "the answer is lost")
+            problem = await stands_still(m, "stalled_queue", "stuck")
+            assert "no answer" in problem.evidence
+            await until(lambda: seen.keys == ["first", "lost"], "it is pulled again")
 
 
 # --- members that do not agree
