@@ -237,7 +237,7 @@ class PullLoop:
         await self._context.store.commit(self._queue, offset, downward=True)
 
     async def _set_aside(self, block: MessageBlock) -> bool:
-        """Treat corrupt messages as `on_corrupt_message` says; False if the queue is held there."""
+        """Treat corrupt messages as `on_corrupt_message` says; False if the queue stays there or is moved."""
         policy, stats = self._context.options.on_corrupt_message, self.process_queue.stats
         for corrupt in block.corrupt:
             message = corrupt.message
@@ -260,8 +260,17 @@ class PullLoop:
                     )
                     self.looked_at = self._context.clock.monotonic()
                     await asyncio.sleep(EXCEPTION_DELAY_SECONDS)
+                    if await self._is_reset():
+                        return False
                 stats.of(message).dead_letters["corrupt"] += 1
         return True
+
+    async def _is_reset(self) -> bool:
+        """Whether an operator moved the queue; for what keeps it from being pulled, which asks every 10 s."""
+        queue = self.process_queue
+        if self._context.clock.monotonic() - self._probed_at >= PROBE_SECONDS:
+            await self._probe()
+        return self.process_queue is not queue
 
     async def _stop_at(self, block: MessageBlock, corrupt: CorruptMessage) -> None:
         """Take what stands before a corrupt message, and hold the queue there until an operator moves its offset."""

@@ -98,3 +98,20 @@ async def test_a_corrupt_message_becomes_a_dead_letter_where_that_is_wanted(
     [sent] = broker.sent
     assert sent.header.topic == f"%DLQ%{GROUP}"
     assert "CRC" in sent.properties["RMQD_REASON"]
+
+
+async def test_a_reset_reaches_a_queue_whose_corrupt_message_nobody_takes(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen
+) -> None:
+    """It is asked for while the dead letter is tried again and again."""
+    await broker.store(queue, b"good0", b"bad1", b"good2")
+    broker.answer_pull(
+        queue,
+        with_corrupt_message(broker, queue, 1),
+        broker.nothing(queue, ResponseCode.PULL_OFFSET_MOVED, 2, "OFFSET_RESET"),
+    )
+    for code in (RequestCode.SEND_MESSAGE_V2, RequestCode.CONSUMER_SEND_MSG_BACK):
+        broker.peer.on(code, Reply(ResponseCode.SYSTEM_BUSY, "not now"))
+    async with member(broker.peer.address, seen, on_corrupt_message="dead_letter"):
+        await seen.has(b"good2")
+    assert not broker.sent
