@@ -1,9 +1,8 @@
-"""Where a group starts, which messages it gets, and what an operator's reset does, as a real broker sees it."""
+"""Which messages a group gets, and how far its offsets follow, as a real broker sees it."""
 
 from __future__ import annotations
 
 import asyncio
-import time
 
 import pytest
 
@@ -19,47 +18,6 @@ from tests.rocketmq.producer import Producer
 pytestmark = pytest.mark.rocketmq
 
 PERSIST_SECONDS = 0.2
-
-
-@pytest.mark.parametrize(
-    ("where", "wanted"),
-    [("first_offset", {"early", "late", "new"}), ("timestamp", {"late", "new"}), ("last_offset", {"new"})],
-)
-async def test_a_new_group_starts_where_it_says(
-    rocketmq: RealCluster, topic: str, group: str, where: str, wanted: set[str]
-) -> None:
-    """On a young topic too, for which brokers tell consumers that ask the simple way to begin at 0."""
-    seen = Seen()
-    with Producer(rocketmq.broker.address, topic) as producer:
-        for number in range(16):
-            producer.send(key=f"early{number}")
-        await asyncio.sleep(0.3)
-        moment_ms = int(time.time() * 1000)
-        await asyncio.sleep(0.3)
-        for number in range(16):
-            producer.send(key=f"late{number}")
-        async with member(
-            rocketmq.nameserver,
-            seen,
-            group=group,
-            subscriptions=[topic],
-            consume_from_where=where,
-            consume_timestamp_ms=moment_ms,
-        ) as one:
-            await until(lambda: len(one.owned()) == 8, "all queues are taken")
-            for number in range(8):
-                producer.send(key=f"new{number}")
-            await until(lambda: wanted == set(kinds(seen.keys)), f"{wanted} are handled")
-            await until(lambda: kinds(seen.keys).count("new") == 8, "all that is new is handled")
-            await one.stop()
-    assert set(kinds(seen.keys)) == wanted
-    assert len(seen.keys) == len(set(seen.keys)) == 16 * (len(wanted) - 1) + 8
-    assert offsets.committed(rocketmq, group, topic) == offsets.stored(rocketmq, topic)
-
-
-def kinds(keys: list[str]) -> list[str]:
-    """The keys without their numbers."""
-    return [key.rstrip("0123456789") for key in keys]
 
 
 @behaviour(
@@ -151,33 +109,3 @@ async def test_broker_offsets_follow_what_was_handled(rocketmq: RealCluster, top
         await one.stop()
     assert offsets.committed(rocketmq, group, topic) == expected
     assert len(seen.keys) == len(set(seen.keys)) == 161
-
-
-async def test_a_reset_on_the_broker_reaches_a_running_group(rocketmq: RealCluster, topic: str, group: str) -> None:
-    """`mqadmin resetOffsetByTime`, back to before a part of the messages: those come again, and are committed again."""
-    seen = Seen()
-    with Producer(rocketmq.broker.address, topic) as producer:
-        for number in range(16):
-            producer.send(key=f"early{number}")
-        await asyncio.sleep(0.3)
-        moment_ms = int(time.time() * 1000)
-        await asyncio.sleep(0.3)
-        for number in range(16):
-            producer.send(key=f"late{number}")
-        async with member(
-            rocketmq.nameserver,
-            seen,
-            group=group,
-            subscriptions=[topic],
-            persist_consumer_offset_interval_seconds=PERSIST_SECONDS,
-        ):
-            await until(lambda: offsets.lag(rocketmq, group, topic) == 0, "all is handled")
-            assert len(seen.keys) == 32
-            arguments = ("resetOffsetByTime", "-g", group, "-t", topic, "-s", str(moment_ms))
-            await asyncio.to_thread(rocketmq.admin, *arguments)
-            for number in range(8):  # wakes the pulls that wait at the broker
-                producer.send(key=f"new{number}", queue=number)
-            await until(lambda: len(seen.keys) == 32 + 16 + 8, "the later half came again")
-            await until(lambda: offsets.lag(rocketmq, group, topic) == 0, "all is committed")
-    again = kinds(seen.keys[32:])
-    assert (again.count("late"), again.count("new")) == (16, 8)

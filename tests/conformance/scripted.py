@@ -1,0 +1,153 @@
+"""One script for two consumers: a Java listener and a handler of rmqd that do to each message what it says.
+
+The actions are those of `tests/rocketmq/java/ScriptedConsumer.java`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rmqd import Batch, Retry, Suspend
+from rmqd.consumer.options import Subscription
+from tests.conformance.attempts import Attempt, Attempts
+from tests.consumer.members import Member, member
+from tests.integration.consuming import until
+from tests.rocketmq import RealCluster
+from tests.rocketmq.peers import JavaPeer, start_scripted
+
+PERSIST_MILLIS = 200
+
+
+class ScriptedHandler:
+    """rmqd's counterpart of ScriptedConsumer."""
+
+    def __init__(self) -> None:
+        self.attempts = Attempts()
+        self._tries: Counter[tuple[str, str | None]] = Counter()
+        self._batches = 0
+
+    async def __call__(self, batch: Batch) -> None:
+        """Write the batch down, and do what its first message says."""
+        self.attempts += [Attempt.of(self._batches, message) for message in batch]
+        self._batches += 1
+        self._tries.update((message.topic, message.keys) for message in batch)
+        first = batch[0]
+        actions = first.properties.get("script", "ok").split(",")
+        for step in actions[min(self._tries[first.topic, first.keys], len(actions)) - 1].split("+"):
+            name, _, argument = step.partition(":")
+            await self._do(batch, name, argument)
+
+    async def _do(self, batch: Batch, name: str, argument: str) -> None:
+        match name:
+            case "ok":
+                pass
+            case "later":
+                raise Retry(int(argument) if argument else None)
+            case "ack":
+                batch.ack_index = int(argument)
+            case "suspend":
+                raise Suspend(int(argument) / 1000 if argument else None)
+            case "commit":
+                batch.commit()
+            case "rollback":
+                batch.rollback()
+            case "sleep":
+                await asyncio.sleep(int(argument) / 1000)
+            case "throw" | "null":  # a listener that returns null is the same to Java; a handler here returns nothing
+                raise RuntimeError("as the script says")
+            case _:
+                raise ValueError(f"no action {name!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class JavaSide:
+    """The official consumer, in a group of its own."""
+
+    group: str
+    path: Path
+    peer: JavaPeer
+
+    @property
+    def attempts(self) -> Attempts:
+        """What its listener was handed so far."""
+        return Attempts.read(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class RmqdSide:
+    """rmqd's engine in this process, in a group of its own."""
+
+    group: str
+    handler: ScriptedHandler
+    member: Member
+
+    @property
+    def attempts(self) -> Attempts:
+        """What its handler was handed so far."""
+        return self.handler.attempts
+
+
+@dataclass(frozen=True, slots=True)
+class Both:
+    """A Java consumer and rmqd over the same topics, in two groups."""
+
+    java: JavaSide
+    rmqd: RmqdSide
+
+    async def handled(self, attempts: int, timeout_seconds: float = 30.0) -> None:
+        """Wait until each was handed so many messages."""
+        for side in (self.java, self.rmqd):
+            await until(lambda side=side: len(side.attempts) >= attempts, f"{attempts} attempts", timeout_seconds)  # type: ignore[misc]
+
+    async def stop(self) -> tuple[Attempts, Attempts]:
+        """End both in order; what each was handed, Java's first."""
+        await self.rmqd.member.stop()
+        await asyncio.to_thread(self.java.peer.stop)
+        return self.java.attempts, self.rmqd.attempts
+
+
+@contextlib.asynccontextmanager
+async def both(
+    cluster: RealCluster,
+    group: str,
+    directory: Path,
+    subscriptions: list[str] | Mapping[str, str | Subscription],
+    java: Mapping[str, object] | None = None,
+    names: tuple[str, str] | None = None,
+    **rmqd: Any,
+) -> AsyncIterator[Both]:
+    """Run both for the length of the block; `java` has options of ScriptedConsumer, `rmqd` of ConsumerOptions.
+
+    `names` are the two groups', Java's first; otherwise they are made from `group`.
+    """
+    directory.mkdir(exist_ok=True)
+    handler = ScriptedHandler()
+    path = directory / f"{group}.attempts"
+    options = {
+        "attempts": path,
+        "subscriptions": _lines(subscriptions),
+        "persist_millis": PERSIST_MILLIS,
+        **(java or {}),
+    }
+    persist = {"persist_consumer_offset_interval_seconds": PERSIST_MILLIS / 1000}
+    names = names or (f"{group}_java", f"{group}_rmqd")
+    with await asyncio.to_thread(start_scripted, cluster.nameserver, names[0], directory, **options) as peer:
+        async with member(
+            cluster.nameserver, handler, group=names[1], subscriptions=subscriptions, **{**persist, **rmqd}
+        ) as one:
+            yield Both(JavaSide(names[0], path, peer), RmqdSide(names[1], handler, one))
+
+
+def _lines(subscriptions: list[str] | Mapping[str, str | Subscription]) -> str:
+    wanted = dict.fromkeys(subscriptions, "*") if isinstance(subscriptions, list) else subscriptions
+    lines = []
+    for topic, value in wanted.items():
+        one = value if isinstance(value, Subscription) else Subscription(value, "TAG")
+        lines.append(f"{topic}={one.kind}={one.expression}")
+    return "\n".join(lines)

@@ -1,0 +1,77 @@
+"""Subscriptions of many kinds, each over the same messages: what a Java consumer gets, rmqd gets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rmqd.consumer.options import Subscription
+from tests.conformance import behaviour
+from tests.conformance.attempts import Attempts
+from tests.conformance.scripted import both
+from tests.integration.consuming import until
+from tests.rocketmq import RealCluster, offsets
+from tests.rocketmq.fixtures import fresh_name
+from tests.rocketmq.producer import Producer
+
+MESSAGES = {
+    "red": ("A", {"colour": "red", "amount": "5"}),
+    "blue": ("BB", {"colour": "blue", "amount": "10"}),
+    "collides": ("Aa", {"colour": "blue", "amount": "15.5"}),  # has BB's hash
+    "green": ("C", {"colour": "green", "amount": "-1", "urgent": "true"}),
+    "plain": ("", {}),
+    "text": ("A", {"colour": "", "amount": "ten"}),
+    "umlaut": ("Ü", {"colour": "röt"}),
+}
+FILTERS = [
+    Subscription("*", "TAG"),
+    Subscription("A", "TAG"),
+    Subscription("A || C", "TAG"),
+    Subscription("  BB||C  ", "TAG"),
+    Subscription("Aa", "TAG"),
+    Subscription("Ü || none", "TAG"),
+    Subscription("amount > 5 AND amount <= 15.5", "SQL92"),
+    Subscription("amount BETWEEN 5 AND 10", "SQL92"),
+    Subscription("colour IN ('red', 'green')", "SQL92"),
+    Subscription("colour NOT IN ('red', 'green')", "SQL92"),
+    Subscription("colour IS NULL", "SQL92"),
+    Subscription("colour <> 'red' OR amount < 0", "SQL92"),
+    Subscription("NOT (colour = 'blue')", "SQL92"),
+    Subscription("urgent = TRUE", "SQL92"),
+    Subscription("TAGS IS NOT NULL AND TAGS = 'A'", "SQL92"),
+    Subscription("colour = 'röt'", "SQL92"),
+]
+
+
+@behaviour(
+    "filters",
+    "Tag expressions and SQL92 conditions choose the same messages",
+    java="SQL92 is the broker's work; so are tags, by hash, with the client's look at the name behind it",
+    rmqd="the same",
+    checked="a Java consumer beside it, with six tag expressions and ten conditions over the same messages",
+)
+async def test_filters_choose_what_they_choose_for_java(rocketmq: RealCluster, group: str, tmp_path: Path) -> None:
+    """Each filter has a topic of its own, with the same messages in it."""
+    subscriptions = {rocketmq.create_topic(fresh_name(f"filter{n}", "topic"), 1): one for n, one in enumerate(FILTERS)}
+    for topic in subscriptions:
+        with Producer(rocketmq.broker.address, topic, 1) as producer:
+            for key, (tags, properties) in MESSAGES.items():
+                producer.send(key=key, tags=tags, properties=properties)
+
+    async with both(rocketmq, group, tmp_path, subscriptions) as sides:
+        for side in (sides.java, sides.rmqd):
+            for topic in subscriptions:
+                await until(
+                    lambda side=side, topic=topic: offsets.lag(rocketmq, side.group, topic) == 0,  # type: ignore[misc]
+                    f"{side.group} is through with {subscriptions[topic]}",
+                )
+        seen_by_java, seen_by_rmqd = await sides.stop()
+
+    def chosen(attempts: Attempts) -> dict[str, list[str]]:
+        return {
+            subscriptions[topic].expression: sorted(one.keys or "" for one in attempts if one.topic == topic)
+            for topic in subscriptions
+        }
+
+    assert chosen(seen_by_rmqd) == chosen(seen_by_java)
+    assert chosen(seen_by_rmqd)["  BB||C  "] == ["blue", "green"]
+    assert len(list(filter(None, chosen(seen_by_rmqd).values()))) > len(FILTERS) - 3, "filters choose something"

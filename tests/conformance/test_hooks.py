@@ -1,0 +1,74 @@
+"""Hooks of a Java consumer and of rmqd around one script."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rmqd import Batch, Message
+from rmqd.consumer.hooks import Hook, HookContext
+from tests.conformance import behaviour
+from tests.conformance.scripted import both
+from tests.integration.consuming import until
+from tests.rocketmq import RealCluster, offsets
+from tests.rocketmq.fixtures import fresh_name
+from tests.rocketmq.producer import Producer
+
+
+class Recording:
+    """rmqd's counterpart of ScriptedHooks."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def before(self, batch: Batch, context: HookContext) -> None:
+        """A line for each message."""
+        self.lines += [f"before {message.keys}" for message in batch]
+
+    def after(self, batch: Batch, context: HookContext) -> None:
+        """With the outcome: all but success is a failure to Java."""
+        outcome = "success" if context.outcome == "success" else "failed"
+        self.lines += [f"after {message.keys} {outcome}" for message in batch]
+
+    def wants(self, message: Message, context: HookContext) -> bool:
+        """Leave out what says so."""
+        return "unwanted" not in message.properties
+
+
+def of(key: str, lines: Sequence[str]) -> list[str]:
+    """The lines about one message."""
+    return [line for line in lines if line.split()[1] == key]
+
+
+@behaviour(
+    "hooks",
+    "A hook sees each batch before and after, with its outcome, and another leaves messages out",
+    java="ConsumeMessageHook, FilterMessageHook; an outcome is success or not",
+    rmqd="before_batch, after_batch and wants of an entry point of rmqd.hooks; four outcomes",
+    checked="a Java consumer with such hooks beside it: the calls for each message, and both groups' offsets",
+)
+async def test_hooks_are_called_as_java_calls_its_own(rocketmq: RealCluster, group: str, tmp_path: Path) -> None:
+    """Around handlers that succeed and raise; what was left out is no lag."""
+    topic = rocketmq.create_topic(fresh_name(group, "topic"), 1)
+    with Producer(rocketmq.broker.address, topic, 1) as producer:
+        producer.send(key="good")
+        producer.send(key="bad", properties={"script": "later:18"})
+        producer.send(key="left", properties={"unwanted": "yes"})
+        producer.send(key="last")
+    recording = Recording()
+    hook = Hook("recording", recording.before, recording.after, recording.wants)
+    path = tmp_path / "hooks"
+    async with both(rocketmq, group, tmp_path, [topic], java={"hooks": path}, hooks=[hook]) as sides:
+        for side in (sides.java, sides.rmqd):
+            await until(
+                lambda side=side: offsets.lag(rocketmq, side.group, topic) == 0,  # type: ignore[misc]
+                f"{side.group} is through",
+            )
+        seen_by_java, seen_by_rmqd = await sides.stop()
+
+    assert set(seen_by_rmqd.keys) == set(seen_by_java.keys) == {"good", "bad", "last"}
+    by_java = path.read_text().splitlines()
+    for key in ("good", "bad", "left", "last"):
+        assert of(key, recording.lines)[:2] == of(key, by_java)[:2], key
+    assert of("bad", recording.lines)[:2] == ["before bad", "after bad failed"]
+    assert of("left", recording.lines) == []

@@ -1,0 +1,68 @@
+"""A Java listener and a handler of rmqd see the same messages, field by field."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tests.conformance import behaviour
+from tests.conformance.attempts import differing
+from tests.conformance.scripted import both
+from tests.rocketmq import RealCluster
+from tests.rocketmq.peers import PeerOptions, start_producer
+from tests.rocketmq.producer import Producer
+
+
+@behaviour(
+    "messages",
+    "A message has the same fields, properties and body",
+    java="adds MIN_OFFSET, MAX_OFFSET and CONSUME_START_TIME to the properties, and clears sysFlag's compressed bit",
+    rmqd="the same fields by the same names; properties and sys_flag as stored",
+    checked="a Java consumer beside it: every field of messages by a Java producer (compressed too) and in a batch",
+)
+async def test_a_message_has_the_fields_that_java_shows(
+    rocketmq: RealCluster, topic: str, group: str, tmp_path: Path
+) -> None:
+    """Among them ids, offsets, sizes, checksums, hosts and times."""
+    peer = PeerOptions(rocketmq.nameserver, topic, tmp_path / "sent")
+    with Producer(rocketmq.broker.address, topic) as producer:
+        producer.send("käse".encode(), key="one two", tags="T", properties={"colour": "röt", "empty": ""}, queue=1)
+        producer.send_batch(["b0", "b1", "b2"], b"body")
+    for prefix, size in ("small-", 64), ("large-", 10_000):  # the client compresses above 4 KiB
+        with start_producer(peer, messages=4, prefix=prefix, bytes=size, tags="TagA") as java:
+            assert java.wait() == 0
+
+    async with both(rocketmq, group, tmp_path, [topic]) as sides:
+        await sides.handled(12)
+        seen_by_java, seen_by_rmqd = await sides.stop()
+
+    expected = {key: attempt.without() for key, attempt in seen_by_java.by_keys().items()}
+    shown = {key: attempt.without() for key, attempt in seen_by_rmqd.by_keys().items()}
+    assert differing(expected, shown) == {}
+    assert len(expected) == 12
+    assert {len(attempt.body) for attempt in seen_by_rmqd if (attempt.keys or "").startswith("large")} == {10_000}
+
+
+@behaviour(
+    "messages",
+    "Batches are cut to consume_message_batch_max_size, in the queue's order, from one queue each",
+    java="each pull is cut for itself, so that its last batch may be smaller",
+    rmqd="a batch is full whenever so many messages are cached",
+    checked="a Java consumer beside it: the batches of ten messages that wait in a queue",
+)
+async def test_batches_are_cut_as_java_cuts_them(rocketmq: RealCluster, topic: str, group: str, tmp_path: Path) -> None:
+    """Ten messages in batches of four."""
+    keys = [f"m{number}" for number in range(10)]
+    with Producer(rocketmq.broker.address, topic) as producer:
+        producer.send_batch(keys, queue=0)
+
+    options: dict[str, Any] = {
+        "java": {"batch": 4, "threads": 1},
+        "consume_message_batch_max_size": 4,
+        "concurrency": 1,
+    }
+    async with both(rocketmq, group, tmp_path, [topic], **options) as sides:
+        await sides.handled(10)
+        seen_by_java, seen_by_rmqd = await sides.stop()
+
+    assert seen_by_java.batches() == seen_by_rmqd.batches() == [keys[:4], keys[4:8], keys[8:]]

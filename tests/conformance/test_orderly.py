@@ -1,0 +1,163 @@
+"""One script for an orderly Java consumer and an orderly group of rmqd: what comes when, and again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conformance import behaviour
+from tests.conformance.attempts import Attempts
+from tests.conformance.scripted import Both, both
+from tests.integration.consuming import dead_letters, until
+from tests.rocketmq import RealCluster, offsets
+from tests.rocketmq.fixtures import fresh_name
+from tests.rocketmq.producer import Producer
+
+ORDERLY = {"orderly": "true"}
+
+
+@pytest.fixture
+def queue(rocketmq: RealCluster, group: str) -> str:
+    """A fresh topic of one queue."""
+    return rocketmq.create_topic(fresh_name(group, "topic"), 1)
+
+
+def scripts(cluster: RealCluster, topic: str, **messages: str) -> None:
+    """Store a message for each script in the one queue, its key the script's name."""
+    with Producer(cluster.broker.address, topic, 1) as producer:
+        for key, script in messages.items():
+            producer.send(b"x", key=key, properties={"script": script})
+
+
+def order(attempts: Attempts) -> list[tuple[str | None, int]]:
+    """What was handed over, one after the other: keys and reconsume times."""
+    return [(attempt.keys, attempt.reconsume_times) for attempt in attempts]
+
+
+async def drained(cluster: RealCluster, sides: Both, topic: str) -> None:
+    """Wait until both have committed everything."""
+    for group in (sides.java.group, sides.rmqd.group):
+        await until(lambda group=group: offsets.lag(cluster, group, topic) == 0, f"{group} committed all", 30)  # type: ignore[misc]
+
+
+@behaviour(
+    "orderly",
+    "What fails is repeated in place, and nothing behind it comes before it succeeds",
+    java="SUSPEND_CURRENT_QUEUE_A_MOMENT, null and an exception are the same; reconsume times grow in memory",
+    rmqd="Suspend, Retry and an exception are the same",
+    checked="a Java consumer beside it: every attempt of a queue, in order, with its reconsume times",
+)
+async def test_failures_hold_their_queue(rocketmq: RealCluster, queue: str, group: str, tmp_path: Path) -> None:
+    """With the group's suspension and with chosen ones."""
+    scripts(
+        rocketmq,
+        queue,
+        first="ok",
+        twice="suspend:20,suspend:20,ok",
+        raises="throw,ok",
+        null="null,ok",
+        waits="suspend,ok",
+        last="ok",
+    )
+    java = {**ORDERLY, "suspend_millis": 50}
+    async with both(
+        rocketmq,
+        group,
+        tmp_path,
+        [queue],
+        java=java,
+        consume_mode="orderly",
+        suspend_current_queue_time_seconds=0.05,
+    ) as sides:
+        await sides.handled(6 + 5)
+        await drained(rocketmq, sides, queue)
+        seen_by_java, seen_by_rmqd = await sides.stop()
+
+    assert order(seen_by_rmqd) == order(seen_by_java)
+    assert order(seen_by_rmqd)[:4] == [("first", 0), ("twice", 0), ("twice", 1), ("twice", 2)]
+
+
+@behaviour(
+    "orderly",
+    "A batch is repeated whole, and is of one queue in its order",
+    java="the batch is put back; the messages taken next may be more than before",
+    rmqd="the same batch is handed over again",
+    checked="a Java consumer beside it: the messages handed over, batch after batch",
+)
+async def test_batches_are_repeated(rocketmq: RealCluster, queue: str, group: str, tmp_path: Path) -> None:
+    """Of seven messages, in batches of three."""
+    scripts(rocketmq, queue, m0="ok", m1="ok", m2="ok", m3="suspend:20,ok", m4="ok", m5="ok", m6="ok")
+    options: dict[str, Any] = {"java": {**ORDERLY, "batch": 3}, "consume_message_batch_max_size": 3}
+    async with both(rocketmq, group, tmp_path, [queue], consume_mode="orderly", **options) as sides:
+        await sides.handled(10)
+        await drained(rocketmq, sides, queue)
+        seen_by_java, seen_by_rmqd = await sides.stop()
+
+    expected = [["m0", "m1", "m2"], ["m3", "m4", "m5"], ["m3", "m4", "m5"], ["m6"]]
+    assert seen_by_java.batches() == seen_by_rmqd.batches() == expected
+    assert order(seen_by_rmqd) == order(seen_by_java)
+
+
+@behaviour(
+    "orderly",
+    "After max_reconsume_times a message is a dead letter, and its queue goes on",
+    java="sent to the retry topic, which the broker turns into a dead letter because the group holds locks",
+    rmqd="sent to the dead letters, with the reason",
+    checked="a Java consumer beside it: every attempt, and both dead letters",
+    differs="Java's dead letter is kept back first, with the delay level of its last attempt",
+)
+async def test_the_limit_makes_a_dead_letter(rocketmq_short_delays: RealCluster, group: str, tmp_path: Path) -> None:
+    """Three attempts with a limit of two."""
+    cluster = rocketmq_short_delays
+    queue = cluster.create_topic(fresh_name(group, "topic"), 1)
+    scripts(cluster, queue, first="ok", never="suspend:20", last="ok")
+    options: dict[str, Any] = {"java": {**ORDERLY, "max_reconsume_times": 2}, "max_reconsume_times": 2}
+    async with both(cluster, group, tmp_path, [queue], consume_mode="orderly", **options) as sides:
+        await sides.handled(5)
+        await drained(cluster, sides, queue)
+        letters = [await dead_letters(cluster, side.group, 1) for side in (sides.java, sides.rmqd)]
+        seen_by_java, seen_by_rmqd = await sides.stop()
+
+    assert order(seen_by_rmqd) == order(seen_by_java)
+    assert order(seen_by_rmqd) == [("first", 0), ("never", 0), ("never", 1), ("never", 2), ("last", 0)]
+    by_java, by_rmqd = (found[0] for found in letters)
+    assert (by_rmqd.key, by_rmqd.body) == (by_java.key, by_java.body) == ("never", b"x")
+    assert by_rmqd.properties["RETRY_TOPIC"] == by_java.properties["RETRY_TOPIC"] == queue
+
+
+@behaviour(
+    "orderly",
+    "With auto_commit off, what is handled stays uncommitted until COMMIT, and ROLLBACK brings all of it again",
+    java="ConsumeOrderlyContext.setAutoCommit(false), COMMIT, ROLLBACK",
+    rmqd="auto_commit: false, batch.commit(), batch.rollback()",
+    checked="a Java consumer beside it: every attempt in order, and both groups' offsets",
+)
+async def test_manual_commits(rocketmq: RealCluster, queue: str, group: str, tmp_path: Path) -> None:
+    """Two are committed together, two are rolled back once, and the last one stays open."""
+    scripts(rocketmq, queue, m0="ok", m1="commit", m2="ok", m3="rollback,commit", m4="ok")
+    java = {**ORDERLY, "auto_commit": "false", "suspend_millis": 50}
+    async with both(
+        rocketmq,
+        group,
+        tmp_path,
+        [queue],
+        java=java,
+        consume_mode="orderly",
+        auto_commit=False,
+        suspend_current_queue_time_seconds=0.05,
+    ) as sides:
+        await sides.handled(7)
+        for name in (sides.java.group, sides.rmqd.group):
+            await until(lambda name=name: committed(rocketmq, name, queue) == [4], f"{name} committed four")  # type: ignore[misc]
+        seen_by_java, seen_by_rmqd = await sides.stop()
+
+    assert [keys for keys, _ in order(seen_by_rmqd)] == ["m0", "m1", "m2", "m3", "m2", "m3", "m4"]
+    assert order(seen_by_rmqd) == order(seen_by_java)
+    assert committed(rocketmq, sides.rmqd.group, queue) == committed(rocketmq, sides.java.group, queue) == [4]
+
+
+def committed(cluster: RealCluster, group: str, topic: str) -> list[int]:
+    """The group's offsets."""
+    return list(offsets.committed(cluster, group, topic).values())

@@ -1,0 +1,177 @@
+"""What becomes of messages that a listener declines, as one script does it to a Java consumer and to rmqd."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conformance import behaviour
+from tests.conformance.attempts import Attempt, differing, steps
+from tests.conformance.scripted import Both, both
+from tests.integration.consuming import Handled, dead_letters, until
+from tests.rocketmq import RealCluster, offsets
+from tests.rocketmq.fixtures import fresh_name
+from tests.rocketmq.producer import Producer
+
+QUEUES = 2
+# where a copy lies differs by group, and the broker tells its place in these
+PLACE = (
+    "queue_id",
+    "queue_offset",
+    "commit_log_offset",
+    "offset_msg_id",
+    "ORIGIN_MESSAGE_ID",
+    "REAL_QID",
+    "store_size",
+)
+
+# how a copy came to its topic, which says nothing about the message
+ON_ITS_WAY = ("DELAY", "REAL_TOPIC", "WAIT", "RECONSUME_TIME", "MAX_RECONSUME_TIMES")
+
+
+@pytest.fixture
+def topic(rocketmq_short_delays: RealCluster, group: str) -> str:
+    """A fresh topic where a retry takes a second."""
+    return rocketmq_short_delays.create_topic(fresh_name(group, "topic"), QUEUES)
+
+
+def scripts(cluster: RealCluster, topic: str, queue: int | None = None, **messages: str) -> None:
+    """Store a message for each script, its key the script's name."""
+    with Producer(cluster.broker.address, topic, QUEUES) as producer:
+        for key, script in messages.items():
+            # a client gives each message an id of its own; brokers of 4.9 do not where it did not
+            properties = {"script": script, "colour": "red", "UNIQ_KEY": f"{topic}.{key}"}
+            producer.send(f"body of {key}".encode(), key=key, tags="T", properties=properties, queue=queue)
+
+
+async def drained(cluster: RealCluster, sides: Both, topic: str) -> None:
+    """Wait until neither has anything left, retries included."""
+    for side in (sides.java, sides.rmqd):
+        for name in (topic, f"%RETRY%{side.group}"):
+            await until(
+                lambda side=side, name=name: offsets.lag(cluster, side.group, name) == 0,  # type: ignore[misc]
+                f"{side.group} has consumed {name}",
+                40,
+            )
+
+
+def of_copy(attempt: Attempt, group: str) -> dict[str, object]:
+    """What two copies of one message must have in common; the group's name is taken out."""
+    values = attempt.without(*PLACE)
+    properties = values["properties"]
+    assert isinstance(properties, dict)
+    return {**values, "properties": {name: str(v).replace(group, "GROUP") for name, v in properties.items()}}
+
+
+def letter(dead: Handled, group: str) -> tuple[bytes, int, dict[str, str]]:
+    """What two dead letters of one message must have in common: body, reconsume times, properties."""
+    left_out = {*PLACE, *ON_ITS_WAY, "RMQD_REASON", "RMQD_EXCEPTION", "RMQD_GROUP"}
+    kept = {name: value.replace(group, "GROUP") for name, value in dead.properties.items() if name not in left_out}
+    return dead.body, dead.reconsume_times, kept
+
+
+@behaviour(
+    "retries",
+    "A dead letter has the message's body and properties, RETRY_TOPIC and ORIGIN_MESSAGE_ID",
+    java="copied by the broker, which counts the last attempt as a reconsume time too",
+    rmqd="sent, with RMQD_REASON, RMQD_EXCEPTION and RMQD_GROUP; reconsume times as the last attempt had them",
+    checked="a Java consumer beside it, the dead letters compared",
+)
+@behaviour(
+    "retries",
+    "What fails comes again with levels 3, 4, …, and is a dead letter after max_reconsume_times",
+    java="sent back; RECONSUME_LATER, null and an exception are the same",
+    rmqd="sent back; an exception and Retry are the same",
+    checked="a Java consumer beside it: reconsume times, levels and every field of each attempt",
+)
+async def test_failing_messages_go_java_s_way(
+    rocketmq_short_delays: RealCluster, topic: str, group: str, tmp_path: Path
+) -> None:
+    """Some succeed later, some never; a level may be chosen, and -1 gives up."""
+    cluster = rocketmq_short_delays
+    scripts(
+        cluster,
+        topic,
+        good="ok",
+        once="later,ok",
+        thrice="later,later,later,ok",
+        raises="throw,ok",
+        null="null,ok",
+        never="later",
+        chosen="later:5,later:1,ok",
+        given_up="later:-1",
+        chosen_then_given_up="later:2,later:-1",
+    )
+    options: dict[str, Any] = {"java": {"max_reconsume_times": 3}, "max_reconsume_times": 3}
+    async with both(cluster, group, tmp_path, [topic], **options) as sides:
+        await sides.handled(1 + 2 + 4 + 2 + 2 + 4 + 3 + 1 + 2)
+        await drained(cluster, sides, topic)
+        letters = [await dead_letters(cluster, side.group, 3) for side in (sides.java, sides.rmqd)]
+        java, rmqd = await sides.stop()
+
+    assert steps(rmqd.of("thrice")) == [(0, None), (1, "3"), (2, "4"), (3, "5")]
+    for key in {*java.keys, *rmqd.keys}:
+        ways = [
+            {f"attempt {number}": of_copy(attempt, side.group) for number, attempt in enumerate(attempts.of(key or ""))}
+            for side, attempts in ((sides.java, java), (sides.rmqd, rmqd))
+        ]
+        assert differing(ways[0], ways[1]) == {}, key
+    by_java, by_rmqd = (
+        {dead.key: letter(dead, name) for dead in found}
+        for name, found in zip((sides.java.group, sides.rmqd.group), letters, strict=True)
+    )
+    assert by_java.keys() == {"never", "given_up", "chosen_then_given_up"}
+    for key, (body, times, properties) in by_java.items():
+        assert by_rmqd[key] == (body, times - 1, properties), key
+
+
+@behaviour(
+    "retries",
+    "ackIndex acknowledges a batch up to a message, and the rest comes again",
+    java="context.setAckIndex, with CONSUME_SUCCESS",
+    rmqd="batch.ack_index, or batch.ack and batch.retry by message",
+    checked="a Java consumer beside it: which messages of a batch come again, and with which level",
+)
+async def test_ack_index_divides_a_batch(
+    rocketmq_short_delays: RealCluster, topic: str, group: str, tmp_path: Path
+) -> None:
+    """Two of four are done, and none of three."""
+    cluster = rocketmq_short_delays
+    scripts(cluster, topic, queue=0, m1="ack:1,ok", m2="ok", m3="ok", m4="ok")
+    scripts(cluster, topic, queue=1, n1="ack:-1,ok", n2="ok", n3="ok")
+    options: dict[str, Any] = {"java": {"batch": 4}, "consume_message_batch_max_size": 4}
+    async with both(cluster, group, tmp_path, [topic], **options) as sides:
+        await sides.handled(7 + 2 + 3)
+        await drained(cluster, sides, topic)
+        java, rmqd = await sides.stop()
+
+    again = [(0, None), (1, "3")]
+    for attempts in java, rmqd:
+        ways = {key: steps(attempts.of(key or "")) for key in attempts.keys}
+        assert ways == dict.fromkeys(("m1", "m2"), again[:1]) | dict.fromkeys(("m3", "m4", "n1", "n2", "n3"), again)
+
+
+@behaviour(
+    "retries",
+    "Without max_reconsume_times a message is tried 17 times, and then is a dead letter",
+    java="-1 means 16 in a concurrent group; levels 3 to 18",
+    rmqd="the same",
+    checked="a Java consumer beside it, all 17 attempts",
+    long=True,
+)
+async def test_the_default_is_seventeen_attempts(
+    rocketmq_short_delays: RealCluster, topic: str, group: str, tmp_path: Path
+) -> None:
+    """Levels grow to the last one."""
+    cluster = rocketmq_short_delays
+    scripts(cluster, topic, never="later")
+    async with both(cluster, group, tmp_path, [topic]) as sides:
+        await sides.handled(17, 60)
+        await drained(cluster, sides, topic)
+        letters = [await dead_letters(cluster, side.group, 1) for side in (sides.java, sides.rmqd)]
+        java, rmqd = await sides.stop()
+
+    assert steps(rmqd) == steps(java) == [(0, None), *((times, str(times + 2)) for times in range(1, 17))]
+    assert [found[0].reconsume_times for found in letters] == [17, 16]

@@ -1,0 +1,103 @@
+"""Where a new group starts, and where one that was here before goes on: Java and rmqd over one topic."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conformance import behaviour
+from tests.conformance.attempts import Attempts
+from tests.conformance.scripted import both
+from tests.integration.consuming import until
+from tests.rocketmq import RealCluster, offsets
+from tests.rocketmq.fixtures import fresh_name
+from tests.rocketmq.producer import Producer
+
+QUEUES = 2
+
+
+def kinds(attempts: Attempts) -> set[str]:
+    """The keys without their numbers."""
+    return {(attempt.keys or "").rstrip("0123456789") for attempt in attempts}
+
+
+@behaviour(
+    "starting offsets",
+    "A new group starts where consume_from_where says",
+    java="on a topic whose first message is still in memory, `last_offset` and a timestamp begin at 0 all the same",
+    rmqd="as it says, also on such a topic",
+    checked="a Java consumer beside it, in a topic with messages from before and after the timestamp",
+    differs="a broker of 4.9 cannot say that a group is new: on such a topic rmqd begins at 0 too, as Java",
+)
+@pytest.mark.parametrize(
+    ("where", "wanted"),
+    [("first_offset", {"early", "late", "new"}), ("timestamp", {"late", "new"}), ("last_offset", {"new"})],
+)
+async def test_a_new_group_starts_where_it_says(
+    rocketmq: RealCluster, group: str, tmp_path: Path, where: str, wanted: set[str]
+) -> None:
+    """What was sent before the group came, before or after the timestamp, and while it runs."""
+    topic = rocketmq.create_topic(fresh_name(where, "topic"), QUEUES)
+    with Producer(rocketmq.broker.address, topic, QUEUES) as producer:
+        for number in range(4):
+            producer.send(key=f"early{number}")
+        await asyncio.sleep(1.1 - time.time() % 1)  # Java's timestamp has whole seconds
+        moment = int(time.time())
+        for number in range(4):
+            producer.send(key=f"late{number}")
+        java = {
+            "from_where": f"CONSUME_FROM_{where.upper()}",
+            "consume_timestamp": datetime.datetime.fromtimestamp(moment).strftime("%Y%m%d%H%M%S"),  # noqa: DTZ006
+        }
+        options: dict[str, Any] = {"consume_from_where": where, "consume_timestamp_ms": moment * 1000}
+        async with both(rocketmq, group, tmp_path, [topic], java=java, **options) as sides:
+            await until(lambda: len(sides.rmqd.member.owned()) == QUEUES, "rmqd took the queues")
+            for number in range(4):
+                producer.send(key=f"new{number}")
+            everything = {"early", "late", "new"}
+            expected = everything if rocketmq.spec.version == "4.9.7" else wanted
+            await until(lambda: len(sides.java.attempts) >= 12, "Java handled all that there is")
+            await until(lambda: len(sides.rmqd.attempts) >= 4 * len(expected), f"rmqd handled {expected}")
+            seen_by_java, seen_by_rmqd = await sides.stop()
+
+    assert kinds(seen_by_java) == everything
+    assert kinds(seen_by_rmqd) == expected
+    assert len(seen_by_rmqd.by_keys()) == 4 * len(expected)
+    assert offsets.committed(rocketmq, sides.rmqd.group, topic) == offsets.stored(rocketmq, topic)
+
+
+@behaviour(
+    "starting offsets",
+    "A group that was here before goes on where it committed, wherever a new one would start",
+    java="the broker's offset",
+    rmqd="the same",
+    checked="Java goes on where rmqd ended, and rmqd where Java ended",
+)
+async def test_a_known_group_goes_on_where_the_other_client_ended(
+    rocketmq: RealCluster, group: str, tmp_path: Path
+) -> None:
+    """The first half is consumed by both groups; then the clients change places."""
+    topic = rocketmq.create_topic(fresh_name("changes", "topic"), QUEUES)
+    java = {"from_where": "CONSUME_FROM_FIRST_OFFSET"}
+    with Producer(rocketmq.broker.address, topic, QUEUES) as producer:
+        for number in range(10):
+            producer.send(key=f"first{number}")
+        async with both(rocketmq, group, tmp_path, [topic], java=java, consume_from_where="first_offset") as sides:
+            await sides.handled(10)
+            await sides.stop()
+        for number in range(10):
+            producer.send(key=f"second{number}")
+    names = sides.rmqd.group, sides.java.group
+    async with both(
+        rocketmq, group, tmp_path / "again", [topic], java=java, names=names, consume_from_where="first_offset"
+    ) as sides:
+        await sides.handled(10)
+        seen_by_java, seen_by_rmqd = await sides.stop()
+
+    wanted = {f"second{number}" for number in range(10)}
+    assert seen_by_java.by_keys().keys() == seen_by_rmqd.by_keys().keys() == wanted
