@@ -30,7 +30,7 @@ def test_a_run_is_the_sum_of_its_files(tmp_path: Path, monkeypatch: pytest.Monke
     results = {"one": "holds", "two": "holds", "three": "failed", "four": "skipped: since 5.0"}
     monkeypatch.setattr(page, "load", lambda: {"4.9.7": results})
     rows = [row("one"), row("two", differs="later"), row("three"), row("four"), row("five")]
-    monkeypatch.setattr(page, "declared", lambda: dict.fromkeys(rows, ["test_x"]))
+    monkeypatch.setattr(page, "declared", lambda: {one: ["test_x"] for one in rows})
 
     result = added_up("4.9.7", reports)
 
