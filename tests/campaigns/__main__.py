@@ -11,12 +11,15 @@ from pathlib import Path
 
 from tests.campaigns.churn import Churn, ChurnPlan, ChurnResult
 from tests.campaigns.fuzz import FEWEST_FRAMES, Fuzz, FuzzError
+from tests.campaigns.older import Older
 from tests.campaigns.orderly import SLOTS, Orderly, OrderlyError, OrderlyResult, plans
 from tests.campaigns.record import add_row, append
 from tests.rocketmq import ClusterError, RealCluster, RocketMqUnavailable
 from tests.rocketmq.archives import prepare
 from tests.rocketmq.fetch import say
 from tests.rocketmq.spec import FILE_NAME
+
+OLDER = "4.9.7"
 
 
 def churn_plans(seed: int, messages: int) -> list[ChurnPlan]:
@@ -57,6 +60,16 @@ def orderly(options: argparse.Namespace) -> bool:
     for result in results:
         add_row("orderly", result.cells())
     return all(result.verdict.passed for result in results)
+
+
+def older(options: argparse.Namespace) -> bool:
+    """Every test that needs a RocketMQ against 4.9.7; docs/conformance.md gets what differs there."""
+    directory = Path(options.dir or tempfile.mkdtemp(prefix=f"rmqd-{OLDER}-"))
+    say(f"to go on after an interruption: python -m tests.campaigns {OLDER} --dir {directory}")
+    result = Older(OLDER, directory).run()
+    print(result.report(), flush=True)
+    add_row(OLDER, result.cells())
+    return result.passed
 
 
 def fuzz(options: argparse.Namespace) -> bool:
@@ -108,6 +121,9 @@ def main() -> int:
                 default=",".join(SLOTS),
                 help="who comes and goes: rmqd-… or java-…, with commas (default %(default)s)",
             )
+    sub = commands.add_parser(OLDER, help=older.__doc__, description=older.__doc__)
+    sub.set_defaults(call=older)
+    sub.add_argument("--dir", help="where a run keeps its files; that of an interrupted run goes on")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that members and brokers end with us
     try:
