@@ -17,6 +17,7 @@ import pytest
 
 from rmqd.consumer.problem import Problem
 from rmqd.handler import Batch
+from tests.conformance import behaviour
 from tests.consumer.members import Member, member
 from tests.integration.consuming import Seen, until
 from tests.integration.fault_proxy import FaultProxy
@@ -324,6 +325,13 @@ def causes(m: Member) -> set[str]:
     return {problem.cause for problem in m.consumer.snapshot().problems}
 
 
+@behaviour(
+    "filters",
+    "Members of a group whose subscriptions differ",
+    java="the broker keeps the last one's word; nobody is told",
+    rmqd="each is told, with both expressions, at the start and each minute",
+    checked="two members, by the broker's view and by asking each other",
+)
 @pytest.mark.usefixtures("looks")
 async def test_members_with_different_subscriptions_are_told_on_both_sides(rocketmq: RealCluster, group: str) -> None:
     """The broker knows only what the later one said, so each asks the other; it is over when one has left."""
@@ -342,6 +350,13 @@ async def test_members_with_different_subscriptions_are_told_on_both_sides(rocke
         await until(lambda: not causes(first), "it is over", 40)
 
 
+@behaviour(
+    "rebalance",
+    "Two members with one client id",
+    java="share one place in the group: queues are consumed twice, or by nobody",
+    rmqd="ids are unique; if they are made equal by configuration, both are told",
+    checked="two members whose ids are made the same",
+)
 @pytest.mark.usefixtures("looks")
 async def test_two_members_with_one_client_id_are_told(
     rocketmq: RealCluster, topic: str, group: str, monkeypatch: pytest.MonkeyPatch
@@ -407,6 +422,13 @@ def test_a_broker_that_hangs_is_told_within_a_minute(rocketmq_faulty: RealCluste
         assert len([queue for queue in ended if queue.startswith(f"{topic}@")]) == 4
 
 
+@behaviour(
+    "queues",
+    "A queue that stands still is reported with its cause within a minute, and goes on by itself when that is gone",
+    java="nothing but its lag shows it, except a queue without a pull for 120 s, which is taken anew",
+    rmqd="in log, status and metrics; a pull that is lost is sent anew",
+    checked="a pause, a slow handler, a closed topic, a disabled group and a missing topic, in one daemon",
+)
 @pytest.mark.slow
 def test_every_cause_is_told_within_a_minute(
     rocketmq: RealCluster, stalled_daemon: tuple[RmqdProcess, dict[str, str]]
