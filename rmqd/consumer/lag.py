@@ -26,7 +26,7 @@ async def refresh_max_offsets(client: ClientInstance, queues: Iterable[AssignedQ
     loops = [(assigned, assigned.loop) for assigned in queues if assigned.loop is not None]
     await asyncio.gather(
         *(
-            _refresh(client, assigned, loop)
+            _refresh(client, assigned, loop, clock)
             for assigned, loop in loops
             if loop.max_offset is None or _is_stale(loop, now)
         )
@@ -40,11 +40,12 @@ def _is_stale(loop: PullLoop, now: float) -> bool:
     return now - loop.answered_at >= (STALE_SECONDS if is_held_back or loop.failure else OVERDUE_SECONDS)
 
 
-async def _refresh(client: ClientInstance, assigned: AssignedQueue, loop: PullLoop) -> None:
+async def _refresh(client: ClientInstance, assigned: AssignedQueue, loop: PullLoop, clock: Clock) -> None:
     address = client.routes.address(assigned.message_queue.broker_name)
     if address is None:
         return
     try:
         loop.max_offset = await get_max_offset(client.remoting, address, assigned.message_queue)
+        loop.measured_at = clock.monotonic()
     except RmqdError as error:
         log.debug("lag.unknown", queue=str(assigned.message_queue), error=str(error))

@@ -66,6 +66,7 @@ class PullLoop:
         self.failure: RmqdError | None = None  # of the last pull
         self.waits_for_rate = False
         self.max_offset: int | None = None
+        self.measured_at = 0.0  # when the broker was last asked for it, beside the pulls
         self.answered_at = self.asked_at = self.looked_at = self._probed_at = context.clock.monotonic()
         self._context = context
         self._queue = queue

@@ -15,6 +15,7 @@ from rmqd.consumer.problem import Problem
 from rmqd.consumer.process_queue import ProcessQueue
 from rmqd.consumer.pull_loop import PullLoop
 from rmqd.consumer.stall import Stall
+from rmqd.errors import RemotingError
 from rmqd.wire.message import MessageQueue
 from rmqd.wire.topics import is_retry_topic
 
@@ -103,8 +104,7 @@ class Watchdog:
         """Whether the queue has something to do, or cannot even tell."""
         queue = loop.process_queue
         behind = loop.max_offset is not None and loop.max_offset > queue.next_offset
-        blind = loop.failure is not None or loop.stuck is not None or _unanswered(loop, now) > 0
-        return behind or blind or queue.cached_count > len(queue.uncommitted)
+        return behind or _is_blind(loop, now) or queue.cached_count > len(queue.uncommitted)
 
     def _seen(self, assigned: AssignedQueue, seconds: float, now: float) -> Stall:
         context, loop, key = self._context, assigned.loop, assigned.message_queue
@@ -214,6 +214,13 @@ def _progress(assigned: AssignedQueue) -> _Progress:
     """What changes whenever a queue moves: it was pulled on, moved, or messages of it were finished."""
     queue = assigned.process_queue
     return (None, 0, 0) if queue is None else (queue, queue.next_offset, queue.cached_count)
+
+
+def _is_blind(loop: PullLoop, now: float) -> bool:
+    """Whether nothing tells if messages wait: no pull is answered, nor the question for the queue's end since."""
+    silent = isinstance(loop.failure, RemotingError) or _unanswered(loop, now) > 0
+    refused = loop.failure is not None and not isinstance(loop.failure, RemotingError)
+    return refused or loop.stuck is not None or (silent and loop.measured_at < loop.asked_at)
 
 
 def _unanswered(loop: PullLoop, now: float) -> float:

@@ -224,6 +224,20 @@ async def test_a_pull_that_nobody_answers_is_told_and_pulled_anew(
     assert broker.pulled_offsets(queue)[:2] == [0, 0]
 
 
+async def test_a_broker_that_answers_again_ends_it_before_the_next_pull_does(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, logs: Logs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That is held while nothing comes, and says nothing for as long."""
+    monkeypatch.setattr("rmqd.consumer.lag.STALE_SECONDS", 0.1)
+    async with member(broker.peer.address, seen, persist_consumer_offset_interval_seconds=0.05) as m:
+        await eventually(lambda: broker.pulled_offsets(queue) == [0], "it pulls")
+        await broker.peer.down()
+        await stands_still(m, logs, "broker_unreachable")
+        await broker.peer.listen()
+        await goes_on(m, logs, "broker_unreachable")
+    assert set(broker.pulled_offsets(queue)) == {0}
+
+
 async def test_a_queue_that_cannot_be_taken_over_is_shown(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, logs: Logs
 ) -> None:
