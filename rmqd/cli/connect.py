@@ -172,7 +172,7 @@ class _GroupCheck:
             yield Check("error", self._subject, f"{where} forbids the group to consume (consumeEnable is false)")
         elif self._group.message_model == "broadcasting" and not settings.consume_broadcast_enable:
             yield Check("error", self._subject, f"{where} forbids broadcasting (consumeBroadcastEnable is false)")
-        elif settings.retry_queue_nums < 1:
+        elif self._group.message_model == "clustering" and settings.retry_queue_nums < 1:
             told = "a message to be retried is dropped there, as if it were handled"
             yield Check("error", self._subject, f"{where} keeps no retry queue for the group (retryQueueNums): {told}")
         else:

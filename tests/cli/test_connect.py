@@ -128,6 +128,16 @@ def test_settings_of_the_group_at_the_broker(
     assert any(said in error for error in errors(ended))
 
 
+def test_settings_that_concern_a_broadcasting_group(check: Check, rocketmq: RealCluster, group: str) -> None:
+    """It has no retries."""
+    settings = SubscriptionGroupConfig(group_name=group, retry_queue_nums=0)
+    asyncio.run(_update(rocketmq, settings))
+    assert check(message_model="broadcasting").code == 0
+
+    asyncio.run(_update(rocketmq, replace(settings, consume_broadcast_enable=False)))
+    assert any("forbids broadcasting" in error for error in errors(check(message_model="broadcasting")))
+
+
 async def _update(cluster: RealCluster, settings: SubscriptionGroupConfig) -> None:
     remoting = RemotingClient()
     try:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -19,13 +20,14 @@ from tests.consumer.disks import small_disk
 from tests.integration.load import Load
 from tests.integration.rmqd_process import RmqdProcess, ledger_group
 from tests.integration.waiting import wait_until
-from tests.rocketmq import RealCluster, ledger, offsets
+from tests.rocketmq import ClusterError, RealCluster, ledger, offsets
 from tests.rocketmq.peers import JavaPeer, PeerOptions, start_consumer
 from tests.rocketmq.producer import Producer
 
 MESSAGES = int(os.environ.get("RMQD_TEST_BROADCAST_MESSAGES", "3000"))
 PERSIST_SECONDS = 1.0
-WRITE_SECONDS = 1.0  # what a write may take on a busy machine, and the turn of the loop before it
+WRITE_SECONDS = 5.0  # what a write may take on a busy machine, and the turn of the loop before it
+JAVA_SECONDS = 60.0  # for a JVM on a busy machine
 NAMES = ("a", "b", "c")
 
 
@@ -47,11 +49,11 @@ class Member:
         return {queue.queue_id: offset for queue, offset in self.file.load().items()}
 
 
-def java_member(cluster: RealCluster, topic: str, group: str, directory: Path) -> JavaPeer:
+def java_member(cluster: RealCluster, topic: str, group: str, directory: Path, **options: object) -> JavaPeer:
     """The official client, with a home of its own, where it keeps its offsets."""
     directory.mkdir(parents=True, exist_ok=True)
     peer = PeerOptions(cluster.nameserver, topic, directory / "ledger", version=cluster.spec.version)
-    return start_consumer(peer, group, model="BROADCASTING")
+    return start_consumer(peer, group, model="BROADCASTING", **options)
 
 
 def java_file(directory: Path, client_id: str, group: str) -> OffsetsFile:
@@ -136,7 +138,7 @@ def test_each_member_gets_everything_through_kills_and_stops(
 def test_a_file_moves_from_java_to_rmqd_and_back(rocketmq: RealCluster, topic: str, group: str, tmp_path: Path) -> None:
     first = send(rocketmq, topic, range(100))
     java = java_member(rocketmq, topic, group, tmp_path / "java")
-    wait_until(lambda: set(keys(tmp_path / "java" / "ledger")) == first, "Java has the first part")
+    wait_until(lambda: set(keys(tmp_path / "java" / "ledger")) == first, "Java has the first part", JAVA_SECONDS)
     assert java.stop() in (0, 128 + signal.SIGTERM)
     its_file = java_file(tmp_path / "java", java.client_id, group)
 
@@ -153,8 +155,67 @@ def test_a_file_moves_from_java_to_rmqd_and_back(rocketmq: RealCluster, topic: s
     third = send(rocketmq, topic, range(200, 300))
     its_file.path.write_bytes(member.file.path.read_bytes())
     with java_member(rocketmq, topic, group, tmp_path / "java"):
-        wait_until(lambda: set(keys(tmp_path / "java" / "ledger")) >= third, "Java has the third part")
+        wait_until(lambda: set(keys(tmp_path / "java" / "ledger")) >= third, "Java has the third part", JAVA_SECONDS)
     assert Counter(keys(tmp_path / "java" / "ledger")) == Counter(first | third)
+
+
+@behaviour(
+    "broadcasting",
+    "What a handler fails at is dropped",
+    java="a log line; no retry topic, no dead letters",
+    rmqd="the same, and counted as dead_lettered",
+    checked="a Java member and rmqd, whose handlers fail at the same messages; their ledgers, and the retry topic",
+)
+def test_failures_are_dropped(rocketmq: RealCluster, topic: str, group: str, tmp_path: Path) -> None:
+    member = Member(rocketmq, topic, group, tmp_path / "rmqd", handler_options={"fail_every": 3})
+    with java_member(rocketmq, topic, group, tmp_path / "java", fail_every=3), member.rmqd as rmqd:
+        rmqd.wait_ready()
+        sent = send(rocketmq, topic, range(120))
+        outcomes = [Counter[tuple[str, str]](), Counter[tuple[str, str]]()]
+
+        def all_came() -> bool:
+            for number, path in enumerate((member.ledger, tmp_path / "java" / "ledger")):
+                ends = (entry for entry in ledger.read(path) if entry.event != ledger.START)
+                outcomes[number] = Counter((entry.event, entry.key) for entry in ends)
+            return all(outcome.total() >= len(sent) for outcome in outcomes)
+
+        wait_until(all_came, "each has tried everything", JAVA_SECONDS)
+        ends = {queue.queue_id: offset for queue, offset in offsets.stored(rocketmq, topic).items()}
+        wait_until(lambda: member.stored() == ends, "what was dropped is consumed")
+        failed = rmqd.metric("rmqd_messages_handled_total", group=group, result="dead_lettered")
+        assert len(rmqd.events("message.dropped")) >= 1
+    ours, javas = outcomes
+    assert ours == javas
+    assert set(ours.values()) == {1}
+    assert failed == sum(event == ledger.FAIL for event, _ in ours) > 20
+    with contextlib.suppress(ClusterError):  # there is no such topic
+        assert sum(offsets.stored(rocketmq, f"%RETRY%{group}").values()) == 0
+
+
+@behaviour(
+    "broadcasting",
+    "An orderly member has all queues without a lock, and repeats in place what fails",
+    java="no lock requests; repeated after suspendCurrentQueueTimeMillis",
+    rmqd="the same",
+    checked="an orderly Java member and an orderly rmqd member side by side; their ledgers",
+)
+def test_orderly_members_do_not_wait_for_each_other(
+    rocketmq: RealCluster, topic: str, group: str, tmp_path: Path
+) -> None:
+    sent = send(rocketmq, topic, range(48))
+    options = {"consume_mode": "orderly", "handler_options": {"fail_every": 4}}
+    member = Member(rocketmq, topic, group, tmp_path / "rmqd", **options)
+    paths = (member.ledger, tmp_path / "java" / "ledger")
+    with java_member(rocketmq, topic, group, tmp_path / "java", fail_every=4, orderly="true"), member.rmqd:
+        wait_until(lambda: all(set(keys(path)) == sent for path in paths), "each has handled everything", JAVA_SECONDS)
+    courses = []
+    for path in paths:
+        course: dict[int, list[tuple[str, str]]] = {}
+        for entry in ledger.read(path):
+            course.setdefault(entry.queue, []).append((entry.event, entry.key))
+        courses.append(course)
+    assert courses[0] == courses[1]
+    assert sum(event == ledger.FAIL for course in courses[0].values() for event, _ in course) >= 6
 
 
 @behaviour(
