@@ -115,7 +115,7 @@ class OrderlySettlement:
         queue.finish(done)
 
     def _repeat(self, queue: ProcessQueue, messages: list[Message], error: BaseException | None) -> bool:
-        if not messages or queue.leaving:
+        if not messages:
             return False
         seconds = self._rest_seconds
         if isinstance(error, Suspend) and error.seconds is not None:

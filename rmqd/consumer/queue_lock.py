@@ -136,7 +136,6 @@ class QueueLock:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._pause()):
                     await self._wanted.wait()
-                    await asyncio.sleep(0)  # all queues of a rebalance ask in one request
 
     def _pause(self) -> float:
         if not self._waits:

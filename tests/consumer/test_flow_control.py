@@ -82,3 +82,9 @@ def test_topic_thresholds_are_divided_among_the_owned_queues(
     thresholds = Thresholds.divided(options, owned)
     assert (thresholds.count, thresholds.size_bytes) == expected
     assert thresholds.span == options.consume_concurrently_max_span
+
+
+def test_an_orderly_group_has_no_limit_to_its_span() -> None:
+    """Nothing is passed over there, so a gap in the cache is one of the broker's own."""
+    thresholds = Thresholds.divided(group_options(consume_mode="orderly"), 1)
+    assert exceeded(queue_with([0, 2**40]), thresholds) is None

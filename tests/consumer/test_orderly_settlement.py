@@ -194,6 +194,31 @@ async def test_a_failing_batch_takes_back_only_itself(pool: StartPool) -> None:
     assert [at for [at] in handle.seen] == [0, 1, 1, 2, 3, 3]
 
 
+async def test_a_commit_takes_no_message_along_that_is_still_to_be_repeated(pool: StartPool) -> None:
+    """However its neighbours were acknowledged, over two replies."""
+
+    def decide(batch: Batch) -> None:
+        batch.ack(batch[1])
+        batch.ack(batch[3])
+        raise RuntimeError("no")
+
+    def commit_all_but_one(batch: Batch) -> None:
+        batch.ack(batch[0])
+        batch.retry(batch[1])
+        batch.commit()
+
+    handle = Script(decide, commit_all_but_one, fail)
+    options = {**MANUAL, "consume_message_batch_max_size": 4}
+    async with pool(handle, **options) as running:
+        running.service.pause()
+        queue = running.queue(3)
+        running.give(queue, 1)
+        running.service.resume()
+        await eventually(lambda: len(handle.seen) == 3, "it is repeated")
+        assert queue.commit_offset() == 2
+    assert handle.seen[:3] == [[0, 1, 2, 3], [0, 2], [2]]
+
+
 async def test_messages_handled_in_another_order_are_committed_together(pool: StartPool) -> None:
     """A later one that was acknowledged itself, then the repeated one before it."""
 

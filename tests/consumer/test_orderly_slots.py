@@ -62,6 +62,17 @@ async def test_a_queue_has_one_batch_at_a_time_and_the_slots_serve_several_queue
     assert [batch[0].queue_offset for batch in gate.batches if batch.message_queue.queue_id == 0] == list(range(15))
 
 
+async def test_queues_that_come_together_are_handled_together(pool: StartPool) -> None:
+    """One worker wakes the next."""
+    gate = Gate()
+    async with pool(gate, concurrency=4, **ORDERLY) as running:
+        await eventually(lambda: len(running.service.sleepers) == 4, "every worker waits for work")
+        queues = [running.queue(1, number) for number in range(2)]
+        await eventually(lambda: gate.at_once == 2, "both are handled")
+        gate.open.set()
+        await eventually(lambda: all(done(queue)() for queue in queues), "all is handled")
+
+
 async def test_more_queues_than_slots_take_turns(pool: StartPool) -> None:
     """Nobody waits for the end of a queue that has much to do, and few of them are enough to use every slot."""
     order: list[int] = []
@@ -127,6 +138,23 @@ async def test_a_rest_is_never_longer_than_half_a_minute(pool: StartPool, monkey
     async with pool(handle, **ORDERLY) as running:
         queue = running.queue(1)
         await eventually(done(queue), "it is handled")
+
+
+@pytest.mark.parametrize("end", ["leave", "drop"])
+async def test_a_queue_that_is_given_up_while_it_rests_is_not_handed_out_again(pool: StartPool, end: str) -> None:
+    """What rested is the next owner's."""
+    handle = Attempts(1)
+    async with pool(handle, **ORDERLY) as running:
+        queue = running.queue(2)
+        await eventually(lambda: bool(queue.retrying), "the queue rests")
+        if end == "leave":
+            queue.leave()
+        else:
+            queue.drop("handed_over")
+        await eventually(lambda: not queue.retrying, "the rest is over")
+        await asyncio.sleep(0.02)
+        assert handle.offsets == [0]
+        assert queue.commit_offset() == (0 if end == "leave" else 2)
 
 
 async def test_a_resting_queue_keeps_no_slot_from_the_others(pool: StartPool) -> None:

@@ -108,6 +108,23 @@ async def test_a_lost_lock_stops_consumption_before_the_next_batch(broker: Scrip
 
 
 @pytest.mark.usefixtures("quick")
+async def test_a_lost_lock_ends_a_turn_that_is_under_way(
+    broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However much of its time slice is left."""
+    monkeypatch.setattr("rmqd.consumer.worker.TIME_SLICE_SECONDS", 60.0)
+    [queue] = broker.create_topic(TOPIC)
+    await broker.store(queue, *[b"x"] * 5)
+    holding = Holding()
+    async with member(broker.peer.address, holding, **ORDERLY) as one:
+        await lose(broker, queue, holding)
+        holding.release.set()
+        await eventually(lambda: state(one) == "locked_out", "it is shown")
+        await asyncio.sleep(0.1)
+        assert holding.seen == [0, 1, 2]
+
+
+@pytest.mark.usefixtures("quick")
 async def test_a_lock_won_back_goes_on_where_we_were_if_nobody_else_did(broker: ScriptedBroker) -> None:
     """Nothing is pulled or handled again; what was finished meanwhile is committed now."""
     [queue] = broker.create_topic(TOPIC)
@@ -201,10 +218,15 @@ async def test_a_lock_that_cannot_be_renewed_is_lost_before_the_broker_forgets_i
     async with member(broker.peer.address, holding, **ORDERLY) as one:
         await eventually(lambda: holding.batch is not None, "the handler has the batch")
         answering = False
-        await eventually(lambda: holding.is_told, "the lock is lost")
-        holding.release.set()
-        await eventually(lambda: state(one) == "locked_out", "it is shown")
+        with capture_logs() as logs:
+            await eventually(lambda: holding.is_told, "the lock is lost")
+            holding.release.set()
+            await eventually(lambda: state(one) == "locked_out", "it is shown")
+            await eventually(lambda: "queue.lock_lost" in [entry["event"] for entry in logs], "it is told")
+        pulls = len(broker.pulled_offsets(queue))
+        await asyncio.sleep(0.1)
         assert holding.seen == [0, 1, 2]
+        assert len(broker.pulled_offsets(queue)) == pulls
         answering = True
         await broker.committed(GROUP, queue, 5)
     assert holding.seen == [0, 1, 2, 3, 4]

@@ -111,6 +111,28 @@ async def test_one_slow_batch_delays_no_other(pool: StartPool) -> None:
         assert queue.commit_offset() == 100
 
 
+@pytest.mark.parametrize("mode", ["concurrently", "orderly"])
+async def test_a_pause_ends_the_turn_that_is_under_way(
+    pool: StartPool, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    """However much of its time slice is left."""
+    monkeypatch.setattr("rmqd.consumer.worker.TIME_SLICE_SECONDS", 60.0)
+    seen: list[int] = []
+
+    async def handle(batch: Batch) -> None:
+        seen.append(batch[0].queue_offset)
+        if len(seen) == 2:
+            running.service.pause()
+
+    async with pool(handle, concurrency=1, consume_mode=mode) as running:
+        queue = running.queue(5)
+        await eventually(lambda: len(seen) == 2, "it is paused")
+        await asyncio.sleep(0.05)
+        assert seen == [0, 1]
+        running.service.resume()
+        await eventually(done(queue), "the rest is handled")
+
+
 async def test_a_paused_pool_hands_out_nothing(pool: StartPool) -> None:
     """What handlers have they finish; what came meanwhile is handed out after the pause."""
     gate = Gate()
