@@ -1,4 +1,4 @@
-"""`python -m tests.campaigns churn`, `orderly` or `fuzz`: runs it, prints its verdict, adds it to docs/campaigns.md."""
+"""`python -m tests.campaigns churn` (`orderly`, `owners`, `fuzz`): runs it, prints its verdict, adds it to the page."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ import tempfile
 from pathlib import Path
 
 from tests.campaigns.churn import Churn, ChurnPlan, ChurnResult
+from tests.campaigns.divisions import BROKER_NAMES
 from tests.campaigns.fuzz import FEWEST_FRAMES, Fuzz, FuzzError
 from tests.campaigns.older import Older
 from tests.campaigns.orderly import SLOTS, Orderly, OrderlyError, OrderlyResult, plans
+from tests.campaigns.owners import Owners, OwnersPlan
 from tests.campaigns.record import add_row, append
-from tests.rocketmq import ClusterError, RealCluster, RocketMqUnavailable
+from tests.rocketmq import ClusterError, RealCluster, RocketMqUnavailable, go_peers
 from tests.rocketmq.archives import prepare
 from tests.rocketmq.fetch import say
-from tests.rocketmq.spec import FILE_NAME
+from tests.rocketmq.spec import FILE_NAME, ClusterSpec
 
 OLDER = "4.9.7"
 
@@ -62,6 +64,21 @@ def orderly(options: argparse.Namespace) -> bool:
     return all(result.verdict.passed for result in results)
 
 
+def owners(options: argparse.Namespace) -> bool:
+    """Members of Java, Go and rmqd come and go, and agree on every queue's owner by each strategy."""
+    go_peers.program()
+    directory, seed = _place("owners", f"--changes {options.changes}", options)
+    cluster = _cluster(directory / "cluster", ClusterSpec(brokers=len(BROKER_NAMES), broker_names=BROKER_NAMES))
+    try:
+        result = Owners(OwnersPlan(seed, options.changes), cluster, directory / "run").run()
+    finally:
+        cluster.stop()
+    print(result.report(), flush=True)
+    for row in result.rows():
+        add_row("owners", row)
+    return result.passed
+
+
 def older(options: argparse.Namespace) -> bool:
     """Every test that needs a RocketMQ against 4.9.7; docs/conformance.md gets what differs there."""
     directory = Path(options.dir or tempfile.mkdtemp(prefix=f"rmqd-{OLDER}-"))
@@ -92,13 +109,13 @@ def _place(campaign: str, size: str, options: argparse.Namespace) -> tuple[Path,
     return directory, seed
 
 
-def _cluster(directory: Path) -> RealCluster:
+def _cluster(directory: Path, spec: ClusterSpec | None = None) -> RealCluster:
     prepare()
     if (directory / FILE_NAME).exists():
         cluster = RealCluster.load(directory)
         cluster.up()
         return cluster
-    return RealCluster.start(directory=directory)
+    return RealCluster.start(spec, directory=directory)
 
 
 def main() -> int:
@@ -108,6 +125,7 @@ def main() -> int:
     for call, what, default in (
         (churn, "messages", 100_000),
         (orderly, "messages", 90_000),
+        (owners, "changes", 50),
         (fuzz, "frames", 300_000),
     ):
         sub = commands.add_parser(call.__name__, help=call.__doc__, description=call.__doc__)

@@ -97,6 +97,11 @@ def members(cluster: RealCluster, group: str) -> list[str]:
 
 def queues_of(cluster: RealCluster, group: str, topic: str, member: str) -> list[Queue]:
     """The queues of the topic that a member says are its own, asked through the broker."""
+    return [queue for of, queue in all_queues_of(cluster, group, member) if of == topic]
+
+
+def all_queues_of(cluster: RealCluster, group: str, member: str) -> list[tuple[str, Queue]]:
+    """The queues of every topic that a member says are its own, each with its topic."""
     answer = rpc.call(
         cluster.broker.address,
         GET_CONSUMER_RUNNING_INFO,
@@ -106,4 +111,4 @@ def queues_of(cluster: RealCluster, group: str, topic: str, member: str) -> list
     )
     # fastjson writes the table's keys as objects: {{"brokerName":…}:{…},…}
     keys = (json.loads(key) for key in re.findall(r'(\{"[^{}]*\})\s*:', answer.body.decode()))
-    return [Queue(key["brokerName"], key["queueId"]) for key in keys if key.get("topic") == topic]
+    return [(key["topic"], Queue(key["brokerName"], key["queueId"])) for key in keys if "topic" in key]

@@ -1,6 +1,6 @@
-// A member of many groups that handles nothing: -namesrv A -topic T -instance NAME -groups STRATEGY=GROUP,...
-// [-allocate-queues BROKER:ID,...] [-machine-rooms A,B]. It has each group's queues by that group's strategy. Prints
-// "started" once it is in all of them; SIGTERM ends it with Shutdown().
+// A member of many groups that handles nothing: -namesrv A -topic T -instance NAME -groups STRATEGY=GROUP=ROOM+ROOM,...
+// [-allocate-queues BROKER:ID,...]. It has each group's queues by that group's strategy. Prints "started" once it is in
+// all of them, and logs to NAME.log; SIGTERM ends it with Shutdown().
 package main
 
 import (
@@ -23,23 +23,23 @@ func main() {
 	namesrv := flag.String("namesrv", "", "name server")
 	topic := flag.String("topic", "", "topic")
 	instance := flag.String("instance", "", "instance name")
-	groups := flag.String("groups", "", "STRATEGY=GROUP,...")
+	groups := flag.String("groups", "", "STRATEGY=GROUP=ROOM+ROOM,...")
 	queues := flag.String("allocate-queues", "", "BROKER:ID,... for by_config")
-	rooms := flag.String("machine-rooms", "", "rooms for by_machine_room")
 	flag.Parse()
-	rlog.SetLogLevel("fatal")
+	rlog.SetOutputPath(*instance + ".log")
+	rlog.SetLogLevel("warn")
 
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, syscall.SIGTERM)
 	var members []rocketmq.PushConsumer
-	for _, pair := range strings.Split(*groups, ",") {
-		name, group, _ := strings.Cut(pair, "=")
+	for _, group := range strings.Split(*groups, ",") {
+		parts := strings.Split(group, "=")
 		member, err := rocketmq.NewPushConsumer(
 			consumer.WithNameServer([]string{*namesrv}),
-			consumer.WithGroupName(group),
+			consumer.WithGroupName(parts[1]),
 			consumer.WithInstance(*instance),
 			consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset),
-			consumer.WithStrategy(strategy(name, allocated(*topic, *queues), strings.Split(*rooms, ","))),
+			consumer.WithStrategy(strategy(parts[0], allocated(*topic, *queues), strings.Split(parts[2], "+"))),
 		)
 		check(err)
 		check(member.Subscribe(*topic, consumer.MessageSelector{}, handle))

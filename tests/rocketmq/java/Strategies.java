@@ -1,7 +1,3 @@
-import java.util.ArrayList;
-import java.util.Arrays;
-import java.util.Collections;
-import java.util.HashSet;
 import java.util.List;
 import java.util.Set;
 import org.apache.rocketmq.client.consumer.AllocateMessageQueueStrategy;
@@ -16,22 +12,6 @@ import org.apache.rocketmq.common.message.MessageQueue;
 /** Java's allocate strategies by the names that rmqd has for them. */
 final class Strategies {
     private Strategies() {
-    }
-
-    /** The named one, with --allocate-queues BROKER:ID,... of --topic, and --machine-rooms A,B. */
-    static AllocateMessageQueueStrategy named(String name, Options options) {
-        List<MessageQueue> allocated = new ArrayList<>();
-        for (String queue : listed(options.text("allocate-queues", ""))) {
-            int colon = queue.lastIndexOf(':');
-            allocated.add(new MessageQueue(options.text("topic"), queue.substring(0, colon),
-                Integer.parseInt(queue.substring(colon + 1))));
-        }
-        Set<String> rooms = new HashSet<>(listed(options.text("machine-rooms", "")));
-        return named(name, allocated, rooms);
-    }
-
-    private static List<String> listed(String text) {
-        return text.isEmpty() ? Collections.emptyList() : Arrays.asList(text.split(","));
     }
 
     static AllocateMessageQueueStrategy named(String name, List<MessageQueue> allocated, Set<String> rooms) {
