@@ -45,6 +45,8 @@ class RmqdProcess:
         self, directory: Path, nameserver: str, groups: Mapping[str, Mapping[str, Any]], *arguments: str
     ) -> None:
         self.directory = directory
+        self.import_from: list[Path] = []
+        """More folders that the daemon imports from; before it is started."""
         self.http = f"127.0.0.1:{free_port(set(), (0,))}"
         directory.mkdir(parents=True, exist_ok=True)
         self.config_path = directory / "rmqd.yaml"
@@ -82,7 +84,7 @@ class RmqdProcess:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "rmqd", "run", "--config", str(self.config_path), *self._arguments],
                 cwd=TOP,
-                env={**os.environ, "PYTHONPATH": str(TOP)},
+                env={**os.environ, "PYTHONPATH": ":".join(map(str, (TOP, *self.import_from)))},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -192,6 +192,29 @@ def test_a_reload_hands_filter_and_limit_to_the_running_workers(
     assert {counts[key] for key in sender.wanted} == {1}
 
 
+@pytest.mark.parametrize("arguments", [(), ("--workers", "2")], ids=["alone", "workers"])
+def test_a_reload_with_an_sql_filter_that_is_none_changes_nothing(
+    rocketmq: RealCluster, topic: str, group: str, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    """The broker's complaint is told with the place; no worker is replaced, and the old filter stays in force."""
+    path = tmp_path / "ledger"
+
+    def settings(filter_now: str | dict[str, str]) -> dict[str, dict[str, Any]]:
+        return {group: ledger_group(topic, path, "a", subscriptions={topic: filter_now})}
+
+    with RmqdProcess(tmp_path / "rmqd", rocketmq.nameserver, settings("a"), *arguments) as rmqd:
+        rmqd.wait_ready()
+        rmqd.write_config(rocketmq.nameserver, settings({"sql": "price >"}))
+        ended = run_rmqd("reload", "--http", rmqd.http)
+        assert ended.code == 78
+        assert re.search(rf"groups\.{group}\.subscriptions\.{topic}: broker-a .* refuses the SQL filter", ended.err)
+        with Producer(rocketmq.broker.address, topic) as producer:
+            producer.send(key="wanted", tags="a")
+        wait_until(lambda: path.exists() and "wanted" in path.read_text(), "the old filter is in force")
+        assert rmqd.events("group.updated") == rmqd.events("worker.died") == []
+        assert rmqd.terminate()[0] == 0
+
+
 def test_a_broker_that_filters_by_tags_only_is_named_and_its_setting_too(
     rocketmq_faulty: RealCluster, group: str, tmp_path: Path
 ) -> None:

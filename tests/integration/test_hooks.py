@@ -1,0 +1,81 @@
+"""Installed hooks in the real daemon: every worker has them, and they hear of every group."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.integration.rmqd_process import RmqdProcess, ledger_group
+from tests.integration.waiting import wait_until
+from tests.rocketmq import RealCluster, ledger, offsets
+from tests.rocketmq.fixtures import fresh_name
+from tests.rocketmq.producer import Producer
+
+pytestmark = pytest.mark.rocketmq
+
+CODE = """
+import json, os
+
+class Auditing:
+    def __init__(self):
+        self.file = open(os.environ["AUDIT_FILE"], "a", buffering=1)
+
+    def after_batch(self, batch, context):
+        line = {"pid": os.getpid(), "group": context.group, "client_id": context.client_id,
+                "queue": context.message_queue.queue_id, "keys": [m.keys for m in batch], "outcome": context.outcome}
+        self.file.write(json.dumps(line) + "\\n")
+        if batch[0].keys.endswith("7"):
+            raise ValueError("the hook's own fault")
+
+    def wants(self, message, context):
+        return not message.keys.startswith("load")
+"""
+
+
+def test_hooks_hear_of_every_batch_in_every_worker_and_leave_out_what_they_do_not_want(
+    rocketmq: RealCluster, topic: str, group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site, audit = tmp_path / "site", tmp_path / "audit"
+    info = site / "shop_tools-1.0.dist-info"
+    info.mkdir(parents=True)
+    (site / "shop_hooks.py").write_text(CODE)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: shop-tools\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[rmqd.hooks]\nauditing = shop_hooks:Auditing\n")
+    monkeypatch.setenv("AUDIT_FILE", str(audit))
+    other = fresh_name("hooks_other", "group")
+    groups = {
+        group: ledger_group(topic, tmp_path / "ledger", "a"),
+        other: ledger_group(topic, tmp_path / "other", "b", handler_options={"fail_every": 50}),
+    }
+    with Producer(rocketmq.broker.address, topic) as producer:
+        for number in range(400):
+            producer.send(key=f"m{number}" if number % 2 else f"load{number}")
+    rmqd = RmqdProcess(tmp_path / "rmqd", rocketmq.nameserver, groups, "--workers", "2")
+    rmqd.import_from.append(site)
+    wanted = {f"m{number}" for number in range(1, 400, 2)}
+    with rmqd:
+        wait_until(lambda: handled(tmp_path / "ledger").keys() == wanted, "what the hook wants is handled", 40)
+        wait_until(lambda: offsets.lag(rocketmq, group, topic) == 0, "what it left out is no lag")
+        left_out = rmqd.metric("rmqd_hook_left_out_messages_total", group=group, hook="auditing")
+        failures = rmqd.metric("rmqd_hook_failures_total", group=group, hook="auditing")
+        wait_until(lambda: len(handled(tmp_path / "other")) > 150, "the other group, some messages of which fail")
+        assert rmqd.terminate()[0] == 0
+    notes = [json.loads(line) for line in audit.read_text().splitlines()]
+    ours = [note for note in notes if note["group"] == group]
+    assert Counter(key for note in ours for key in note["keys"]) == dict.fromkeys(wanted, 1)
+    assert {note["outcome"] for note in ours} == {"success"}
+    assert len({(note["pid"], note["client_id"]) for note in ours}) == 2
+    assert {note["outcome"] for note in notes if note["group"] == other} == {"success", "failed"}
+    assert (left_out, failures) == (200, sum(key.endswith("7") for key in wanted))
+
+
+def handled(path: Path) -> Counter[str]:
+    """How often each key was handled to the end."""
+    return (
+        Counter(entry.key for entry in ledger.read(path) if entry.event == ledger.FINISH)
+        if path.exists()
+        else Counter()
+    )
