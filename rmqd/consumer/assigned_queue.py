@@ -171,6 +171,9 @@ class AssignedQueue:
             context.service.submit(loop.process_queue)
             return
         log.warning("queue.consumed_elsewhere", queue=str(place), committed=committed, stored=stored)
+        if committed is not None:
+            context.floors[place] = committed
+        self._check_floor(stored)
         loop.start_again(stored, "lock_lost")
         context.store.take_over(place, stored)
 

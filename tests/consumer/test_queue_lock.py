@@ -166,6 +166,23 @@ async def test_a_lock_won_back_goes_on_where_the_broker_says_if_others_did(broke
 
 
 @pytest.mark.usefixtures("quick")
+async def test_an_offset_that_fell_while_the_lock_was_lost_holds_and_is_counted(broker: ScriptedBroker) -> None:
+    """As at every take-over: it may be an operator's."""
+    [queue] = broker.create_topic(TOPIC)
+    await broker.store(queue, *[b"x"] * 4)
+    holding = Holding()
+    async with member(broker.peer.address, holding, **ORDERLY) as one:
+        await lose(broker, queue, holding)
+        holding.release.set()
+        await eventually(lambda: state(one) == "locked_out", "it is shown")
+        broker.offsets[GROUP, queue] = 1
+        del broker.locks[GROUP, queue]
+        await broker.committed(GROUP, queue, 4)
+        assert one.topic().falls["take_over"] == 1
+    assert holding.seen == [0, 1, 2, 1, 2, 3]
+
+
+@pytest.mark.usefixtures("quick")
 async def test_a_handler_that_stops_because_it_is_told_has_its_batch_again(broker: ScriptedBroker) -> None:
     """If it raises, which is what leaves the batch to the next owner."""
     [queue] = broker.create_topic(TOPIC)
