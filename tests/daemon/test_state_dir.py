@@ -135,7 +135,7 @@ async def test_a_reload_keeps_the_lock(tmp_path: Path) -> None:
     config = write_config(tmp_path, "mailer", more=BROADCASTING)
     async with daemon(config) as first:
         await first.event("daemon.started")
-        write_config(tmp_path, "mailer", more=f"{BROADCASTING}\n    pull_batch_size: 7")
+        write_config(tmp_path, "mailer", more=f"{BROADCASTING}\n    consume_message_batch_max_size: 7")
         first.send(signal.SIGHUP)
         await first.event("config.reloaded")
         async with daemon(config) as second:

@@ -67,7 +67,7 @@ def test_workers_share_a_group_and_outlive_one_another(
         send(rocketmq, topic, range(1000, 2000))
         wait_until(lambda: acked() == 2000, "the new messages are counted on top")
 
-        rmqd.write_config(rocketmq.nameserver, {group: {**groups[group], "pull_batch_size": 8}})
+        rmqd.write_config(rocketmq.nameserver, {group: {**groups[group], "consume_message_batch_max_size": 2}})
         rmqd.signal(signal.SIGHUP)
         wait_until(lambda: rmqd.events("config.reloaded"), "the reload is done")
         send(rocketmq, topic, range(2000, 3000))
