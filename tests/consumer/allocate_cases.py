@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import random
 import subprocess
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,9 +26,11 @@ from rmqd.wire.message import MessageQueue
 from tests.rocketmq.fetch import find_java, jars
 from tests.rocketmq.peers import LOGBACK, classes
 
+Answer = list[MessageQueue] | None
+"""A share; None where a strategy cannot tell."""
 RECORDED = Path(__file__).with_name("allocations.txt")
-"""Cases and Java's answers, separated by a tab."""
-RECORDED_EACH, RECORDED_LENGTH = 25, 400
+"""Cases with Java's answers, one a line."""
+RECORDED_SHARES, RECORDED_OTHERS, RECORDED_CLIENTS = 25, 6, 9
 SEED = 1
 STRATEGIES = (*ALLOCATE_STRATEGIES, "by_config", "by_machine_room")
 ROOMS = ("east", "west", "north")
@@ -46,7 +49,7 @@ class Case:
     allocated: tuple[MessageQueue, ...] = ()
     rooms: tuple[str, ...] = ()
 
-    def ask(self) -> list[MessageQueue] | None:
+    def ask(self) -> Answer:
         """What rmqd's strategy says; None where it cannot tell."""
         try:
             return list(self._strategy()("group", self.client, self.queues, self.clients))
@@ -65,16 +68,6 @@ class Case:
         }
         return json.dumps(document, separators=(",", ":"))
 
-    @classmethod
-    def of(cls, line: str) -> Case:
-        """A case that `line` wrote."""
-        values: dict[str, Any] = json.loads(line)
-        for name in ("queues", "allocated"):
-            values[name] = tuple(MessageQueue(*queue) for queue in values[name])
-        for name in ("clients", "rooms"):
-            values[name] = tuple(values[name])
-        return cls(**values)
-
     def _strategy(self) -> AllocateMessageQueueStrategy:
         if self.strategy == "by_config":
             return ByConfig(self.allocated)
@@ -89,7 +82,7 @@ def generated(strategy: str, seed: int, number: int) -> list[Case]:
     return [_case(strategy, choose) for _ in range(number)]
 
 
-def java_answers(cases: Iterable[Case]) -> list[list[MessageQueue] | None]:
+def java_answers(cases: Iterable[Case]) -> list[Answer]:
     """What Java's classes return for each case, in their order; None where they throw IllegalArgumentException."""
     program = ["-Xshare:auto", "-Dfile.encoding=UTF-8", f"-Drmq.logback.configurationFile={LOGBACK}"]
     done = subprocess.run(
@@ -103,27 +96,41 @@ def java_answers(cases: Iterable[Case]) -> list[list[MessageQueue] | None]:
     return [_answer(json.loads(line)) for line in done.stdout.splitlines()]
 
 
-def recorded() -> list[tuple[Case, list[MessageQueue] | None]]:
+def recorded() -> list[tuple[Case, Answer]]:
     """The cases of the file, each with what Java answered."""
-    pairs = (line.split("\t") for line in RECORDED.read_text().splitlines())
-    return [(Case.of(case), _answer(json.loads(answer))) for case, answer in pairs]
+    return [_read(line) for line in RECORDED.read_text().splitlines()]
 
 
 def record() -> None:
-    """Write the file anew, by asking Java."""
-    small: list[Case] = []
+    """Write the file anew, by asking Java: of each strategy some cases with a share, and some without."""
+    lines = []
     for strategy in STRATEGIES:
-        cases = generated(strategy, SEED, 20 * RECORDED_EACH)
-        small += [case for case in cases if len(case.line()) <= RECORDED_LENGTH][:RECORDED_EACH]
-    answers = ([_fields(queue) for queue in answer] if answer is not None else None for answer in java_answers(small))
-    lines = (
-        f"{case.line()}\t{json.dumps(answer, separators=(',', ':'))}\n"
-        for case, answer in zip(small, answers, strict=True)
-    )
-    RECORDED.write_text("".join(lines))
+        cases = [case for case in generated(strategy, SEED, 500) if len(case.clients) <= RECORDED_CLIENTS]
+        pairs = list(zip(cases, java_answers(cases), strict=True))
+        lines += [_line(*pair) for pair in pairs if pair[1]][:RECORDED_SHARES]
+        lines += [_line(*pair) for pair in pairs if not pair[1]][:RECORDED_OTHERS]
+    RECORDED.write_text("".join(f"{line}\n" for line in lines))
 
 
-def _answer(document: Any) -> list[MessageQueue] | None:
+def _line(case: Case, answer: Answer) -> str:
+    """In short: queues as how many each broker has, other queues by their place among them."""
+    counts = Counter(queue.broker_name for queue in case.queues)
+    topic = case.queues[0].topic if case.queues else ""
+    allocated = [case.queues.index(queue) for queue in case.allocated]
+    own = [case.queues.index(queue) for queue in answer] if answer is not None else None
+    parts = [case.strategy, case.client, topic, counts, case.clients, allocated, case.rooms, own]
+    return json.dumps(parts, separators=(",", ":"))
+
+
+def _read(line: str) -> tuple[Case, Answer]:
+    strategy, client, topic, counts, clients, allocated, rooms, own = json.loads(line)
+    queues = tuple(MessageQueue(topic, broker, number) for broker, count in counts.items() for number in range(count))
+    named = tuple(queues[at] for at in allocated)
+    case = Case(strategy, client, queues, tuple(clients), named, tuple(rooms))
+    return case, [queues[at] for at in own] if own is not None else None
+
+
+def _answer(document: Any) -> Answer:
     return [MessageQueue(*queue) for queue in document] if isinstance(document, list) else None
 
 
