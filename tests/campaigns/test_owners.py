@@ -11,6 +11,7 @@ from rmqd.wire.message import MessageQueue
 from tests.campaigns.divisions import BROKER_NAMES, DIVISIONS, ROOM_OF_SLOT, Division
 from tests.campaigns.members import JOIN, KILL, LEAVE
 from tests.campaigns.owners import Change, Owners, OwnersPlan, OwnersResult
+from tests.conformance import behaviour
 from tests.rocketmq import RealCluster, go_peers
 from tests.rocketmq.spec import ClusterSpec
 
@@ -19,6 +20,13 @@ SEED = 3
 CHANGES = 9
 
 
+@behaviour(
+    "strategies",
+    "Members of different languages agree on every queue's owner, by each strategy, through joins, leaves and kills",
+    java="each member divides for itself, by the list of client ids that a broker gives",
+    rmqd="the same",
+    checked="rmqd daemons, Java clients and a Go one in seven groups; each is asked which queues are its own",
+)
 @pytest.mark.slow
 @pytest.mark.rocketmq
 @pytest.mark.timeout(240)
