@@ -10,11 +10,17 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from rmqd.client.instance import ClientInstance
+from rmqd.client.options import ClientOptions
+from rmqd.clock import SystemClock
 from rmqd.codes import RequestCode, ResponseCode
+from rmqd.consumer.queue_lock import QueueLock
 from rmqd.handler import Batch, Suspend
+from rmqd.wire.command import RemotingCommand
 from rmqd.wire.lock import LockBatchRequestBody
 from rmqd.wire.message import MessageQueue
 from tests.client.peer import Reply, eventually
+from tests.client.running import running
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.members import Member, member
 from tests.consumer.scripted_broker import ScriptedBroker
@@ -330,3 +336,47 @@ async def test_at_a_stop_the_lock_is_kept_as_long_as_a_handler_may_be_at_the_que
         (i for i, code in enumerate(codes) if code == RequestCode.UNLOCK_BATCH_MQ), default=0
     )
     assert ((GROUP, queue) in broker.locks) == (not is_async)
+
+
+async def test_a_lock_that_is_granted_too_late_is_given_back(broker: ScriptedBroker) -> None:
+    """Who gives a queue up while its lock is asked for unlocks after the answer, whatever that is."""
+    [queue] = broker.create_topic(TOPIC)
+    asked, answer = asyncio.Event(), asyncio.Event()
+
+    async def lock(command: RemotingCommand) -> Reply:
+        asked.set()
+        await answer.wait()
+        return broker.lock(command)
+
+    broker.peer.on(RequestCode.LOCK_BATCH_MQ, lock)
+    client = ClientInstance(ClientOptions(nameservers=(broker.peer.address,)))
+    await client.routes.lookup(TOPIC)
+    locks = QueueLock(client, GROUP, SystemClock())
+    async with running(locks.run()):
+        acquiring = asyncio.create_task(locks.acquire(queue, lambda: None))
+        await asked.wait()
+        acquiring.cancel()
+        releasing = asyncio.create_task(locks.release(queue))
+        await asyncio.sleep(0.1)
+        assert not broker.peer.got(RequestCode.UNLOCK_BATCH_MQ)
+        answer.set()
+        await releasing
+        assert not locks.holds(queue)
+        assert broker.locks == {}
+    await client.remoting.close()
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_broker_that_refuses_locks_is_told_of_once(broker: ScriptedBroker) -> None:
+    """And asked on: its access control may change. Nothing is pulled without the lock."""
+    [queue], holding = broker.create_topic(TOPIC), Holding()
+    await broker.store(queue, b"x")
+    broker.peer.on(RequestCode.LOCK_BATCH_MQ, Reply(ResponseCode.NO_PERMISSION, "no sub permission on the group"))
+    with capture_logs() as logs:
+        async with member(broker.peer.address, holding, **ORDERLY):
+            await eventually(lambda: len(broker.peer.got(RequestCode.LOCK_BATCH_MQ)) >= 2, "it is asked on")
+            assert not broker.pulls
+            broker.peer.on(RequestCode.LOCK_BATCH_MQ, broker.lock)
+            await broker.committed(GROUP, queue, 1)
+            broker.peer.on(RequestCode.LOCK_BATCH_MQ, Reply(ResponseCode.NO_PERMISSION, "no sub permission"))
+            await eventually(lambda: sum(e["event"] == "ownership.lock_refused" for e in logs) == 2, "and told of anew")
