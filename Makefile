@@ -51,7 +51,7 @@ format: venv ## put imports and formatting right
 	$(VENV)/bin/ruff check --fix-only .
 	$(VENV)/bin/ruff format .
 
-bench: venv ## rmqd against the Java and Go clients and the broker's limit: the README's table
+bench: venv ## rmqd against the Java and Go clients and the broker's limit: docs/benchmarks.md
 	$(PYTHON) -m bench $(ARGS)
 
 campaign: venv ## a long run with faults: make campaign churn, orderly, owners, fuzz; or on an older RocketMQ: 4.9.7
