@@ -42,7 +42,7 @@ _WHERE: Final = {
 
 
 class PushConsumer:
-    """Consumes one group in clustering mode, concurrently.
+    """Consumes one group, as its consume mode and its message model say.
 
     `run` starts the handler, joins the group, and consumes until `stop`; it returns when what handlers had is finished
     and committed, and the brokers know that the member has left. It raises what ends the group otherwise: a handler
