@@ -46,7 +46,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Remember what became of each behaviour; the worst of its tests counts."""
+    """Remember what became of each behaviour's tests."""
     report = yield
     if report.failed:
         result = page.FAILED
@@ -66,17 +66,16 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     """Write the page."""
     outcomes = session.config.stash[OUTCOMES]
     if session.config.getoption("--conformance") and outcomes:
-        page.record(release.wanted(), {one.title: _worst(results) for one, results in outcomes.items()})
+        page.record(release.wanted(), {one.title: _together(results) for one, results in outcomes.items()})
 
 
 def _declared(item: pytest.Item) -> list[Behaviour]:
     return declared_by([*item.iter_markers(MARKER)])
 
 
-def _worst(results: list[str]) -> str:
-    if page.FAILED in results:
-        return page.FAILED
-    return next((result for result in results if result != page.HOLDS), page.HOLDS)
+def _together(results: list[str]) -> str:
+    """One failure fails a behaviour; that some of its tests have no place on a version does not."""
+    return next((result for result in (page.FAILED, page.HOLDS) if result in results), results[0])
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from rmqd.consumer.options import Subscription
 from tests.conformance.attempts import Attempt, Attempts
 from tests.consumer.members import Member, member
 from tests.integration.consuming import until
-from tests.rocketmq import RealCluster
+from tests.rocketmq import RealCluster, offsets
 from tests.rocketmq.peers import JavaPeer, start_scripted
 
 PERSIST_MILLIS = 200
@@ -97,6 +97,7 @@ class RmqdSide:
 class Both:
     """A Java consumer and rmqd over the same topics, in two groups."""
 
+    cluster: RealCluster
     java: JavaSide
     rmqd: RmqdSide
 
@@ -104,6 +105,25 @@ class Both:
         """Wait until each was handed so many messages."""
         for side in (self.java, self.rmqd):
             await until(lambda side=side: len(side.attempts) >= attempts, f"{attempts} attempts", timeout_seconds)  # type: ignore[misc]
+
+    async def finish(
+        self, *topics: str, attempts: int = 0, retries: bool = False, timeout_seconds: float = 30.0
+    ) -> tuple[Attempts, Attempts]:
+        """End both when rmqd has committed the topics and Java was handed as much; neither may leave anything over.
+
+        With `retries`, the groups' retry topics count too. Java commits for the first time 10 s after its start, or at
+        its end.
+        """
+        await self.handled(attempts, timeout_seconds)
+        await self._committed(self.rmqd.group, topics, retries)
+        await until(lambda: len(self.java.attempts) >= len(self.rmqd.attempts), "Java was handed as many")
+        java, rmqd = await self.stop()
+        await self._committed(self.java.group, topics, retries)
+        return java, rmqd
+
+    async def _committed(self, group: str, topics: Sequence[str], retries: bool) -> None:
+        for topic in [*topics, *([f"%RETRY%{group}"] if retries else [])]:
+            await until(lambda topic=topic: offsets.lag(self.cluster, group, topic) == 0, f"{group} commits {topic}")  # type: ignore[misc]
 
     async def stop(self) -> tuple[Attempts, Attempts]:
         """End both in order; what each was handed, Java's first."""
@@ -141,7 +161,7 @@ async def both(
         async with member(
             cluster.nameserver, handler, group=names[1], subscriptions=subscriptions, **{**persist, **rmqd}
         ) as one:
-            yield Both(JavaSide(names[0], path, peer), RmqdSide(names[1], handler, one))
+            yield Both(cluster, JavaSide(names[0], path, peer), RmqdSide(names[1], handler, one))
 
 
 def _lines(subscriptions: list[str] | Mapping[str, str | Subscription]) -> str:

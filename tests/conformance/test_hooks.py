@@ -9,8 +9,7 @@ from rmqd import Batch, Message
 from rmqd.consumer.hooks import Hook, HookContext
 from tests.conformance import behaviour
 from tests.conformance.scripted import both
-from tests.integration.consuming import until
-from tests.rocketmq import RealCluster, offsets
+from tests.rocketmq import RealCluster
 from tests.rocketmq.fixtures import fresh_name
 from tests.rocketmq.producer import Producer
 
@@ -59,12 +58,7 @@ async def test_hooks_are_called_as_java_calls_its_own(rocketmq: RealCluster, gro
     hook = Hook("recording", recording.before, recording.after, recording.wants)
     path = tmp_path / "hooks"
     async with both(rocketmq, group, tmp_path, [topic], java={"hooks": path}, hooks=[hook]) as sides:
-        for side in (sides.java, sides.rmqd):
-            await until(
-                lambda side=side: offsets.lag(rocketmq, side.group, topic) == 0,  # type: ignore[misc]
-                f"{side.group} is through",
-            )
-        seen_by_java, seen_by_rmqd = await sides.stop()
+        seen_by_java, seen_by_rmqd = await sides.finish(topic, attempts=3)
 
     assert set(seen_by_rmqd.keys) == set(seen_by_java.keys) == {"good", "bad", "last"}
     by_java = path.read_text().splitlines()

@@ -9,9 +9,9 @@ import pytest
 
 from tests.conformance import behaviour
 from tests.conformance.attempts import Attempt, differing, steps
-from tests.conformance.scripted import Both, both
-from tests.integration.consuming import Handled, dead_letters, until
-from tests.rocketmq import RealCluster, offsets
+from tests.conformance.scripted import both
+from tests.integration.consuming import Handled, dead_letters
+from tests.rocketmq import RealCluster
 from tests.rocketmq.fixtures import fresh_name
 from tests.rocketmq.producer import Producer
 
@@ -44,17 +44,6 @@ def scripts(cluster: RealCluster, topic: str, queue: int | None = None, **messag
             # a client gives each message an id of its own; brokers of 4.9 do not where it did not
             properties = {"script": script, "colour": "red", "UNIQ_KEY": f"{topic}.{key}"}
             producer.send(f"body of {key}".encode(), key=key, tags="T", properties=properties, queue=queue)
-
-
-async def drained(cluster: RealCluster, sides: Both, topic: str) -> None:
-    """Wait until neither has anything left, retries included."""
-    for side in (sides.java, sides.rmqd):
-        for name in (topic, f"%RETRY%{side.group}"):
-            await until(
-                lambda side=side, name=name: offsets.lag(cluster, side.group, name) == 0,  # type: ignore[misc]
-                f"{side.group} has consumed {name}",
-                40,
-            )
 
 
 def of_copy(attempt: Attempt, group: str) -> dict[str, object]:
@@ -106,10 +95,8 @@ async def test_failing_messages_go_java_s_way(
     )
     options: dict[str, Any] = {"java": {"max_reconsume_times": 3}, "max_reconsume_times": 3}
     async with both(cluster, group, tmp_path, [topic], **options) as sides:
-        await sides.handled(1 + 2 + 4 + 2 + 2 + 4 + 3 + 1 + 2)
-        await drained(cluster, sides, topic)
-        letters = [await dead_letters(cluster, side.group, 3) for side in (sides.java, sides.rmqd)]
-        java, rmqd = await sides.stop()
+        java, rmqd = await sides.finish(topic, attempts=1 + 2 + 4 + 2 + 2 + 4 + 3 + 1 + 2, retries=True)
+    letters = [await dead_letters(cluster, side.group, 3) for side in (sides.java, sides.rmqd)]
 
     assert steps(rmqd.of("thrice")) == [(0, None), (1, "3"), (2, "4"), (3, "5")]
     for key in {*java.keys, *rmqd.keys}:
@@ -143,9 +130,7 @@ async def test_ack_index_divides_a_batch(
     scripts(cluster, topic, queue=1, n1="ack:-1,ok", n2="ok", n3="ok")
     options: dict[str, Any] = {"java": {"batch": 4}, "consume_message_batch_max_size": 4}
     async with both(cluster, group, tmp_path, [topic], **options) as sides:
-        await sides.handled(7 + 2 + 3)
-        await drained(cluster, sides, topic)
-        java, rmqd = await sides.stop()
+        java, rmqd = await sides.finish(topic, attempts=7 + 2 + 3, retries=True)
 
     again = [(0, None), (1, "3")]
     for attempts in java, rmqd:
@@ -168,10 +153,8 @@ async def test_the_default_is_seventeen_attempts(
     cluster = rocketmq_short_delays
     scripts(cluster, topic, never="later")
     async with both(cluster, group, tmp_path, [topic]) as sides:
-        await sides.handled(17, 60)
-        await drained(cluster, sides, topic)
-        letters = [await dead_letters(cluster, side.group, 1) for side in (sides.java, sides.rmqd)]
-        java, rmqd = await sides.stop()
+        java, rmqd = await sides.finish(topic, attempts=17, timeout_seconds=60, retries=True)
+    letters = [await dead_letters(cluster, side.group, 1) for side in (sides.java, sides.rmqd)]
 
     assert steps(rmqd) == steps(java) == [(0, None), *((times, str(times + 2)) for times in range(1, 17))]
     assert [found[0].reconsume_times for found in letters] == [17, 16]

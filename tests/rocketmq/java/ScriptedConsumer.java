@@ -31,6 +31,7 @@ public final class ScriptedConsumer {
     }
 
     public static void main(String[] arguments) throws Exception {
+        System.setProperty("rocketmq.client.rebalance.waitInterval", "1000");
         Options options = new Options(arguments);
         ScriptedConsumer script = new ScriptedConsumer(options);
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(options.text("group"));
@@ -49,7 +50,7 @@ public final class ScriptedConsumer {
         consumer.setPullThresholdForQueue(options.number("pull-threshold", 1000));
         consumer.setPersistConsumerOffsetInterval(options.number("persist-millis", 5000));
         // otherwise it may take 30 s: a heartbeat that is skipped leaves the broker without the new subscription, and a
-        // new group's retry topic has no route until the next refresh
+        // new group's retry topic has no route until the next refresh, and no owner until the next rebalance
         consumer.setHeartbeatBrokerInterval(1000);
         consumer.setPollNameServerInterval(1000);
         for (String line : options.text("subscriptions").split("\n")) {
