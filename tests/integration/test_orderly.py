@@ -1,0 +1,125 @@
+"""Orderly groups on a real RocketMQ: queues that move to a Java member and back, a broker that forgets its locks."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmqd import Batch
+from tests.conformance import behaviour
+from tests.consumer.members import Member, member
+from tests.integration.consuming import until
+from tests.rocketmq import RealCluster, ledger, offsets
+from tests.rocketmq.fixtures import fresh_name
+from tests.rocketmq.ledger import FINISH, START, Entry
+from tests.rocketmq.peers import PeerOptions, start_consumer
+from tests.rocketmq.producer import Producer
+
+pytestmark = pytest.mark.rocketmq
+
+QUEUES = 4
+MESSAGES = 100  # in each queue
+OPTIONS: dict[str, Any] = {"consume_mode": "orderly", "persist_consumer_offset_interval_seconds": 1.0}
+
+
+class Writer:
+    """A handler that takes a while, and writes the ledger in memory."""
+
+    def __init__(self, seconds: float, name: str = "rmqd") -> None:
+        self.entries: list[Entry] = []
+        self._seconds = seconds
+        self._name = name
+
+    async def __call__(self, batch: Batch) -> None:
+        for message in batch:
+            self._write(START, message)
+            await asyncio.sleep(self._seconds)
+            self._write(FINISH, message)
+
+    @property
+    def finished(self) -> int:
+        return sum(entry.event == FINISH for entry in self.entries)
+
+    def _write(self, event: str, message: Any) -> None:
+        now = time.time_ns() // 1000
+        place = (message.broker_name, message.queue_id, message.queue_offset)
+        self.entries.append(Entry(event, message.keys or "", *place, self._name, now, message.reconsume_times))
+
+
+def fill(cluster: RealCluster, topic: str) -> None:
+    with Producer(cluster.broker.address, topic, QUEUES) as producer:
+        for queue in range(QUEUES):
+            producer.send_batch([f"{queue}.{number}" for number in range(MESSAGES)], queue=queue)
+
+
+def check_order(entries: list[Entry]) -> None:
+    """Each queue is handled in its order, by one member at a time, and nothing twice."""
+    by_queue = defaultdict(list)
+    for entry in sorted(entries, key=lambda entry: entry.at_micros):
+        by_queue[entry.queue].append(entry)
+    assert len(by_queue) == QUEUES
+    for course in by_queue.values():
+        for begin, end in zip(course[::2], course[1::2], strict=True):
+            assert (begin.event, end.event) == (START, FINISH), f"two at once: {begin} {end}"
+            assert (begin.offset, begin.member) == (end.offset, end.member), f"two at once: {begin} {end}"
+        assert [entry.offset for entry in course[::2]] == list(range(MESSAGES))
+
+
+def owned(one: Member) -> int:
+    return len(one.owned())
+
+
+@behaviour(
+    "orderly",
+    "A queue that moves goes on where it was, and nothing is handled twice",
+    java="its last commits are one-way, and may come after its locks are given back",
+    rmqd="commits, with an answer, before it gives a lock back",
+    checked="queues that move from rmqd to a Java member and back under load",
+)
+async def test_queues_move_to_a_java_member_and_back(rocketmq: RealCluster, group: str, tmp_path: Path) -> None:
+    """What rmqd gives up nobody handles again, and no queue has two members at once. The retry topic is locked too."""
+    topic = rocketmq.create_topic(fresh_name(group, "topic"), QUEUES)
+    fill(rocketmq, topic)
+    writer, path = Writer(0.05), tmp_path / "java.ledger"
+    async with member(rocketmq.nameserver, writer, group=group, subscriptions=[topic], **OPTIONS) as one:
+        await until(lambda: writer.finished > QUEUES * 5, "rmqd is at work")
+        peer = PeerOptions(rocketmq.nameserver, topic, path)
+        java = await asyncio.to_thread(start_consumer, peer, group, orderly=True, handle_millis=50)
+        try:
+            await until(lambda: owned(one) == QUEUES // 2, "rmqd gave half of them up")
+            await until(lambda: len(ledger.read(path)) > 20, "Java is at work on them")
+            assert await asyncio.to_thread(java.stop) is not None
+        finally:
+            java.kill()
+        await until(lambda: owned(one) == QUEUES, "rmqd has them again", 40)
+        await until(lambda: offsets.lag(rocketmq, group, topic) == 0, "all is committed", 40)
+        assert one.topic().duplicates == {}
+    # Java's own end commits one-way and may lose that: only what rmqd gave up is held to come once
+    taken_back = {(entry.queue, entry.offset) for entry in ledger.read(path)}
+    mine = [entry for entry in writer.entries if (entry.queue, entry.offset) not in taken_back]
+    check_order(mine + ledger.read(path))
+
+
+@behaviour(
+    "orderly",
+    "A broker that was restarted, and has forgotten its locks, gives them to who had them",
+    java="with the next renewal, every 20 s; a queue without its lock asks every 3 s",
+    rmqd="with the next renewal; a queue that waits for its lock asks every 0.2 s",
+    checked="a restarted broker under load: the order, and no gap",
+)
+async def test_a_broker_that_forgot_its_locks_gives_them_back(rocketmq_faulty: RealCluster, group: str) -> None:
+    """They are in its memory only: after a restart they are asked for again, and the course goes on without a gap."""
+    topic = rocketmq_faulty.create_topic(fresh_name(group, "topic"), QUEUES)
+    fill(rocketmq_faulty, topic)
+    writer = Writer(0.05)
+    async with member(rocketmq_faulty.nameserver, writer, group=group, subscriptions=[topic], **OPTIONS) as one:
+        await until(lambda: writer.finished > QUEUES * 5, "it is at work")
+        await asyncio.to_thread(rocketmq_faulty.restart, "broker")
+        await until(lambda: offsets.lag(rocketmq_faulty, group, topic) == 0, "all is committed", 60)
+        assert one.topic().duplicates == {}
+    check_order(writer.entries)
