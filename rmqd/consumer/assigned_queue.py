@@ -8,9 +8,9 @@ import random
 import structlog
 
 from rmqd.consumer.context import GroupContext
-from rmqd.consumer.problem import STUCK_CAUSES, Problem
 from rmqd.consumer.process_queue import ProcessQueue
 from rmqd.consumer.pull_loop import EXCEPTION_DELAY_SECONDS, PullLoop
+from rmqd.consumer.queue_status import QueueStatus
 from rmqd.consumer.snapshot import QueueSnapshot
 from rmqd.consumer.start_offset import compute_start_offset
 from rmqd.errors import RmqdError
@@ -39,20 +39,13 @@ class AssignedQueue:
         self._cut = asyncio.Event()  # the pull loop is to begin anew
         self._moved_to: int | None = None
         self._move_until = 0.0  # monotonic: later it has no effect
-        self.stall: Problem | None = None  # as the watchdog found it
         self.failure: RmqdError | None = None  # of the last attempt to take the queue over
-        self._state = "waiting"
-        self._since = context.clock.wall()
+        self.status = QueueStatus(context, queue)
 
     @property
     def is_leaving(self) -> bool:
         """Whether it was told to give the queue up."""
         return self._leaving.is_set()
-
-    @property
-    def since(self) -> float:
-        """When it came into its state, in Unix seconds; a queue that is not taken over yet waits since then."""
-        return self._since
 
     @property
     def _is_ours(self) -> bool:
@@ -67,6 +60,10 @@ class AssignedQueue:
     def is_paused(self) -> bool:
         """Whether an operator paused it."""
         return self._context.pauses.hold(self.message_queue)
+
+    def snapshot(self) -> QueueSnapshot | None:
+        """What is known of the queue; None until it was taken over, unless that takes too long."""
+        return self.status.snapshot(self.loop)
 
     def apply_pauses(self) -> None:
         """Take over what an operator paused or resumed."""
@@ -243,99 +240,3 @@ class AssignedQueue:
             await self._context.store.commit_upward(self.message_queue, offset)
         except RmqdError as error:
             log.warning("offset.commit_failed", queue=str(self.message_queue), offset=offset, error=str(error))
-
-    def tick(self) -> None:
-        """Note when the queue's state changed; called every second or so."""
-        state = self._current_state()
-        if state != self._state:
-            self._state, self._since = state, self._context.clock.wall()
-
-    @property
-    def _is_stuck(self) -> bool:
-        return self.stall is not None and self.stall.cause in STUCK_CAUSES
-
-    def _current_state(self) -> str:
-        loop = self.loop
-        if loop is None:
-            return self._cannot_be_consumed() or "waiting"
-        queue = loop.process_queue
-        if loop.stuck is not None:
-            return "stuck"
-        if (state := self._cannot_be_consumed()) is not None:
-            return state
-        if loop.held_by is not None:
-            return "flow_controlled"
-        if queue.retrying:
-            return "retrying"
-        if queue.in_flight or queue.pending:
-            return "handling"
-        behind = loop.max_offset is not None and loop.max_offset > queue.next_offset
-        return "pulling" if behind else "waiting"
-
-    def _cannot_be_consumed(self) -> str | None:
-        if self._is_stuck:
-            return "stuck"
-        if self.is_paused:
-            return "paused"
-        return None if self._context.ownership.holds(self.message_queue) else "locked_out"
-
-    def snapshot(self) -> QueueSnapshot | None:
-        """What is known of the queue; None until it was taken over, unless that takes too long."""
-        loop = self.loop
-        if loop is None:
-            is_known = self.stall is not None or not self._context.ownership.holds(self.message_queue)
-            return self._unstarted_snapshot() if is_known else None
-        self.tick()
-        queue, store, stats = loop.process_queue, self._context.store, loop.process_queue.stats
-        position = queue.commit_offset()
-        lag = None if loop.max_offset is None else max(0, loop.max_offset - position)
-        return QueueSnapshot(
-            topic=stats.topic,
-            is_retry=stats.is_retry,
-            broker=self.message_queue.broker_name,
-            queue=self.message_queue.queue_id,
-            state=self._state,
-            since=self._since,
-            committed=store.committed.get(self.message_queue),
-            max=loop.max_offset,
-            lag=lag,
-            lag_seconds=self._lag_seconds(queue, lag),
-            cached=queue.cached_count,
-            handling=max(0, queue.cached_count - len(queue.pending) - len(queue.paused) - queue.retrying),
-            cached_bytes=queue.cached_bytes,
-            span=queue.span(),
-            position=queue.next_offset,
-            last_commit=store.committed_at.get(self.message_queue),
-            stall=self.stall,
-        )
-
-    def _unstarted_snapshot(self) -> QueueSnapshot:
-        self.tick()
-        stats = self._context.stats[self.message_queue.topic]
-        return QueueSnapshot(
-            topic=stats.topic,
-            is_retry=stats.is_retry,
-            broker=self.message_queue.broker_name,
-            queue=self.message_queue.queue_id,
-            state=self._state,
-            since=self._since,
-            committed=None,
-            max=None,
-            lag=None,
-            lag_seconds=None,
-            cached=0,
-            handling=0,
-            cached_bytes=0,
-            span=0,
-            position=None,
-            last_commit=None,
-            stall=self.stall,
-        )
-
-    def _lag_seconds(self, queue: ProcessQueue, lag: int | None) -> float | None:
-        """Age of the oldest message that waits; with none cached, that of the last one seen."""
-        if lag == 0:
-            return 0.0
-        oldest = queue.oldest()
-        stored_ms = queue.last_store_timestamp if oldest is None else oldest.store_timestamp
-        return max(0.0, self._context.clock.wall() - stored_ms / 1000) if stored_ms else None

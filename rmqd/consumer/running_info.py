@@ -144,7 +144,7 @@ def _queue_info(context: GroupContext, assigned: AssignedQueue, rates: Rates) ->
     loop, queue, clock = assigned.loop, assigned.process_queue, context.clock
     orderly = context.options.consume_mode == "orderly"
     locked = orderly and loop is not None and context.ownership.holds(assigned.message_queue)
-    locked_at = int((clock.wall() if locked else assigned.since) * 1000) if orderly else 0
+    locked_at = int((clock.wall() if locked else assigned.status.since) * 1000) if orderly else 0
     if loop is None or queue is None:
         return ProcessQueueInfo(commit_offset=-1, last_lock_timestamp=locked_at)
     oldest = queue.oldest()

@@ -68,8 +68,8 @@ class Watchdog:
         due = list(self._news)  # one look later, so that queues that stop together are told together
         for queue, assigned in self._assigned.items():
             watch = self._watches.setdefault(queue, _Watch(stands_since=now))
-            assigned.stall = problem = self._stall(assigned, watch, now)
-            assigned.tick()
+            assigned.status.stall = problem = self._stall(assigned, watch, now)
+            assigned.status.tick(assigned.loop)
             if problem is None:
                 self._tell_end(queue, watch)
                 continue
@@ -98,7 +98,7 @@ class Watchdog:
         # messages are between two hands for a moment: that nobody has them must be seen twice
         is_sure = problem.cause != "stalled_queue" or watch.seen_cause == problem.cause
         watch.seen_cause = problem.cause
-        return problem if is_sure else assigned.stall
+        return problem if is_sure else assigned.status.stall
 
     def _messages_wait(self, loop: PullLoop, now: float) -> bool:
         """Whether the queue has something to do, or cannot even tell."""
