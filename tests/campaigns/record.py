@@ -51,5 +51,16 @@ def _churn_cells(result: ChurnResult) -> list[object]:
 
 
 def _commit() -> str:
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=10"]
-    return subprocess.run(command, cwd=PAGE.parent, capture_output=True, text=True, check=False).stdout.strip()
+    """The commit, marked where the tree differs from it; the ledger's own rows are no difference."""
+    commit = _git("rev-parse", "--short=10", "HEAD")
+    ledgers = (
+        ":(exclude)docs/campaigns.md",
+        ":(exclude)docs/conformance.md",
+        ":(exclude)tests/conformance/results.json",
+    )
+    return f"{commit}-dirty" if _git("status", "--porcelain", "--", ":/", *ledgers) else commit
+
+
+def _git(*arguments: str) -> str:
+    top = PAGE.parent.parent
+    return subprocess.run(["git", *arguments], cwd=top, capture_output=True, text=True, check=False).stdout.strip()
