@@ -58,7 +58,11 @@ def _commit() -> str:
         ":(exclude)docs/conformance.md",
         ":(exclude)tests/conformance/results.json",
     )
-    return f"{commit}-dirty" if _git("status", "--porcelain", "--", ":/", *ledgers) else commit
+    return (
+        f"{commit}-dirty"
+        if _git("status", "--porcelain", "--", ":/", *(f":(exclude){path}" for path in ledgers))
+        else commit
+    )
 
 
 def _git(*arguments: str) -> str:
