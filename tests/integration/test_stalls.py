@@ -23,7 +23,7 @@ from tests.integration.consuming import Seen, until
 from tests.integration.fault_proxy import FaultProxy
 from tests.integration.rmqd_process import RmqdProcess, ledger_group
 from tests.integration.waiting import wait_until
-from tests.rocketmq import RealCluster, offsets, rpc
+from tests.rocketmq import RealCluster, offsets, release, rpc
 from tests.rocketmq.fixtures import fresh_name
 from tests.rocketmq.producer import Producer
 
@@ -163,6 +163,7 @@ async def test_a_group_that_may_not_consume(rocketmq: RealCluster, group: str, o
         await goes_on(rocketmq, group, one_queue, m)
 
 
+@pytest.mark.skipif(release.is_4(), reason="a RocketMQ 4 keeps no topic's order, and takes every retry that is sent")
 @pytest.mark.usefixtures("soon")
 async def test_messages_that_the_broker_does_not_take_back(rocketmq_faulty: RealCluster, group: str) -> None:
     """It may be read and not written: what fails can neither be sent back nor sent anew.

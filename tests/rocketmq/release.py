@@ -54,3 +54,8 @@ def named(version: str) -> Release:
 def wanted() -> str:
     """The version of every cluster that does not name its own: RMQD_TEST_ROCKETMQ, else 5.5.0."""
     return os.environ.get(ENVIRONMENT) or DEFAULT
+
+
+def is_4() -> bool:
+    """Whether that is a release of the 4.x line, which lacks some requests and answers some otherwise."""
+    return wanted().startswith("4.")
