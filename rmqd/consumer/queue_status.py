@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.problem import STUCK_CAUSES, Problem
 from rmqd.consumer.process_queue import ProcessQueue
@@ -30,18 +32,12 @@ class QueueStatus:
         """What is known of the queue; None until it was taken over, unless that takes too long."""
         if loop is None:
             is_known = self.stall is not None or not self._context.ownership.holds(self._queue)
-            return self._unstarted_snapshot() if is_known else None
-        self.tick(loop)
-        queue, store, stats = loop.process_queue, self._context.store, loop.process_queue.stats
+            return self._bare_snapshot(loop) if is_known else None
+        queue, store = loop.process_queue, self._context.store
         position = queue.commit_offset()
         lag = None if loop.max_offset is None else max(0, loop.max_offset - position)
-        return QueueSnapshot(
-            topic=stats.topic,
-            is_retry=stats.is_retry,
-            broker=self._queue.broker_name,
-            queue=self._queue.queue_id,
-            state=self._state,
-            since=self.since,
+        return replace(
+            self._bare_snapshot(loop),
             committed=store.committed.get(self._queue),
             max=loop.max_offset,
             lag=lag,
@@ -52,7 +48,6 @@ class QueueStatus:
             span=queue.span(),
             position=queue.next_offset,
             last_commit=store.committed_at.get(self._queue),
-            stall=self.stall,
         )
 
     def _current_state(self, loop: PullLoop | None) -> str:
@@ -79,8 +74,9 @@ class QueueStatus:
             return "paused"
         return None if self._context.ownership.holds(self._queue) else "locked_out"
 
-    def _unstarted_snapshot(self) -> QueueSnapshot:
-        self.tick(None)
+    def _bare_snapshot(self, loop: PullLoop | None) -> QueueSnapshot:
+        """What can be told of a queue that is not taken over yet."""
+        self.tick(loop)
         stats = self._context.stats[self._queue.topic]
         return QueueSnapshot(
             topic=stats.topic,
