@@ -429,6 +429,7 @@ def test_a_broker_that_hangs_is_told_within_a_minute(rocketmq_faulty: RealCluste
     java="nothing but its lag shows it, except a queue without a pull for 120 s, which is taken anew",
     rmqd="in log, status and metrics; a pull that is lost is sent anew",
     checked="a pause, a slow handler, a closed topic, a disabled group and a missing topic, in one daemon",
+    long=True,
 )
 @pytest.mark.slow
 def test_every_cause_is_told_within_a_minute(
