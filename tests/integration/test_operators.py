@@ -237,6 +237,7 @@ def test_connection_and_progress_name_the_member(rocketmq: RealCluster, topic: s
     java="commits all offsets every 5 s, so they are soon back",
     rmqd="writes offsets that did not change every 30 s, so they are back within 40 s",
     checked="mqadmin deleteSubGroup on an idle group; messages sent while it is down are handled after the next start",
+    long=True,
 )
 @pytest.mark.parametrize("clean", ["with its offsets", "without"])
 def test_deleted_group_that_runs_loses_nothing(

@@ -178,6 +178,7 @@ async def test_a_topic_that_is_only_written_waits_and_is_consumed_when_it_may_be
     java="the offset is corrected as illegal; the fall is only in its log",
     rmqd="the same, told in the log and counted",
     checked="deleteTopic and updateTopic on a running group",
+    long=True,
 )
 async def test_a_topic_that_is_deleted_and_made_again_is_consumed_from_its_new_beginning(
     rocketmq: RealCluster, group: str

@@ -99,6 +99,7 @@ def moved(rmqd: RmqdProcess, way: Way) -> set[str]:
     rmqd="when the pull that the broker holds comes back, within 25 s; pushed: at once",
     checked="mqadmin, by the broker and pushed, and a ledger",
     differs="always pushed; the broker may begin one message before the time",
+    long=True,
 )
 def test_idle_group_goes_back(rocketmq: RealCluster, topic: str, group: str, tmp_path: Path, way: Way) -> None:
     """To the first message stored at that time, in each queue; no message before it is handled again."""
