@@ -30,7 +30,9 @@ BELOW = {
         f"{PLAIN} wire handler client consumer",
         "structlog yaml prometheus_client uvloop pydantic pydantic_core starlette uvicorn",
     ),
-    "cli": (f"{PLAIN} wire handler client consumer daemon", "typer"),
+    "broker": (f"{PLAIN} wire", "structlog"),
+    "testing": (f"{PLAIN} wire handler client consumer daemon broker", "pytest structlog yaml pydantic"),
+    "cli": (f"{PLAIN} wire handler client consumer daemon broker testing", "typer"),
 }
 PURE = {"codes", "errors", "exit_codes", "histogram", "wire", "handler"}
 IO = set("asyncio socket ssl selectors threading subprocess logging time".split())

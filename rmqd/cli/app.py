@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from rmqd.cli import check, control, handlers, lag, run, schema, send, status, worker
+from rmqd.cli import broker, check, control, handlers, lag, run, schema, send, status, worker
 
 HELP = """Run Apache RocketMQ consumer groups that are declared in YAML.
 
@@ -32,6 +32,7 @@ app.command("send", help=send.HELP)(send.send)
 app.command("pause", help=control.PAUSE_HELP)(control.pause)
 app.command("resume", help=control.RESUME_HELP)(control.resume)
 app.command("reload", help=control.RELOAD_HELP)(control.reload)
+app.command("broker", help=broker.HELP)(broker.broker)
 app.command("_worker", hidden=True)(worker.worker)
 
 

@@ -1,0 +1,165 @@
+"""One client's connection as a server sees it: requests come in, replies and the server's own requests go out."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import socket
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final, cast
+
+import structlog
+
+from rmqd.broker.reply import NO_FIELDS, Reply
+from rmqd.codes import LanguageCode
+from rmqd.errors import ProtocolError, RemotingClosedError, RemotingTimeoutError
+from rmqd.wire.command import ONEWAY_FLAG, RESPONSE_FLAG, RemotingCommand, decode_command, encode_command
+from rmqd.wire.frame import FrameDecoder
+
+if TYPE_CHECKING:
+    from rmqd.broker.server import RemotingServer
+
+log = structlog.get_logger(__name__)
+
+VERSION: Final = 513  # 5.5.0, whose behaviour this broker has
+LANGUAGE: Final = LanguageCode.JAVA  # what servers say, and clients expect of them
+_opaques = itertools.count()
+
+
+class Channel(asyncio.Protocol):
+    """Made by RemotingServer for each connection. `address` is the client's "ip:port"."""
+
+    def __init__(self, server: RemotingServer) -> None:
+        self.address = ""
+        self.local_address = ""
+        self.closed = False
+        self.last_heard = 0.0  # loop time
+        self._server = server
+        self._decoder = FrameDecoder()
+        self._transport: asyncio.Transport | None = None
+        self._out: list[bytes] = []
+        self._calls: dict[int, asyncio.Future[RemotingCommand]] = {}
+        self._on_close: list[Callable[[Channel], None]] = []
+
+    def __repr__(self) -> str:
+        return f"<Channel {self.address}{' closed' if self.closed else ''}>"
+
+    def on_close(self, callback: Callable[[Channel], None]) -> None:
+        """Have `callback` called once the connection is gone; each callback is kept once."""
+        if callback not in self._on_close:
+            self._on_close.append(callback)
+
+    def reply(self, request: RemotingCommand, reply: Reply) -> None:
+        """Answer a request; a one-way request gets nothing."""
+        if request.is_oneway or self.closed:
+            return
+        self.write(
+            encode_command(
+                RemotingCommand(
+                    reply.code,
+                    request.opaque,
+                    RESPONSE_FLAG,
+                    cast("dict[str, str]", reply.ext_fields),
+                    reply.body,
+                    0,
+                    reply.remark,
+                    LANGUAGE,
+                    VERSION,
+                )
+            )
+        )
+
+    def send_oneway(self, code: int, ext_fields: Mapping[str, str] = NO_FIELDS, body: bytes = b"") -> None:
+        """Send a request of the server's that gets no reply."""
+        self.write(self._request(code, next(_opaques) & 0x7FFFFFFF, ext_fields, body, ONEWAY_FLAG))
+
+    async def call(
+        self, code: int, ext_fields: Mapping[str, str], body: bytes = b"", *, timeout_seconds: float
+    ) -> RemotingCommand:
+        """Send a request of the server's and wait for the client's reply.
+
+        Raises RemotingTimeoutError, and RemotingClosedError where the connection ends meanwhile.
+        """
+        if self.closed:
+            raise RemotingClosedError(self.address, "the client has gone")
+        opaque = next(_opaques) & 0x7FFFFFFF
+        future: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()
+        self._calls[opaque] = future
+        self.write(self._request(code, opaque, ext_fields, body, 0))
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                return await future
+        except TimeoutError:
+            raise RemotingTimeoutError(self.address, f"no answer to request {code} in {timeout_seconds:g} s") from None
+        finally:
+            del self._calls[opaque]
+
+    def write(self, frame: bytes) -> None:
+        """Queue a frame. It leaves at the end of this turn of the loop, when what was stored in it is durable."""
+        if not self._out:
+            self._server.flush_soon(self)
+        self._out.append(frame)
+
+    def flush(self) -> None:
+        """Give the queued frames to the socket; called by the server."""
+        if self._transport is not None:
+            self._transport.write(b"".join(self._out))
+        self._out.clear()
+
+    def close(self) -> None:
+        """Close the connection; what is queued still leaves."""
+        if self._transport is not None:
+            self.flush()
+            self._transport.close()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by the loop."""
+        self._transport = cast("asyncio.Transport", transport)
+        self.address = _address(transport.get_extra_info("peername"))
+        self.local_address = _address(transport.get_extra_info("sockname"))
+        self.last_heard = asyncio.get_running_loop().time()
+        raw = transport.get_extra_info("socket")
+        if raw is not None:
+            with contextlib.suppress(OSError):
+                raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._server.opened(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Called by the loop."""
+        self.last_heard = self._server.now()
+        try:
+            for payload in self._decoder.feed(data):
+                command = decode_command(payload)
+                if command.is_response:
+                    future = self._calls.get(command.opaque)
+                    if future is not None and not future.done():
+                        future.set_result(command)
+                else:
+                    self._server.dispatch(self, command)
+        except ProtocolError as error:
+            log.warning("broker.frame_corrupt", client=self.address, error=str(error))
+            self.close()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Called by the loop."""
+        self.closed = True
+        self._transport = None
+        self._out.clear()
+        for future in self._calls.values():
+            if not future.done():
+                future.set_exception(RemotingClosedError(self.address, "the client closed the connection"))
+        self._server.lost(self)
+        for callback in self._on_close:
+            callback(self)
+        self._on_close.clear()
+
+    def _request(self, code: int, opaque: int, ext_fields: Mapping[str, str], body: bytes, flag: int) -> bytes:
+        return encode_command(RemotingCommand(code, opaque, flag, dict(ext_fields), body, 0, None, LANGUAGE, VERSION))
+
+
+def _address(name: object) -> str:
+    if not isinstance(name, tuple) or len(name) < 2:
+        return ""
+    host, port = name[0], name[1]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

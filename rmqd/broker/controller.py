@@ -1,0 +1,60 @@
+"""BrokerController: what one broker consists of, and which processor answers which request."""
+
+from __future__ import annotations
+
+import asyncio
+
+from rmqd.broker.groups import SubscriptionGroupManager
+from rmqd.broker.held_pulls import PullRequestHoldService
+from rmqd.broker.journal import Journal
+from rmqd.broker.locks import RebalanceLockManager
+from rmqd.broker.members import ConsumerManager, ProducerManager
+from rmqd.broker.offsets import ConsumerOffsetManager
+from rmqd.broker.schedule import ScheduleMessageService
+from rmqd.broker.settings import BrokerSettings
+from rmqd.broker.store.message_store import MessageStore
+from rmqd.broker.topics import TopicConfigManager
+from rmqd.clock import Clock
+
+
+class BrokerController:
+    """The parts that processors share. `clock` stamps and schedules messages, and may jump in tests.
+
+    Whether clients and locks live is measured by the loop's own time.
+    """
+
+    def __init__(self, settings: BrokerSettings, clock: Clock, journal: Journal, address: str) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.settings = settings
+        self.clock = clock
+        self.address = address
+        self.journal = journal
+        self.topics = TopicConfigManager(settings, journal)
+        self.groups = SubscriptionGroupManager(settings, journal)
+        self.offsets = ConsumerOffsetManager(journal)
+        self.consumers = ConsumerManager()
+        self.producers = ProducerManager()
+        self.locks = RebalanceLockManager(self._loop.time)
+        self.store = MessageStore(clock, address)
+        self.held_pulls = PullRequestHoldService()
+        self.schedule = ScheduleMessageService(self.store, settings, clock, journal)
+        self.store.on_arrival(self.held_pulls.arrived)
+
+    @property
+    def name(self) -> str:
+        """The broker's name."""
+        return self.settings.brokerName
+
+    def change_settings(self, settings: BrokerSettings) -> None:
+        """Go on with other settings."""
+        self.settings = self.groups.settings = settings
+        self.schedule.change_levels(settings)
+
+    def now(self) -> float:
+        """The loop's time in seconds, by which clients and locks live."""
+        return self._loop.time()
+
+    async def run(self) -> None:
+        """Deliver what is due, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.schedule.run(), name="schedule")

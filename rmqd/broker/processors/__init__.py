@@ -1,0 +1,1 @@
+"""What is answered to each request, one module per subject."""

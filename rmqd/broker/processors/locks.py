@@ -1,0 +1,37 @@
+"""Locks of queues (41, 42; `AdminBrokerProcessor.java`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rmqd.broker.channel import Channel
+from rmqd.broker.reply import Processors, Reply
+from rmqd.codes import RequestCode
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.lock import LockBatchRequestBody, LockBatchResponseBody
+
+if TYPE_CHECKING:
+    from rmqd.broker.controller import BrokerController
+
+
+class LockProcessor:
+    """Locking and unlocking."""
+
+    def __init__(self, broker: BrokerController) -> None:
+        self._locks = broker.locks
+
+    def processors(self) -> Processors:
+        """The requests that it answers."""
+        return {RequestCode.LOCK_BATCH_MQ: self.lock, RequestCode.UNLOCK_BATCH_MQ: self.unlock}
+
+    def lock(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """41: what is not in the reply belongs to another member."""
+        body = LockBatchRequestBody.from_json(request.body)
+        got = self._locks.lock(body.consumer_group, body.client_id, body.queues)
+        return Reply(body=LockBatchResponseBody(got).to_json())
+
+    def unlock(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """42: only what the client owns is given up."""
+        body = LockBatchRequestBody.from_json(request.body)
+        self._locks.unlock(body.consumer_group, body.client_id, body.queues)
+        return Reply()

@@ -1,0 +1,67 @@
+"""The ends of queues, and places in time (29, 30, 31, 32; `AdminBrokerProcessor.java`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from rmqd.broker.channel import Channel
+from rmqd.broker.reply import Processors, Reply
+from rmqd.codes import RequestCode
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.headers.offset import (
+    GetEarliestMsgStoretimeRequestHeader,
+    GetEarliestMsgStoretimeResponseHeader,
+    GetMaxOffsetRequestHeader,
+    GetMinOffsetRequestHeader,
+    OffsetResponseHeader,
+    SearchOffsetRequestHeader,
+)
+
+if TYPE_CHECKING:
+    from rmqd.broker.controller import BrokerController
+
+_NO_TIME: Final = -1
+
+
+class QueueEndsProcessor:
+    """What a queue has."""
+
+    def __init__(self, broker: BrokerController) -> None:
+        self._broker = broker
+
+    def processors(self) -> Processors:
+        """The requests that it answers."""
+        return {
+            RequestCode.GET_MAX_OFFSET: self.max_offset,
+            RequestCode.GET_MIN_OFFSET: self.min_offset,
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self.search,
+            RequestCode.GET_EARLIEST_MSG_STORETIME: self.earliest,
+        }
+
+    def max_offset(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """30."""
+        header = GetMaxOffsetRequestHeader.from_ext_fields(request.ext_fields)
+        return _offset(self._broker.store.max_offset(header.topic, header.queue_id))
+
+    def min_offset(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """31."""
+        header = GetMinOffsetRequestHeader.from_ext_fields(request.ext_fields)
+        return _offset(self._broker.store.min_offset(header.topic, header.queue_id))
+
+    def search(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """29."""
+        header = SearchOffsetRequestHeader.from_ext_fields(request.ext_fields)
+        upper = (header.boundary_type or "").lower() == "upper"
+        return _offset(self._broker.store.offset_by_time(header.topic, header.queue_id, header.timestamp, upper=upper))
+
+    def earliest(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """32."""
+        header = GetEarliestMsgStoretimeRequestHeader.from_ext_fields(request.ext_fields)
+        queue = self._broker.store.queue(header.topic, header.queue_id)
+        entry = None if queue is None else queue.entry(queue.min_offset)
+        timestamp = _NO_TIME if entry is None else entry.store_timestamp
+        return Reply(ext_fields=GetEarliestMsgStoretimeResponseHeader(timestamp=timestamp).ext_fields())
+
+
+def _offset(offset: int) -> Reply:
+    return Reply(ext_fields=OffsetResponseHeader(offset=offset).ext_fields())

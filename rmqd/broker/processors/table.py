@@ -1,0 +1,45 @@
+"""Every processor of a broker, in one list."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from rmqd.broker.processors.clients import ClientManageProcessor
+from rmqd.broker.processors.consumers import ConsumerManageProcessor
+from rmqd.broker.processors.group_admin import GroupAdminProcessor
+from rmqd.broker.processors.locks import LockProcessor
+from rmqd.broker.processors.operators import OperatorProcessor
+from rmqd.broker.processors.pull import PullMessageProcessor
+from rmqd.broker.processors.queries import QueryMessageProcessor
+from rmqd.broker.processors.queue_ends import QueueEndsProcessor
+from rmqd.broker.processors.runtime import RuntimeProcessor
+from rmqd.broker.processors.send import SendMessageProcessor
+from rmqd.broker.processors.send_back import SendBackProcessor
+from rmqd.broker.processors.stats import StatsProcessor
+from rmqd.broker.processors.topic_admin import TopicAdminProcessor
+
+if TYPE_CHECKING:
+    from rmqd.broker.controller import BrokerController
+    from rmqd.broker.reply import Processors
+
+ALL = (
+    ClientManageProcessor,
+    ConsumerManageProcessor,
+    GroupAdminProcessor,
+    LockProcessor,
+    OperatorProcessor,
+    PullMessageProcessor,
+    QueryMessageProcessor,
+    QueueEndsProcessor,
+    RuntimeProcessor,
+    SendBackProcessor,
+    SendMessageProcessor,
+    StatsProcessor,
+    TopicAdminProcessor,
+)
+
+
+def broker_processors(broker: BrokerController) -> Iterator[Processors]:
+    """The tables of all processors."""
+    return (kind(broker).processors() for kind in ALL)

@@ -1,0 +1,43 @@
+"""What a processor answers: a reply, a refusal by exception, or nothing yet."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.errors import RmqdError
+
+if TYPE_CHECKING:
+    from rmqd.broker.channel import Channel
+    from rmqd.wire.command import RemotingCommand
+
+NO_FIELDS: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+class Reply(NamedTuple):
+    """The answer to a request."""
+
+    code: int = ResponseCode.SUCCESS
+    remark: str | None = None
+    ext_fields: Mapping[str, str] = NO_FIELDS
+    body: bytes = b""
+
+
+class Refusal(RmqdError):
+    """Raised by a processor that answers with an error code; `remark` is what the real broker says."""
+
+    def __init__(self, code: ResponseCode, remark: str) -> None:
+        super().__init__(f"{code.name}: {remark}")
+        self.code = code
+        self.remark = remark
+
+
+Answer = Reply | None
+"""None: the processor answers later, by `Channel.reply`."""
+
+Processor = Callable[["Channel", "RemotingCommand"], "Answer | Awaitable[Answer]"]
+"""Answers one request of one client. An awaitable is awaited in a task of its own; other requests go on meanwhile."""
+
+Processors = Mapping[RequestCode, Processor]

@@ -1,0 +1,144 @@
+"""The listening side of the remoting protocol: connections, requests to their processors, replies in one write."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import structlog
+
+from rmqd.broker.channel import Channel
+from rmqd.broker.reply import Answer, Processor, Processors, Refusal, Reply
+from rmqd.codes import ResponseCode
+from rmqd.errors import ProtocolError
+from rmqd.wire.command import RemotingCommand
+
+log = structlog.get_logger(__name__)
+
+IDLE_SECONDS: Final = 120.0  # Java: serverChannelMaxIdleTimeSeconds
+_IDLE_SCAN_SECONDS: Final = 10.0
+
+
+class RemotingServer:
+    """Serves one address. `before_flush` is called before the replies of a turn of the loop leave.
+
+    `open_requests` counts what came and is neither answered nor held by a processor that answered None.
+    """
+
+    def __init__(self, name: str, before_flush: Callable[[], None] = lambda: None) -> None:
+        self.name = name
+        self.channels: set[Channel] = set()
+        self.open_requests = 0
+        self._processors: dict[int, Processor] = {}
+        self._before_flush = before_flush
+        self._dirty: list[Channel] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._servers: list[asyncio.Server] = []
+        self._loop = asyncio.get_running_loop()
+        self._idle_scan: asyncio.TimerHandle | None = None
+
+    def serve(self, processors: Processors) -> None:
+        """Answer these requests by these processors. Raises ValueError for a code that has one already."""
+        for code, processor in processors.items():
+            if int(code) in self._processors:
+                raise ValueError(f"two processors for {code.name}")
+            self._processors[int(code)] = processor
+
+    async def listen(self, host: str, port: int) -> int:
+        """Listen, on a port that is free for 0; returns the port. Raises OSError."""
+        server = await self._loop.create_server(lambda: Channel(self), host, port)
+        self._servers.append(server)
+        if self._idle_scan is None:
+            self._idle_scan = self._loop.call_later(_IDLE_SCAN_SECONDS, self._close_idle)
+        chosen: int = server.sockets[0].getsockname()[1]
+        return chosen
+
+    async def close(self) -> None:
+        """Stop listening, and close every connection."""
+        if self._idle_scan is not None:
+            self._idle_scan.cancel()
+        for server in self._servers:
+            server.close()
+        self._flush()
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        for channel in list(self.channels):
+            channel.close()
+        for server in self._servers:
+            await server.wait_closed()
+
+    def now(self) -> float:
+        """The loop's time in seconds."""
+        return self._loop.time()
+
+    def opened(self, channel: Channel) -> None:
+        """A client connected."""
+        self.channels.add(channel)
+
+    def lost(self, channel: Channel) -> None:
+        """A client's connection ended."""
+        self.channels.discard(channel)
+
+    def flush_soon(self, channel: Channel) -> None:
+        """A channel has frames to send at the end of this turn."""
+        if not self._dirty:
+            self._loop.call_soon(self._flush)
+        self._dirty.append(channel)
+
+    def dispatch(self, channel: Channel, request: RemotingCommand) -> None:
+        """Have a request answered."""
+        processor = self._processors.get(request.code)
+        if processor is None:
+            remark = f" request type {request.code} not supported"
+            channel.reply(request, Reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark))
+            return
+        try:
+            answer = processor(channel, request)
+        except Exception as error:  # noqa: BLE001 - as the real broker, which answers with the exception's text
+            channel.reply(request, self._failure(request, error))
+            return
+        if answer is None:
+            return
+        if isinstance(answer, Reply):
+            channel.reply(request, answer)
+            return
+        task = self._loop.create_task(self._answer_later(channel, request, answer))
+        self.open_requests += 1
+        self._tasks.add(task)
+        task.add_done_callback(self._answered)
+
+    async def _answer_later(self, channel: Channel, request: RemotingCommand, answer: Awaitable[Answer]) -> None:
+        try:
+            reply = await answer
+        except Exception as error:  # noqa: BLE001 - as above
+            reply = self._failure(request, error)
+        if reply is not None:
+            channel.reply(request, reply)
+
+    def _answered(self, task: asyncio.Task[None]) -> None:
+        self.open_requests -= 1
+        self._tasks.discard(task)
+
+    def _failure(self, request: RemotingCommand, error: Exception) -> Reply:
+        if isinstance(error, Refusal):
+            return Reply(error.code, error.remark)
+        if not isinstance(error, ProtocolError):
+            log.error("broker.request_failed", server=self.name, code=request.code, exc_info=error)
+        return Reply(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
+
+    def _flush(self) -> None:
+        if not self._dirty:
+            return
+        self._before_flush()
+        dirty, self._dirty = self._dirty, []
+        for channel in dirty:
+            channel.flush()
+
+    def _close_idle(self) -> None:
+        for channel in list(self.channels):
+            if self.now() - channel.last_heard > IDLE_SECONDS:
+                channel.close()
+        self._idle_scan = self._loop.call_later(_IDLE_SCAN_SECONDS, self._close_idle)

@@ -1,0 +1,67 @@
+"""The broker's settings, under RocketMQ's own names, so that request 25 and `rmqd broker --setting` mean the same."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final, Self
+
+from rmqd.errors import RmqdError
+
+MASTER_ID: Final = 0
+
+
+class UnknownSettingError(RmqdError):
+    """A name that is no setting of this broker, or a value that it cannot have."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSettings:
+    """Names and defaults are RocketMQ's (`BrokerConfig`, `MessageStoreConfig`) where a comment says nothing else."""
+
+    brokerClusterName: str = "DefaultCluster"
+    brokerName: str = "broker-a"  # RocketMQ: the machine's name
+    brokerPermission: int = 6
+    autoCreateTopicEnable: bool = True
+    autoCreateSubscriptionGroup: bool = True
+    defaultTopicQueueNums: int = 8
+    enablePropertyFilter: bool = True  # RocketMQ: false; here SQL92 is for trying out
+    useServerSideResetOffset: bool = True
+    notifyConsumerIdsChangedEnable: bool = True
+    longPollingEnable: bool = True
+    shortPollingTimeMills: int = 1000
+    maxMessageSize: int = 4 * 1024 * 1024
+    messageDelayLevel: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+    timerMaxDelaySec: int = 3 * 24 * 3600
+    fileReservedTime: int = 72  # hours
+
+    def changed(self, values: dict[str, str]) -> Self:
+        """The same with some values changed, as text. Raises UnknownSettingError, which says what is accepted."""
+        kinds = {field.name: type(getattr(self, field.name)) for field in fields(self)}
+        new: dict[str, Any] = {}
+        for name, text in values.items():
+            kind = kinds.get(name)
+            if kind is None:
+                raise UnknownSettingError(f"no setting {name!r}; accepted: {', '.join(kinds)}")
+            new[name] = _parsed(name, text, kind)
+        return replace(self, **new)
+
+    def as_properties(self) -> dict[str, str]:
+        """Every setting as text, as request 26 tells it."""
+        return {field.name: _written(getattr(self, field.name)) for field in fields(self)}
+
+
+def _parsed(name: str, text: str, kind: type) -> object:
+    if kind is str:
+        return text
+    if kind is bool and text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    if kind is int:
+        try:
+            return int(text)
+        except ValueError:
+            pass
+    raise UnknownSettingError(f"{name}={text!r}: it must be {'true or false' if kind is bool else 'an integer'}")
+
+
+def _written(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

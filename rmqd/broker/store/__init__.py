@@ -1,0 +1,1 @@
+"""The messages: where they are kept, and how they are found again."""

@@ -1,0 +1,51 @@
+"""The index of one queue: where each of its messages is (`ConsumeQueue.java`)."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from itertools import islice
+from operator import attrgetter
+from typing import NamedTuple
+
+
+class QueueEntry(NamedTuple):
+    """One message: its place and size in the commit log, the hash of its tag, its store time in milliseconds."""
+
+    commit_log_offset: int
+    size: int
+    tags_code: int
+    store_timestamp: int
+
+
+class ConsumeQueue:
+    """Entries without gaps, from `min_offset` up to `max_offset`."""
+
+    def __init__(self, min_offset: int = 0) -> None:
+        self.min_offset = min_offset
+        self._entries: list[QueueEntry] = []
+
+    @property
+    def max_offset(self) -> int:
+        """What the next message gets."""
+        return self.min_offset + len(self._entries)
+
+    def append(self, entry: QueueEntry) -> None:
+        """Add the next message."""
+        self._entries.append(entry)
+
+    def entry(self, offset: int) -> QueueEntry | None:
+        """The entry at an offset, if that is kept."""
+        index = offset - self.min_offset
+        return self._entries[index] if 0 <= index < len(self._entries) else None
+
+    def entries(self, offset: int, most: int) -> list[QueueEntry]:
+        """Entries from an offset on."""
+        start = max(0, offset - self.min_offset)
+        return list(islice(self._entries, start, start + most))
+
+    def offset_by_time(self, timestamp_ms: int, *, upper: bool) -> int:
+        """As MessageStore.offset_by_time."""
+        key = attrgetter("store_timestamp")
+        if upper:
+            return self.min_offset + max(0, bisect_right(self._entries, timestamp_ms, key=key) - 1)
+        return self.min_offset + bisect_left(self._entries, timestamp_ms, key=key)
