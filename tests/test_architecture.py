@@ -32,7 +32,8 @@ BELOW = {
     ),
     "broker": (f"{PLAIN} wire", "structlog"),
     "testing": (f"{PLAIN} wire handler client consumer daemon broker", "pytest structlog yaml pydantic"),
-    "cli": (f"{PLAIN} wire handler client consumer daemon broker testing", "typer"),
+    "demo": (f"{PLAIN} wire handler client consumer daemon broker", "structlog rich"),
+    "cli": (f"{PLAIN} wire handler client consumer daemon broker testing demo", "typer"),
 }
 PURE = {"codes", "errors", "exit_codes", "histogram", "wire", "handler"}
 IO = set("asyncio socket ssl selectors threading subprocess logging time".split())
