@@ -57,5 +57,5 @@ bench: venv ## rmqd against the Java and Go clients and the broker's limit: docs
 campaign: venv ## a long run with faults: make campaign churn, orderly, owners, fuzz; or on an older RocketMQ: 4.9.7
 	$(PYTHON) -m tests.campaigns $(NAME) $(ARGS)
 
-conformance: venv ## each behaviour beside Java's, to docs/conformance.md; VERSION=4.9.7 for what differs there
+conformance: venv ## each behaviour beside Java's, to docs/conformance.md; VERSION=embedded, or 4.9.7
 	RMQD_TEST_ROCKETMQ=$(VERSION) $(PYTHON) -m pytest --conformance -m behaviour $(ARGS)

@@ -1,5 +1,7 @@
 """The conformance suite: each behaviour of RocketMQ's push consumer, checked on a real broker, in docs/conformance.md.
 
+The same tests run against the embedded broker, which so shows that it can stand in for the real one.
+
 A test says what it proves in a declaration beside it, wherever it lies (most are in `tests/integration`):
 
     @behaviour(
@@ -16,13 +18,14 @@ A test says what it proves in a declaration beside it, wherever it lies (most ar
 - `java` and `rmqd` say what each does, in a clause; `checked` names the counterpart: a Java consumer, mqadmin, or what
   the broker alone knows. Where there is no counterpart in Java, say so in `java`.
 - `differs="…"` says what is different on 4.9.7; the test asks `rocketmq.spec.version` where it expects another thing.
+- `embedded="…"` says what is different on rmqd's embedded broker, and why.
 - `since="5.0"` where an older broker has nothing of the kind: the test is skipped there, and the page says so.
 - `long=True` for a test above 20 seconds: `make conformance` runs it, `make test` does not.
 
 The cluster comes from the fixture `rocketmq` (or another of `tests/rocketmq/fixtures.py`), whose version
 `RMQD_TEST_ROCKETMQ` names. `make conformance` runs every declared test and writes the page; `make conformance
-VERSION=4.9.7` fills the column of what differs. After a change of declarations alone:
-`.venv/bin/python -m tests.conformance.page`.
+VERSION=4.9.7` fills the column of what differs, `make conformance VERSION=embedded` that of `rmqd broker`. After a
+change of declarations alone: `.venv/bin/python -m tests.conformance.page`.
 """
 
 from tests.conformance.declaration import AREAS, Behaviour, behaviour

@@ -37,6 +37,7 @@ class Behaviour:
     checked: str
     differs: str = ""
     since: str = ""
+    embedded: str = ""
     long: bool = False
 
     def __post_init__(self) -> None:
@@ -56,10 +57,11 @@ def behaviour(
     checked: str,
     differs: str = "",
     since: str = "",
+    embedded: str = "",
     long: bool = False,
 ) -> pytest.MarkDecorator:
     """A decorator that makes a test the proof of a row."""
-    return pytest.mark.behaviour(Behaviour(area, title, java, rmqd, checked, differs, since, long))
+    return pytest.mark.behaviour(Behaviour(area, title, java, rmqd, checked, differs, since, embedded, long))
 
 
 def declared_by(marks: list[pytest.Mark]) -> list[Behaviour]:

@@ -23,10 +23,12 @@ HEAD = f"""\
 
 What the official Java push consumer does, what rmqd does, and how it was checked: against a real RocketMQ
 {release.DEFAULT}, with the Java consumer or mqadmin as the counterpart wherever there is one. Written by
-`make conformance`; the last column is what `make conformance VERSION={OLDER}` found different on a real RocketMQ
-{OLDER}. Not to be edited: a row is declared beside its test.
+`make conformance`. The column after it is what the same tests, unchanged, found on the embedded broker (`make
+conformance VERSION={release.EMBEDDED}`), with what is different there; the last one is what `make conformance
+VERSION={OLDER}` found different on a real RocketMQ {OLDER}. Not to be edited: a row is declared beside its test.
 """
-COLUMNS = ("Behaviour", "Java", "rmqd", "How it was checked", release.DEFAULT, f"Differs on {OLDER}")
+LAST_COLUMNS = (release.DEFAULT, "Embedded", f"Differs on {OLDER}")
+COLUMNS = ("Behaviour", "Java", "rmqd", "How it was checked", *LAST_COLUMNS)
 
 Results = dict[str, dict[str, str]]
 """By version, then by the behaviour's sentence: `holds`, `failed`, or `skipped: reason`."""
@@ -86,13 +88,14 @@ def _row(one: Behaviour, tests: list[str], results: Results) -> Iterator[str]:
     yield from (one.title, one.java, one.rmqd)
     yield f"{one.checked}: " + ", ".join(f"`{name.rpartition('::')[2]}`" for name in tests)
     yield results.get(release.DEFAULT, {}).get(one.title, "not run")
-    yield _difference(one, results.get(OLDER, {}).get(one.title, "not run"))
+    embedded = results.get(release.EMBEDDED, {}).get(one.title, "not run")
+    yield f"{HOLDS}; {one.embedded}" if embedded == HOLDS and one.embedded else _reason(embedded)
+    older = results.get(OLDER, {}).get(one.title, "not run")
+    yield (one.differs or "no") if older == HOLDS else _reason(older)
 
 
-def _difference(one: Behaviour, result: str) -> str:
-    if result != HOLDS:
-        return result.removeprefix(f"{SKIPPED}: ")
-    return one.differs or "no"
+def _reason(result: str) -> str:
+    return result.removeprefix(f"{SKIPPED}: ")
 
 
 def _line(cells: Iterator[str] | list[str] | tuple[str, ...]) -> str:

@@ -38,7 +38,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip what the broker is too old for."""
-    version = release.wanted()
+    version = release.named(release.wanted()).java
     for one in _declared(item):
         if one.since and _numbers(version) < _numbers(one.since):
             pytest.skip(f"not in RocketMQ {version}: since {one.since}")

@@ -21,11 +21,11 @@ def test_the_page_has_every_behaviour_and_nothing_else() -> None:
 
 def test_a_row_names_its_test_and_its_results() -> None:
     """In the section of its area."""
-    text = render({ONE: TESTS}, {release.DEFAULT: {ONE.title: HOLDS}, OLDER: {ONE.title: HOLDS}})
+    text = render({ONE: TESTS}, {version: {ONE.title: HOLDS} for version in release.RELEASES})
 
     assert "## Orderly consumption\n" in text
     assert "## Filters" not in text
-    assert "| Order is kept | yes | also | a ledger: `test_order` | holds | no |\n" in text
+    assert "| Order is kept | yes | also | a ledger: `test_order` | holds | holds | no |\n" in text
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,23 @@ def test_what_differs_on_an_older_version_is_told_once_it_was_seen(result: str, 
     """A declared difference counts only where its test holds."""
     one = Behaviour("orderly", "Order is kept", java="yes", rmqd="also", checked="a ledger", differs=differs)
 
-    assert f"| not run | {cell} |\n" in render({one: TESTS}, {OLDER: {one.title: result}})
+    assert f"| not run | not run | {cell} |\n" in render({one: TESTS}, {OLDER: {one.title: result}})
+
+
+@pytest.mark.parametrize(
+    ("result", "differs", "cell"),
+    [
+        (HOLDS, "", "holds"),
+        (HOLDS, "its file is another", "holds; its file is another"),
+        (FAILED, "its file is another", "failed"),
+        (f"{SKIPPED}: has one broker", "", "has one broker"),
+    ],
+)
+def test_what_differs_on_the_embedded_broker_is_told(result: str, differs: str, cell: str) -> None:
+    """Beside the result, or in its place where the test has no place there."""
+    one = Behaviour("orderly", "Order is kept", java="yes", rmqd="also", checked="a ledger", embedded=differs)
+
+    assert f"| not run | {cell} | not run |\n" in render({one: TESTS}, {release.EMBEDDED: {one.title: result}})
 
 
 @pytest.mark.parametrize(("area", "java"), [("nonsense", "yes"), ("orderly", ""), ("orderly", "a | b")])

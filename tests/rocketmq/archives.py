@@ -18,6 +18,8 @@ def prepare(version: str | None = None) -> None:
     """Everything a cluster of this version needs (None: the one that tests want): the jars, and the archives where
     they can be had. Safe to run twice at once."""
     version = version or release.wanted()
+    if version == release.EMBEDDED:
+        return
     fetch(version)
     with locked(home(version) / ".archives.lock"):
         missing = [kind for kind in ("namesrv", "broker") if not jvm.archive(kind, version).exists()]

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.rocketmq import jvm, readiness, rpc, settings
+from tests.rocketmq import jvm, readiness, release, rpc, settings
 from tests.rocketmq.errors import ClusterError
 from tests.rocketmq.fetch import say
 from tests.rocketmq.node import Node
@@ -229,7 +229,7 @@ class RealCluster:
     def admin(self, *arguments: str, check: bool = True) -> str:
         """What `mqadmin` prints (2 to 6 s: it starts a JVM); raises ClusterError where the command failed."""
         logs = self.directory / "admin"
-        command = jvm.command("admin", self.spec.version, self.directory, logs, "256m")
+        command = jvm.command("admin", release.named(self.spec.version).java, self.directory, logs, "256m")
         command.insert(1, f"-Drocketmq.namesrv.addr={self.nameserver}")
         done = subprocess.run(
             [*command, *arguments],
@@ -267,5 +267,5 @@ class RealCluster:
         raise ClusterError(f"the name server does not list {topic} as asked: {found} instead of {expected} queues")
 
     def _port_was_taken(self) -> bool:
-        signs = ("Address already in use", "Failed to bind")
-        return any(sign in node.log_tail() for node in self.nodes for sign in signs)
+        signs = ("address already in use", "failed to bind")
+        return any(sign in node.log_tail().lower() for node in self.nodes for sign in signs)

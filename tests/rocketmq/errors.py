@@ -7,6 +7,10 @@ class RocketMqUnavailable(Exception):
     """Java, Maven or the jars can't be had here; the text says what to install."""
 
 
+class NotEmbeddedError(Exception):
+    """The embedded broker is one process with one broker, and cannot be what was asked for."""
+
+
 class ClusterError(Exception):
     """The cluster, or one of its nodes, did not do what was asked."""
 

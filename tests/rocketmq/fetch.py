@@ -26,6 +26,7 @@ def home(version: str = release.DEFAULT) -> Path:
     5.5.0's is RMQD_ROCKETMQ_HOME, with the others below it; else all are in ~/.cache/rmqd.
     """
     value = os.environ.get("RMQD_ROCKETMQ_HOME")
+    version = release.named(version).java
     name = f"rocketmq-{version}"
     if value:
         base = Path(value).expanduser().absolute()

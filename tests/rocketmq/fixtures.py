@@ -1,7 +1,8 @@
 """pytest fixtures over a real RocketMQ: one cluster a run, fresh names a test; loud where there is no Java.
 
 A test that uses one is marked `rocketmq`. Without Java, Maven or a way to the jars it is skipped, and the summary says
-so; where CI is set it fails, because a green run there must mean that everything ran.
+so; where CI is set it fails, because a green run there must mean that everything ran. Where the embedded RocketMQ is
+tested in place of the real one, that is so for tests whose counterpart is a Java program.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ import itertools
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 
+from tests.rocketmq import release
 from tests.rocketmq.archives import prepare
 from tests.rocketmq.cluster import RealCluster
-from tests.rocketmq.errors import RocketMqUnavailable
+from tests.rocketmq.errors import NotEmbeddedError, RocketMqUnavailable
 from tests.rocketmq.fetch import fetch, find_java
 from tests.rocketmq.spec import ClusterSpec
 
@@ -47,10 +49,25 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip loudly, or fail in CI, what needs a RocketMQ that is not there."""
+    """Leave out what needs a RocketMQ that is not there."""
     reason = item.config.stash.get(UNAVAILABLE, None)
-    if reason is None or item.get_closest_marker("rocketmq") is None:
-        return
+    if reason is not None and item.get_closest_marker("rocketmq") and release.wanted() != release.EMBEDDED:
+        _leave_out(reason)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, None, None]:
+    """Leave out what turns out to need Java on the way, or a cluster that the embedded RocketMQ cannot be."""
+    try:
+        yield
+    except RocketMqUnavailable as error:
+        _leave_out(str(error))
+    except NotEmbeddedError as error:
+        pytest.skip(str(error))
+
+
+def _leave_out(reason: str) -> None:
+    """Skip loudly, or fail in CI."""
     line = reason.splitlines()[0]  # the summary has the rest
     if os.environ.get("CI"):
         pytest.fail(f"no real RocketMQ, and CI is set: {line}", pytrace=False)

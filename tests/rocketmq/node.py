@@ -1,4 +1,4 @@
-"""One Java process of a cluster: started, signalled, and found again by a later process through its pid file."""
+"""One node of a cluster: its process started, signalled, and found again by a later one through its pid file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from tests.rocketmq import jvm
+from tests.rocketmq import embedded, jvm
 from tests.rocketmq.errors import ClusterError
 from tests.rocketmq.spec import ClusterSpec, NodeSpec
 
@@ -21,7 +21,7 @@ class Node:
 
     def __init__(self, cluster: Path, spec: NodeSpec) -> None:
         self.spec = spec
-        self.directory = cluster / spec.name
+        self.directory = cluster / (spec.process or spec.name)
         self._cluster = cluster
         self._child: subprocess.Popen[bytes] | None = None
 
@@ -68,14 +68,18 @@ class Node:
         """Start the process unless it runs; it outlives this one."""
         if self.pid:
             return
-        heap = "128m" if self.spec.kind == "namesrv" else spec.heap
-        command = jvm.command(
-            self.spec.kind, spec.version, self._cluster, self.directory, heap, tls=spec.tls, record=record
-        )
+        if self.spec.process:
+            command = embedded.command(spec, self.directory)
+        else:
+            heap = "128m" if self.spec.kind == "namesrv" else spec.heap
+            command = jvm.command(
+                self.spec.kind, spec.version, self._cluster, self.directory, heap, tls=spec.tls, record=record
+            )
+            command += ["-c", str(self.directory / "conf")]
         clean = {key: value for key, value in os.environ.items() if key not in {"NAMESRV_ADDR", "ROCKETMQ_HOME"}}
         with (self.directory / "out.log").open("ab") as output:
             self._child = subprocess.Popen(
-                [*command, "-c", str(self.directory / "conf")],
+                command,
                 cwd=self.directory,
                 env=clean,
                 stdin=subprocess.DEVNULL,

@@ -1,4 +1,4 @@
-"""The releases of RocketMQ that tests can run, and what each wants of its JVM and its surroundings."""
+"""What tests can run as RocketMQ: its releases, with what each wants of its JVM, and rmqd's own embedded broker."""
 
 from __future__ import annotations
 
@@ -19,10 +19,18 @@ class Release:
     jvm_options: tuple[str, ...] = ()
     logback_files: tuple[str, ...] = ()
     """What the programs look for below `conf` of their home, and end without; later releases take a property."""
+    stands_for: str = ""
+    """The release whose behaviour this is to have, and whose Java programs (mqadmin, the clients) go with it."""
+
+    @property
+    def java(self) -> str:
+        """The release whose jars are used."""
+        return self.stands_for or self.version
 
 
 _SERVERS = ("broker", "namesrv", "tools", "client")
 DEFAULT = "5.5.0"
+EMBEDDED = "embedded"  # `rmqd broker`
 RELEASES = {
     release.version: release
     for release in (
@@ -38,6 +46,7 @@ RELEASES = {
             ),
             logback_files=("logback_namesrv.xml", "logback_broker.xml", "logback_tools.xml"),
         ),
+        Release(EMBEDDED, (), stands_for=DEFAULT),
     )
 }
 

@@ -57,8 +57,10 @@ def write_files(cluster: Path, spec: ClusterSpec) -> None:
     if spec.acl:  # where mqadmin looks for its credentials
         (cluster / "conf" / "tools.yml").write_text(f"accessKey: {ACCESS_KEY}\nsecretKey: {SECRET_KEY}\n")
     for node in spec.nodes:
-        home = cluster / node.name
+        home = cluster / (node.process or node.name)
         home.mkdir(exist_ok=True)
+        if node.process:  # the embedded RocketMQ is told by its command line
+            continue
         lines = _namesrv(home, node) if node.kind == "namesrv" else _broker(home, node, spec)
         (home / "conf").write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.rocketmq import release
-from tests.rocketmq.errors import ClusterError
+from tests.rocketmq.errors import ClusterError, NotEmbeddedError
 
 HOST = "127.0.0.1"
 FILE_NAME = "cluster.json"
@@ -20,13 +20,14 @@ FILE_NAME = "cluster.json"
 
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
-    """One Java process: the name server, or a broker (master: `broker_id` 0)."""
+    """The name server, or a broker (master: `broker_id` 0); a process each, unless `process` names a common one."""
 
     name: str
     kind: str
     port: int
     broker_name: str = ""
     broker_id: int = 0
+    process: str = ""
 
     @property
     def address(self) -> str:
@@ -38,7 +39,8 @@ class NodeSpec:
 class ClusterSpec:
     """A name server and `brokers` masters, each with a slave where asked; `settings` are the brokers'.
 
-    `version` is RocketMQ's: the one that RMQD_TEST_ROCKETMQ names, where nothing else is asked for.
+    `version` is RocketMQ's: the one that RMQD_TEST_ROCKETMQ names, where nothing else is asked for. The embedded one is
+    a single process of one broker, without the rest.
     """
 
     version: str = field(default_factory=release.wanted)
@@ -55,9 +57,14 @@ class ClusterSpec:
     nodes: tuple[NodeSpec, ...] = ()
 
     def with_nodes(self) -> ClusterSpec:
-        """The same with free ports chosen for every node."""
+        """The same with free ports for every node; raises NotEmbeddedError where the embedded one can't be so."""
+        process = ""
+        if self.version == release.EMBEDDED:
+            process = release.EMBEDDED
+            if self.brokers > 1 or self.slaves or self.acl or self.tls:
+                raise NotEmbeddedError("the embedded RocketMQ has one broker, no slaves, no access control and no TLS")
         taken: set[int] = set()
-        namesrv = NodeSpec("namesrv", "namesrv", self.namesrv_port or free_port(taken, (0,)))
+        namesrv = NodeSpec("namesrv", "namesrv", self.namesrv_port or free_port(taken, (0,)), process=process)
         taken.add(namesrv.port)
         nodes = [namesrv]
         for index in range(self.brokers):
@@ -67,7 +74,7 @@ class ClusterSpec:
                 # a broker listens on its port, on that - 2 (the "VIP" channel) and on that + 1 (replication)
                 port = given or free_port(taken, (-2, 0, 1))
                 taken.update((port - 2, port, port + 1))
-                nodes.append(NodeSpec(name + suffix, "broker", port, name, broker_id))
+                nodes.append(NodeSpec(name + suffix, "broker", port, name, broker_id, process))
         return replace(self, nodes=tuple(nodes))
 
     def with_settings(self, settings: dict[str, str]) -> ClusterSpec:

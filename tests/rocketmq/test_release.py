@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from tests.rocketmq import ClusterSpec, RealCluster, RocketMqUnavailable, release
+from tests.rocketmq import ClusterSpec, NotEmbeddedError, RealCluster, RocketMqUnavailable, release, rpc
 from tests.rocketmq.fetch import fetch, home
 
 
@@ -20,17 +23,41 @@ def test_the_environment_names_the_version_of_every_cluster(monkeypatch: pytest.
 
 def test_an_unknown_version_is_refused_by_name() -> None:
     """With what is accepted."""
-    with pytest.raises(RocketMqUnavailable, match=r"no RocketMQ 4\.9\.8 is known here; accepted: 4\.9\.7, 5\.5\.0"):
+    with pytest.raises(
+        RocketMqUnavailable, match=r"no RocketMQ 4\.9\.8 is known here; accepted: 4\.9\.7, 5\.5\.0, embedded"
+    ):
         fetch("4.9.8")
 
 
 def test_releases_do_not_share_a_directory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wherever the jars are kept."""
+    """Wherever the jars are kept; the embedded broker has none, and uses those of the release that it stands for."""
     for value in ("", "/kept/here"):
         monkeypatch.setenv("RMQD_ROCKETMQ_HOME", value)
-        assert len({home(version) for version in release.RELEASES}) == len(release.RELEASES)
+        of_java = [version for version in release.RELEASES if version != release.EMBEDDED]
+        assert len({home(version) for version in of_java}) == len(of_java)
+        assert home(release.EMBEDDED) == home(release.DEFAULT)
+
+
+@pytest.mark.parametrize("asked", [{"brokers": 2}, {"slaves": True}, {"acl": True}, {"tls": True}])
+def test_what_the_embedded_broker_cannot_be_is_refused(asked: dict[str, Any]) -> None:
+    """Such a test is skipped, with the reason."""
+    with pytest.raises(NotEmbeddedError, match="has one broker, no slaves, no access control and no TLS"):
+        ClusterSpec(version=release.EMBEDDED, **asked).with_nodes()
+
+
+def test_name_server_and_broker_are_one_process_where_embedded(tmp_path: Path) -> None:
+    """Whichever of both is killed."""
+    with RealCluster.start(ClusterSpec(version=release.EMBEDDED), tmp_path / "cluster") as cluster:
+        cluster.create_topic("kept", 3)
+        assert cluster.namesrv.pid == cluster.broker.pid
+        cluster.kill("broker")
+        assert [node.state for node in cluster.nodes] == ["dead", "dead"]
+
+        cluster.restart("namesrv")
+
+        assert rpc.write_queue_counts(cluster.nameserver, "kept") == [3]
 
 
 def test_the_broker_is_of_the_version_that_was_asked_for(rocketmq: RealCluster) -> None:
     """As it says itself."""
-    assert f"V{rocketmq.spec.version.replace('.', '_')}" in rocketmq.admin("clusterList")
+    assert f"V{release.named(rocketmq.spec.version).java.replace('.', '_')}" in rocketmq.admin("clusterList")

@@ -1,0 +1,22 @@
+"""The command line of the embedded RocketMQ: name server and broker in one process of `rmqd broker`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from tests.rocketmq.spec import ClusterSpec
+
+
+def command(spec: ClusterSpec, directory: Path) -> list[str]:
+    """Starts the cluster, whose messages are kept in the directory over restarts.
+
+    Of the settings only those that were asked for: the others that tests give a broker are about its JVM and its files.
+    """
+    namesrv, broker = spec.nodes
+    given = {"brokerName": broker.broker_name, **spec.settings}
+    return [
+        *(sys.executable, "-m", "rmqd", "broker"),
+        *("--listen", namesrv.address, "--broker-port", str(broker.port), "--data-dir", str(directory / "data")),
+        *(part for name, value in given.items() for part in ("--setting", f"{name}={value}")),
+    ]
