@@ -1,9 +1,9 @@
-"""All brokers that a name server knows (the reply to 106), and its topics (206)."""
+"""All brokers that a name server knows (the reply to 106), lists of topics (206 …), and tables of texts (28, 219)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 from rmqd.wire import fields, loose_json
 from rmqd.wire.route import BrokerData
@@ -22,7 +22,8 @@ class ClusterInfo:
             {
                 "brokerAddrTable": {name: broker.to_dict() for name, broker in self.broker_addr_table.items()},
                 "clusterAddrTable": self.cluster_addr_table,
-            }
+            },
+            bare_keys=True,
         )
 
     @classmethod
@@ -43,15 +44,34 @@ class ClusterInfo:
 
 @dataclass(frozen=True, slots=True)
 class TopicList:
-    """Topic names."""
+    """Topic names, and in some lists the address of the broker that they are from."""
 
     topics: tuple[str, ...]
+    broker_addr: str | None = None
 
     def to_json(self) -> bytes:
-        """The body of the reply to 206."""
-        return loose_json.dumps({"topicList": list(self.topics)})
+        """The body of the replies to 206, 224, 304, 305 and 343."""
+        value: dict[str, Any] = {"topicList": list(self.topics)}
+        return loose_json.dumps(value if self.broker_addr is None else {"brokerAddr": self.broker_addr, **value})
 
     @classmethod
     def from_json(cls, body: bytes) -> Self:
-        """Read the body of the reply to 206. Raises ProtocolError."""
-        return cls(fields.texts(fields.body_object(body), "topicList"))
+        """Read the body of the replies to 206, 224, 304, 305 and 343. Raises ProtocolError."""
+        data = fields.body_object(body)
+        return cls(fields.texts(data, "topicList"), fields.optional_text(data, "brokerAddr"))
+
+
+@dataclass(frozen=True, slots=True)
+class KVTable:
+    """Texts by name: what a broker tells about itself (28), or a namespace of the name server (219)."""
+
+    table: dict[str, str]
+
+    def to_json(self) -> bytes:
+        """The body of the replies to 28 and 219."""
+        return loose_json.dumps({"table": self.table})
+
+    @classmethod
+    def from_json(cls, body: bytes) -> Self:
+        """Read the body of the replies to 28 and 219. Raises ProtocolError."""
+        return cls(fields.text_mapping(fields.body_object(body), "table"))

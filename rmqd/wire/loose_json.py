@@ -60,10 +60,13 @@ def loads(data: bytes | str) -> Any:
     return value
 
 
-def dumps(value: object) -> bytes:
-    """Write a body: maps with ObjectKey keys get real objects as keys, which is what Java reads."""
+def dumps(value: object, *, bare_keys: bool = False) -> bytes:
+    """Write a body: maps with ObjectKey keys get real objects as keys, which is what Java reads.
+
+    With `bare_keys`, numbers that are keys stand without quotes, as brokers write them.
+    """
     parts: list[str] = []
-    _write(value, parts)
+    _write(value, parts, bare_keys)
     return "".join(parts).encode()
 
 
@@ -191,25 +194,25 @@ class _Parser:
         return ValueError(f"at character {self.at}: expected {wanted}, found {found!r}")
 
 
-def _write(value: object, parts: list[str]) -> None:
+def _write(value: object, parts: list[str], bare_keys: bool) -> None:
     if isinstance(value, dict):
         parts.append("{")
         for number, (key, item) in enumerate(value.items()):
             if number:
                 parts.append(",")
             if isinstance(key, ObjectKey):
-                _write(key.as_dict(), parts)
+                _write(key.as_dict(), parts, bare_keys)
             else:
-                parts.append(json.dumps(key if isinstance(key, str) else json.dumps(key)))
+                parts.append(json.dumps(key if isinstance(key, str) or bare_keys else json.dumps(key)))
             parts.append(":")
-            _write(item, parts)
+            _write(item, parts, bare_keys)
         parts.append("}")
     elif isinstance(value, list | tuple):
         parts.append("[")
         for number, item in enumerate(value):
             if number:
                 parts.append(",")
-            _write(item, parts)
+            _write(item, parts, bare_keys)
         parts.append("]")
     else:
         parts.append(json.dumps(value))

@@ -53,35 +53,48 @@ class StoredMessage:
 
 def encode_message(message: StoredMessage) -> bytes:
     """The record of a message, V2 where the topic needs it. Raises InvalidMessageError where it cannot be written."""
-    topic, properties = message.topic.encode(), encode_properties(message.properties)
-    born_host, store_host = parse_host(message.born_host), parse_host(message.store_host)
+    return encode_record(
+        message,
+        message.queue_offset,
+        message.commit_log_offset,
+        message.store_timestamp,
+        parse_host(message.store_host),
+    )
+
+
+def encode_record(
+    message: StoredMessage, queue_offset: int, commit_log_offset: int, store_timestamp: int, store_host: bytes
+) -> bytes:
+    """The same, with what the storing broker decides in place of the message's own; `store_host` as it is stored."""
+    topic, properties, body = message.topic.encode(), encode_properties(message.properties), message.body
+    born_host = parse_host(message.born_host)
     if len(topic) > _MAX_TOPIC_BYTES:
         raise InvalidMessageError(f"a topic name of {len(topic)} bytes; at most {_MAX_TOPIC_BYTES} can be written")
     if len(topic) > _MAX_V1_TOPIC_BYTES:
         magic, topic_size = _MAGIC_V2, _SHORT.pack(len(topic))
     else:
-        magic, topic_size = _MAGIC_V1, bytes([len(topic)])
+        magic, topic_size = _MAGIC_V1, bytes((len(topic),))
     sys_flag = message.sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6)
     sys_flag |= (BORN_HOST_V6 if len(born_host) > 8 else 0) | (STORE_HOST_V6 if len(store_host) > 8 else 0)
     tail = b"".join((topic_size, topic, _SHORT.pack(len(properties)), properties))
     size = _RECORD_HEAD.size + len(born_host) + _LONG.size + len(store_host) + _RECORD_MIDDLE.size
     try:
         head = _RECORD_HEAD.pack(
-            size + len(message.body) + len(tail),
+            size + len(body) + len(tail),
             magic,
-            body_crc(message.body),
+            body_crc(body),
             message.queue_id,
             message.flag,
-            message.queue_offset,
-            message.commit_log_offset,
+            queue_offset,
+            commit_log_offset,
             sys_flag,
             message.born_timestamp,
         )
-        stored = _LONG.pack(message.store_timestamp)
-        middle = _RECORD_MIDDLE.pack(message.reconsume_times, message.prepared_transaction_offset, len(message.body))
+        stored = _LONG.pack(store_timestamp)
+        middle = _RECORD_MIDDLE.pack(message.reconsume_times, message.prepared_transaction_offset, len(body))
     except StructError as error:
         raise InvalidMessageError(f"a message that cannot be written: {error}") from error
-    return b"".join((head, born_host, stored, store_host, middle, message.body, tail))
+    return b"".join((head, born_host, stored, store_host, middle, body, tail))
 
 
 def body_crc(body: bytes) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
+from functools import lru_cache
 from struct import Struct
 from struct import error as StructError
 from typing import Final, NamedTuple
@@ -51,6 +52,7 @@ def host_text(address: bytes) -> str:
     return ":".join(address[i : i + 2].hex() for i in range(0, len(address), 2))
 
 
+@lru_cache(maxsize=1024)  # a broker writes its clients' addresses into every message
 def parse_host(address: str) -> bytes:
     """An address "ip:port", IPv6 in brackets, as it is stored. Raises InvalidMessageError where it is none."""
     import ipaddress  # takes a while to load, and consumers do without

@@ -104,8 +104,8 @@ class TopicRouteData:
     broker_datas: tuple[BrokerData, ...] = ()
     order_topic_conf: str | None = None
 
-    def to_json(self) -> bytes:
-        """The body of the reply to 105, as strict JSON."""
+    def to_json(self, *, strict: bool = True) -> bytes:
+        """The body of the reply to 105; clients before 4.9.4 get the loose dialect."""
         value: dict[str, Any] = {
             "brokerDatas": [broker.to_dict() for broker in self.broker_datas],
             "filterServerTable": {},
@@ -113,7 +113,7 @@ class TopicRouteData:
         }
         if self.order_topic_conf is not None:
             value["orderTopicConf"] = self.order_topic_conf
-        return loose_json.dumps(value)
+        return loose_json.dumps(value, bare_keys=not strict)
 
     @classmethod
     def from_json(cls, body: bytes) -> Self:
