@@ -36,6 +36,10 @@ class OffsetStoreError(RmqdError):
     """The local file with a broadcasting group's offsets cannot be read or written."""
 
 
+class StorageError(RmqdError):
+    """The embedded broker's data dir cannot be had, read or written."""
+
+
 class InUseError(RmqdError):
     """Another process has what only one may have. `owner` is that process as it wrote itself down, or empty."""
 

@@ -54,21 +54,7 @@ class Channel(asyncio.Protocol):
         """Answer a request; a one-way request gets nothing."""
         if request.is_oneway or self.closed:
             return
-        self.write(
-            encode_command(
-                RemotingCommand(
-                    reply.code,
-                    request.opaque,
-                    RESPONSE_FLAG,
-                    cast("dict[str, str]", reply.ext_fields),
-                    reply.body,
-                    0,
-                    reply.remark,
-                    LANGUAGE,
-                    VERSION,
-                )
-            )
-        )
+        self.write(_response(request.opaque, reply))
 
     def send_oneway(self, code: int, ext_fields: Mapping[str, str] = NO_FIELDS, body: bytes = b"") -> None:
         """Send a request of the server's that gets no reply."""
@@ -100,6 +86,16 @@ class Channel(asyncio.Protocol):
         if not self._out:
             self._server.flush_soon(self)
         self._out.append(frame)
+
+    def refuse(self, reply: Reply) -> None:
+        """Put `reply` in the place of every reply that is queued; the server's own requests stay."""
+        queued, self._out = self._out, []
+        for frame in queued:
+            command = decode_command(frame[4:])
+            if command.is_response:
+                self._out.append(_response(command.opaque, reply))
+            else:
+                self._out.append(frame)
 
     def flush(self) -> None:
         """Give the queued frames to the socket; called by the server."""
@@ -156,6 +152,13 @@ class Channel(asyncio.Protocol):
 
     def _request(self, code: int, opaque: int, ext_fields: Mapping[str, str], body: bytes, flag: int) -> bytes:
         return encode_command(RemotingCommand(code, opaque, flag, dict(ext_fields), body, 0, None, LANGUAGE, VERSION))
+
+
+def _response(opaque: int, reply: Reply) -> bytes:
+    fields = cast("dict[str, str]", reply.ext_fields)
+    return encode_command(
+        RemotingCommand(reply.code, opaque, RESPONSE_FLAG, fields, reply.body, 0, reply.remark, LANGUAGE, VERSION)
+    )
 
 
 def _address(name: object) -> str:

@@ -13,6 +13,7 @@ from rmqd.broker.offsets import ConsumerOffsetManager
 from rmqd.broker.schedule import ScheduleMessageService
 from rmqd.broker.settings import BrokerSettings
 from rmqd.broker.store.message_store import MessageStore
+from rmqd.broker.store.record_log import RecordLog
 from rmqd.broker.topics import TopicConfigManager
 from rmqd.clock import Clock
 
@@ -23,7 +24,7 @@ class BrokerController:
     Whether clients and locks live is measured by the loop's own time.
     """
 
-    def __init__(self, settings: BrokerSettings, clock: Clock, journal: Journal, address: str) -> None:
+    def __init__(self, settings: BrokerSettings, clock: Clock, log: RecordLog, journal: Journal, address: str) -> None:
         self._loop = asyncio.get_running_loop()
         self.settings = settings
         self.clock = clock
@@ -35,7 +36,7 @@ class BrokerController:
         self.consumers = ConsumerManager()
         self.producers = ProducerManager()
         self.locks = RebalanceLockManager(self._loop.time)
-        self.store = MessageStore(clock, address)
+        self.store = MessageStore(clock, address, settings, log, journal)
         self.held_pulls = PullRequestHoldService()
         self.schedule = ScheduleMessageService(self.store, settings, clock, journal)
         self.store.on_arrival(self.held_pulls.arrived)
@@ -49,6 +50,7 @@ class BrokerController:
         """Go on with other settings."""
         self.settings = self.groups.settings = settings
         self.schedule.change_levels(settings)
+        self.store.change_retention(settings)
 
     def now(self) -> float:
         """The loop's time in seconds, by which clients and locks live."""
@@ -58,3 +60,4 @@ class BrokerController:
         """Deliver what is due, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.schedule.run(), name="schedule")
+            tasks.create_task(self.store.run(), name="retention")

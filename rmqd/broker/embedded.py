@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -15,6 +15,8 @@ from rmqd.broker.name_server import NameServer
 from rmqd.broker.processors.table import broker_processors
 from rmqd.broker.server import RemotingServer
 from rmqd.broker.settings import BrokerSettings
+from rmqd.broker.store.data_dir import DataDir
+from rmqd.broker.store.record_log import MemoryRecordLog, RecordLog
 from rmqd.clock import Clock, SystemClock
 from rmqd.wire.settings import TopicConfig
 
@@ -52,13 +54,28 @@ class EmbeddedRocketMQ:
 async def embedded_rocketmq(
     options: EmbeddedOptions | None = None, clock: Clock | None = None
 ) -> AsyncIterator[EmbeddedRocketMQ]:
-    """Run both until the end of the block. Raises OSError where an address cannot be listened at."""
+    """Run both until the end of the block.
+
+    Raises OSError where an address cannot be listened at, and StorageError where the data dir cannot be had.
+    """
     options = options or EmbeddedOptions()
-    journal: Journal = NoJournal()
-    broker_server, name_server = RemotingServer("broker"), RemotingServer("name server")
+    if options.data_dir is None:
+        async with _running(options, clock, MemoryRecordLog(), NoJournal(), lambda: None) as rocketmq:
+            yield rocketmq
+    else:
+        with contextlib.closing(DataDir(options.data_dir)) as data_dir:
+            async with _running(options, clock, data_dir, data_dir, data_dir.commit) as rocketmq:
+                yield rocketmq
+
+
+@contextlib.asynccontextmanager
+async def _running(
+    options: EmbeddedOptions, clock: Clock | None, log: RecordLog, journal: Journal, commit: Callable[[], None]
+) -> AsyncIterator[EmbeddedRocketMQ]:
+    broker_server, name_server = RemotingServer("broker", commit), RemotingServer("name server")
     try:
         port = await broker_server.listen(options.host, options.broker_port)
-        broker = BrokerController(options.settings, clock or SystemClock(), journal, f"{options.host}:{port}")
+        broker = BrokerController(options.settings, clock or SystemClock(), log, journal, f"{options.host}:{port}")
         for processors in broker_processors(broker):
             broker_server.serve(processors)
         for topic, queues in options.topics.items():

@@ -17,6 +17,8 @@ class Kind(StrEnum):
     DELAY = "delay"
     TIMER = "timer"
     KEY_VALUE = "key_value"
+    QUEUE = "queue"
+    LOG = "log"
 
 
 class Journal(Protocol):

@@ -11,7 +11,7 @@ import structlog
 from rmqd.broker.channel import Channel
 from rmqd.broker.reply import Answer, Processor, Processors, Refusal, Reply
 from rmqd.codes import ResponseCode
-from rmqd.errors import ProtocolError
+from rmqd.errors import ProtocolError, StorageError
 from rmqd.wire.command import RemotingCommand
 
 log = structlog.get_logger(__name__)
@@ -22,6 +22,8 @@ _IDLE_SCAN_SECONDS: Final = 10.0
 
 class RemotingServer:
     """Serves one address. `before_flush` is called before the replies of a turn of the loop leave.
+
+    Where it raises StorageError, all of them say SERVICE_NOT_AVAILABLE instead.
 
     `open_requests` counts what came and is neither answered nor held by a processor that answered None.
     """
@@ -132,8 +134,12 @@ class RemotingServer:
     def _flush(self) -> None:
         if not self._dirty:
             return
-        self._before_flush()
         dirty, self._dirty = self._dirty, []
+        try:
+            self._before_flush()
+        except StorageError as error:
+            for channel in dirty:
+                channel.refuse(Reply(ResponseCode.SERVICE_NOT_AVAILABLE, str(error)))
         for channel in dirty:
             channel.flush()
 

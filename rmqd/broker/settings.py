@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final, Self
 
@@ -15,7 +16,44 @@ class UnknownSettingError(RmqdError):
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerSettings:
+class _Settings:
+    """Values by RocketMQ's names, as text where administrators see them."""
+
+    def changed(self, values: Mapping[str, str]) -> Self:
+        """The same with some values changed. Raises UnknownSettingError, which says what is accepted."""
+        kinds = self._kinds()
+        new: dict[str, Any] = {}
+        for name, text in values.items():
+            kind = kinds.get(name)
+            if kind is None:
+                raise UnknownSettingError(f"no setting {name!r}; accepted: {', '.join(kinds)}")
+            new[name] = _parsed(name, text, kind)
+        return replace(self, **new)
+
+    def updated(self, values: Mapping[str, str]) -> tuple[Self, dict[str, str]]:
+        """The same with what can be changed of these values, as RocketMQ does it, and the rest, which it ignores.
+
+        What is not `true` is false there.
+        """
+        kinds, new, ignored = self._kinds(), dict[str, Any](), dict[str, str]()
+        for name, text in values.items():
+            try:
+                kind = kinds[name]
+                new[name] = text.lower() == "true" if kind is bool else _parsed(name, text, kind)
+            except (KeyError, UnknownSettingError):
+                ignored[name] = text
+        return replace(self, **new), ignored
+
+    def as_properties(self) -> dict[str, str]:
+        """Every setting as text, as requests 26 and 319 tell it."""
+        return {field.name: _written(getattr(self, field.name)) for field in fields(self)}
+
+    def _kinds(self) -> dict[str, type]:
+        return {field.name: type(getattr(self, field.name)) for field in fields(self)}
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSettings(_Settings):
     """Names and defaults are RocketMQ's (`BrokerConfig`, `MessageStoreConfig`) where a comment says nothing else."""
 
     brokerClusterName: str = "DefaultCluster"
@@ -33,21 +71,16 @@ class BrokerSettings:
     messageDelayLevel: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
     timerMaxDelaySec: int = 3 * 24 * 3600
     fileReservedTime: int = 72  # hours
+    maxStoreSize: int = 0  # bytes; RocketMQ goes by the disk's share instead. 0: 256 MiB in memory, 1 GiB in a folder
 
-    def changed(self, values: dict[str, str]) -> Self:
-        """The same with some values changed, as text. Raises UnknownSettingError, which says what is accepted."""
-        kinds = {field.name: type(getattr(self, field.name)) for field in fields(self)}
-        new: dict[str, Any] = {}
-        for name, text in values.items():
-            kind = kinds.get(name)
-            if kind is None:
-                raise UnknownSettingError(f"no setting {name!r}; accepted: {', '.join(kinds)}")
-            new[name] = _parsed(name, text, kind)
-        return replace(self, **new)
 
-    def as_properties(self) -> dict[str, str]:
-        """Every setting as text, as request 26 tells it."""
-        return {field.name: _written(getattr(self, field.name)) for field in fields(self)}
+@dataclass(frozen=True, slots=True)
+class NameServerSettings(_Settings):
+    """Of the name server (`NamesrvConfig`)."""
+
+    orderMessageEnable: bool = False
+    enableTopicList: bool = True
+    enableAllTopicList: bool = True
 
 
 def _parsed(name: str, text: str, kind: type) -> object:

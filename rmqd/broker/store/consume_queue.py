@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from itertools import islice
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+_BY_TIME: Final = attrgetter("store_timestamp")
 
 
 class QueueEntry(NamedTuple):
@@ -20,18 +21,18 @@ class QueueEntry(NamedTuple):
 class ConsumeQueue:
     """Entries without gaps, from `min_offset` up to `max_offset`."""
 
+    __slots__ = ("_entries", "append", "min_offset")
+
     def __init__(self, min_offset: int = 0) -> None:
         self.min_offset = min_offset
         self._entries: list[QueueEntry] = []
+        self.append = self._entries.append
+        """Add the next message."""
 
     @property
     def max_offset(self) -> int:
         """What the next message gets."""
         return self.min_offset + len(self._entries)
-
-    def append(self, entry: QueueEntry) -> None:
-        """Add the next message."""
-        self._entries.append(entry)
 
     def entry(self, offset: int) -> QueueEntry | None:
         """The entry at an offset, if that is kept."""
@@ -41,11 +42,15 @@ class ConsumeQueue:
     def entries(self, offset: int, most: int) -> list[QueueEntry]:
         """Entries from an offset on."""
         start = max(0, offset - self.min_offset)
-        return list(islice(self._entries, start, start + most))
+        return self._entries[start : start + most]
+
+    def discard(self, count: int) -> None:
+        """Forget the oldest entries."""
+        del self._entries[:count]
+        self.min_offset += count
 
     def offset_by_time(self, timestamp_ms: int, *, upper: bool) -> int:
         """As MessageStore.offset_by_time."""
-        key = attrgetter("store_timestamp")
         if upper:
-            return self.min_offset + max(0, bisect_right(self._entries, timestamp_ms, key=key) - 1)
-        return self.min_offset + bisect_left(self._entries, timestamp_ms, key=key)
+            return self.min_offset + max(0, bisect_right(self._entries, timestamp_ms, key=_BY_TIME) - 1)
+        return self.min_offset + bisect_left(self._entries, timestamp_ms, key=_BY_TIME)

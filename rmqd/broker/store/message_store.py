@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from enum import StrEnum
+from functools import lru_cache
 from typing import Final, NamedTuple, Protocol
 
+from rmqd.broker.journal import Journal, Kind
+from rmqd.broker.settings import BrokerSettings
 from rmqd.broker.store.consume_queue import ConsumeQueue, QueueEntry
+from rmqd.broker.store.record_log import RecordLog
+from rmqd.broker.store.retention import NeededFrom, QueueKey, oldest_first
 from rmqd.clock import Clock
+from rmqd.errors import StorageError
 from rmqd.wire.filter import java_hash
-from rmqd.wire.message_encode import StoredMessage, encode_message
+from rmqd.wire.message_encode import StoredMessage, encode_record
+from rmqd.wire.message_id import parse_host
 from rmqd.wire.properties import TAGS
 
 MAX_TRANSFER_COUNT: Final = 32  # Java: maxTransferCountOnMessageInMemory
 MAX_TRANSFER_BYTES: Final = 262144  # Java: maxTransferBytesOnMessageInMemory
 MAX_SCANNED: Final = 800  # Java: maxFilterMessageSize 16000 bytes of entries of 20
+RETENTION_SECONDS: Final = 10.0  # Java: cleanResourceInterval
+_SEPARATOR: Final = "@"  # names of topics never contain it
+_LOG_END: Final = "end"
+_HOUR_MS: Final = 3_600_000
+
+_tags_hash = lru_cache(maxsize=4096)(java_hash)
 
 
 class GetMessageStatus(StrEnum):
@@ -70,52 +84,80 @@ class Arrival(NamedTuple):
 
 
 class MessageStore:
-    """Records by commit log offset, and an index for each queue. `store_host` is the broker's "ip:port"."""
+    """Records in a log, and an index for each queue, which is made anew from the log at every start.
 
-    def __init__(self, clock: Clock, store_host: str) -> None:
+    `store_host` is the broker's "ip:port". Raises StorageError where the log is not what this store wrote.
+    """
+
+    def __init__(
+        self, clock: Clock, store_host: str, settings: BrokerSettings, log: RecordLog, journal: Journal
+    ) -> None:
         self.store_host = store_host
+        self.size_bytes = 0
+        """What the records take."""
+        self._host = parse_host(store_host)
         self._clock = clock
-        self._records: dict[int, bytes] = {}
+        self._log = log
+        self._journal = journal
         self._end = 0
-        self._queues: dict[str, dict[int, ConsumeQueue]] = {}
+        self._queues: dict[QueueKey, ConsumeQueue] = {}
         self._listeners: list[Callable[[Arrival], None]] = []
+        self._keepers: list[NeededFrom] = []
+        self.change_retention(settings)
+        self._recover()
+
+    @property
+    def end(self) -> int:
+        """The commit log offset that the next message gets."""
+        return self._end
 
     def on_arrival(self, listener: Callable[[Arrival], None]) -> None:
         """Have `listener` called for each message, right after it is stored."""
         self._listeners.append(listener)
 
+    def keep(self, needed_from: NeededFrom) -> None:
+        """Have retention ask `needed_from` what it must leave, besides what others said."""
+        self._keepers.append(needed_from)
+
     def put(self, message: StoredMessage, tags_code: int | None = None) -> PutResult:
         """Store a message at the end of its queue: its offsets, store time and store host are set here.
 
-        `tags_code` is what the index keeps in place of the tag's hash. Raises InvalidMessageError.
+        `tags_code` is what the index keeps in place of the tag's hash. Raises InvalidMessageError, and Refusal while
+        the log cannot be written.
         """
-        queue = self._queues.setdefault(message.topic, {}).setdefault(message.queue_id, ConsumeQueue())
+        topic, queue_id, at = message.topic, message.queue_id, self._end
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            queue = self._queues[topic, queue_id] = ConsumeQueue()
+        queue_offset = queue.max_offset
         now = int(self._clock.wall() * 1000)
-        message = replace(
-            message,
-            queue_offset=queue.max_offset,
-            commit_log_offset=self._end,
-            store_timestamp=now,
-            store_host=self.store_host,
-        )
-        record = encode_message(message)
+        record = encode_record(message, queue_offset, at, now, self._host)
         if tags_code is None:
-            tags_code = java_hash(message.properties.get(TAGS, ""))
-        self._records[self._end] = record
-        self._end += len(record)
-        queue.append(QueueEntry(message.commit_log_offset, len(record), tags_code, now))
-        arrival = Arrival(message.topic, message.queue_id, message.queue_offset, tags_code, record)
+            tags = message.properties.get(TAGS)
+            tags_code = _tags_hash(tags) if tags else 0
+        self._log.append(at, topic, queue_id, queue_offset, tags_code, now, record)
+        size = len(record)
+        self._end = at + size
+        queue.append(QueueEntry(at, size, tags_code, now))
+        self.size_bytes += size
+        if self.size_bytes > self._room_until:
+            self._make_room()
+        arrival = Arrival(topic, queue_id, queue_offset, tags_code, record)
         for listener in self._listeners:
             listener(arrival)
-        return PutResult(message.queue_offset, message.commit_log_offset, now)
+        return PutResult(queue_offset, at, now)
 
     def record(self, commit_log_offset: int) -> bytes | None:
         """The record that begins at a commit log offset."""
-        return self._records.get(commit_log_offset)
+        return self._log.read(commit_log_offset)
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """The index of a queue; None where nothing was ever stored in it."""
-        return self._queues.get(topic, {}).get(queue_id)
+        return self._queues.get((topic, queue_id))
+
+    def queues(self, topic: str) -> dict[int, ConsumeQueue]:
+        """The queues of a topic in which something was ever stored, by queue id."""
+        return {queue_id: queue for (name, queue_id), queue in self._queues.items() if name == topic}
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """The offset of the first message that is still kept."""
@@ -136,7 +178,7 @@ class MessageStore:
         self, topic: str, queue_id: int, offset: int, max_nums: int, wanted: MessageFilter | None = None
     ) -> GetResult:
         """Read from `offset` on, up to the limits of one reply."""
-        queue = self.queue(topic, queue_id)
+        queue = self._queues.get((topic, queue_id))
         if queue is None:
             return GetResult(GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0, [])
         low, high = queue.min_offset, queue.max_offset
@@ -148,23 +190,119 @@ class MessageStore:
             return GetResult(GetMessageStatus.OFFSET_OVERFLOW_ONE, offset, low, high, [])
         if offset > high:
             return GetResult(GetMessageStatus.OFFSET_OVERFLOW_BADLY, high, low, high, [])
-        records: list[bytes] = []
-        size, at = 0, offset
-        most = min(max_nums, MAX_TRANSFER_COUNT)
-        for entry in queue.entries(offset, max(MAX_SCANNED, max_nums)):
-            if wanted is None or wanted.matches_code(entry.tags_code):
-                if records and (len(records) >= most or size + entry.size > MAX_TRANSFER_BYTES):
-                    break
-                record = self._records[entry.commit_log_offset]
-                if wanted is None or wanted.matches_record(record):
-                    records.append(record)
-                    size += entry.size
-            at += 1
+        if wanted is None:
+            records = self._read(queue.entries(offset, max(1, min(max_nums, MAX_TRANSFER_COUNT))))
+            return GetResult(GetMessageStatus.FOUND, offset + len(records), low, high, records)
+        records, scanned = self._read_wanted(queue.entries(offset, max(MAX_SCANNED, max_nums)), max_nums, wanted)
         status = GetMessageStatus.FOUND if records else GetMessageStatus.NO_MATCHED_MESSAGE
-        return GetResult(status, at, low, high, records)
+        return GetResult(status, offset + scanned, low, high, records)
 
     def delete_topic(self, topic: str) -> None:
         """Forget a topic's messages."""
-        for queue in self._queues.pop(topic, {}).values():
-            for entry in queue.entries(queue.min_offset, queue.max_offset):
-                self._records.pop(entry.commit_log_offset, None)
+        for queue_id, queue in self.queues(topic).items():
+            del self._queues[topic, queue_id]
+            entries = queue.entries(queue.min_offset, queue.max_offset)
+            self.size_bytes -= sum(entry.size for entry in entries)
+            self._log.discard([entry.commit_log_offset for entry in entries])
+            self._journal.delete(Kind.QUEUE, _queue_row(topic, queue_id))
+        self._journal.put(Kind.LOG, _LOG_END, str(self._end))
+
+    def change_retention(self, settings: BrokerSettings) -> None:
+        """Go on with other bounds: fileReservedTime in hours, maxStoreSize in bytes (0: what suits the log)."""
+        self._reserved_ms = settings.fileReservedTime * _HOUR_MS
+        self._capacity = self._room_until = settings.maxStoreSize or self._log.usual_capacity_bytes
+
+    def expire(self) -> int:
+        """Give up what is older than the settings say; returns how many messages went."""
+        before = int(self._clock.wall() * 1000) - self._reserved_ms
+        return self._discard_while(lambda entry: entry.store_timestamp < before)
+
+    async def run(self) -> None:
+        """Expire from time to time, until cancelled."""
+        while True:
+            await asyncio.sleep(RETENTION_SECONDS)
+            self.expire()
+
+    def _read(self, entries: list[QueueEntry]) -> list[bytes]:
+        size = 0
+        for count, entry in enumerate(entries):
+            size += entry.size
+            if size > MAX_TRANSFER_BYTES and count:
+                del entries[count:]
+                break
+        return self._log.read_many([entry.commit_log_offset for entry in entries])
+
+    def _read_wanted(self, entries: list[QueueEntry], max_nums: int, wanted: MessageFilter) -> tuple[list[bytes], int]:
+        """The records that are wanted, and how many entries that took: also Java's is full before it looks at a tag."""
+        records: list[bytes] = []
+        size, most = 0, min(max_nums, MAX_TRANSFER_COUNT)
+        for scanned, entry in enumerate(entries):
+            if records and (len(records) >= most or size + entry.size > MAX_TRANSFER_BYTES):
+                return records, scanned
+            if wanted.matches_code(entry.tags_code):
+                (record,) = self._log.read_many((entry.commit_log_offset,))
+                if wanted.matches_record(record):
+                    records.append(record)
+                    size += entry.size
+        return records, len(entries)
+
+    def _make_room(self) -> None:
+        """Give up so much that the next puts need not look again."""
+        wanted = self.size_bytes - self._capacity + self._capacity // 256
+        freed = 0
+
+        def more(size: int) -> bool:
+            nonlocal freed
+            freed += size
+            return freed - size < wanted
+
+        self._discard_while(lambda entry: more(entry.size))
+        # what is needed stays, however much it is; then there is no use in looking again at every message
+        self._room_until = max(self._capacity, self.size_bytes + self._capacity // 256)
+
+    def _discard_while(self, goes: Callable[[QueueEntry], bool]) -> int:
+        counts: Counter[QueueKey] = Counter()
+        offsets = []
+        for key, entry in oldest_first(self._queues, self._needed_from):
+            if not goes(entry):
+                break
+            counts[key] += 1
+            offsets.append(entry.commit_log_offset)
+            self.size_bytes -= entry.size
+        for key, count in counts.items():
+            queue = self._queues[key]
+            queue.discard(count)
+            self._journal.put(Kind.QUEUE, _queue_row(*key), str(queue.min_offset))
+        if offsets:
+            self._log.discard(offsets)
+            self._journal.put(Kind.LOG, _LOG_END, str(self._end))
+        return len(offsets)
+
+    def _needed_from(self, topic: str, queue_id: int) -> int | None:
+        return min(
+            (offset for keeper in self._keepers if (offset := keeper(topic, queue_id)) is not None), default=None
+        )
+
+    def _recover(self) -> None:
+        """Make the queues of what the log has; the journal knows where those begin that gave something up."""
+        queues = self._queues
+        for row, min_offset in self._journal.items(Kind.QUEUE):
+            name, number = row.split(_SEPARATOR)
+            queues[name, int(number)] = ConsumeQueue(int(min_offset))
+        for at, topic, queue_id, queue_offset, tags_code, store_timestamp, size in self._log.rows():
+            queue = queues.get((topic, queue_id))
+            if queue is None:
+                queue = queues[topic, queue_id] = ConsumeQueue()
+            if queue.max_offset != queue_offset:
+                raise StorageError(
+                    f"the data dir is damaged: the queue {topic}:{queue_id} goes on at {queue_offset} after "
+                    f"{queue.max_offset - 1}; move it away to start with an empty one"
+                )
+            queue.append(QueueEntry(at, size, tags_code, store_timestamp))
+            self.size_bytes += size
+            self._end = at + size
+        self._end = max([self._end, *(int(end) for _, end in self._journal.items(Kind.LOG))])
+
+
+def _queue_row(topic: str, queue_id: int) -> str:
+    return f"{topic}{_SEPARATOR}{queue_id}"

@@ -1,0 +1,263 @@
+"""DataDir: the records and the journal in a folder, in one SQLite database (WAL) that only one process may have open.
+
+What a turn of the loop appends and puts is one transaction, committed before the turn's replies leave. With
+synchronous=NORMAL a commit is handed to the operating system and not awaited on the disk: all that was acknowledged
+survives the death of the process, however it dies; a power cut may take the last commits back, never a part of one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from rmqd.broker.journal import Kind
+from rmqd.broker.reply import Refusal
+from rmqd.broker.store.record_log import LogRow
+from rmqd.codes import ResponseCode
+from rmqd.errors import StorageError
+
+log = structlog.get_logger(__name__)
+
+FILE_NAME: Final = "broker.sqlite3"
+DISK_BYTES: Final = 1024 * 1024 * 1024
+APPLICATION_ID: Final = 0x524D5144  # "RMQD"
+SCHEMA_VERSION: Final = 1
+_HELD_BYTES: Final = 32 * 1024 * 1024  # the newest records, which consumers that keep up read from memory
+_RETRY_SECONDS: Final = 1.0
+_FULL: Final = (
+    "service not available now. It may be caused by one of the following reasons: "
+    "the broker's disk is full, messages are put to the slave, message store has been shut down, etc."
+)
+
+_SCHEMA: Final = f"""
+BEGIN;
+CREATE TABLE record (
+    commit_log_offset INTEGER PRIMARY KEY,
+    topic TEXT NOT NULL,
+    queue_id INTEGER NOT NULL,
+    queue_offset INTEGER NOT NULL,
+    tags_code INTEGER NOT NULL,
+    store_timestamp INTEGER NOT NULL,
+    record BLOB NOT NULL
+);
+CREATE TABLE journal (kind TEXT, key TEXT, value TEXT NOT NULL, PRIMARY KEY (kind, key)) WITHOUT ROWID;
+PRAGMA application_id = {APPLICATION_ID};
+PRAGMA user_version = {SCHEMA_VERSION};
+COMMIT;
+"""
+_APPEND: Final = "INSERT INTO record VALUES (?, ?, ?, ?, ?, ?, ?)"
+_READ: Final = "SELECT record FROM record WHERE commit_log_offset = ?"
+_DISCARD: Final = "DELETE FROM record WHERE commit_log_offset = ?"
+_ROWS: Final = """SELECT commit_log_offset, topic, queue_id, queue_offset, tags_code, store_timestamp, length(record)
+FROM record ORDER BY commit_log_offset"""
+_PUT: Final = "INSERT OR REPLACE INTO journal VALUES (?, ?, ?)"
+_DELETE: Final = "DELETE FROM journal WHERE kind = ? AND key = ?"
+
+
+class DataDir:
+    """A RecordLog and a Journal. Raises StorageError where the folder cannot be had."""
+
+    usual_capacity_bytes = DISK_BYTES
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / FILE_NAME
+        self._loop = asyncio.get_running_loop()
+        self._appended: list[tuple[int, str, int, int, int, int, bytes]] = []
+        self._discarded: list[int] = []
+        self._values: dict[tuple[Kind, str], str | None] = {}
+        self._newest: dict[int, bytes] = {}
+        self._newest_bytes = 0
+        self._commit_due = False
+        self._failing = False
+        self._connection = _open(self.path)
+
+    def append(
+        self,
+        commit_log_offset: int,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        tags_code: int,
+        store_timestamp: int,
+        record: bytes,
+    ) -> None:
+        """Keep a record. Raises Refusal while the disk cannot be written."""
+        if self._failing:
+            raise Refusal(ResponseCode.SERVICE_NOT_AVAILABLE, _FULL)
+        self._appended.append((commit_log_offset, topic, queue_id, queue_offset, tags_code, store_timestamp, record))
+        self._newest[commit_log_offset] = record
+        self._newest_bytes += len(record)
+        if not self._commit_due:
+            self._commit_soon()
+
+    def read(self, commit_log_offset: int) -> bytes | None:
+        """The record that begins there."""
+        record = self._newest.get(commit_log_offset)
+        if record is None:
+            row = self._connection.execute(_READ, (commit_log_offset,)).fetchone()
+            record = None if row is None else row[0]
+        return record
+
+    def read_many(self, commit_log_offsets: Sequence[int]) -> list[bytes]:
+        """Records that are there."""
+        newest = self._newest
+        try:
+            return [newest[offset] for offset in commit_log_offsets]
+        except KeyError:
+            return [self._read_old(offset) for offset in commit_log_offsets]
+
+    def discard(self, commit_log_offsets: Iterable[int]) -> None:
+        """Forget records."""
+        for offset in commit_log_offsets:
+            self._discarded.append(offset)
+            record = self._newest.pop(offset, None)
+            if record is not None:
+                self._newest_bytes -= len(record)
+        self._commit_soon()
+
+    def rows(self) -> Iterator[LogRow]:
+        """What was kept before this start."""
+        return map(LogRow._make, self._connection.execute(_ROWS))
+
+    def put(self, kind: Kind, key: str, value: str) -> None:
+        """Keep a value."""
+        self._values[kind, key] = value
+        if not self._commit_due:
+            self._commit_soon()
+
+    def delete(self, kind: Kind, key: str) -> None:
+        """Forget a value."""
+        self._values[kind, key] = None
+        if not self._commit_due:
+            self._commit_soon()
+
+    def items(self, kind: Kind) -> Iterator[tuple[str, str]]:
+        """What was kept before this start."""
+        return iter(self._connection.execute("SELECT key, value FROM journal WHERE kind = ?", (kind,)).fetchall())
+
+    def commit(self) -> None:
+        """Make all that was changed durable. Raises StorageError where it is not: it is kept, and tried again.
+
+        Until that succeeds no reply may leave, since any might tell of what a crash would take back.
+        """
+        if not (self._appended or self._values or self._discarded):
+            return
+        try:
+            self._write()
+        except sqlite3.Error as error:
+            with contextlib.suppress(sqlite3.Error):
+                self._connection.execute("ROLLBACK")
+            if not self._failing:
+                log.exception("broker.data_dir_failed", path=str(self.path))
+            self._failing = True
+            raise StorageError(f"{self.path} cannot be written: {error}") from error
+        if self._failing:
+            log.warning("broker.data_dir_recovered", path=str(self.path))
+        self._failing = False
+        self._appended.clear()
+        self._discarded.clear()
+        self._values.clear()
+        self._forget_older()
+
+    def close(self) -> None:
+        """Commit, and let another process have the folder."""
+        with contextlib.suppress(StorageError):  # which is in the log already
+            self.commit()
+        self._connection.close()
+
+    def _write(self) -> None:
+        connection = self._connection
+        connection.execute("BEGIN IMMEDIATE")
+        if self._appended:
+            connection.executemany(_APPEND, self._appended)
+        if self._discarded:
+            connection.executemany(_DISCARD, [(offset,) for offset in self._discarded])
+        for (kind, key), value in self._values.items():
+            if value is None:
+                connection.execute(_DELETE, (kind, key))
+            else:
+                connection.execute(_PUT, (kind, key, value))
+        connection.execute("COMMIT")
+
+    def _read_old(self, offset: int) -> bytes:
+        record = self.read(offset)
+        if record is None:
+            raise KeyError(offset)
+        return record
+
+    def _forget_older(self) -> None:
+        """At once a quarter of what is held: where a dict begins is slow to find once much is gone from there."""
+        if self._newest_bytes <= _HELD_BYTES:
+            return
+        older = []
+        for offset, record in self._newest.items():
+            if self._newest_bytes <= _HELD_BYTES * 3 // 4:
+                break
+            older.append(offset)
+            self._newest_bytes -= len(record)
+        for offset in older:
+            del self._newest[offset]
+
+    def _commit_soon(self) -> None:
+        """What no reply follows is committed too, at the end of the turn."""
+        if not self._commit_due:
+            self._commit_due = True
+            self._loop.call_soon(self._commit_now)
+
+    def _commit_now(self) -> None:
+        self._commit_due = False
+        try:
+            self.commit()
+        except StorageError:
+            self._commit_due = True
+            self._loop.call_later(_RETRY_SECONDS, self._commit_now)
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    """The database of a folder, made where there is none, and locked."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        connection = sqlite3.connect(path, timeout=0, isolation_level=None)
+    except (OSError, sqlite3.Error) as error:
+        raise StorageError(f"the data dir {path.parent} cannot be used: {error}") from error
+    try:
+        _prepare(connection, path)
+    except sqlite3.Error as error:
+        connection.close()
+        raise _unusable(path, error) from error
+    except StorageError:
+        connection.close()
+        raise
+    return connection
+
+
+def _prepare(connection: sqlite3.Connection, path: Path) -> None:
+    connection.execute("PRAGMA locking_mode = EXCLUSIVE")  # before any access: WAL then needs no shared memory
+    (application_id,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if tables and application_id != APPLICATION_ID:
+        raise StorageError(f"{path} is a database of something else than rmqd; name another data dir")
+    if version > SCHEMA_VERSION:
+        raise StorageError(f"{path} was written by a newer rmqd: its schema is {version}, ours {SCHEMA_VERSION}")
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = NORMAL")
+    connection.execute("PRAGMA wal_autocheckpoint = 4000")  # pages of 4 KiB: each checkpoint waits for the disk
+    connection.execute("BEGIN IMMEDIATE")  # takes the lock that is not given up until the end
+    connection.execute("COMMIT")
+    if not tables:
+        connection.executescript(_SCHEMA)
+
+
+def _unusable(path: Path, error: sqlite3.Error) -> StorageError:
+    if error.sqlite_errorcode in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return StorageError(f"the data dir {path.parent} is in use by another broker; end that one, or name another")
+    if error.sqlite_errorcode in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
+        return StorageError(f"{path} is damaged, or no database ({error}); move it away to start with an empty one")
+    return StorageError(f"{path} cannot be used: {error}")

@@ -1,0 +1,44 @@
+"""Which messages a store gives up: the oldest first, whatever their queue (`CleanCommitLogService`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from heapq import heapify, heappop, heapreplace
+from typing import NamedTuple
+
+from rmqd.broker.store.consume_queue import ConsumeQueue, QueueEntry
+
+QueueKey = tuple[str, int]
+
+NeededFrom = Callable[[str, int], int | None]
+"""The offset of a topic's queue from which on its messages must stay; None where none has to."""
+
+
+class Oldest(NamedTuple):
+    """A message that may go."""
+
+    key: QueueKey
+    entry: QueueEntry
+
+
+def oldest_first(queues: Mapping[QueueKey, ConsumeQueue], needed_from: NeededFrom) -> Iterator[Oldest]:
+    """The messages of all queues in the order in which they were stored, up to what is needed of each queue."""
+    heads: list[tuple[int, QueueKey, int, int]] = []
+    for key, queue in queues.items():
+        needed = needed_from(*key)
+        end = queue.max_offset if needed is None else min(needed, queue.max_offset)
+        first = queue.entry(queue.min_offset)
+        if first is not None and queue.min_offset < end:
+            heads.append((first.commit_log_offset, key, queue.min_offset, end))
+    heapify(heads)
+    while heads:
+        _, key, offset, end = heads[0]
+        queue = queues[key]
+        entry = queue.entry(offset)
+        assert entry is not None  # between min_offset and max_offset
+        yield Oldest(key, entry)
+        following = queue.entry(offset + 1) if offset + 1 < end else None
+        if following is not None:
+            heapreplace(heads, (following.commit_log_offset, key, offset + 1, end))
+        else:
+            heappop(heads)
