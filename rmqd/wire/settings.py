@@ -1,11 +1,14 @@
-"""How brokers keep topics and groups: TopicConfig (351) and SubscriptionGroupConfig (200, 201, 352)."""
+"""How brokers keep topics and groups: TopicConfig (351), SubscriptionGroupConfig (200, 201, 225, 352), and whether a
+group pulls or pops a topic (401, 402)."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 from rmqd.wire import fields, loose_json
+from rmqd.wire.data_version import DataVersion
 from rmqd.wire.route import PERM_READ, PERM_WRITE
 
 
@@ -22,25 +25,32 @@ class TopicConfig:
     order: bool = False
     attributes: dict[str, str] = field(default_factory=dict)
 
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON object."""
+        return {
+            "attributes": self.attributes,
+            "order": self.order,
+            "perm": self.perm,
+            "readQueueNums": self.read_queue_nums,
+            "topicFilterType": self.topic_filter_type,
+            "topicName": self.topic_name,
+            "topicSysFlag": self.topic_sys_flag,
+            "writeQueueNums": self.write_queue_nums,
+        }
+
     def to_json(self) -> bytes:
         """The body of the reply to 351."""
-        return loose_json.dumps(
-            {
-                "attributes": self.attributes,
-                "order": self.order,
-                "perm": self.perm,
-                "readQueueNums": self.read_queue_nums,
-                "topicFilterType": self.topic_filter_type,
-                "topicName": self.topic_name,
-                "topicSysFlag": self.topic_sys_flag,
-                "writeQueueNums": self.write_queue_nums,
-            }
-        )
+        return loose_json.dumps(self.to_dict())
 
     @classmethod
     def from_json(cls, body: bytes) -> Self:
         """Read the body of the reply to 351. Raises ProtocolError."""
-        data = fields.body_object(body)
+        return cls.from_dict(fields.body_object(body))
+
+    @classmethod
+    def from_dict(cls, value: object) -> Self:
+        """Read the JSON object. Raises ProtocolError."""
+        data = fields.as_object(value, "a topic's settings")
         return cls(
             topic_name=fields.text(data, "topicName"),
             read_queue_nums=fields.integer(data, "readQueueNums", 16),
@@ -50,6 +60,55 @@ class TopicConfig:
             topic_sys_flag=fields.integer(data, "topicSysFlag", 0),
             order=fields.boolean(data, "order"),
             attributes=fields.text_mapping(data, "attributes"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTopicListRequestBody:
+    """Topics to make or change together."""
+
+    topic_config_list: tuple[TopicConfig, ...]
+
+    def to_json(self) -> bytes:
+        """The body of request 18."""
+        return loose_json.dumps({"topicConfigList": [config.to_dict() for config in self.topic_config_list]})
+
+    @classmethod
+    def from_json(cls, body: bytes) -> Self:
+        """Read the body of request 18. Raises ProtocolError."""
+        items = fields.items(fields.body_object(body), "topicConfigList")
+        return cls(tuple(TopicConfig.from_dict(item) for item in items))
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfigSerializeWrapper:
+    """Topics of a broker by name. Static topics, whose mappings a real broker adds, are left empty here."""
+
+    topic_config_table: dict[str, TopicConfig]
+    data_version: DataVersion = field(default_factory=DataVersion)
+
+    def to_json(self) -> bytes:
+        """The body of the reply to 21."""
+        return loose_json.dumps(
+            {
+                "dataVersion": self.data_version.to_dict(),
+                "mappingDataVersion": DataVersion().to_dict(),
+                "topicConfigTable": {name: config.to_dict() for name, config in self.topic_config_table.items()},
+                "topicQueueMappingDetailMap": {},
+                "topicQueueMappingInfoMap": {},
+            }
+        )
+
+    @classmethod
+    def from_json(cls, body: bytes) -> Self:
+        """Read the body of the reply to 21. Raises ProtocolError."""
+        data = fields.body_object(body)
+        return cls(
+            {
+                fields.as_text(name, "a topic"): TopicConfig.from_dict(value)
+                for name, value in fields.mapping(data, "topicConfigTable").items()
+            },
+            DataVersion.from_dict(fields.mapping(data, "dataVersion")),
         )
 
 
@@ -70,10 +129,12 @@ class SubscriptionGroupConfig:
     group_sys_flag: int = 0
     consume_timeout_minute: int = 15
     attributes: dict[str, str] = field(default_factory=dict)
+    group_retry_policy: Mapping[str, Any] = field(default_factory=lambda: {"type": "CUSTOMIZED"})
+    """Of POP and gRPC clients; kept as it came."""
 
-    def to_json(self) -> bytes:
-        """The body of request 200 and of the reply to 352."""
-        value: dict[str, Any] = {
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON object."""
+        return {
             "attributes": self.attributes,
             "brokerId": self.broker_id,
             "consumeBroadcastEnable": self.consume_broadcast_enable,
@@ -82,13 +143,17 @@ class SubscriptionGroupConfig:
             "consumeMessageOrderly": self.consume_message_orderly,
             "consumeTimeoutMinute": self.consume_timeout_minute,
             "groupName": self.group_name,
+            "groupRetryPolicy": dict(self.group_retry_policy),
             "groupSysFlag": self.group_sys_flag,
             "notifyConsumerIdsChangedEnable": self.notify_consumer_ids_changed_enable,
             "retryMaxTimes": self.retry_max_times,
             "retryQueueNums": self.retry_queue_nums,
             "whichBrokerWhenConsumeSlowly": self.which_broker_when_consume_slowly,
         }
-        return loose_json.dumps(value)
+
+    def to_json(self) -> bytes:
+        """The body of request 200 and of the reply to 352."""
+        return loose_json.dumps(self.to_dict())
 
     @classmethod
     def from_json(cls, body: bytes) -> Self:
@@ -113,10 +178,69 @@ class SubscriptionGroupConfig:
             group_sys_flag=fields.integer(data, "groupSysFlag", 0),
             consume_timeout_minute=fields.integer(data, "consumeTimeoutMinute", 15),
             attributes=fields.text_mapping(data, "attributes"),
+            group_retry_policy=fields.mapping(data, "groupRetryPolicy") or {"type": "CUSTOMIZED"},
         )
 
 
-def subscription_groups_from_json(body: bytes) -> dict[str, SubscriptionGroupConfig]:
-    """All groups of a broker by name, from the reply to 201. Raises ProtocolError."""
-    table = fields.mapping(fields.body_object(body), "subscriptionGroupTable")
-    return {fields.as_text(name, "a group"): SubscriptionGroupConfig.from_dict(value) for name, value in table.items()}
+@dataclass(frozen=True, slots=True)
+class SubscriptionGroupWrapper:
+    """Groups of a broker by name, and the version of the table that they are from."""
+
+    subscription_group_table: Mapping[str, SubscriptionGroupConfig]
+    data_version: DataVersion = field(default_factory=DataVersion)
+
+    def to_json(self) -> bytes:
+        """The body of the reply to 201."""
+        table = {name: config.to_dict() for name, config in self.subscription_group_table.items()}
+        return loose_json.dumps(
+            {"dataVersion": self.data_version.to_dict(), "forbiddenTable": {}, "subscriptionGroupTable": table}
+        )
+
+    @classmethod
+    def from_json(cls, body: bytes) -> Self:
+        """Read the body of the reply to 201. Raises ProtocolError."""
+        data = fields.body_object(body)
+        table = fields.mapping(data, "subscriptionGroupTable").items()
+        return cls(
+            {fields.as_text(name, "a group"): SubscriptionGroupConfig.from_dict(value) for name, value in table},
+            DataVersion.from_dict(fields.mapping(data, "dataVersion")),
+        )
+
+
+def subscription_group_list_from_json(body: bytes) -> tuple[SubscriptionGroupConfig, ...]:
+    """Read the body of request 225. Raises ProtocolError."""
+    return tuple(map(SubscriptionGroupConfig.from_dict, fields.items(fields.body_object(body), "groupConfigList")))
+
+
+@dataclass(frozen=True, slots=True)
+class SetMessageRequestModeRequestBody:
+    """Whether a group pulls a topic or pops it, and then how many members share a queue."""
+
+    topic: str
+    consumer_group: str
+    mode: str = "PULL"
+    pop_share_queue_num: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON object."""
+        return {
+            "consumerGroup": self.consumer_group,
+            "mode": self.mode,
+            "popShareQueueNum": self.pop_share_queue_num,
+            "topic": self.topic,
+        }
+
+    def to_json(self) -> bytes:
+        """The body of request 401."""
+        return loose_json.dumps(self.to_dict())
+
+    @classmethod
+    def from_json(cls, body: bytes | str) -> Self:
+        """Read the body of request 401. Raises ProtocolError."""
+        data = fields.body_object(body)
+        return cls(
+            fields.text(data, "topic"),
+            fields.text(data, "consumerGroup"),
+            fields.text(data, "mode", "PULL"),
+            fields.integer(data, "popShareQueueNum", 0),
+        )

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from rmqd.errors import ProtocolError
+from rmqd.wire.data_version import DataVersion
 from rmqd.wire.message import MessageQueue
-from rmqd.wire.settings import SubscriptionGroupConfig, subscription_groups_from_json
+from rmqd.wire.settings import SubscriptionGroupConfig, SubscriptionGroupWrapper
 from rmqd.wire.time_span import QueryConsumeTimeSpanBody, QueueTimeSpan
 
 TIME_SPANS = (
@@ -38,7 +39,10 @@ def test_time_spans() -> None:
 def test_groups() -> None:
     expected = SubscriptionGroupConfig(group_name="mailer", consume_enable=False, retry_queue_nums=2)
 
-    assert subscription_groups_from_json(GROUPS) == {"mailer": expected}
+    groups = SubscriptionGroupWrapper.from_json(GROUPS)
+
+    assert groups == SubscriptionGroupWrapper({"mailer": expected}, DataVersion(0, 1795259072263))
+    assert groups.to_json() == GROUPS
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b'{"consumeTimeSpanSet":[1]}', b'{"consumeTimeSpanSet":[{}]}'])
@@ -50,4 +54,4 @@ def test_what_is_no_time_span_is_the_one_protocol_error(body: bytes) -> None:
 @pytest.mark.parametrize("body", [b"", b"1", b'{"subscriptionGroupTable":{"g":7}}'])
 def test_what_is_no_group_is_the_one_protocol_error(body: bytes) -> None:
     with pytest.raises(ProtocolError):
-        subscription_groups_from_json(body)
+        SubscriptionGroupWrapper.from_json(body)

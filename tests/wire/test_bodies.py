@@ -10,8 +10,10 @@ import pytest
 
 from rmqd.errors import ProtocolError
 from rmqd.wire.cluster import ClusterInfo, TopicList
+from rmqd.wire.data_version import DataVersion
 from rmqd.wire.filter import tag_subscription
 from rmqd.wire.group import (
+    ConsumerOffsetSerializeWrapper,
     GetConsumerListByGroupResponseBody,
     GetConsumerStatusBody,
     QuerySubscriptionResponseBody,
@@ -39,6 +41,18 @@ ROUTE = TopicRouteData(
     (QueueData("probe-a", 2, 2, 6),), (BrokerData("ProbeCluster", "probe-a", {0: "127.0.0.1:20911"}),)
 )
 STATUS = GetConsumerStatusBody({Q0: 5})
+REVIVE = "rmq_sys_REVIVE_LOG_ProbeCluster"
+ALL_OFFSETS = ConsumerOffsetSerializeWrapper(
+    {
+        "T1@g1": {0: 5},
+        f"{REVIVE}@CID_RMQ_SYS_REVIVE_GROUP": {0: 0, 1: 0, 2: 0},
+        "T1@gpop": {0: 9, 1: 0},
+        "%RETRY%gpop_T1@gpop": {0: 1},
+    },
+    {"%RETRY%g1@g1": {0: 1}, "T1@g1": {0: 9}, "%DLQ%g1@g1": {0: 1}, "T1@g_never": {0: 9}},
+    {"CID_RMQ_SYS_REVIVE_GROUP": (REVIVE,), "g1": ("T1",), "gpop": ("T1", "%RETRY%gpop_T1")},
+    DataVersion(0, 1795247871371),
+)
 
 BODIES: list[tuple[str, Any]] = [
     ("route_response_strict_json_v493", ROUTE),
@@ -82,6 +96,7 @@ BODIES: list[tuple[str, Any]] = [
     ),
     ("topic_config_351_response", TopicConfig(topic_name="T1", read_queue_nums=2, write_queue_nums=2)),
     ("subscription_group_352_response", SubscriptionGroupConfig(group_name="g1")),
+    ("all_consumer_offset_43_response", ALL_OFFSETS),
     (
         "push_consumer_running_info_307_reply",
         ConsumerRunningInfo(
@@ -112,7 +127,16 @@ def test_our_body_says_the_same(name: str, expected: Any) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["lock_batch_mq_request", "java_lock_request", "topic_config_351_response", "route_response_strict_json_v493"],
+    [
+        "lock_batch_mq_request",
+        "java_lock_request",
+        "topic_config_351_response",
+        "route_response_strict_json_v493",
+        "subscription_group_352_response",
+        "all_consumer_offset_43_response",
+        "consumer_status_223_response",
+        "push_reset_offset_220_map_body",
+    ],
 )
 def test_our_body_has_the_recorded_fields(name: str) -> None:
     """Field by field what Java wrote, not only what we read of it."""

@@ -162,7 +162,7 @@ async def consumer_status(
     # the header's own code is what the broker then asks its clients
     code = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
     reply = await request(remoting, address, header, code=code, timeout_seconds=timeout_seconds)
-    return GetConsumerStatusBody.from_json(reply.body).consumer_table
+    return GetConsumerStatusBody.from_json(reply.body).consumer_table or {}
 
 
 async def view_message(

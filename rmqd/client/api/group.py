@@ -18,7 +18,7 @@ from rmqd.wire.headers.group import (
 )
 from rmqd.wire.heartbeat import CheckClientRequestBody
 from rmqd.wire.running_info import ConsumerRunningInfo
-from rmqd.wire.settings import SubscriptionGroupConfig, subscription_groups_from_json
+from rmqd.wire.settings import SubscriptionGroupConfig, SubscriptionGroupWrapper
 from rmqd.wire.stats import ConsumerConnection
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ async def subscription_groups(
     """The settings of all groups on a broker, by name."""
     code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
     reply = await request(remoting, address, code, timeout_seconds=timeout_seconds)
-    return subscription_groups_from_json(reply.body)
+    return dict(SubscriptionGroupWrapper.from_json(reply.body).subscription_group_table)
 
 
 async def update_subscription_group(

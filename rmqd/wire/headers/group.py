@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from rmqd.codes import RequestCode
-from rmqd.wire.headers.base import RequestHeader, wire_name
+from rmqd.wire.headers.base import Header, RequestHeader, wire_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +55,34 @@ class GetSubscriptionGroupConfigRequestHeader(RequestHeader):
     code: ClassVar[RequestCode] = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
 
     group: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetAllSubscriptionGroupRequestHeader(RequestHeader):
+    """Asks for all groups, or for some from a place on in the order of their names, as of a version of the table."""
+
+    code: ClassVar[RequestCode] = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
+
+    group_seq: int | None = None
+    data_version: str | None = None
+    max_group_num: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetAllSubscriptionGroupResponseHeader(Header):
+    """How many groups there are in all."""
+
+    total_group_num: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteSubscriptionGroupRequestHeader(RequestHeader):
+    """Deletes a group's configuration, and its offsets where asked."""
+
+    code: ClassVar[RequestCode] = RequestCode.DELETE_SUBSCRIPTIONGROUP
+
+    group_name: str
+    clean_offset: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

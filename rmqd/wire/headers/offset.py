@@ -102,3 +102,26 @@ class ResetOffsetRequestHeader(RequestHeader):
     is_force: bool
     queue_id: int | None = None
     offset: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloneGroupOffsetRequestHeader(RequestHeader):
+    """Gives one group the offsets of another. Without `offline`, only in topics that the other subscribes to."""
+
+    code: ClassVar[RequestCode] = RequestCode.CLONE_GROUP_OFFSET
+
+    src_group: str
+    dest_group: str
+    topic: str | None = None
+    offline: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryCorrectionOffsetHeader(RequestHeader):
+    """Asks for the least offsets of a topic's groups, but for those in `filter_groups`, which are parted by commas."""
+
+    code: ClassVar[RequestCode] = RequestCode.QUERY_CORRECTION_OFFSET
+
+    compare_group: str
+    topic: str
+    filter_groups: str | None = None
