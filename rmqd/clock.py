@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
 
 class Clock(Protocol):
@@ -17,6 +19,10 @@ class Clock(Protocol):
         """Seconds since 1970 (UTC); may jump when the machine's clock is set."""
         ...
 
+    def call_later(self, delay_seconds: float, callback: Callable[..., object], *args: Any) -> None:
+        """Have the running event loop call back so much later; for what RocketMQ's parameters say is to wait."""
+        ...
+
 
 class SystemClock:
     """The machine's clock: `monotonic` and `wall` are the system's own functions, as every batch reads the time."""
@@ -24,3 +30,8 @@ class SystemClock:
     __slots__ = ()
     monotonic = staticmethod(time.monotonic)
     wall = staticmethod(time.time)
+
+    @staticmethod
+    def call_later(delay_seconds: float, callback: Callable[..., object], *args: Any) -> None:
+        """By the event loop's own time."""
+        asyncio.get_running_loop().call_later(delay_seconds, callback, *args)

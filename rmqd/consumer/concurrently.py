@@ -20,7 +20,7 @@ class ConsumeMessageConcurrentlyService(HandlerSlots):
 
     def __init__(self, options: ConsumerOptions, handler: LoadedHandler, send_back: WaysBack, clock: Clock) -> None:
         super().__init__(options, handler, clock)
-        self.settlement = Settlement(send_back, options.delay_level_when_next_consume, self.submit)
+        self.settlement = Settlement(send_back, options.delay_level_when_next_consume, self.submit, clock)
 
     async def settle(self, queue: ProcessQueue, batch: Batch, error: BaseException | None) -> bool:
         """Acknowledge, send back or dead-letter each message; the queue goes on meanwhile."""

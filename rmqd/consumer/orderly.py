@@ -84,7 +84,7 @@ class ConsumeMessageOrderlyService(HandlerSlots):
     def _rest(self, queue: ProcessQueue, messages: list[Message], seconds: float) -> None:
         self._resting.add(queue)
         queue.retrying += len(messages)
-        asyncio.get_running_loop().call_later(seconds, self._rested, queue, messages)
+        self.clock.call_later(seconds, self._rested, queue, messages)
 
     def _rested(self, queue: ProcessQueue, messages: list[Message]) -> None:
         self._resting.discard(queue)

@@ -22,6 +22,7 @@ from rmqd.consumer.live_change import change_while_running
 from rmqd.consumer.operator_requests import OperatorRequests
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.pauses import WHOLE_GROUP, PauseScope
+from rmqd.consumer.process_queue import ProcessQueue
 from rmqd.consumer.rebalance import Rebalance
 from rmqd.consumer.snapshot import GroupSnapshot
 from rmqd.consumer.watchdog import Watchdog
@@ -133,6 +134,13 @@ class PushConsumer:
     def snapshot(self) -> GroupSnapshot:
         """What the group tells about itself now."""
         return self._status.snapshot()
+
+    def process_queues(self) -> list[ProcessQueue] | None:
+        """The caches of all its queues; None until the first of every topic are divided and each is taken over."""
+        if self._rebalance.unrouted:
+            return None
+        queues = [assigned.process_queue for assigned in self._rebalance.assigned.values()]
+        return None if None in queues else [queue for queue in queues if queue is not None]
 
     def consumer_data(self) -> ConsumerData:
         """The group's part of a heartbeat."""

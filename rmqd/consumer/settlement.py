@@ -8,6 +8,7 @@ from typing import Final
 
 import structlog
 
+from rmqd.clock import Clock
 from rmqd.consumer.process_queue import ProcessQueue
 from rmqd.consumer.send_back import FIRST_DELAY_LEVEL, LAST_DELAY_LEVEL
 from rmqd.consumer.services import WaysBack
@@ -32,7 +33,10 @@ EXPIRED: Final = ConsumeTimeoutError("the handler took longer than consume_timeo
 class Settlement:
     """Carries out a handler's decisions. Never raises for what a broker refuses: such messages are tried again."""
 
-    def __init__(self, send_back: WaysBack, delay_level: int, resubmit: Callable[[ProcessQueue], None]) -> None:
+    def __init__(
+        self, send_back: WaysBack, delay_level: int, resubmit: Callable[[ProcessQueue], None], clock: Clock
+    ) -> None:
+        self._clock = clock
         self._send_back = send_back
         self._delay_level = delay_level
         self._resubmit = resubmit
@@ -87,7 +91,7 @@ class Settlement:
                 "retry.postponed", queue=str(queue.message_queue), messages=len(failed), seconds=LOCAL_RETRY_SECONDS
             )
             queue.retrying += len(failed)
-            asyncio.get_running_loop().call_later(LOCAL_RETRY_SECONDS, self._again, queue, failed)
+            self._clock.call_later(LOCAL_RETRY_SECONDS, self._again, queue, failed)
 
     async def _return_one(
         self, stats: TopicStats, message: Message, decision: Decision, error: BaseException | None

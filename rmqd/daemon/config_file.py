@@ -16,7 +16,7 @@ from rmqd.daemon.config_rules import Finding, group_findings, root_findings, run
 from rmqd.daemon.config_source import Source, find_config, read_source
 from rmqd.errors import ConfigError
 
-__all__ = ["find_config", "load_config"]
+__all__ = ["find_config", "load_config", "load_source"]
 
 
 def load_config(
@@ -37,7 +37,18 @@ def load_config(
         found = find_config(path, environ)
     except FileNotFoundError as error:
         raise ConfigError([str(error)]) from None
-    loading = _Loading(read_source(found, overrides), environ)
+    return load_source(read_source(found, overrides), groups=groups, to_run=to_run, environ=environ)
+
+
+def load_source(
+    source: Source,
+    *,
+    groups: Collection[str] = (),
+    to_run: bool = True,
+    environ: Mapping[str, str] = os.environ,
+) -> RootConfig:
+    """The same of a configuration that was read already, wherever it stood."""
+    loading = _Loading(source, environ)
     loading.check_rules()
     if to_run:
         loading.check_running(groups)

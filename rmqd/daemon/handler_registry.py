@@ -26,11 +26,14 @@ ENTRY_POINT_GROUP: Final = "rmqd.handlers"
 _MODULE_ATTRIBUTE: Final = re.compile(r"([\w.]+):([\w.]+)")
 
 
-def load_handler(group: str, settings: GroupConfig) -> LoadedHandler:
-    """The handler of a group, made with its options and not started. Raises ConfigError with what is wrong."""
+def load_handler(group: str, settings: GroupConfig, given: object = None) -> LoadedHandler:
+    """The handler of a group, made with its options and not started. Raises ConfigError with what is wrong.
+
+    `given` is a plugin's object that is used in place of what the name leads to.
+    """
     assert settings.handler is not None
     try:
-        plugin, options = _plugin_and_options(settings.handler)
+        plugin, options = _plugin_and_options(settings.handler, given)
         return plugin.load(options)
     except HandlerFaultError as error:
         raise ConfigError(list[object](_located(group, settings, error))) from error
@@ -66,8 +69,8 @@ def plugin_of(entry_points: list[EntryPoint]) -> HandlerPlugin:
     return HandlerPlugin.of(entry_points[0].name, target)
 
 
-def _plugin_and_options(handler: HandlerConfig) -> tuple[HandlerPlugin, Any]:
-    plugin = find_plugin(handler.plugin)
+def _plugin_and_options(handler: HandlerConfig, given: object = None) -> tuple[HandlerPlugin, Any]:
+    plugin = find_plugin(handler.plugin) if given is None else HandlerPlugin.of(handler.plugin, given)
     return plugin, plugin.validated(_plain(handler.options))
 
 

@@ -16,6 +16,7 @@ from rmqd.client.api.offset import update_consumer_offset
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
 from rmqd.client.remoting import RemotingClient
+from rmqd.clock import SystemClock
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.route import BrokerData, QueueData, TopicRouteData
@@ -40,6 +41,8 @@ class StoppedClock:
 
     def wall(self) -> float:
         return NOW_MS / 1000
+
+    call_later = staticmethod(SystemClock.call_later)
 
 
 async def measure(*, committed: int | None, ends: TopicOffset, delay_ms: int) -> tuple[TopicLag, Peer]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from rmqd.clock import SystemClock
+
 
 class ManualClock:
     """Stands still until `advance`."""
@@ -18,3 +20,5 @@ class ManualClock:
 
     def wall(self) -> float:
         return self.now + self._wall_offset
+
+    call_later = staticmethod(SystemClock.call_later)

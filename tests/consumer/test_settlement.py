@@ -10,6 +10,7 @@ import pytest
 
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
+from rmqd.clock import SystemClock
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.process_queue import ProcessQueue
 from rmqd.consumer.send_back import SendBack, reconsume_limit
@@ -37,7 +38,7 @@ class Case:
 
     def settlement(self, *, delay_level: int = 0, max_reconsume_times: int = -1) -> Settlement:
         limit = reconsume_limit(group_options(max_reconsume_times=max_reconsume_times))
-        return Settlement(SendBack(self.client, GROUP, limit), delay_level, self.again.append)
+        return Settlement(SendBack(self.client, GROUP, limit), delay_level, self.again.append, SystemClock())
 
     def sent_back(self) -> list[tuple[int, int, int | None]]:
         """Commit log offset, delay level and limit of what came by CONSUMER_SEND_MSG_BACK."""

@@ -1,0 +1,81 @@
+"""An event loop in a thread of its own, for callers that are synchronous, or that have a loop of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+T = TypeVar("T")
+
+GRACE_SECONDS: Final = 10.0  # what the end of a call may take beyond its own limit, with a handler that ignores it
+END_SECONDS: Final = 5.0
+
+
+class LoopBlockedError(RuntimeError):
+    """The event loop does not come to its turn: something that runs in it blocks it. The text has the place."""
+
+
+class BackgroundLoop:
+    """Runs coroutines for other threads, between `start` and `close`."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        # a daemon: a handler that blocks the loop for ever must not keep pytest from its end
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: TracebackType | type[BaseException] | BaseException | None) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(END_SECONDS)
+
+    def run(self, work: Callable[[], Coroutine[Any, Any, T]], timeout_seconds: float) -> T:
+        """Run a coroutine to its end and return what it gives, or raise what it raises.
+
+        It should end by itself in `timeout_seconds`. Raises LoopBlockedError if that is long over, and RuntimeError
+        where it would wait for itself.
+        """
+        if threading.current_thread() is self._thread:
+            raise RuntimeError(
+                "this is the thread of the kit's own event loop, in which async handlers run: waiting here would last "
+                "for ever; in an async handler call it by `await asyncio.to_thread(...)`"
+            )
+        future: Future[T] = asyncio.run_coroutine_threadsafe(work(), self._loop)
+        try:
+            return future.result(timeout_seconds + GRACE_SECONDS)
+        except TimeoutError:
+            if future.done():  # the work's own
+                raise
+            raise LoopBlockedError(
+                f"no end after {timeout_seconds + GRACE_SECONDS:g} s: an async handler blocks the event loop, which it "
+                f"shares with the consumer (def handle runs in a thread instead); it is here:\n{self._stack()}"
+            ) from None
+        finally:
+            future.cancel()
+
+    def _serve(self) -> None:
+        loop = self._loop
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_forever()
+        finally:
+            leftover = asyncio.all_tasks(loop)
+            for task in leftover:
+                task.cancel()
+            if leftover:
+                loop.run_until_complete(asyncio.wait(leftover, timeout=END_SECONDS / 2))
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            asyncio.set_event_loop(None)
+            loop.close()
+
+    def _stack(self) -> str:
+        frame = sys._current_frames().get(self._thread.ident or 0)
+        return "".join(traceback.format_stack(frame)[-4:]) if frame is not None else "(its thread has ended)"

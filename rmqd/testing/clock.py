@@ -1,0 +1,43 @@
+"""A clock that jumps: by it a broker's schedule and a consumer's rests end at once when nothing else is left to do."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import time
+from collections.abc import Callable
+from typing import Any
+
+
+class JumpingClock:
+    """The machine's clock, plus what was jumped over.
+
+    Only `wall` and what `call_later` promises jump. `monotonic` is the machine's own, as is the event loop's time: by
+    those live heartbeats, locks, deadlines and the length of what handlers do, and they have to stay true.
+    """
+
+    monotonic = staticmethod(time.monotonic)
+
+    def __init__(self) -> None:
+        self.jumped_seconds = 0.0
+        self._timers: list[tuple[float, int, Callable[[], object]]] = []
+        self._order = itertools.count()
+
+    def wall(self) -> float:
+        """Seconds since 1970 by this clock. May be asked in any thread."""
+        return time.time() + self.jumped_seconds
+
+    def call_later(self, delay_seconds: float, callback: Callable[..., object], *args: Any) -> None:
+        """Call back when this clock is so much further: it jumps there, so nobody waits for it."""
+        due = self.wall() + delay_seconds
+        heapq.heappush(self._timers, (due, next(self._order), lambda: callback(*args)))
+
+    def next_due(self) -> float | None:
+        """When the first callback is due, in seconds since 1970; None where none waits."""
+        return self._timers[0][0] if self._timers else None
+
+    def jump_to(self, wall: float) -> None:
+        """Go on to this time, unless it is over already, and call back what is due then."""
+        self.jumped_seconds += max(0.0, wall - self.wall())
+        while self._timers and self._timers[0][0] <= self.wall():
+            heapq.heappop(self._timers)[2]()

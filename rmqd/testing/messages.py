@@ -1,0 +1,119 @@
+"""Messages and batches made by hand, for tests that call a handler with no broker at all."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+from rmqd.handler import Batch, ManualBatch, OrderlyBatch
+from rmqd.wire.message import Message, MessageQueue, decode_messages
+from rmqd.wire.message_encode import StoredMessage, encode_message
+from rmqd.wire.message_id import UniqueKeys
+from rmqd.wire.properties import KEYS, TAGS, UNIQ_KEY
+
+Body = bytes | bytearray | memoryview | str | Mapping[str, Any] | list[Any]
+"""Text goes out as UTF-8; a mapping or a list as JSON."""
+
+TOPIC: Final = "TopicTest"  # RocketMQ's own examples' name
+BROKER_NAME: Final = "broker-a"
+
+_unique_keys = UniqueKeys(bytes((127, 0, 0, 1)), 1, 1)
+_offsets = itertools.count()
+
+
+def make_message(
+    body: Body = b"",
+    *,
+    topic: str = TOPIC,
+    keys: str | None = None,
+    tags: str | None = None,
+    properties: Mapping[str, str] | None = None,
+    msg_id: str | None = None,
+    queue_id: int = 0,
+    queue_offset: int | None = None,
+    broker_name: str = BROKER_NAME,
+    commit_log_offset: int = 0,
+    born_timestamp: int | None = None,
+    store_timestamp: int | None = None,
+    born_host: str = "127.0.0.1:50000",
+    store_host: str = "127.0.0.1:10911",
+    reconsume_times: int = 0,
+    flag: int = 0,
+    sys_flag: int = 0,
+) -> Message:
+    """A message as a handler gets it. Fields have RocketMQ's names; what is not given is as of a message sent just now.
+
+    `queue_offset` counts on from message to message. Timestamps are milliseconds since 1970. Raises InvalidMessageError
+    for what no broker could store.
+    """
+    now = time.time()
+    properties = dict(properties or {})
+    for name, value in ((KEYS, keys), (TAGS, tags), (UNIQ_KEY, msg_id)):
+        if value is not None:
+            properties[name] = value
+    properties.setdefault(UNIQ_KEY, _unique_keys.next(now))
+    record = encode_message(
+        StoredMessage(
+            topic=topic,
+            body=as_bytes(body),
+            queue_id=queue_id,
+            queue_offset=next(_offsets) if queue_offset is None else queue_offset,
+            commit_log_offset=commit_log_offset,
+            flag=flag,
+            sys_flag=sys_flag,
+            born_timestamp=int(now * 1000) if born_timestamp is None else born_timestamp,
+            born_host=born_host,
+            store_timestamp=int(now * 1000) if store_timestamp is None else store_timestamp,
+            store_host=store_host,
+            reconsume_times=reconsume_times,
+            properties=properties,
+        )
+    )
+    block = decode_messages(record, MessageQueue(topic, broker_name, queue_id))
+    return block.messages[0]
+
+
+def make_batch(
+    *messages: Message,
+    consume_mode: Literal["concurrently", "orderly"] = "concurrently",
+    auto_commit: bool = True,
+    revoked: bool = False,
+) -> Batch:
+    """A batch as a handler gets it; `batch.decisions()` afterwards tells what was decided, by the message's index.
+
+    The messages must be of one queue; without any, one is made. In orderly groups batches know about locks: `revoked`
+    is what theirs say, and with `auto_commit=False` they have `commit()` and `rollback()`. Raises ValueError.
+    """
+    messages = messages or (make_message(),)
+    queues = dict.fromkeys(message.message_queue for message in messages)
+    if len(queues) > 1:
+        raise ValueError(f"a batch is of one queue, and these messages are of {', '.join(map(str, queues))}")
+    if consume_mode == "orderly":
+        kind = OrderlyBatch if auto_commit else ManualBatch
+        return kind(_Lease(valid=not revoked), list(messages), messages[0].message_queue)
+    if consume_mode != "concurrently":
+        raise ValueError(f"consume_mode {consume_mode!r}; accepted: concurrently, orderly")
+    if revoked or not auto_commit:
+        raise ValueError("revoked and auto_commit=False are for consume_mode='orderly'")
+    return Batch(list(messages), messages[0].message_queue)
+
+
+def as_bytes(body: Body) -> bytes:
+    """The body as it is sent. Raises TypeError for what is none."""
+    if isinstance(body, str):
+        return body.encode()
+    if isinstance(body, bytes | bytearray | memoryview):
+        return bytes(body)
+    if isinstance(body, Mapping | list):
+        return json.dumps(body, ensure_ascii=False).encode()
+    raise TypeError(
+        f"a body cannot be {type(body).__name__}; accepted: bytes, text, or a mapping or list to send as JSON"
+    )
+
+
+class _Lease:
+    def __init__(self, *, valid: bool) -> None:
+        self.valid = valid

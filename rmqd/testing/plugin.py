@@ -1,0 +1,44 @@
+"""The pytest plugin, by the entry point `rmqd`. Nothing but this is loaded before a test asks for a fixture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from rmqd import Batch, Message
+    from rmqd.testing.result import RunResult
+    from rmqd.testing.rocketmq import RocketMQ
+
+
+@pytest.fixture
+def rocketmq() -> Iterator[RocketMQ]:
+    """A RocketMQ of this test's own: create topics, send, run a handler, look at offsets, retries, dead letters."""
+    from rmqd.testing.rocketmq import RocketMQ
+
+    with RocketMQ() as running:
+        yield running
+
+
+@pytest.fixture
+def run_handler(rocketmq: RocketMQ) -> Callable[..., RunResult]:
+    """`run_handler(handler, topic=, group=, **group_keys)`: consumes until nothing is left to do, without waiting."""
+    return rocketmq.run_handler
+
+
+@pytest.fixture
+def make_message() -> Callable[..., Message]:
+    """`make_message(body, keys=, tags=, ...)`: a message for a test that calls a handler itself."""
+    from rmqd.testing.messages import make_message
+
+    return make_message
+
+
+@pytest.fixture
+def make_batch() -> Callable[..., Batch]:
+    """`make_batch(*messages)`: a batch for a test that calls a handler itself."""
+    from rmqd.testing.messages import make_batch
+
+    return make_batch

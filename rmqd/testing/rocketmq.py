@@ -1,0 +1,172 @@
+"""A RocketMQ for one test: an embedded broker in a thread of its own, and what a test asks of it."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+from rmqd.broker.embedded import EmbeddedRocketMQ, embedded_rocketmq
+from rmqd.client.instance import ClientInstance
+from rmqd.client.options import ClientOptions
+from rmqd.client.producer import OutgoingMessage, SendResult
+from rmqd.client.queue_selector import by_hash, by_id
+from rmqd.errors import RmqdError
+from rmqd.testing.background import BackgroundLoop
+from rmqd.testing.clock import JumpingClock
+from rmqd.testing.group import TestedGroup, group_of
+from rmqd.testing.messages import Body, as_bytes
+from rmqd.testing.records import messages_of_topic
+from rmqd.testing.result import RunResult
+from rmqd.testing.run import HandlerRun
+from rmqd.wire.message import Message
+from rmqd.wire.settings import TopicConfig
+from rmqd.wire.topics import check_topic, dlq_topic, retry_topic
+
+REQUEST_SECONDS: Final = 10.0
+RUN_SECONDS: Final = 30.0
+
+T = TypeVar("T")
+
+
+class RocketMQ:
+    """A name server and a broker in memory, between `with` and its end. Every method may be called in any thread.
+
+    In an async handler, which shares the broker's event loop: `await asyncio.to_thread(rocketmq.send, ...)`.
+    """
+
+    def __init__(self) -> None:
+        self._clock = JumpingClock()
+        self._ending = contextlib.ExitStack()
+        self._async_ending = contextlib.AsyncExitStack()
+
+    def __enter__(self) -> Self:
+        with contextlib.ExitStack() as ending:
+            folder = tempfile.TemporaryDirectory(prefix="rmqd-testing-")
+            self._state_dir = Path(ending.enter_context(folder))
+            self._loop = ending.enter_context(BackgroundLoop("rmqd.testing"))
+            self._embedded: EmbeddedRocketMQ = self._run(self._start)
+            ending.callback(self._run, self._async_ending.aclose)
+            self._ending = ending.pop_all()
+        return self
+
+    def __exit__(self, *_: TracebackType | type[BaseException] | BaseException | None) -> None:
+        self._ending.close()
+
+    @property
+    def nameserver(self) -> str:
+        """The name server's `host:port`, for other clients."""
+        return self._embedded.nameserver
+
+    def now(self) -> float:
+        """The broker's time in seconds since 1970: the machine's, and what was jumped over."""
+        return self._clock.wall()
+
+    def create_topic(self, name: str, queues: int = 1) -> None:
+        """Make a topic, or give it more queues. Raises InvalidNameError."""
+        check_topic(name)
+        if queues < 1:
+            raise ValueError(f"a topic of {queues} queues; accepted: 1 or more")
+        config = TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues)
+        self._do(lambda: self._embedded.broker.topics.put(config))
+
+    def send(
+        self,
+        topic: str,
+        body: Body,
+        keys: str = "",
+        tags: str = "",
+        properties: Mapping[str, str] | None = None,
+        *,
+        delay_level: int = 0,
+        sharding_key: str = "",
+        queue_id: int | None = None,
+    ) -> SendResult:
+        """Send a message, and say where it is stored: `msg_id`, `queue`, `queue_offset`.
+
+        Queues take turns, unless `queue_id` or `sharding_key` chooses one. A topic that does not exist is made with 4
+        queues, as by RocketMQ. Raises the RmqdError of a refusal.
+        """
+        message = OutgoingMessage(
+            topic,
+            as_bytes(body),
+            keys=keys or "",
+            tags=tags or "",
+            properties=properties or {},
+            delay_level=delay_level,
+            sharding_key=sharding_key,
+        )
+        selector = by_id(queue_id, "") if queue_id is not None else by_hash(sharding_key) if sharding_key else None
+        return self._run(lambda: self._client.producer.send(message, selector=selector))
+
+    def messages(self, topic: str) -> list[Message]:
+        """Everything that a topic has, in the order of storing; nothing is consumed by that."""
+        return self._do(lambda: messages_of_topic(self._embedded.broker, topic))
+
+    def dead_letters(self, group: str) -> list[Message]:
+        """What a group gave up, in that order; the reason is in the property RMQD_REASON."""
+        return self.messages(dlq_topic(group))
+
+    def retries(self, group: str) -> list[Message]:
+        """What was delivered to a group again, in that order, each with its `reconsume_times`."""
+        return self.messages(retry_topic(group))
+
+    def offsets(self, group: str, topic: str) -> dict[int, int]:
+        """A group's committed offsets by queue id; without the queues for which it never committed."""
+        return self._do(lambda: dict(sorted(self._embedded.broker.offsets.queues(group, topic).items())))
+
+    def run_handler(
+        self,
+        handler: object,
+        topic: str = "",
+        group: str = "",
+        *,
+        timeout: float = RUN_SECONDS,
+        **group_keys: Any,
+    ) -> RunResult:
+        """Have a group consume until nothing is left to do, retries and delayed messages included, and end it.
+
+        `handler` is a function, a class or an object as a plugin may be, or the name of one. `group_keys` are those of
+        the group in YAML, `options` and `concurrency` among them; `expression` filters the topic, `subscriptions` may
+        stand in the place of `topic`. A second run goes on where the first committed.
+
+        Nobody waits for delays: the broker's clock and the consumer's jump when nothing but time is missing. What the
+        handler takes is real: `timeout` is in real seconds. Raises StillBusyError after them, ConfigError for what a
+        group cannot have, and what the handler's constructor, `start` or `stop` raised.
+        """
+        if not group:
+            raise TypeError("run_handler() needs a group, such as group='mailer'")
+        if bool(topic) == ("subscriptions" in group_keys):
+            raise TypeError("run_handler() needs a topic, such as topic='orders', or subscriptions in its place")
+        return self.run_group(group_of(handler, topic, group, group_keys, self._state_dir), timeout)
+
+    def run_group(self, group: TestedGroup, timeout: float = RUN_SECONDS) -> RunResult:
+        """The same for a group that was put together already."""
+
+        async def run() -> RunResult:
+            for topic in group.options.subscriptions:
+                if self._embedded.broker.topics.get(topic) is None:
+                    raise RmqdError(f"topic {topic} does not exist: rocketmq.create_topic({topic!r}) makes it")
+            return await HandlerRun(self._embedded, self._clock, group).run(timeout)
+
+        return self._run(run, timeout)
+
+    async def _start(self) -> EmbeddedRocketMQ:
+        embedded = await self._async_ending.enter_async_context(embedded_rocketmq(clock=self._clock))
+        self._client = ClientInstance(ClientOptions(nameservers=(embedded.nameserver,)), clock=self._clock)
+        self._async_ending.push_async_callback(self._client.close)
+        return embedded
+
+    def _do(self, work: Callable[[], T]) -> T:
+        """Call something in the loop's thread, where the broker's state is whole."""
+
+        async def call() -> T:
+            return work()
+
+        return self._run(call)
+
+    def _run(self, work: Callable[[], Coroutine[Any, Any, T]], timeout_seconds: float = REQUEST_SECONDS) -> T:
+        return self._loop.run(work, timeout_seconds)

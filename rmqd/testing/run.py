@@ -1,0 +1,131 @@
+"""Runs a group against an embedded broker until nothing is left to do, without waiting for what only time brings."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from typing import Final
+
+from rmqd.broker.embedded import EmbeddedRocketMQ
+from rmqd.client.instance import ClientInstance
+from rmqd.client.options import ClientOptions
+from rmqd.consumer.process_queue import ProcessQueue
+from rmqd.consumer.push_consumer import PushConsumer
+from rmqd.errors import RmqdError
+from rmqd.testing.clock import JumpingClock
+from rmqd.testing.group import TestedGroup
+from rmqd.testing.records import messages_of
+from rmqd.testing.result import Recorder, RunResult
+from rmqd.wire.topics import dlq_topic
+
+LOOK_SECONDS: Final = 0.001  # nobody tells when a cache is empty and a pull is held, so they are looked at
+MOST_SHOWN: Final = 5
+
+
+class StillBusyError(RmqdError, TimeoutError):
+    """A run did not come to its end in time; the text says what is left to do."""
+
+
+class HandlerRun:
+    """One group, from its start to the moment when nothing is left to do, and its graceful end."""
+
+    def __init__(self, rocketmq: EmbeddedRocketMQ, clock: JumpingClock, group: TestedGroup) -> None:
+        self._rocketmq = rocketmq
+        self._clock = clock
+        self._group = group.options.group
+        self._recorder = Recorder(clock.wall)
+        self._client = ClientInstance(ClientOptions(nameservers=(rocketmq.nameserver,)), clock=clock)
+        self._consumer = PushConsumer(group.options, group.handler, self._client, clock, [self._recorder.hook()])
+
+    async def run(self, timeout_seconds: float) -> RunResult:
+        """Raises StillBusyError after `timeout_seconds`, and what the group failed by: its handler's start, say."""
+        store, dead_letter_topic = self._rocketmq.broker.store, dlq_topic(self._group)
+        dead_before, jumped_before = store.max_offset(dead_letter_topic, 0), self._clock.jumped_seconds
+        began = time.monotonic()
+        serving = asyncio.create_task(self._client.run(), name="client")
+        consuming = asyncio.create_task(self._consumer.run(), name=f"group {self._group}")
+        try:
+            try:
+                async with asyncio.timeout(timeout_seconds):
+                    await self._until_quiet(consuming)
+            except TimeoutError:
+                raise StillBusyError(self._what_is_left(time.monotonic() - began)) from None
+            self._consumer.stop()
+            await consuming
+        except BaseExceptionGroup as error:
+            raise _only_one(error) from None
+        finally:
+            self._consumer.stop(shutdown_timeout_seconds=0)
+            await asyncio.wait((consuming,))
+            self._client.stop()
+            await asyncio.wait((serving,))
+        dead = messages_of(self._rocketmq.broker, dead_letter_topic, 0, dead_before)
+        return self._recorder.result(dead, self._clock.jumped_seconds - jumped_before)
+
+    async def _until_quiet(self, consuming: asyncio.Task[None]) -> None:
+        """Return when nothing is left to do, and jump on whenever only time is missing."""
+        schedule = self._rocketmq.broker.schedule
+        while not consuming.done():
+            if self._is_quiet():
+                due = min(filter(None, (schedule.next_due(), self._clock.next_due())), default=None)
+                if due is None:
+                    return
+                self._clock.jump_to(due)
+                schedule.wake()
+            await asyncio.sleep(LOOK_SECONDS)
+        await consuming
+        raise RmqdError(f"group {self._group} ended by itself")
+
+    def _is_quiet(self) -> bool:
+        """Whether all goes on only by time: every pull is held, nothing is cached, and no request is open."""
+        if self._rocketmq.open_requests:
+            return False
+        queues = self._consumer.process_queues()
+        return queues is not None and bool(queues) and all(self._is_at_rest(queue) for queue in queues)
+
+    def _is_at_rest(self, queue: ProcessQueue) -> bool:
+        """Whether nothing moves in a queue: what was handled and failed in it may rest until the clock says so."""
+        if queue.in_flight:
+            return False
+        if queue.retrying:
+            return True
+        place = queue.message_queue
+        held = self._rocketmq.broker.held_pulls.waiting(place.topic, place.queue_id)
+        return not queue.pending and held > 0
+
+    def _what_is_left(self, seconds: float) -> str:
+        lines = list(self._pending())
+        calls = self._recorder.calls
+        if calls:
+            most = max(calls, key=lambda call: call.number)
+            lines.append(f"{len(calls)} messages were handed out; {most.message!r} had attempt {most.number}")
+        return "\n  ".join([f"group {self._group} has something left to do after {seconds:.1f} s:", *lines])
+
+    def _pending(self) -> Iterator[str]:
+        handling = list(self._recorder.handling.values())
+        for batch, since in handling[:MOST_SHOWN]:
+            held = self._clock.wall() - since
+            yield f"the handler has had {batch[0]!r} (keys {batch[0].keys}) for {held:.1f} s and has not returned"
+        if len(handling) > MOST_SHOWN:
+            yield f"and {len(handling) - MOST_SHOWN} more calls of it"
+        snapshot = self._consumer.snapshot()
+        if snapshot.not_ready_reason is not None:
+            yield snapshot.not_ready_reason
+        for queue in snapshot.queues:
+            if queue.cached or queue.state not in ("waiting", "handling"):
+                name = f"{queue.topic}{' (retry)' if queue.is_retry else ''} queue {queue.queue}"
+                yield f"{name} is {queue.state}: {queue.cached} messages are not finished, {queue.handling} handed out"
+        if self._rocketmq.open_requests:
+            yield f"the broker has {self._rocketmq.open_requests} requests to answer"
+        due = self._rocketmq.broker.schedule.next_due()
+        if due is not None:
+            yield f"a message is to be delivered in {due - self._clock.wall():.0f} s by the broker's clock"
+
+
+def _only_one(error: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The error itself, where a group of tasks failed by one."""
+    inner: BaseException = error
+    while isinstance(inner, BaseExceptionGroup) and len(inner.exceptions) == 1:
+        inner = inner.exceptions[0]
+    return inner
