@@ -1,21 +1,97 @@
-"""Messages by key, by unique key and by commit log offset (12, 33)."""
+"""Messages by key, by unique key and by commit log offset (12, 33; `QueryMessageProcessor.java`)."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from collections.abc import Callable, Iterable
+from heapq import merge
+from typing import TYPE_CHECKING, Final
 
-from rmqd.broker.reply import Processors
+from rmqd.broker.channel import Channel
+from rmqd.broker.reply import Processors, Refusal, Reply
+from rmqd.broker.store.consume_queue import QueueEntry
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.headers.admin import QueryMessageRequestHeader, QueryMessageResponseHeader, ViewMessageRequestHeader
+from rmqd.wire.message import Message, MessageQueue, decode_messages
+from rmqd.wire.properties import KEYS, TAGS, UNIQ_KEY
 
 if TYPE_CHECKING:
     from rmqd.broker.controller import BrokerController
 
+UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
+MOST_FOR_UNIQUE_KEY: Final = 32  # Java: defaultQueryMaxNum
+MOST: Final = 64  # Java: maxMsgsNumBatch
+TAG_INDEX: Final = "T"
+_AT_ONCE: Final = 1000  # records looked at in one turn of the loop, which takes it a millisecond
+
 
 class QueryMessageProcessor:
-    """Messages by key, by unique key and by commit log offset (12, 33)."""
+    """Looks through a topic's records, the newest first: an index would cost every send for what few people ask."""
 
     def __init__(self, broker: BrokerController) -> None:
         self._broker = broker
 
     def processors(self) -> Processors:
         """The requests that it answers."""
-        return {}
+        return {RequestCode.QUERY_MESSAGE: self.query, RequestCode.VIEW_MESSAGE_BY_ID: self.view}
+
+    async def query(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """12: the newest that have the key, in the order in which they were stored."""
+        header = QueryMessageRequestHeader.from_ext_fields(request.ext_fields)
+        most = min(header.max_num, MOST)
+        if request.ext_fields.get(UNIQUE_KEY_QUERY, "").lower() == "true":
+            most = MOST_FOR_UNIQUE_KEY
+        has_key = _tagged if header.index_type == TAG_INDEX else _keyed
+        found = await self._find(header, has_key, most)
+        newest = self._broker.store.newest
+        if newest is None or not found:
+            nothing = QueryMessageResponseHeader(index_last_update_timestamp=0, index_last_update_phyoffset=0)
+            remark = "can not find message, maybe time range not correct"
+            return Reply(ResponseCode.QUERY_NOT_FOUND, remark, nothing.ext_fields())
+        fields = QueryMessageResponseHeader(
+            index_last_update_timestamp=newest.store_timestamp, index_last_update_phyoffset=newest.commit_log_offset
+        )
+        return Reply(ext_fields=fields.ext_fields(), body=b"".join(reversed(found)))
+
+    def view(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """33: the message at a commit log offset."""
+        offset = ViewMessageRequestHeader.from_ext_fields(request.ext_fields).offset
+        record = self._broker.store.record(offset)
+        if record is None:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
+        return Reply(body=record)
+
+    async def _find(
+        self, header: QueryMessageRequestHeader, has_key: Callable[[Message, str], bool], most: int
+    ) -> list[bytes]:
+        store, key = self._broker.store, header.key.encode()
+        found: list[bytes] = []
+        for looked_at, entry in enumerate(self._newest_first(header)):
+            if len(found) >= most:
+                break
+            if looked_at % _AT_ONCE == _AT_ONCE - 1:
+                await asyncio.sleep(0)
+            record = store.record(entry.commit_log_offset)  # None where retention came between two turns
+            if record is not None and key in record and has_key(_message(record), header.key):
+                found.append(record)
+        return found
+
+    def _newest_first(self, header: QueryMessageRequestHeader) -> Iterable[QueueEntry]:
+        queues = self._broker.store.queues(header.topic).values()
+        stored = [queue.stored_between(header.begin_timestamp, header.end_timestamp) for queue in queues]
+        return merge(*map(reversed, stored), reverse=True)
+
+
+def _keyed(message: Message, key: str) -> bool:
+    properties = message.properties
+    return properties.get(UNIQ_KEY) == key or key in properties.get(KEYS, "").split(" ")
+
+
+def _tagged(message: Message, tag: str) -> bool:
+    return message.properties.get(TAGS) == tag
+
+
+def _message(record: bytes) -> Message:
+    block = decode_messages(record, MessageQueue("", "", 0))
+    return block.messages[0] if block.messages else block.corrupt[0].message

@@ -44,6 +44,11 @@ class ConsumeQueue:
         start = max(0, offset - self.min_offset)
         return self._entries[start : start + most]
 
+    def stored_between(self, begin_ms: int, end_ms: int) -> list[QueueEntry]:
+        """The entries of messages stored in this time, its ends included."""
+        first = bisect_left(self._entries, begin_ms, key=_BY_TIME)
+        return self._entries[first : bisect_right(self._entries, end_ms, key=_BY_TIME)]
+
     def discard(self, count: int) -> None:
         """Forget the oldest entries."""
         del self._entries[:count]

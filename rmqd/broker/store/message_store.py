@@ -37,7 +37,6 @@ class GetMessageStatus(StrEnum):
 
     FOUND = "FOUND"
     NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
-    NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
     NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
     OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
     OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
@@ -95,6 +94,8 @@ class MessageStore:
         self.store_host = store_host
         self.size_bytes = 0
         """What the records take."""
+        self.newest: QueueEntry | None = None
+        """The message that was stored last."""
         self._host = parse_host(store_host)
         self._clock = clock
         self._log = log
@@ -138,7 +139,8 @@ class MessageStore:
         self._log.append(at, topic, queue_id, queue_offset, tags_code, now, record)
         size = len(record)
         self._end = at + size
-        queue.append(QueueEntry(at, size, tags_code, now))
+        entry = self.newest = QueueEntry(at, size, tags_code, now)
+        queue.append(entry)
         self.size_bytes += size
         if self.size_bytes > self._room_until:
             self._make_room()
@@ -180,7 +182,7 @@ class MessageStore:
         """Read from `offset` on, up to the limits of one reply."""
         queue = self._queues.get((topic, queue_id))
         if queue is None:
-            return GetResult(GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0, [])
+            return GetResult(GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0, [])
         low, high = queue.min_offset, queue.max_offset
         if high == 0:
             return GetResult(GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0, low, high, [])
@@ -298,7 +300,8 @@ class MessageStore:
                     f"the data dir is damaged: the queue {topic}:{queue_id} goes on at {queue_offset} after "
                     f"{queue.max_offset - 1}; move it away to start with an empty one"
                 )
-            queue.append(QueueEntry(at, size, tags_code, store_timestamp))
+            entry = self.newest = QueueEntry(at, size, tags_code, store_timestamp)
+            queue.append(entry)
             self.size_bytes += size
             self._end = at + size
         self._end = max([self._end, *(int(end) for _, end in self._journal.items(Kind.LOG))])
