@@ -1,49 +1,102 @@
-"""The name server's side: where topics are (105, 106, 206 …; `ClientRequestProcessor`, `DefaultRequestProcessor`)."""
+"""The name server's side: where topics are (`ClientRequestProcessor`, `DefaultRequestProcessor`, `RouteInfoManager`).
+
+It has the one broker that it stands beside; others are not taken up (103 is answered as unsupported).
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import structlog
 
 from rmqd.broker.channel import Channel
+from rmqd.broker.key_values import KVConfigManager
 from rmqd.broker.reply import Processors, Refusal, Reply
+from rmqd.broker.settings import NameServerSettings
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.wire.cluster import ClusterInfo, TopicList
+from rmqd.wire.cluster import ClusterInfo, KVTable, TopicList
 from rmqd.wire.command import RemotingCommand
+from rmqd.wire.headers import name_server as headers
 from rmqd.wire.headers.route import GetRouteInfoRequestHeader
-from rmqd.wire.route import BrokerData, QueueData, TopicRouteData
+from rmqd.wire.java_properties import dump_properties, load_properties
+from rmqd.wire.route import PERM_READ, PERM_WRITE, BrokerData, QueueData, TopicRouteData
+from rmqd.wire.settings import TopicConfig
 
 if TYPE_CHECKING:
     from rmqd.broker.controller import BrokerController
+
+log = structlog.get_logger(__name__)
+
+ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"  # the namespace of ordered topics
+REGISTER_SECONDS: Final = 30.0  # Java: registerNameServerPeriod
+_STRICT_JSON_SINCE: Final = 401  # 4.9.4
+_READ_WRITE: Final = PERM_READ | PERM_WRITE
+_UNIT, _UNIT_SUB = 1, 2  # TopicSysFlag
+_PROTECTED: Final = frozenset({"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"})
+
+
+class _OwnView(NamedTuple):
+    """What an administrator made of a topic here: its queues, None where it was taken off.
+
+    It holds until the broker changes the topic, which is not `config` then, or registers anew, at `until` (loop time).
+    """
+
+    config: TopicConfig | None
+    queues: QueueData | None
+    until: float = float("inf")
 
 
 class NameServer:
     """Knows one broker, and reads its topics where they are."""
 
     def __init__(self, broker: BrokerController) -> None:
+        self.settings = NameServerSettings()
         self._broker = broker
+        self._key_values = KVConfigManager(broker.journal)
+        self._own: dict[str, _OwnView] = {}
+        self._now = asyncio.get_running_loop().time
 
     def processors(self) -> Processors:
         """The requests that it answers."""
         return {
+            RequestCode.PUT_KV_CONFIG: self.put_kv,
+            RequestCode.GET_KV_CONFIG: self.get_kv,
+            RequestCode.DELETE_KV_CONFIG: self.delete_kv,
+            RequestCode.GET_KVLIST_BY_NAMESPACE: self.kv_list,
             RequestCode.GET_ROUTEINFO_BY_TOPIC: self.route,
             RequestCode.GET_BROKER_CLUSTER_INFO: self.cluster,
+            RequestCode.WIPE_WRITE_PERM_OF_BROKER: self.wipe_write_perm,
+            RequestCode.ADD_WRITE_PERM_OF_BROKER: self.add_write_perm,
             RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self.topics,
+            RequestCode.GET_TOPICS_BY_CLUSTER: self.topics_of_cluster,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self.system_topics,
+            RequestCode.GET_UNIT_TOPIC_LIST: self._listing(lambda flag: flag & _UNIT != 0),
+            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: self._listing(lambda flag: flag & _UNIT_SUB != 0),
+            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self._listing(
+                lambda flag: flag & (_UNIT | _UNIT_SUB) == _UNIT_SUB
+            ),
+            RequestCode.DELETE_TOPIC_IN_NAMESRV: self.delete_topic,
+            RequestCode.REGISTER_TOPIC_IN_NAMESRV: self.register_topic,
+            RequestCode.UPDATE_NAMESRV_CONFIG: self.update_settings,
+            RequestCode.GET_NAMESRV_CONFIG: self.get_settings,
         }
 
     def route(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """105."""
+        """105: in strict JSON where the client can tell the difference."""
         header = GetRouteInfoRequestHeader.from_ext_fields(request.ext_fields)
-        config = self._broker.topics.get(header.topic)
-        if config is None:
+        queues = self._queues(header.topic)
+        if queues is None:
             raise Refusal(
                 ResponseCode.TOPIC_NOT_EXIST,
                 f"No topic route info in name server for the topic: {header.topic}\n"
                 "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details.",
             )
-        queues = QueueData(
-            self._broker.name, config.read_queue_nums, config.write_queue_nums, config.perm, config.topic_sys_flag
-        )
-        return Reply(body=TopicRouteData((queues,), (self._broker_data(),)).to_json())
+        ordered = self._key_values.get(ORDER_TOPIC_CONFIG, header.topic) if self.settings.orderMessageEnable else None
+        strict = request.version >= _STRICT_JSON_SINCE or header.accept_standard_json_only is True
+        return Reply(body=TopicRouteData((queues,), (self._broker_data(),), ordered).to_json(strict=strict))
 
     def cluster(self, channel: Channel, request: RemotingCommand) -> Reply:
         """106."""
@@ -52,8 +105,141 @@ class NameServer:
 
     def topics(self, channel: Channel, request: RemotingCommand) -> Reply:
         """206."""
-        return Reply(body=TopicList(tuple(self._broker.topics.all())).to_json())
+        _refuse_unless(self.settings.enableAllTopicList)
+        return Reply(body=TopicList(tuple(self._view())).to_json())
+
+    def topics_of_cluster(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """224."""
+        _refuse_unless(self.settings.enableTopicList)
+        header = headers.GetTopicsByClusterRequestHeader.from_ext_fields(request.ext_fields)
+        own = header.cluster == self._broker.settings.brokerClusterName
+        return Reply(body=TopicList(tuple(self._view()) if own else ()).to_json())
+
+    def system_topics(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """304: the names of clusters and brokers are topics too."""
+        names = (self._broker.settings.brokerClusterName, self._broker.name)
+        return Reply(body=TopicList(names, self._broker.address).to_json())
+
+    def delete_topic(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """216: the topic is not told until the broker changes it, or registers again."""
+        header = headers.DeleteTopicFromNamesrvRequestHeader.from_ext_fields(request.ext_fields)
+        if not header.cluster_name or header.cluster_name == self._broker.settings.brokerClusterName:
+            config = self._broker.topics.get(header.topic)
+            self._own[header.topic] = _OwnView(config, None, self._now() + REGISTER_SECONDS)
+        return Reply()
+
+    def register_topic(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """217: what is said about brokers that are not known here is ignored."""
+        header = headers.RegisterTopicRequestHeader.from_ext_fields(request.ext_fields)
+        for queues in TopicRouteData.from_json(request.body).queue_datas:
+            if queues.broker_name == self._broker.name:
+                self._own[header.topic] = _OwnView(self._broker.topics.get(header.topic), queues)
+        return Reply()
+
+    def wipe_write_perm(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """205: producers are told of no queue that they may write to, until the broker changes a topic."""
+        header = headers.WipeWritePermOfBrokerRequestHeader.from_ext_fields(request.ext_fields)
+        count = self._change_perms(header.broker_name, lambda perm: perm & ~PERM_WRITE)
+        return Reply(ext_fields=headers.WipeWritePermOfBrokerResponseHeader(wipe_topic_count=count).ext_fields())
+
+    def add_write_perm(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """327: every topic can be read and written, whatever it was."""
+        header = headers.AddWritePermOfBrokerRequestHeader.from_ext_fields(request.ext_fields)
+        count = self._change_perms(header.broker_name, lambda perm: _READ_WRITE)
+        return Reply(ext_fields=headers.AddWritePermOfBrokerResponseHeader(add_topic_count=count).ext_fields())
+
+    def put_kv(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """100."""
+        header = headers.PutKVConfigRequestHeader.from_ext_fields(request.ext_fields)
+        if header.value is None:
+            self._key_values.delete(header.namespace, header.key)
+        else:
+            self._key_values.put(header.namespace, header.key, header.value)
+        return Reply()
+
+    def get_kv(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """101."""
+        header = headers.GetKVConfigRequestHeader.from_ext_fields(request.ext_fields)
+        value = self._key_values.get(header.namespace, header.key)
+        if value is None:
+            raise _no_item(header.namespace, f" Key: {header.key}")
+        return Reply(ext_fields=headers.GetKVConfigResponseHeader(value=value).ext_fields())
+
+    def delete_kv(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """102."""
+        header = headers.DeleteKVConfigRequestHeader.from_ext_fields(request.ext_fields)
+        self._key_values.delete(header.namespace, header.key)
+        return Reply()
+
+    def kv_list(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """219."""
+        header = headers.GetKVListByNamespaceRequestHeader.from_ext_fields(request.ext_fields)
+        table = self._key_values.table(header.namespace)
+        if table is None:
+            raise _no_item(header.namespace)
+        return Reply(body=KVTable(table).to_json())
+
+    def update_settings(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """318: until the process ends."""
+        values = load_properties(request.body)
+        if _PROTECTED & values.keys():
+            raise Refusal(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
+        self.settings, ignored = self.settings.updated(values)
+        if ignored:
+            log.warning("broker.settings_ignored", server="name server", settings=ignored)
+        return Reply()
+
+    def get_settings(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """319."""
+        return Reply(body=dump_properties(self.settings.as_properties()))
+
+    def _listing(self, wanted: Callable[[int], bool]) -> Callable[[Channel, RemotingCommand], Reply]:
+        """311 to 313: topics by their sysFlag."""
+
+        def answer(channel: Channel, request: RemotingCommand) -> Reply:
+            _refuse_unless(self.settings.enableTopicList)
+            topics = (topic for topic, queues in self._view().items() if wanted(queues.topic_sys_flag))
+            return Reply(body=TopicList(tuple(topics)).to_json())
+
+        return answer
+
+    def _change_perms(self, broker_name: str, change: Callable[[int], int]) -> int:
+        if broker_name != self._broker.name:
+            return 0
+        view = self._view()
+        for topic, queues in view.items():
+            self._own[topic] = _OwnView(self._broker.topics.get(topic), replace(queues, perm=change(queues.perm)))
+        return len(view)
+
+    def _view(self) -> dict[str, QueueData]:
+        """The topics that are told, and their queues."""
+        names = dict.fromkeys([*self._broker.topics.all(), *self._own])
+        return {topic: queues for topic in names if (queues := self._queues(topic)) is not None}
+
+    def _queues(self, topic: str) -> QueueData | None:
+        config, own = self._broker.topics.get(topic), self._own.get(topic)
+        if own is not None:
+            if own.config is config and self._now() < own.until:
+                return own.queues
+            del self._own[topic]
+        if config is None:
+            return None
+        # a broker registers its topics with its own permission, where that lacks something
+        permission = self._broker.settings.brokerPermission
+        perm = config.perm if permission & _READ_WRITE == _READ_WRITE else config.perm & permission
+        return QueueData(
+            self._broker.name, config.read_queue_nums, config.write_queue_nums, perm, config.topic_sys_flag
+        )
 
     def _broker_data(self) -> BrokerData:
         settings = self._broker.settings
         return BrokerData(settings.brokerClusterName, settings.brokerName, {0: self._broker.address})
+
+
+def _refuse_unless(enabled: bool) -> None:
+    if not enabled:
+        raise Refusal(ResponseCode.SYSTEM_ERROR, "disable")
+
+
+def _no_item(namespace: str, key: str = "") -> Refusal:
+    return Refusal(ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {namespace}{key}")

@@ -65,6 +65,7 @@ class BrokerSettings(_Settings):
     enablePropertyFilter: bool = True  # RocketMQ: false; here SQL92 is for trying out
     useServerSideResetOffset: bool = True
     notifyConsumerIdsChangedEnable: bool = True
+    litePullMessageEnable: bool = True
     longPollingEnable: bool = True
     shortPollingTimeMills: int = 1000
     maxMessageSize: int = 4 * 1024 * 1024

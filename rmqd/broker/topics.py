@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -9,22 +11,60 @@ from rmqd.broker.journal import Journal, Kind
 from rmqd.broker.settings import BrokerSettings
 from rmqd.wire.route import PERM_READ, PERM_WRITE
 from rmqd.wire.settings import TopicConfig
-from rmqd.wire.topics import DEFAULT_TOPIC, SCHEDULE_TOPIC
+from rmqd.wire.topics import (
+    DEFAULT_TOPIC,
+    DLQ_PREFIX,
+    MAX_TOPIC_LENGTH,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+)
 
 PERM_INHERIT: Final = 1
 READ_WRITE: Final = PERM_READ | PERM_WRITE
 DELAY_LEVELS: Final = 18
+UNIT: Final = 1
+"""In a topic's sys flag: its messages belong to a unit."""
+UNIT_SUB: Final = 2
+"""In a retry topic's sys flag: its group reads units."""
+NOT_ALLOWED_SEND_TOPICS: Final = frozenset(
+    "SCHEDULE_TOPIC_XXXX RMQ_SYS_TRANS_HALF_TOPIC RMQ_SYS_TRANS_OP_HALF_TOPIC TRANS_CHECK_MAX_TIME_TOPIC "
+    "SELF_TEST_TOPIC OFFSET_MOVED_EVENT".split()
+)
+_ALLOWED: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+_MAX_DERIVED_LENGTH: Final = 255
+_INNER_TOPICS: Final = (
+    "SELF_TEST_TOPIC OFFSET_MOVED_EVENT RMQ_SYS_TRANS_HALF_TOPIC RMQ_SYS_TRANS_OP_HALF_TOPIC "
+    f"RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC {TIMER_TOPIC}".split()
+)
+
+
+def fault_of_topic(topic: str) -> str:
+    """What is wrong with a topic's name, in the words of `TopicValidator`; empty for a good one."""
+    if not topic.strip():
+        return "The specified topic is blank."
+    if not _ALLOWED.fullmatch(topic):
+        return f"The specified topic: {topic}, contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
+    if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+        if len(topic) > _MAX_DERIVED_LENGTH:
+            return (
+                f"The specified topic is DLQ or Retry topic: {topic}, and it's longer than topic max length: "
+                f"{_MAX_DERIVED_LENGTH}"
+            )
+    elif len(topic) > MAX_TOPIC_LENGTH:
+        return f"The specified topic: {topic}, is longer than topic max length: {MAX_TOPIC_LENGTH}"
+    return ""
 
 
 class TopicConfigManager:
-    """Topic configurations by name."""
+    """Topic configurations by name. `settings` is asked anew each time: it may change while the broker runs."""
 
     def __init__(self, settings: BrokerSettings, journal: Journal) -> None:
+        self.settings = settings
         self.revision = 0
         """Raised by every change: name servers tell it as the broker's data version."""
         self._journal = journal
-        self._configs: dict[str, TopicConfig] = {}
-        self._add_system_topics(settings)
+        self._configs = {config.topic_name: config for config in _system_topics(settings)}
         for _, value in journal.items(Kind.TOPIC):
             config = TopicConfig.from_json(value.encode())
             self._configs[config.topic_name] = config
@@ -50,37 +90,66 @@ class TopicConfigManager:
             self._journal.delete(Kind.TOPIC, topic)
             self.revision += 1
 
-    def create_in_send(self, topic: str, default_topic: str, queue_nums: int) -> TopicConfig | None:
+    def create_in_send(
+        self, topic: str, default_topic: str, queue_nums: int, topic_sys_flag: int = 0
+    ) -> TopicConfig | None:
         """The topic, made after the default topic's pattern where it does not exist; None where that forbids it."""
         known = self._configs.get(topic)
         if known is not None:
             return known
         default = self._configs.get(default_topic)
-        if default is None or not default.perm & PERM_INHERIT:
+        if default is None:
+            return None
+        if default_topic == DEFAULT_TOPIC and not self.settings.autoCreateTopicEnable:
+            # as in RocketMQ this lasts until the next start, also where the setting is changed back
+            self._configs[DEFAULT_TOPIC] = default = replace(default, perm=READ_WRITE)
+        if not default.perm & PERM_INHERIT:
             return None
         queues = max(0, min(queue_nums, default.write_queue_nums))
-        made = replace(
-            default,
-            topic_name=topic,
-            read_queue_nums=queues,
-            write_queue_nums=queues,
-            perm=default.perm & ~PERM_INHERIT,
+        return self.put(
+            TopicConfig(
+                topic_name=topic,
+                read_queue_nums=queues,
+                write_queue_nums=queues,
+                perm=default.perm & ~PERM_INHERIT,
+                topic_filter_type=default.topic_filter_type,
+                topic_sys_flag=topic_sys_flag,
+            )
         )
-        return self.put(made)
 
-    def create_in_send_back(self, topic: str, queue_nums: int, perm: int = READ_WRITE) -> TopicConfig:
+    def create_in_send_back(
+        self, topic: str, queue_nums: int, perm: int = READ_WRITE, topic_sys_flag: int = 0
+    ) -> TopicConfig:
         """A retry or dead-letter topic, made where it does not exist."""
         known = self._configs.get(topic)
         if known is not None:
             return known
         return self.put(
-            TopicConfig(topic_name=topic, read_queue_nums=queue_nums, write_queue_nums=queue_nums, perm=perm)
+            TopicConfig(
+                topic_name=topic,
+                read_queue_nums=queue_nums,
+                write_queue_nums=queue_nums,
+                perm=perm,
+                topic_sys_flag=topic_sys_flag,
+            )
         )
 
-    def _add_system_topics(self, settings: BrokerSettings) -> None:
-        queues = settings.defaultTopicQueueNums
-        self._add(DEFAULT_TOPIC, queues, READ_WRITE | (PERM_INHERIT if settings.autoCreateTopicEnable else 0))
-        self._add(SCHEDULE_TOPIC, DELAY_LEVELS, READ_WRITE)
 
-    def _add(self, topic: str, queues: int, perm: int) -> None:
-        self._configs[topic] = TopicConfig(topic_name=topic, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
+def _system_topics(settings: BrokerSettings) -> Iterator[TopicConfig]:
+    """What every broker has after its start, also for what this one does not do: tools expect to see it."""
+    queues, cluster, name = settings.defaultTopicQueueNums, settings.brokerClusterName, settings.brokerName
+    if settings.autoCreateTopicEnable:
+        yield _system_topic(DEFAULT_TOPIC, queues, READ_WRITE | PERM_INHERIT)
+    for topic in _INNER_TOPICS:
+        yield _system_topic(topic, 1)
+    yield _system_topic(SCHEDULE_TOPIC, DELAY_LEVELS)
+    yield _system_topic("BenchmarkTest", 1024)
+    yield _system_topic(cluster, 16, READ_WRITE | PERM_INHERIT)
+    yield _system_topic(name, 1, READ_WRITE | PERM_INHERIT)
+    yield _system_topic(f"{cluster}_REPLY_TOPIC", 1)
+    yield _system_topic(f"rmq_sys_REVIVE_LOG_{cluster}", 8)
+    yield _system_topic(f"rmq_sys_SYNC_BROKER_MEMBER_{name}", 1, PERM_INHERIT)
+
+
+def _system_topic(topic: str, queues: int, perm: int = READ_WRITE) -> TopicConfig:
+    return TopicConfig(topic_name=topic, read_queue_nums=queues, write_queue_nums=queues, perm=perm)

@@ -1,21 +1,157 @@
-"""Topics as administrators see and change them (17, 18, 21, 215, 351)."""
+"""Topics as administrators see and change them (17, 18, 21, 215, 305, 351; `AdminBrokerProcessor.java`)."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
-from rmqd.broker.reply import Processors
+from rmqd.broker.channel import Channel
+from rmqd.broker.reply import Processors, Refusal, Reply
+from rmqd.broker.system_topics import is_reserved, reserved_topics
+from rmqd.broker.topic_attributes import MESSAGE_TYPE, MIXED, TopicAttributeError, altered, parse_attributes
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.wire import fields, loose_json
+from rmqd.wire.cluster import TopicList
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.data_version import DataVersion
+from rmqd.wire.headers.admin import CreateTopicRequestHeader, GetTopicConfigRequestHeader
+from rmqd.wire.headers.topic import (
+    DeleteTopicRequestHeader,
+    GetAllTopicConfigRequestHeader,
+    GetAllTopicConfigResponseHeader,
+)
+from rmqd.wire.settings import CreateTopicListRequestBody, TopicConfig, TopicConfigSerializeWrapper
+from rmqd.wire.topics import DLQ_PREFIX, MAX_TOPIC_LENGTH, RETRY_PREFIX
 
 if TYPE_CHECKING:
     from rmqd.broker.controller import BrokerController
 
+_PATTERN: Final = "^[%|a-zA-Z0-9_-]+$"
+_MAX_RETRY_TOPIC_LENGTH: Final = 255
+_FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
+_PAGE: Final = 2000  # Java: splitMetadataSize
+
 
 class TopicAdminProcessor:
-    """Topics as administrators see and change them (17, 18, 21, 215, 351)."""
+    """What administrators do with topics."""
 
     def __init__(self, broker: BrokerController) -> None:
         self._broker = broker
 
     def processors(self) -> Processors:
         """The requests that it answers."""
-        return {}
+        return {
+            RequestCode.UPDATE_AND_CREATE_TOPIC: self.create,
+            RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: self.create_list,
+            RequestCode.GET_ALL_TOPIC_CONFIG: self.all_topics,
+            RequestCode.DELETE_TOPIC_IN_BROKER: self.delete,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self.system_topics,
+            RequestCode.GET_TOPIC_CONFIG: self.topic,
+        }
+
+    def create(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """17: make a topic, or change it."""
+        header = CreateTopicRequestHeader.from_ext_fields(request.ext_fields)
+        if header.topic_filter_type not in _FILTER_TYPES:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, f"topicFilterType = [{header.topic_filter_type}] value invalid")
+        self._check_name(header.topic)
+        try:
+            changes = parse_attributes(header.attributes or "")
+        except TopicAttributeError as error:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        config = TopicConfig(
+            topic_name=header.topic,
+            read_queue_nums=header.read_queue_nums,
+            write_queue_nums=header.write_queue_nums,
+            perm=header.perm,
+            topic_filter_type=header.topic_filter_type,
+            topic_sys_flag=header.topic_sys_flag or 0,
+            order=header.order,
+            attributes=changes,
+        )
+        self._put(self._checked(config))
+        return Reply()
+
+    def create_list(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """18: the same for several; nothing is done where one of them is refused."""
+        configs = CreateTopicListRequestBody.from_json(request.body).topic_config_list
+        for config in configs:
+            self._check_name(config.topic_name)
+        for config in [self._checked(config) for config in configs]:
+            self._put(config)
+        return Reply()
+
+    def delete(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """215: with the topic go its messages and the groups' offsets in it. One that is not there is no error."""
+        topic = DeleteTopicRequestHeader.from_ext_fields(request.ext_fields).topic
+        if not topic.strip():
+            raise Refusal(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
+        self._refuse_reserved(topic)
+        self._broker.topics.delete(topic)
+        self._broker.offsets.forget(topic=topic)
+        self._broker.store.delete_topic(topic)
+        return Reply()
+
+    def topic(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """351."""
+        header = GetTopicConfigRequestHeader.from_ext_fields(request.ext_fields)
+        config = self._broker.topics.get(header.topic)
+        if config is None:
+            raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {header.topic}")
+        return Reply(body=config.to_json())
+
+    def all_topics(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """21: all topics; a page of them, by name, where the client asks for pages."""
+        header = GetAllTopicConfigRequestHeader.from_ext_fields(request.ext_fields)
+        topics, version = self._broker.topics.all(), DataVersion(self._broker.topics.revision)
+        shown = topics
+        if (header.topic_seq, header.data_version, header.max_topic_num) != (None, None, None):
+            first = header.topic_seq or 0 if _same(header.data_version, version) else 0
+            most = _PAGE if header.max_topic_num is None else min(_PAGE, header.max_topic_num)
+            shown = {name: topics[name] for name in sorted(topics)[first : first + most]}
+        total = GetAllTopicConfigResponseHeader(total_topic_num=len(topics))
+        return Reply(ext_fields=total.ext_fields(), body=TopicConfigSerializeWrapper(shown, version).to_json())
+
+    def system_topics(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """305."""
+        return Reply(body=TopicList(reserved_topics(self._broker.settings)).to_json())
+
+    def _check_name(self, topic: str) -> None:
+        """Refuse it in the real broker's words."""
+        longest = _MAX_RETRY_TOPIC_LENGTH if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) else MAX_TOPIC_LENGTH
+        if not topic.strip():
+            problem = "The specified topic is blank."
+        elif not re.fullmatch(_PATTERN, topic):
+            problem = f"The specified topic: {topic}, contains illegal characters, allowing only {_PATTERN}"
+        elif len(topic) > longest:
+            problem = f"The specified topic: {topic}, is longer than topic max length: {longest}"
+        else:
+            return self._refuse_reserved(topic)
+        raise Refusal(ResponseCode.INVALID_PARAMETER, problem)
+
+    def _refuse_reserved(self, topic: str) -> None:
+        if is_reserved(topic, self._broker.settings):
+            raise Refusal(ResponseCode.INVALID_PARAMETER, f"The topic[{topic}] is conflict with system topic.")
+
+    def _checked(self, config: TopicConfig) -> TopicConfig:
+        """The topic as it is to be, from one whose attributes are changes, with their signs."""
+        if config.attributes.get(f"+{MESSAGE_TYPE}") == MIXED:
+            raise Refusal(ResponseCode.INVALID_PARAMETER, "MIXED message type is not supported.")
+        known = self._broker.topics.get(config.topic_name)
+        try:
+            attributes = altered(None if known is None else known.attributes, config.attributes)
+        except TopicAttributeError as error:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        return replace(config, attributes=attributes)
+
+    def _put(self, config: TopicConfig) -> None:
+        if config != self._broker.topics.get(config.topic_name):
+            self._broker.topics.put(config)
+
+
+def _same(text: str | None, version: DataVersion) -> bool:
+    """Whether the client has pages of this version of the table."""
+    return (
+        bool(text) and DataVersion.from_dict(fields.as_object(loose_json.loads(text or ""), "dataVersion")) == version
+    )

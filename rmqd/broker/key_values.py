@@ -1,0 +1,37 @@
+"""What administrators keep at the name server, by namespace and key (`KVConfigManager.java`)."""
+
+from __future__ import annotations
+
+import json
+
+from rmqd.broker.journal import Journal, Kind
+
+
+class KVConfigManager:
+    """Texts by namespace and key."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._tables: dict[str, dict[str, str]] = {}
+        for row, value in journal.items(Kind.KEY_VALUE):
+            namespace, key = json.loads(row)
+            self._tables.setdefault(namespace, {})[key] = value
+
+    def get(self, namespace: str, key: str) -> str | None:
+        """A value."""
+        return self._tables.get(namespace, {}).get(key)
+
+    def put(self, namespace: str, key: str, value: str) -> None:
+        """Keep a value."""
+        self._tables.setdefault(namespace, {})[key] = value
+        self._journal.put(Kind.KEY_VALUE, json.dumps([namespace, key]), value)
+
+    def delete(self, namespace: str, key: str) -> None:
+        """Forget a value. The namespace stays, as it does there."""
+        if self._tables.get(namespace, {}).pop(key, None) is not None:
+            self._journal.delete(Kind.KEY_VALUE, json.dumps([namespace, key]))
+
+    def table(self, namespace: str) -> dict[str, str] | None:
+        """All of a namespace; None where nothing was ever kept in it."""
+        table = self._tables.get(namespace)
+        return None if table is None else dict(table)

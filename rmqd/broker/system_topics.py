@@ -1,0 +1,61 @@
+"""The topics that a broker has of itself, and the names that it keeps (`TopicConfigManager`, `TopicValidator`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from rmqd.broker.settings import BrokerSettings
+from rmqd.wire.route import PERM_READ, PERM_WRITE
+from rmqd.wire.settings import TopicConfig
+from rmqd.wire.topics import DEFAULT_TOPIC, SCHEDULE_TOPIC, is_system_topic
+
+PERM_INHERIT: Final = 1
+READ_WRITE: Final = PERM_READ | PERM_WRITE
+DELAY_LEVELS: Final = 18
+TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
+_RESERVED: Final = (
+    "RMQ_SYS_TRANS_HALF_TOPIC",
+    "BenchmarkTest",
+    "TRANS_CHECK_MAX_TIME_TOPIC",
+    "OFFSET_MOVED_EVENT",
+    DEFAULT_TOPIC,
+    "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC",
+    "SELF_TEST_TOPIC",
+    SCHEDULE_TOPIC,
+    "RMQ_SYS_TRACE_TOPIC",
+    TIMER_TOPIC,
+    "CHECKPOINT_TOPIC",
+    "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+    "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
+)
+
+
+def system_topics(settings: BrokerSettings) -> Iterator[TopicConfig]:
+    """What is there from the start; without the topics of what this broker has not: POP, transactions, replication."""
+    template = PERM_INHERIT if settings.autoCreateTopicEnable else 0
+    cluster, broker = settings.brokerClusterName, settings.brokerName
+    yield _topic("SELF_TEST_TOPIC", 1)
+    yield _topic(DEFAULT_TOPIC, settings.defaultTopicQueueNums, READ_WRITE | template)
+    yield _topic("BenchmarkTest", 1024)
+    yield _topic(cluster, 16, READ_WRITE | PERM_INHERIT)
+    yield _topic(broker, 1, READ_WRITE | PERM_INHERIT)
+    yield _topic("OFFSET_MOVED_EVENT", 1)
+    yield _topic(SCHEDULE_TOPIC, DELAY_LEVELS)
+    yield _topic(f"{cluster}_REPLY_TOPIC", 1)
+    yield _topic(TIMER_TOPIC, 1)
+
+
+def reserved_topics(settings: BrokerSettings) -> tuple[str, ...]:
+    """The names that request 305 tells."""
+    cluster, broker = settings.brokerClusterName, settings.brokerName
+    return (*_RESERVED, cluster, broker, f"{cluster}_REPLY_TOPIC")
+
+
+def is_reserved(topic: str, settings: BrokerSettings) -> bool:
+    """Whether administrators can neither change nor delete the topic."""
+    return is_system_topic(topic) or topic in reserved_topics(settings)
+
+
+def _topic(name: str, queues: int, perm: int = READ_WRITE) -> TopicConfig:
+    return TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)

@@ -1,0 +1,99 @@
+"""A topic's attributes, and how requests change them: `+key=value,-key` (`AttributeParser`, `AttributeUtil`)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from rmqd.errors import RmqdError
+
+MESSAGE_TYPE: Final = "message.type"
+MIXED: Final = "MIXED"
+_LONG: Final = re.compile(r"[+-]?\d{1,19}", re.ASCII)
+_LEAST, _MOST = -1, 2**63 - 1
+
+
+class TopicAttributeError(RmqdError):
+    """A change that is refused, in the words of the real broker."""
+
+
+class _Attribute(NamedTuple):
+    """`values` are the accepted ones, in the order of Java's hash set; none for an integer from -1 on."""
+
+    changeable: bool
+    values: tuple[str, ...] = ()
+
+
+_ATTRIBUTES: Final = {
+    "queue.type": _Attribute(False, ("SimpleCQ", "BatchCQ")),
+    "cleanup.policy": _Attribute(False, ("COMPACTION", "DELETE")),
+    MESSAGE_TYPE: _Attribute(
+        True, ("UNSPECIFIED", MIXED, "TRANSACTION", "PRIORITY", "FIFO", "DELAY", "LITE", "NORMAL")
+    ),
+    "reserve.time": _Attribute(True),
+}
+
+
+def parse_attributes(text: str) -> dict[str, str]:
+    """What a request wants to change, by key with its sign. Raises TopicAttributeError."""
+    changes: dict[str, str] = {}
+    for part in text.split(",") if text else ():
+        key, equals, value = part.partition("=")
+        if equals and "+" not in key:
+            raise TopicAttributeError(f"add/alter attribute format is wrong: {key}")
+        if not equals and "-" not in key:
+            raise TopicAttributeError(f"delete attribute format is wrong: {key}")
+        if key in changes:
+            raise TopicAttributeError(f"key duplication: {key}")
+        changes[key] = value.partition("=")[0]
+    return changes
+
+
+def altered(current: Mapping[str, str] | None, changes: Mapping[str, str]) -> dict[str, str]:
+    """The attributes of a topic after these changes; `current` is None for a new one. Raises TopicAttributeError."""
+    seen = set()
+    for signed in changes:
+        key = signed[1:]
+        if not key or "+" in key or "-" in key:
+            raise TopicAttributeError("kv string format wrong.")
+        if key in seen:
+            raise TopicAttributeError(f"alter duplication key. key: {key}")
+        seen.add(key)
+        _check_sign(signed[0], key, current)
+    for signed, value in changes.items():
+        _check_value(signed, value, new=current is None)
+    result = dict(current or {})
+    for signed, value in changes.items():
+        if signed[0] == "+":
+            result[signed[1:]] = value
+        else:
+            del result[signed[1:]]
+    return result
+
+
+def _check_sign(sign: str, key: str, current: Mapping[str, str] | None) -> None:
+    if current is None and sign != "+":
+        raise TopicAttributeError(f"only add attribute is supported while creating topic. key: {key}")
+    if current is not None and sign == "-" and key not in current:
+        raise TopicAttributeError(f"attempt to delete a nonexistent key: {key}")
+    if sign not in "+-":
+        raise TopicAttributeError(f"wrong format key: {key}")
+
+
+def _check_value(signed: str, value: str, *, new: bool) -> None:
+    key = signed[1:]
+    attribute = _ATTRIBUTES.get(key)
+    if attribute is None:
+        raise TopicAttributeError(f"unsupported key: {key}")
+    if not new and not attribute.changeable:
+        raise TopicAttributeError(f"attempt to update an unchangeable attribute. key: {key}")
+    if signed[0] == "-":
+        return
+    if attribute.values:
+        if value not in attribute.values:
+            raise TopicAttributeError(f"value is not in set: [{', '.join(attribute.values)}]")
+    elif not _LONG.fullmatch(value):
+        raise TopicAttributeError(f'For input string: "{value}"')
+    elif not _LEAST <= int(value) <= _MOST:
+        raise TopicAttributeError(f"value is not in range({_LEAST}, {_MOST})")
