@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 
+from rmqd.broker.channel import Channel
 from rmqd.broker.groups import SubscriptionGroupManager
 from rmqd.broker.held_pulls import PullRequestHoldService
+from rmqd.broker.housekeeping import ClientHousekeepingService
 from rmqd.broker.journal import Journal
 from rmqd.broker.locks import RebalanceLockManager
 from rmqd.broker.members import ConsumerManager, ProducerManager
@@ -16,6 +19,7 @@ from rmqd.broker.store.message_store import MessageStore
 from rmqd.broker.store.record_log import RecordLog
 from rmqd.broker.topics import TopicConfigManager
 from rmqd.clock import Clock
+from rmqd.wire.headers.group import NotifyConsumerIdsChangedRequestHeader
 
 
 class BrokerController:
@@ -31,10 +35,11 @@ class BrokerController:
         self.address = address
         self.journal = journal
         self.topics = TopicConfigManager(settings, journal)
-        self.groups = SubscriptionGroupManager(settings, journal)
-        self.offsets = ConsumerOffsetManager(journal)
-        self.consumers = ConsumerManager()
+        self.groups = SubscriptionGroupManager(settings, clock, journal)
+        self.offsets = ConsumerOffsetManager(settings, journal)
+        self.consumers = ConsumerManager(self._consumer_ids_changed)
         self.producers = ProducerManager()
+        self._housekeeping = ClientHousekeepingService(self.consumers, self.producers)
         self.locks = RebalanceLockManager(self._loop.time)
         self.store = MessageStore(clock, address, settings, log, journal)
         self.held_pulls = PullRequestHoldService()
@@ -47,9 +52,9 @@ class BrokerController:
         return self.settings.brokerName
 
     def change_settings(self, settings: BrokerSettings) -> None:
-        """Go on with other settings."""
-        self.settings = self.groups.settings = settings
-        self.schedule.change_levels(settings)
+        """Go on with other settings. Raises UnknownSettingError, and changes nothing, where delay levels are none."""
+        self.schedule.change_settings(settings)
+        self.settings = self.groups.settings = self.topics.settings = self.offsets.settings = settings
         self.store.change_retention(settings)
 
     def now(self) -> float:
@@ -60,4 +65,12 @@ class BrokerController:
         """Deliver what is due, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.schedule.run(), name="schedule")
+            tasks.create_task(self._housekeeping.run(self.settings.channelExpiredTimeout / 1000), name="housekeeping")
             tasks.create_task(self.store.run(), name="retention")
+
+    def _consumer_ids_changed(self, group: str, members: Collection[Channel]) -> None:
+        """40, which leaves before the reply to the heartbeat that brought the change."""
+        if self.settings.notifyConsumerIdsChangedEnable:
+            header = NotifyConsumerIdsChangedRequestHeader(consumer_group=group)
+            for channel in members:
+                channel.send_oneway(header.code, header.ext_fields())

@@ -1,35 +1,65 @@
-"""The consumer groups that the broker knows (`SubscriptionGroupManager.java`)."""
+"""The consumer groups that the broker knows (`SubscriptionGroupManager.java`, `MessageRequestModeManager.java`)."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
 from rmqd.broker.journal import Journal, Kind
+from rmqd.broker.reply import Refusal
 from rmqd.broker.settings import BrokerSettings
-from rmqd.errors import InvalidNameError
-from rmqd.wire.settings import SubscriptionGroupConfig
-from rmqd.wire.topics import check_group, is_system_group
+from rmqd.clock import Clock
+from rmqd.codes import ResponseCode
+from rmqd.wire import loose_json
+from rmqd.wire.data_version import DataVersion
+from rmqd.wire.settings import SetMessageRequestModeRequestBody, SubscriptionGroupConfig
+from rmqd.wire.topics import MAX_GROUP_LENGTH, SYSTEM_GROUP_PREFIX
+
+_LEGAL: Final = "[%|a-zA-Z0-9_-]+"
+SYSTEM_GROUPS: Final = (
+    "TOOLS_CONSUMER FILTERSRV_CONSUMER SELF_TEST_C_GROUP CID_ONS-HTTP-PROXY CID_ONSAPI_PULL CID_ONSAPI_PERMISSION "
+    "CID_ONSAPI_OWNER CID_RMQ_SYS_TRANS"
+).split()
+
+
+def validate_group(group: str) -> str | None:
+    """What is wrong with a group's name, in RocketMQ's words (`TopicValidator.java`)."""
+    if not group.strip():
+        return "The specified group is blank."
+    if not re.fullmatch(_LEGAL, group):
+        return f"The specified group: {group}, contains illegal characters, allowing only ^{_LEGAL}$"
+    if len(group) > MAX_GROUP_LENGTH:
+        return f"The specified group: {group}, is longer than group max length: {MAX_GROUP_LENGTH}"
+    return None
 
 
 class SubscriptionGroupManager:
     """Group configurations by name. `settings` is asked anew each time: it may change while the broker runs."""
 
-    def __init__(self, settings: BrokerSettings, journal: Journal) -> None:
+    def __init__(self, settings: BrokerSettings, clock: Clock, journal: Journal) -> None:
         self.settings = settings
+        self.data_version = DataVersion(0, int(clock.wall() * 1000))
+        self._clock = clock
         self._journal = journal
-        self._configs: dict[str, SubscriptionGroupConfig] = {}
+        self._configs = {name: SubscriptionGroupConfig(group_name=name) for name in SYSTEM_GROUPS}
+        self._modes: dict[tuple[str, str], SetMessageRequestModeRequestBody] = {}
         for _, value in journal.items(Kind.GROUP):
             config = SubscriptionGroupConfig.from_json(value.encode())
             self._configs[config.group_name] = config
+        for _, value in journal.items(Kind.REQUEST_MODE):
+            mode = SetMessageRequestModeRequestBody.from_json(value)
+            self._modes[mode.topic, mode.consumer_group] = mode
 
     def find(self, group: str) -> SubscriptionGroupConfig | None:
         """A group's configuration, made where it is missing; None where that is switched off or the name illegal."""
         known = self._configs.get(group)
         if known is not None:
             return known
-        if not self.settings.autoCreateSubscriptionGroup and not is_system_group(group):
+        if not self.settings.autoCreateSubscriptionGroup and not group.startswith(SYSTEM_GROUP_PREFIX):
             return None
-        try:
-            check_group(group)
-        except InvalidNameError:
+        if validate_group(group) is not None:
             return None
         return self.put(SubscriptionGroupConfig(group_name=group))
 
@@ -45,9 +75,43 @@ class SubscriptionGroupManager:
         """Make a group, or change it."""
         self._configs[config.group_name] = config
         self._journal.put(Kind.GROUP, config.group_name, config.to_json().decode())
+        self._changed()
         return config
+
+    def update(self, config: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
+        """As an administrator asks it: attributes are changes of those that are there, `+key` to a value and `-key`."""
+        known = self._configs.get(config.group_name)
+        attributes = _alter({} if known is None else known.attributes, config.attributes)
+        return self.put(replace(config, attributes=attributes))
 
     def delete(self, group: str) -> None:
         """Forget a group."""
         if self._configs.pop(group, None) is not None:
             self._journal.delete(Kind.GROUP, group)
+            self._changed()
+
+    def request_modes(self) -> list[SetMessageRequestModeRequestBody]:
+        """What was set; all other groups pull."""
+        return list(self._modes.values())
+
+    def set_request_mode(self, mode: SetMessageRequestModeRequestBody) -> None:
+        """Have a group pull or pop a topic."""
+        self._modes[mode.topic, mode.consumer_group] = mode
+        value = loose_json.dumps(mode.to_dict()).decode()
+        self._journal.put(Kind.REQUEST_MODE, f"{mode.topic}@{mode.consumer_group}", value)
+
+    def _changed(self) -> None:
+        self.data_version = DataVersion(self.data_version.counter + 1, int(self._clock.wall() * 1000))
+
+
+def _alter(current: Mapping[str, str], changes: Mapping[str, str]) -> dict[str, str]:
+    altered = dict(current)
+    for change, value in changes.items():
+        sign, key = change[:1], change[1:]
+        if sign not in ("+", "-") or not key:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, "java.lang.RuntimeException: kv string format wrong.")
+        if sign == "+":
+            altered[key] = value
+        else:
+            altered.pop(key, None)
+    return altered

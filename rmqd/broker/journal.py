@@ -12,6 +12,7 @@ class Kind(StrEnum):
 
     TOPIC = "topic"
     GROUP = "group"
+    REQUEST_MODE = "request_mode"
     OFFSET = "offset"
     RESET = "reset"
     DELAY = "delay"

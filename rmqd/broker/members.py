@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from rmqd.broker.channel import Channel
-from rmqd.codes import LanguageCode
-from rmqd.wire.heartbeat import ConsumerData, SubscriptionData
+from rmqd.wire.heartbeat import ConsumerData, MessageModel, SubscriptionData
+
+ConsumerIdsChangeListener = Callable[[str, Collection[Channel]], None]
+"""Told a group's name and the connections of those who are its members now."""
 
 
 @dataclass(slots=True)
 class ClientChannel:
-    """A client's connection as its last heartbeat told it. `heard_at` is loop time in seconds."""
+    """A client's connection as its heartbeats told it. `heard_at` is the last one, in loop time in seconds."""
 
     channel: Channel
     client_id: str
-    language: LanguageCode
+    language: int
     version: int
     heard_at: float
 
@@ -33,18 +36,45 @@ class ConsumerGroupInfo:
 
     @property
     def client_ids(self) -> list[str]:
-        """One for each connection."""
+        """One for each connection, in the order in which they came."""
         return [client.client_id for client in self.channels.values()]
+
+    @property
+    def is_broadcasting(self) -> bool:
+        """Whether each member gets all messages: then members need not know of each other."""
+        return self.message_model == MessageModel.BROADCASTING
 
     def client(self, client_id: str) -> ClientChannel | None:
         """A member by its client id."""
         return next((client for client in self.channels.values() if client.client_id == client_id), None)
 
+    def join(self, client: ClientChannel) -> bool:
+        """A member's heartbeat; says whether it is new."""
+        known = self.channels.get(client.channel)
+        if known is not None and known.client_id == client.client_id:
+            known.heard_at = client.heard_at
+        else:
+            self.channels[client.channel] = client
+        return known is None
+
+    def subscribe(self, new: Collection[SubscriptionData]) -> bool:
+        """Take the whole set of subscriptions over; says whether topics were added or removed."""
+        topics = {one.topic for one in new}
+        changed = topics != self.subscriptions.keys()
+        for topic in self.subscriptions.keys() - topics:
+            del self.subscriptions[topic]
+        for one in new:
+            known = self.subscriptions.get(one.topic)
+            if known is None or one.sub_version > known.sub_version:
+                self.subscriptions[one.topic] = one
+        return changed
+
 
 class ConsumerManager:
-    """Groups by name while they have members."""
+    """Groups by name while they have members. `changed` is told what a group's members are to hear of."""
 
-    def __init__(self) -> None:
+    def __init__(self, changed: ConsumerIdsChangeListener) -> None:
+        self._changed = changed
         self._groups: dict[str, ConsumerGroupInfo] = {}
 
     def get(self, group: str) -> ConsumerGroupInfo | None:
@@ -55,43 +85,59 @@ class ConsumerManager:
         """Every group with members."""
         return list(self._groups.values())
 
-    def register(self, data: ConsumerData, client: ClientChannel) -> bool:
-        """A member's heartbeat; says whether members or topics changed, so that the others are to be told."""
+    def find_client(self, group: str, client_id: str) -> ClientChannel | None:
+        """A member by its group and client id."""
+        info = self._groups.get(group)
+        return None if info is None else info.client(client_id)
+
+    def register(
+        self, data: ConsumerData, client: ClientChannel, *, notify: bool = True, without_sub: bool = False
+    ) -> None:
+        """A member's heartbeat. `without_sub`: it has no subscriptions, those that are known go on."""
         info = self._groups.get(data.group_name)
         if info is None:
-            info = self._groups[data.group_name] = ConsumerGroupInfo(
-                data.group_name, data.consume_type, data.message_model, data.consume_from_where
-            )
+            info = ConsumerGroupInfo(data.group_name, data.consume_type, data.message_model, data.consume_from_where)
+            self._groups[data.group_name] = info
         info.consume_type, info.message_model = data.consume_type, data.message_model
         info.consume_from_where = data.consume_from_where
-        changed = client.channel not in info.channels
-        info.channels[client.channel] = client
-        return self._subscribe(info, data) or changed
+        changed = info.join(client)
+        if not without_sub:
+            changed = info.subscribe(data.subscription_data_set) or changed
+        if changed and notify:
+            self._tell(info)
 
-    def unregister(self, group: str, channel: Channel) -> bool:
-        """A member leaves; says whether it was one."""
+    def unregister(self, group: str, channel: Channel, *, notify: bool = True) -> None:
+        """A member says good-bye. The others hear of it also where it was none."""
         info = self._groups.get(group)
-        if info is None or info.channels.pop(channel, None) is None:
-            return False
+        if info is not None:
+            self._remove(info, channel)
+            if notify:
+                self._tell(info)
+
+    def channel_closed(self, channel: Channel) -> None:
+        """A connection ended. The members hear of it also where their group's configuration switches that off."""
+        for info in self.all():
+            if self._remove(info, channel):
+                self._tell(info)
+
+    def remove_silent(self, heard_before: float) -> list[ClientChannel]:
+        """Forget members whose last heartbeat is older, and return them. The others are not told."""
+        silent = [
+            (info, client) for info in self.all() for client in info.channels.values() if client.heard_at < heard_before
+        ]
+        for info, client in silent:
+            self._remove(info, client.channel)
+        return [client for _, client in silent]
+
+    def _remove(self, info: ConsumerGroupInfo, channel: Channel) -> bool:
+        was_member = info.channels.pop(channel, None) is not None
         if not info.channels:
-            del self._groups[group]
-        return True
+            self._groups.pop(info.group, None)
+        return was_member
 
-    def groups_of(self, channel: Channel) -> list[str]:
-        """The groups that a connection is a member of."""
-        return [name for name, info in self._groups.items() if channel in info.channels]
-
-    @staticmethod
-    def _subscribe(info: ConsumerGroupInfo, data: ConsumerData) -> bool:
-        new = {one.topic: one for one in data.subscription_data_set}
-        changed = new.keys() != info.subscriptions.keys()
-        for topic in info.subscriptions.keys() - new.keys():
-            del info.subscriptions[topic]
-        for topic, one in new.items():
-            known = info.subscriptions.get(topic)
-            if known is None or one.sub_version > known.sub_version:
-                info.subscriptions[topic] = one
-        return changed
+    def _tell(self, info: ConsumerGroupInfo) -> None:
+        if not info.is_broadcasting:
+            self._changed(info.group, info.channels.keys())
 
 
 class ProducerManager:
@@ -100,22 +146,39 @@ class ProducerManager:
     def __init__(self) -> None:
         self._groups: dict[str, dict[Channel, ClientChannel]] = {}
 
+    def get(self, group: str) -> list[ClientChannel]:
+        """The producers of a group."""
+        return list(self._groups.get(group, {}).values())
+
+    def all(self) -> dict[str, list[ClientChannel]]:
+        """Every group with its producers."""
+        return {group: list(clients.values()) for group, clients in self._groups.items()}
+
     def register(self, group: str, client: ClientChannel) -> None:
         """A producer's heartbeat."""
-        self._groups.setdefault(group, {})[client.channel] = client
+        known = self._groups.setdefault(group, {}).setdefault(client.channel, client)
+        known.heard_at = client.heard_at
 
     def unregister(self, group: str, channel: Channel) -> None:
-        """A producer leaves."""
+        """A producer says good-bye."""
         clients = self._groups.get(group, {})
         clients.pop(channel, None)
         if not clients:
             self._groups.pop(group, None)
 
-    def get(self, group: str) -> list[ClientChannel]:
-        """The producers of a group."""
-        return list(self._groups.get(group, {}).values())
-
-    def forget(self, channel: Channel) -> None:
+    def channel_closed(self, channel: Channel) -> None:
         """A connection ended."""
         for group in [name for name, clients in self._groups.items() if channel in clients]:
             self.unregister(group, channel)
+
+    def remove_silent(self, heard_before: float) -> list[ClientChannel]:
+        """Forget producers whose last heartbeat is older, and return them."""
+        silent = [
+            (group, client)
+            for group, clients in self._groups.items()
+            for client in clients.values()
+            if client.heard_at < heard_before
+        ]
+        for group, client in silent:
+            self.unregister(group, client.channel)
+        return [client for _, client in silent]

@@ -5,27 +5,35 @@ from __future__ import annotations
 from collections import defaultdict
 
 from rmqd.broker.journal import Journal, Kind
+from rmqd.broker.settings import BrokerSettings
 
 _SEPARATOR = "@"  # names of topics and groups never contain it
 
+_Table = dict[tuple[str, str], dict[int, int]]
+
 
 class ConsumerOffsetManager:
-    """Offsets by group, topic and queue id."""
+    """Offsets by group, topic and queue id. `settings` is asked anew each time: it may change while the broker runs."""
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, settings: BrokerSettings, journal: Journal) -> None:
+        self.settings = settings
         self._journal = journal
-        self._committed: dict[tuple[str, str], dict[int, int]] = defaultdict(dict)
-        self._pulled: dict[tuple[str, str], dict[int, int]] = defaultdict(dict)
-        self._resets: dict[tuple[str, str], dict[int, int]] = defaultdict(dict)
+        self._committed: _Table = defaultdict(dict)
+        self._pulled: _Table = defaultdict(dict)
+        self._resets: _Table = defaultdict(dict)
         for table, kind in ((self._committed, Kind.OFFSET), (self._resets, Kind.RESET)):
             for key, value in journal.items(kind):
                 topic, group, queue_id = key.split(_SEPARATOR)
                 table[group, topic][int(queue_id)] = int(value)
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
-        """The committed offset."""
+        """Where the group goes on: the reset that no pull was told yet, or the committed offset."""
+        reset = self.pending_reset(group, topic, queue_id)
+        if reset is not None:
+            return reset
         queues = self._committed.get((group, topic))
-        return None if queues is None else queues.get(queue_id)
+        offset = -1 if queues is None else queues.get(queue_id, -1)
+        return offset if offset >= 0 else None  # groups may commit less than 0, which means nothing
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Keep an offset, also one below the former."""
@@ -44,9 +52,13 @@ class ConsumerOffsetManager:
         """Groups that have committed in the topic."""
         return [group for group, one in self._committed if one == topic]
 
-    def table(self) -> dict[str, dict[int, int]]:
+    def committed_table(self) -> dict[str, dict[int, int]]:
         """All committed offsets by `topic@group`, as request 43 tells them."""
-        return {f"{topic}{_SEPARATOR}{group}": dict(queues) for (group, topic), queues in self._committed.items()}
+        return _by_name(self._committed)
+
+    def pulled_table(self) -> dict[str, dict[int, int]]:
+        """How far all groups pulled, by `topic@group`."""
+        return _by_name(self._pulled)
 
     def note_pulled(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """The group pulled up to this offset."""
@@ -56,21 +68,31 @@ class ConsumerOffsetManager:
         """How far the group pulled, since the broker's start."""
         return self._pulled.get((group, topic), {}).get(queue_id)
 
+    def clone(self, group: str, to_group: str, topic: str) -> None:
+        """Give a group all offsets that another has in a topic, in place of its own."""
+        queues = self.queues(group, topic)
+        if not queues:
+            return
+        self._forget(self._committed, Kind.OFFSET, (to_group, topic))
+        for queue_id, offset in queues.items():
+            self.commit(to_group, topic, queue_id, offset)
+
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """An operator's reset, which the next pull of the queue is told."""
+        """An operator's reset: it holds at once, and the next pull of the queue is told."""
         self._resets[group, topic][queue_id] = offset
         self._journal.put(Kind.RESET, _key(group, topic, queue_id), str(offset))
+        self.commit(group, topic, queue_id, offset)
 
     def pending_reset(self, group: str, topic: str, queue_id: int) -> int | None:
-        """The reset that no pull was told yet."""
+        """The reset that no pull was told yet; None while resets are pushed to members (useServerSideResetOffset)."""
         queues = self._resets.get((group, topic))
-        return None if queues is None else queues.get(queue_id)
+        return None if queues is None or not self.settings.useServerSideResetOffset else queues.get(queue_id)
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
         """The same, which is told now, and forgotten."""
-        queues = self._resets.get((group, topic))
-        offset = None if queues is None else queues.pop(queue_id, None)
+        offset = self.pending_reset(group, topic, queue_id)
         if offset is not None:
+            del self._resets[group, topic][queue_id]
             self._journal.delete(Kind.RESET, _key(group, topic, queue_id))
         return offset
 
@@ -78,11 +100,21 @@ class ConsumerOffsetManager:
         """Forget all offsets of a group, of a topic, or of a group in a topic."""
         for table, kind in ((self._committed, Kind.OFFSET), (self._pulled, None), (self._resets, Kind.RESET)):
             for one in [key for key in table if group in (None, key[0]) and topic in (None, key[1])]:
-                queues = table.pop(one)
-                if kind is not None:
-                    for queue_id in queues:
-                        self._journal.delete(kind, _key(*one, queue_id))
+                self._forget(table, kind, one)
+
+    def _forget(self, table: _Table, kind: Kind | None, key: tuple[str, str]) -> None:
+        for queue_id in table.pop(key, {}):
+            if kind is not None:
+                self._journal.delete(kind, _key(*key, queue_id))
 
 
 def _key(group: str, topic: str, queue_id: int) -> str:
-    return f"{topic}{_SEPARATOR}{group}{_SEPARATOR}{queue_id}"
+    return f"{_name(group, topic)}{_SEPARATOR}{queue_id}"
+
+
+def _name(group: str, topic: str) -> str:
+    return f"{topic}{_SEPARATOR}{group}"
+
+
+def _by_name(table: _Table) -> dict[str, dict[int, int]]:
+    return {_name(group, topic): dict(queues) for (group, topic), queues in table.items()}

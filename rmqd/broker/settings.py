@@ -65,6 +65,7 @@ class BrokerSettings(_Settings):
     enablePropertyFilter: bool = True  # RocketMQ: false; here SQL92 is for trying out
     useServerSideResetOffset: bool = True
     notifyConsumerIdsChangedEnable: bool = True
+    channelExpiredTimeout: int = 120 * 1000  # milliseconds; read at start
     litePullMessageEnable: bool = True
     longPollingEnable: bool = True
     shortPollingTimeMills: int = 1000

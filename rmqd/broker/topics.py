@@ -118,12 +118,12 @@ class TopicConfigManager:
         )
 
     def create_in_send_back(
-        self, topic: str, queue_nums: int, perm: int = READ_WRITE, topic_sys_flag: int = 0
+        self, topic: str, queue_nums: int, perm: int = READ_WRITE, topic_sys_flag: int = 0, *, order: bool = False
     ) -> TopicConfig:
-        """A retry or dead-letter topic, made where it does not exist."""
+        """A retry or dead-letter topic, made where it does not exist; one that exists only follows `order`."""
         known = self._configs.get(topic)
         if known is not None:
-            return known
+            return known if known.order == order else self.put(replace(known, order=order))
         return self.put(
             TopicConfig(
                 topic_name=topic,
@@ -131,6 +131,7 @@ class TopicConfigManager:
                 write_queue_nums=queue_nums,
                 perm=perm,
                 topic_sys_flag=topic_sys_flag,
+                order=order,
             )
         )
 

@@ -15,11 +15,12 @@ SUBSCRIPTION_ALL: Final = "*"
 DEFAULT_TOPIC: Final = "TBW102"
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 INNER_PRODUCER_GROUP: Final = "CLIENT_INNER_PRODUCER"
+SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 
 _ALLOWED: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 _SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
-_SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 _SYSTEM_TOPICS: Final = frozenset(
     "TBW102 SCHEDULE_TOPIC_XXXX BenchmarkTest RMQ_SYS_TRANS_HALF_TOPIC RMQ_SYS_TRANS_OP_HALF_TOPIC RMQ_SYS_TRACE_TOPIC "
     "TRANS_CHECK_MAX_TIME_TOPIC SELF_TEST_TOPIC OFFSET_MOVED_EVENT CHECKPOINT_TOPIC".split()
@@ -59,7 +60,7 @@ def is_system_topic(topic: str) -> bool:
 
 def is_system_group(group: str) -> bool:
     """Whether RocketMQ keeps the group for itself."""
-    return group in _SYSTEM_GROUPS or group.startswith(_SYSTEM_GROUP_PREFIX)
+    return group in _SYSTEM_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX)
 
 
 def check_topic(topic: str) -> str:

@@ -1,4 +1,4 @@
-"""Heartbeats, good-byes, and the check of a subscription (34, 35, 46; `ClientManageProcessor.java`)."""
+"""Heartbeats and good-byes (34, 35; `ClientManageProcessor.java`)."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from rmqd.broker.members import ClientChannel
 from rmqd.broker.reply import Processors, Reply
 from rmqd.codes import RequestCode
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.headers.group import NotifyConsumerIdsChangedRequestHeader, UnregisterClientRequestHeader
-from rmqd.wire.heartbeat import HeartbeatData, MessageModel
+from rmqd.wire.headers.group import UnregisterClientRequestHeader
+from rmqd.wire.heartbeat import ConsumerData, HeartbeatData
 from rmqd.wire.topics import retry_topic
 
 if TYPE_CHECKING:
     from rmqd.broker.controller import BrokerController
 
-_HEARTBEAT_FIELDS: Final = {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true"}
+_HAS_UNIT_SUB: Final = 2  # Java: TopicSysFlag.FLAG_UNIT_SUB
 
 
 class ClientManageProcessor:
@@ -24,6 +24,7 @@ class ClientManageProcessor:
 
     def __init__(self, broker: BrokerController) -> None:
         self._broker = broker
+        self._fingerprints: dict[str, int] = {}
 
     def processors(self) -> Processors:
         """The requests that it answers."""
@@ -33,42 +34,62 @@ class ClientManageProcessor:
         }
 
     def heartbeat(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """34: members of groups, and their subscriptions."""
+        """34: members of groups, and their subscriptions. A group that may not be made is passed over in silence."""
         broker = self._broker
         data = HeartbeatData.from_json(request.body)
-        client = ClientChannel(channel, data.client_id, request.language, request.version, broker.now())
-        channel.on_close(self._gone)
+        now = broker.now()
+        channel.on_close(self._closed)
+        sub_change = False
         for consumer in data.consumer_data_set:
+            sub_change |= self._fingerprint_changed(consumer.group_name, data.heartbeat_fingerprint)
             config = broker.groups.find(consumer.group_name)
             if config is None:
                 continue
-            broker.topics.create_in_send_back(retry_topic(consumer.group_name), config.retry_queue_nums)
-            if broker.consumers.register(consumer, client) and consumer.message_model != MessageModel.BROADCASTING:
-                self._notify(consumer.group_name)
+            self._make_retry_topic(consumer, config.retry_queue_nums)
+            broker.consumers.register(
+                consumer,
+                ClientChannel(channel, data.client_id, request.language, request.version, now),
+                notify=config.notify_consumer_ids_changed_enable,
+                without_sub=data.without_sub and data.heartbeat_fingerprint != 0,
+            )
         for group in data.producer_groups:
-            broker.producers.register(group, client)
-        return Reply(ext_fields=_HEARTBEAT_FIELDS)
+            broker.producers.register(
+                group, ClientChannel(channel, data.client_id, request.language, request.version, now)
+            )
+        if data.heartbeat_fingerprint == 0:
+            sub_change = True  # of the first version, which always brings its subscriptions
+        return Reply(
+            ext_fields={"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true" if sub_change else "false"}
+        )
 
     def unregister(self, channel: Channel, request: RemotingCommand) -> Reply:
         """35: a client leaves a group."""
+        broker = self._broker
         header = UnregisterClientRequestHeader.from_ext_fields(request.ext_fields)
-        if header.producer_group:
-            self._broker.producers.unregister(header.producer_group, channel)
-        if header.consumer_group and self._broker.consumers.unregister(header.consumer_group, channel):
-            self._notify(header.consumer_group)
+        if header.producer_group is not None:
+            broker.producers.unregister(header.producer_group, channel)
+        if header.consumer_group is not None:
+            config = broker.groups.find(header.consumer_group)
+            notify = config is None or config.notify_consumer_ids_changed_enable
+            broker.consumers.unregister(header.consumer_group, channel, notify=notify)
         return Reply()
 
-    def _gone(self, channel: Channel) -> None:
-        self._broker.producers.forget(channel)
-        for group in self._broker.consumers.groups_of(channel):
-            self._broker.consumers.unregister(group, channel)
-            self._notify(group)
+    def _fingerprint_changed(self, group: str, fingerprint: int) -> bool:
+        """Whether the group's last heartbeat said something else, so that the client is to send all next time."""
+        known = self._fingerprints.get(group)
+        self._fingerprints[group] = fingerprint
+        return known not in (None, fingerprint)
 
-    def _notify(self, group: str) -> None:
-        """40, to every member."""
-        info, config = self._broker.consumers.get(group), self._broker.groups.get(group)
-        if info is None or config is None or not config.notify_consumer_ids_changed_enable:
-            return
-        header = NotifyConsumerIdsChangedRequestHeader(consumer_group=group)
-        for channel in info.channels:
-            channel.send_oneway(header.code, header.ext_fields())
+    def _make_retry_topic(self, consumer: ConsumerData, queues: int) -> None:
+        topics = self._broker.topics
+        configs = [topics.get(one.topic) for one in consumer.subscription_data_set]
+        topics.create_in_send_back(
+            retry_topic(consumer.group_name),
+            queues,
+            order=any(config is not None and config.order for config in configs),
+            topic_sys_flag=_HAS_UNIT_SUB if consumer.unit_mode else 0,
+        )
+
+    def _closed(self, channel: Channel) -> None:
+        self._broker.producers.channel_closed(channel)
+        self._broker.consumers.channel_closed(channel)

@@ -43,26 +43,39 @@ class ConsumerManageProcessor:
         return Reply(body=GetConsumerListByGroupResponseBody(tuple(info.client_ids)).to_json())
 
     def query_offset(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """14: the committed offset; 0 for a new group in a queue that still has its first message."""
+        """14: where the group goes on; 0 for a new group in a queue that still has its first message."""
         header = QueryConsumerOffsetRequestHeader.from_ext_fields(request.ext_fields)
-        broker = self._broker
-        offset = broker.offsets.get(header.consumer_group, header.topic, header.queue_id)
+        offset = self._broker.offsets.get(header.consumer_group, header.topic, header.queue_id)
         if offset is None:
-            young = broker.store.min_offset(header.topic, header.queue_id) <= 0
-            if header.set_zero_if_not_found is False or not young:
-                raise Refusal(ResponseCode.QUERY_NOT_FOUND, "Not found, maybe this group consumer boot first")
+            if header.set_zero_if_not_found is False:
+                raise Refusal(
+                    ResponseCode.QUERY_NOT_FOUND, "Not found, do not set to zero, maybe this group boot first"
+                )
+            if not self._has_first_message(header.topic, header.queue_id):
+                raise Refusal(
+                    ResponseCode.QUERY_NOT_FOUND, "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
+                )
             offset = 0
         return Reply(ext_fields=OffsetResponseHeader(offset=offset).ext_fields())
 
     def update_offset(self, channel: Channel, request: RemotingCommand) -> Reply:
         """15: commit an offset, unless an operator's reset waits to be told."""
-        header = UpdateConsumerOffsetRequestHeader.from_ext_fields(request.ext_fields)
-        broker, place = self._broker, (header.consumer_group, header.topic, header.queue_id)
-        if broker.groups.find(header.consumer_group) is None:
-            raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {header.consumer_group} not exist!")
-        if broker.topics.get(header.topic) is None:
-            raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"Topic {header.topic} not exist!")
-        if broker.offsets.pending_reset(*place) is not None:
+        broker, fields = self._broker, request.ext_fields
+        group, topic = fields.get("consumerGroup", ""), fields.get("topic", "")
+        if broker.groups.get(group) is None:
+            raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!")
+        if broker.topics.get(topic) is None:
+            raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} not exist!")
+        for name, what in (("queueId", "QueueId"), ("commitOffset", "Offset")):
+            if not fields.get(name):
+                raise Refusal(ResponseCode.INVALID_PARAMETER, f"{what} is null, topic is {topic}")
+        header = UpdateConsumerOffsetRequestHeader.from_ext_fields(fields)
+        if broker.offsets.pending_reset(group, topic, header.queue_id) is not None:
             return Reply(remark="Offset has been previously reset")
-        broker.offsets.commit(*place, header.commit_offset)
+        broker.offsets.commit(group, topic, header.queue_id, header.commit_offset)
         return Reply()
+
+    def _has_first_message(self, topic: str, queue_id: int) -> bool:
+        """RocketMQ also asks whether it is in memory still, which is so where queues are young."""
+        queue = self._broker.store.queue(topic, queue_id)
+        return queue is not None and queue.min_offset == 0 and queue.max_offset > 0

@@ -2,20 +2,123 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
 
-from rmqd.broker.reply import Processors
+from rmqd.broker.channel import Channel
+from rmqd.broker.groups import validate_group
+from rmqd.broker.reply import Processors, Refusal, Reply
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.wire import loose_json
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.data_version import DataVersion
+from rmqd.wire.headers.group import (
+    DeleteSubscriptionGroupRequestHeader,
+    GetAllSubscriptionGroupRequestHeader,
+    GetAllSubscriptionGroupResponseHeader,
+    GetSubscriptionGroupConfigRequestHeader,
+)
+from rmqd.wire.settings import (
+    SetMessageRequestModeRequestBody,
+    SubscriptionGroupConfig,
+    SubscriptionGroupWrapper,
+    subscription_group_list_from_json,
+)
+from rmqd.wire.topics import is_retry_topic
 
 if TYPE_CHECKING:
     from rmqd.broker.controller import BrokerController
 
+_MOST_GROUPS: Final = 2000  # in one reply; Java: splitMetadataSize
+
 
 class GroupAdminProcessor:
-    """Consumer groups as administrators see and change them (200, 201, 207, 225, 352, 401, 402)."""
+    """Group configurations, one or many."""
 
     def __init__(self, broker: BrokerController) -> None:
         self._broker = broker
 
     def processors(self) -> Processors:
         """The requests that it answers."""
-        return {}
+        return {
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.update,
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: self.update_list,
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.all_configs,
+            RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: self.config,
+            RequestCode.DELETE_SUBSCRIPTIONGROUP: self.delete,
+            RequestCode.SET_MESSAGE_REQUEST_MODE: self.set_request_mode,
+            RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: self.request_modes,
+        }
+
+    def update(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """200: make a group, or change it."""
+        if request.body:
+            self._update((SubscriptionGroupConfig.from_json(request.body),))
+        return Reply()
+
+    def update_list(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """225: several of them; none where one has an illegal name."""
+        self._update(subscription_group_list_from_json(request.body))
+        return Reply()
+
+    def all_configs(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """201: all groups, or a page of them by name; from the start where the table changed since the last page."""
+        groups = self._broker.groups
+        header = GetAllSubscriptionGroupRequestHeader.from_ext_fields(request.ext_fields)
+        table, total = groups.all(), len(groups.all())
+        if (header.group_seq, header.data_version, header.max_group_num) != (None, None, None):
+            most = _MOST_GROUPS if header.max_group_num is None else min(header.max_group_num, _MOST_GROUPS)
+            begin = (header.group_seq or 0) if self._is_current(header.data_version) else 0
+            table = dict(islice(sorted(table.items()), begin, begin + most))
+        fields = GetAllSubscriptionGroupResponseHeader(total_group_num=total).ext_fields()
+        return Reply(ext_fields=fields, body=SubscriptionGroupWrapper(table, groups.data_version).to_json())
+
+    def config(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """352: one group, which is made by being asked for."""
+        header = GetSubscriptionGroupConfigRequestHeader.from_ext_fields(request.ext_fields)
+        config = self._broker.groups.find(header.group)
+        if config is None:
+            raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "No group in this broker")
+        return Reply(body=config.to_json())
+
+    def delete(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """207: a group, and its offsets where asked; its retry topic stays."""
+        header = DeleteSubscriptionGroupRequestHeader.from_ext_fields(request.ext_fields)
+        self._broker.groups.delete(header.group_name)
+        if header.clean_offset:
+            self._broker.offsets.forget(group=header.group_name)
+        return Reply()
+
+    def set_request_mode(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """401: have a group pull or pop a topic."""
+        mode = SetMessageRequestModeRequestBody.from_json(request.body)
+        if is_retry_topic(mode.topic):
+            raise Refusal(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
+        if self._broker.topics.get(mode.topic) is None:
+            raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"topic[{mode.topic}] not exist")
+        if self._broker.groups.find(mode.consumer_group) is None:
+            raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "subscription group does not exist")
+        self._broker.groups.set_request_mode(mode)
+        return Reply()
+
+    def request_modes(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """402: what was set by 401, by topic and group."""
+        table: dict[str, dict[str, Any]] = {}
+        for mode in self._broker.groups.request_modes():
+            table.setdefault(mode.topic, {})[mode.consumer_group] = mode.to_dict()
+        return Reply(body=loose_json.dumps({"messageRequestModeMap": table}))
+
+    def _update(self, configs: Iterable[SubscriptionGroupConfig]) -> None:
+        configs = tuple(configs)
+        for config in configs:
+            wrong = validate_group(config.group_name)
+            if wrong is not None:
+                raise Refusal(ResponseCode.INVALID_PARAMETER, wrong)
+        for config in configs:
+            self._broker.groups.update(config)
+
+    def _is_current(self, data_version: str | None) -> bool:
+        if not data_version:
+            return False
+        return DataVersion.from_dict(loose_json.loads(data_version)) == self._broker.groups.data_version

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from rmqd.broker.processors.client_config import ClientConfigProcessor
 from rmqd.broker.processors.clients import ClientManageProcessor
 from rmqd.broker.processors.consumers import ConsumerManageProcessor
 from rmqd.broker.processors.group_admin import GroupAdminProcessor
 from rmqd.broker.processors.locks import LockProcessor
+from rmqd.broker.processors.offset_admin import OffsetAdminProcessor
 from rmqd.broker.processors.operators import OperatorProcessor
 from rmqd.broker.processors.pull import PullMessageProcessor
 from rmqd.broker.processors.queries import QueryMessageProcessor
@@ -24,10 +26,12 @@ if TYPE_CHECKING:
     from rmqd.broker.reply import Processors
 
 ALL = (
+    ClientConfigProcessor,
     ClientManageProcessor,
     ConsumerManageProcessor,
     GroupAdminProcessor,
     LockProcessor,
+    OffsetAdminProcessor,
     OperatorProcessor,
     PullMessageProcessor,
     QueryMessageProcessor,
