@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 import structlog
 
-from rmqd.broker.reply import NO_FIELDS, Reply
+from rmqd.broker.reply import NO_FIELDS, Processor, Reply
 from rmqd.codes import LanguageCode
 from rmqd.errors import ProtocolError, RemotingClosedError, RemotingTimeoutError
 from rmqd.wire.command import ONEWAY_FLAG, RESPONSE_FLAG, RemotingCommand, decode_command, encode_command
@@ -55,6 +55,10 @@ class Channel(asyncio.Protocol):
         if request.is_oneway or self.closed:
             return
         self.write(_response(request.opaque, reply))
+
+    def answer(self, request: RemotingCommand, processor: Processor) -> None:
+        """Have a request that waited answered by this processor, as if it came now."""
+        self._server.answer(self, request, processor)
 
     def send_oneway(self, code: int, ext_fields: Mapping[str, str] = NO_FIELDS, body: bytes = b"") -> None:
         """Send a request of the server's that gets no reply."""
@@ -100,7 +104,7 @@ class Channel(asyncio.Protocol):
     def flush(self) -> None:
         """Give the queued frames to the socket; called by the server."""
         if self._transport is not None:
-            self._transport.write(b"".join(self._out))
+            self._transport.write(self._out[0] if len(self._out) == 1 else b"".join(self._out))
         self._out.clear()
 
     def close(self) -> None:

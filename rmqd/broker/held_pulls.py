@@ -1,34 +1,55 @@
-"""Long polling: pulls that found nothing wait here for a message, or for their time (`PullRequestHoldService.java`)."""
+"""Long polling: pulls that found nothing wait here for a message, or for their time (`PullRequestHoldService.java`).
+
+A pull ends when its time is over, and not up to five seconds later, as with the real broker, which looks at its held
+pulls every five seconds. What that look is good for is kept: a pull whose queue grew by messages that it does not want
+is answered after five seconds, so that the consumer's offset goes on.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections import defaultdict
+from typing import Final
 
 from rmqd.broker.channel import Channel
+from rmqd.broker.reply import Processor
 from rmqd.broker.store.message_store import Arrival, MessageFilter
 from rmqd.wire.command import RemotingCommand
 
+PASSED_SECONDS: Final = 5.0  # Java: the pause between two looks at all held pulls
 
-@dataclass(slots=True, eq=False)
+
 class HeldPull:
-    """A pull that waits. `again` answers it anew, with the queue as it is then."""
+    """A pull that waits. `again` answers it, with the queue as it is then."""
 
-    channel: Channel
-    request: RemotingCommand
-    topic: str
-    queue_id: int
-    wanted: MessageFilter | None
-    again: Callable[[], None]
-    timer: asyncio.TimerHandle | None = field(default=None)
+    __slots__ = ("again", "channel", "group", "queue_id", "request", "timer", "topic", "wanted")
+
+    def __init__(
+        self,
+        channel: Channel,
+        request: RemotingCommand,
+        again: Processor,
+        group: str,
+        topic: str,
+        queue_id: int,
+        wanted: MessageFilter | None,
+    ) -> None:
+        self.channel = channel
+        self.request = request
+        self.again = again
+        self.group = group
+        self.topic = topic
+        self.queue_id = queue_id
+        self.wanted = wanted
+        self.timer: asyncio.TimerHandle | None = None
 
 
 class PullRequestHoldService:
-    """Pulls by queue."""
+    """Pulls by queue, in the order in which they came."""
 
     def __init__(self) -> None:
-        self._held: dict[tuple[str, int], list[HeldPull]] = {}
+        self._held: dict[tuple[str, int], dict[HeldPull, None]] = {}
+        self._by_channel: defaultdict[Channel, set[HeldPull]] = defaultdict(set)
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -40,9 +61,15 @@ class PullRequestHoldService:
         """How many wait at a queue."""
         return len(self._held.get((topic, queue_id), ()))
 
+    def queues_of(self, group: str) -> set[tuple[str, int]]:
+        """The queues, by topic and id, at which a pull of the group waits."""
+        return {queue for queue, pulls in self._held.items() if any(pull.group == group for pull in pulls)}
+
     def hold(self, pull: HeldPull, seconds: float) -> None:
-        """Keep a pull until a message that it wants comes, at most so long."""
-        self._held.setdefault((pull.topic, pull.queue_id), []).append(pull)
+        """Keep a pull until a message that it wants comes, at most so long, or until its connection ends."""
+        self._held.setdefault((pull.topic, pull.queue_id), {})[pull] = None
+        self._by_channel[pull.channel].add(pull)
+        pull.channel.on_close(self._lost)
         pull.timer = self._loop.call_later(seconds, self._expire, pull)
 
     def arrived(self, arrival: Arrival) -> None:
@@ -50,24 +77,37 @@ class PullRequestHoldService:
         held = self._held.get((arrival.topic, arrival.queue_id))
         if not held:
             return
-        woken = [
-            pull
-            for pull in held
-            if pull.wanted is None
-            or (pull.wanted.matches_code(arrival.tags_code) and pull.wanted.matches_record(arrival.record))
-        ]
-        for pull in woken:
-            self._take(pull)
-            self._loop.call_soon(pull.again)
+        for pull in list(held):
+            wanted = pull.wanted
+            if wanted is None or (wanted.matches_code(arrival.tags_code) and wanted.matches_record(arrival.record)):
+                self._take(pull)
+                self._loop.call_soon(pull.channel.answer, pull.request, pull.again)
+            else:
+                self._expire_soon(pull)
+
+    def _expire_soon(self, pull: HeldPull) -> None:
+        soon = self._loop.time() + PASSED_SECONDS
+        if pull.timer is not None and pull.timer.when() > soon:
+            pull.timer.cancel()
+            pull.timer = self._loop.call_at(soon, self._expire, pull)
 
     def _expire(self, pull: HeldPull) -> None:
         self._take(pull)
-        pull.again()
+        pull.channel.answer(pull.request, pull.again)
+
+    def _lost(self, channel: Channel) -> None:
+        for pull in list(self._by_channel.get(channel, ())):
+            self._take(pull)
 
     def _take(self, pull: HeldPull) -> None:
-        held = self._held[pull.topic, pull.queue_id]
-        held.remove(pull)
+        queue = pull.topic, pull.queue_id
+        held = self._held[queue]
+        del held[pull]
         if not held:
-            del self._held[pull.topic, pull.queue_id]
+            del self._held[queue]
+        of_channel = self._by_channel[pull.channel]
+        of_channel.discard(pull)
+        if not of_channel:
+            del self._by_channel[pull.channel]
         if pull.timer is not None:
             pull.timer.cancel()

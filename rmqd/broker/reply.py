@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from rmqd.broker.channel import Channel
     from rmqd.wire.command import RemotingCommand
 
+SEE_FAQ: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+"""How many remarks of the real servers end."""
+
 NO_FIELDS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
@@ -28,10 +31,11 @@ class Reply(NamedTuple):
 class Refusal(RmqdError):
     """Raised by a processor that answers with an error code; `remark` is what the real broker says."""
 
-    def __init__(self, code: ResponseCode, remark: str) -> None:
+    def __init__(self, code: ResponseCode, remark: str, ext_fields: Mapping[str, str] = NO_FIELDS) -> None:
         super().__init__(f"{code.name}: {remark}")
         self.code = code
         self.remark = remark
+        self.ext_fields = ext_fields
 
 
 Answer = Reply | None

@@ -97,6 +97,10 @@ class RemotingServer:
             remark = f" request type {request.code} not supported"
             channel.reply(request, Reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark))
             return
+        self.answer(channel, request, processor)
+
+    def answer(self, channel: Channel, request: RemotingCommand, processor: Processor) -> None:
+        """Have a request answered by this processor."""
         try:
             answer = processor(channel, request)
         except Exception as error:  # noqa: BLE001 - as the real broker, which answers with the exception's text
@@ -126,7 +130,7 @@ class RemotingServer:
 
     def _failure(self, request: RemotingCommand, error: Exception) -> Reply:
         if isinstance(error, Refusal):
-            return Reply(error.code, error.remark)
+            return Reply(error.code, error.remark, error.ext_fields)
         if not isinstance(error, ProtocolError):
             log.error("broker.request_failed", server=self.name, code=request.code, exc_info=error)
         return Reply(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")

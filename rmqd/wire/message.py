@@ -286,6 +286,7 @@ class Message:
         return at + 2, at + 2 + _SHORT.unpack_from(self.block.data, at)[0]
 
 
+_NO_QUEUE: Final = MessageQueue("", "", -1)
 _TAGS_HEAD: Final = TAGS.encode() + b"\x01"
 _TAGS_INNER: Final = b"\x02" + _TAGS_HEAD
 
@@ -325,6 +326,16 @@ def decode_messages(data: bytes, message_queue: MessageQueue, start: int = 0) ->
         raise ProtocolError(f"the last message goes {start - size} bytes past the reply's end")
     block.unfinished = len(block.messages)
     return block
+
+
+def stored_properties(record: bytes) -> dict[str, str]:
+    """The properties of one record, which is not checked: for a broker's filter over what the broker itself stored."""
+    sys_flag, _, body_size = _unpack_ipv4(record)[-3:]
+    body_start = 88
+    if sys_flag & _HOSTS_V6:
+        body_start, _, body_size = _long_hosts(record, 0, sys_flag)
+    block = MessageBlock(record, _NO_QUEUE)
+    return Message(block, 0, body_start, body_start + body_size, 0, 0).properties
 
 
 def _decompress(block: MessageBlock, message: Message, sys_flag: int) -> str | None:

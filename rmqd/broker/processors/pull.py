@@ -1,21 +1,32 @@
-"""Pulls (11, 361; `PullMessageProcessor.java`)."""
+"""Pulls (11, 361; `PullMessageProcessor.java`, `DefaultPullMessageResultHandler.java`).
+
+A broadcasting member is answered like any other: what the real broker keeps of its offsets matters only to a member
+that moves between a proxy and the broker.
+"""
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from rmqd.broker.channel import Channel
+from rmqd.broker.channel import LANGUAGE, VERSION, Channel
+from rmqd.broker.filter.lexer import ExpressionError
+from rmqd.broker.filter.subscriptions import filter_of, is_tag_type, requested_subscription
 from rmqd.broker.held_pulls import HeldPull
-from rmqd.broker.reply import Answer, Processors, Refusal, Reply
+from rmqd.broker.reply import SEE_FAQ, Answer, Processors, Refusal
 from rmqd.broker.store.message_store import GetMessageStatus as Status
+from rmqd.broker.store.message_store import GetResult
 from rmqd.codes import RequestCode, ResponseCode
+from rmqd.errors import InvalidNameError
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader
+from rmqd.wire.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader, PullReplyTemplate
+from rmqd.wire.heartbeat import MessageModel, SubscriptionData
+from rmqd.wire.route import PERM_READ
+from rmqd.wire.settings import SubscriptionGroupConfig, TopicConfig
 from rmqd.wire.sys_flag import PullSysFlag
 
 if TYPE_CHECKING:
     from rmqd.broker.controller import BrokerController
+    from rmqd.broker.store.message_store import MessageFilter
 
 _CODES: Final = {
     Status.FOUND: ResponseCode.SUCCESS,
@@ -25,6 +36,16 @@ _CODES: Final = {
     Status.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
     Status.OFFSET_RESET: ResponseCode.PULL_OFFSET_MOVED,
 }
+_REMARKS: Final = {status: status.value.encode() for status in Status}
+
+
+class _Forbidden(Refusal):
+    """NO_PERMISSION, by whose settings."""
+
+    BROKER, GROUP, TOPIC, BROADCASTING = 1, 2, 3, 4  # Java: ForbiddenType
+
+    def __init__(self, by: int, remark: str) -> None:
+        super().__init__(ResponseCode.NO_PERMISSION, remark, {"forbiddenType": str(by)})
 
 
 class PullMessageProcessor:
@@ -32,37 +53,142 @@ class PullMessageProcessor:
 
     def __init__(self, broker: BrokerController) -> None:
         self._broker = broker
+        self._frame = PullReplyTemplate(LANGUAGE, VERSION).frame
 
     def processors(self) -> Processors:
         """The requests that it answers."""
-        return {RequestCode.PULL_MESSAGE: self.pull}
+        return {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
 
     def pull(self, channel: Channel, request: RemotingCommand) -> Answer:
-        """11: at once, or when there is a message."""
+        """11, 361: at once, or when there is a message."""
+        return self._answer(channel, request, first=True)
+
+    def pull_again(self, channel: Channel, request: RemotingCommand) -> Answer:
+        """The same for a pull that was held: now it is answered, and its offset was committed when it came."""
+        return self._answer(channel, request, first=False)
+
+    def _answer(self, channel: Channel, request: RemotingCommand, *, first: bool) -> Answer:
         header = PullMessageRequestHeader.from_ext_fields(request.ext_fields)
-        if header.sys_flag & PullSysFlag.COMMIT_OFFSET:
-            self._broker.offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
-        return self._answer(channel, request, header, may_hold=True)
-
-    def _answer(
-        self, channel: Channel, request: RemotingCommand, header: PullMessageRequestHeader, *, may_hold: bool
-    ) -> Answer:
         broker = self._broker
-        if broker.topics.get(header.topic) is None:
-            raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist, apply first please!")
-        found = broker.store.get(header.topic, header.queue_id, header.queue_offset, header.max_msg_nums)
+        group, topic, queue_id, sys_flag = header.consumer_group, header.topic, header.queue_id, header.sys_flag
+        group_config, topic_config = self._checked(channel, request, header)
+        wanted = self._wanted(header, group_config)
+        found = self._found(header, wanted)
         code = _CODES.get(found.status)
-        if code is None:
+        if code is None:  # there was never a message in the queue
             code = ResponseCode.PULL_OFFSET_MOVED if header.queue_offset else ResponseCode.PULL_NOT_FOUND
-        if code is ResponseCode.PULL_NOT_FOUND and may_hold and header.sys_flag & PullSysFlag.SUSPEND:
-            pull = HeldPull(channel, request, header.topic, header.queue_id, None, lambda: None)
-            pull.again = partial(self._again, channel, request, header)
-            broker.held_pulls.hold(pull, header.suspend_timeout_millis / 1000)
+        broker.offsets.note_pulled(group, topic, queue_id, found.next_begin_offset)
+        if first and sys_flag & PullSysFlag.COMMIT_OFFSET:
+            broker.offsets.commit(group, topic, queue_id, header.commit_offset)
+        if code is ResponseCode.PULL_NOT_FOUND and first and sys_flag & PullSysFlag.SUSPEND:
+            settings = broker.settings
+            millis = header.suspend_timeout_millis if settings.longPollingEnable else settings.shortPollingTimeMills
+            broker.held_pulls.hold(
+                HeldPull(channel, request, self.pull_again, group, topic, queue_id, wanted), millis / 1000
+            )
             return None
-        fields = PullMessageResponseHeader(found.next_begin_offset, found.min_offset, found.max_offset)
-        return Reply(code, found.status.value, fields.ext_fields(), b"".join(found.records))
+        if request.is_oneway or channel.closed:
+            return None
+        reply = PullMessageResponseHeader(
+            found.next_begin_offset,
+            found.min_offset,
+            found.max_offset,
+            topic_sys_flag=topic_config.topic_sys_flag,
+            group_sys_flag=group_config.group_sys_flag,
+        )
+        channel.write(self._frame(request.opaque, code, _REMARKS[found.status], reply, found.records))
+        return None
 
-    def _again(self, channel: Channel, request: RemotingCommand, header: PullMessageRequestHeader) -> None:
-        answer = self._answer(channel, request, header, may_hold=False)
-        if answer is not None:
-            channel.reply(request, answer)
+    def _checked(
+        self, channel: Channel, request: RemotingCommand, header: PullMessageRequestHeader
+    ) -> tuple[SubscriptionGroupConfig, TopicConfig]:
+        """The group and the topic, in which the group may read this queue. Raises Refusal."""
+        broker, settings = self._broker, self._broker.settings
+        if not settings.brokerPermission & PERM_READ:
+            raise _Forbidden(_Forbidden.BROKER, f"the broker[{self._ip}] pulling message is forbidden")
+        if request.code == RequestCode.LITE_PULL_MESSAGE and not settings.litePullMessageEnable:
+            raise _Forbidden(_Forbidden.BROKER, f"the broker[{self._ip}] for lite pull consumer is forbidden")
+        group_config = broker.groups.find(header.consumer_group)
+        if group_config is None:
+            raise Refusal(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group [{header.consumer_group}] does not exist, {SEE_FAQ}",
+            )
+        if not group_config.consume_enable:
+            raise _Forbidden(_Forbidden.GROUP, f"subscription group no permission, {header.consumer_group}")
+        topic_config = broker.topics.get(header.topic)
+        if topic_config is None:
+            raise Refusal(
+                ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist, apply first please! {SEE_FAQ}"
+            )
+        if not topic_config.perm & PERM_READ:
+            raise _Forbidden(_Forbidden.TOPIC, f"the topic[{header.topic}] pulling message is forbidden")
+        if not 0 <= header.queue_id < topic_config.read_queue_nums:
+            raise Refusal(
+                ResponseCode.INVALID_PARAMETER,
+                f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
+                f"topicConfig.readQueueNums:[{topic_config.read_queue_nums}] consumer:[/{channel.address}]",
+            )
+        return group_config, topic_config
+
+    def _wanted(self, header: PullMessageRequestHeader, group_config: SubscriptionGroupConfig) -> MessageFilter | None:
+        """What the pull wants of the queue; None for everything. Raises Refusal."""
+        wanted = None
+        if header.sys_flag & PullSysFlag.SUBSCRIPTION:
+            try:
+                subscription = requested_subscription(header.topic, header.subscription, header.expression_type)
+                wanted = filter_of(subscription)
+            except InvalidNameError:
+                raise Refusal(
+                    ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed"
+                ) from None
+            except ExpressionError:
+                pass  # the real broker notes it in its log, and lets everything through
+        else:
+            subscription = self._registered_subscription(header, group_config)
+            try:
+                wanted = filter_of(subscription)
+            except ExpressionError:
+                raise Refusal(
+                    ResponseCode.FILTER_DATA_NOT_EXIST,
+                    "The broker's consumer filter data is not exist!Your expression may be wrong!",
+                ) from None
+        if not is_tag_type(subscription.expression_type) and not self._broker.settings.enablePropertyFilter:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, no_property_filter(subscription.expression_type))
+        return wanted
+
+    def _registered_subscription(
+        self, header: PullMessageRequestHeader, group_config: SubscriptionGroupConfig
+    ) -> SubscriptionData:
+        """What the group's last heartbeat said of the topic. Raises Refusal."""
+        info = self._broker.consumers.get(header.consumer_group)
+        if info is None:
+            raise Refusal(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist{SEE_FAQ}")
+        if not group_config.consume_broadcast_enable and info.message_model == MessageModel.BROADCASTING:
+            raise _Forbidden(
+                _Forbidden.BROADCASTING, f"the consumer group[{header.consumer_group}] can not consume by broadcast way"
+            )
+        subscription = info.subscriptions.get(header.topic)
+        if subscription is None:
+            raise Refusal(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's subscription not exist{SEE_FAQ}")
+        if subscription.sub_version < header.sub_version:
+            raise Refusal(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
+        return subscription
+
+    def _found(self, header: PullMessageRequestHeader, wanted: MessageFilter | None) -> GetResult:
+        """What the store gives, or an operator's reset, which is told once."""
+        broker, topic, queue_id = self._broker, header.topic, header.queue_id
+        reset = broker.offsets.take_reset(header.consumer_group, topic, queue_id)
+        if reset is not None and broker.settings.useServerSideResetOffset:
+            low, high = broker.store.min_offset(topic, queue_id), broker.store.max_offset(topic, queue_id)
+            return GetResult(Status.OFFSET_RESET, reset, low, high, [])
+        return broker.store.get(topic, queue_id, header.queue_offset, header.max_msg_nums, wanted)
+
+    @property
+    def _ip(self) -> str:
+        return self._broker.address.rpartition(":")[0]
+
+
+def no_property_filter(expression_type: str) -> str:
+    """The remark of a broker that filters by tags alone."""
+    return f"The broker does not support consumer to filter message by {expression_type}"

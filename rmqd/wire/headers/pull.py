@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from struct import Struct
 from typing import ClassVar, Final, NamedTuple, Self
 
-from rmqd.codes import RequestCode
+from rmqd.codes import LanguageCode, RequestCode
 from rmqd.errors import ProtocolError
 from rmqd.wire.command import LANGUAGE, VERSION
 from rmqd.wire.headers.base import RequestHeader
@@ -46,6 +46,8 @@ class PullMessageResponseHeader(NamedTuple):
     min_offset: int
     max_offset: int
     suggest_which_broker_id: int = 0
+    topic_sys_flag: int = 0
+    group_sys_flag: int = 0
 
     @classmethod
     def from_ext_fields(cls, ext_fields: Mapping[str, str]) -> Self:
@@ -70,6 +72,8 @@ class PullMessageResponseHeader(NamedTuple):
             "minOffset": str(self.min_offset),
             "maxOffset": str(self.max_offset),
             "suggestWhichBrokerId": str(self.suggest_which_broker_id),
+            "topicSysFlag": str(self.topic_sys_flag),
+            "groupSysFlag": str(self.group_sys_flag),
         }
 
 
@@ -125,3 +129,28 @@ class PullRequestTemplate:
         header = self._format % (opaque, queue_offset, commit_offset, sys_flag, sub_version, suspend_ms, max_msg_nums)
         size = len(header)
         return _PREFIX.pack(size + 4, size) + header
+
+
+class PullReplyTemplate:
+    """Writes a broker's replies to pulls; all that stays the same is encoded once."""
+
+    __slots__ = ("_format",)
+
+    def __init__(self, language: LanguageCode, version: int) -> None:
+        self._format = (
+            b'{"code":%d,"flag":1,"language":"'
+            + language.name.encode()
+            + b'","opaque":%d,"version":'
+            + str(version).encode()
+            + b',"remark":"%s","extFields":{"nextBeginOffset":"%d","minOffset":"%d","maxOffset":"%d",'
+            + b'"suggestWhichBrokerId":"%d","topicSysFlag":"%d","groupSysFlag":"%d"}}'
+        )
+
+    def frame(
+        self, opaque: int, code: int, remark: bytes, header: PullMessageResponseHeader, records: Iterable[bytes]
+    ) -> bytes:
+        """The whole frame of one reply; `remark` stands in the JSON as it is."""
+        head = self._format % (code, opaque, remark, *header)
+        body = b"".join(records)
+        size = len(head)
+        return b"".join((_PREFIX.pack(size + len(body) + 4, size), head, body))

@@ -1,0 +1,252 @@
+"""A condition as a tree. Each part says what it gives for a message's properties; None is SQL's "unknown".
+
+Its text is Java's, which errors show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from rmqd.broker.filter.values import Value, compare, compare_by_size, java_text
+
+Properties = Mapping[str, str]
+
+
+class Expression:
+    """A part that may give any value."""
+
+    __slots__ = ()
+
+    def evaluate(self, properties: Properties) -> Value:
+        """Its value. Raises EvaluationError where Java throws."""
+        raise NotImplementedError
+
+
+class Condition(Expression):
+    """A part that gives true, false or unknown: a whole condition must be one."""
+
+    __slots__ = ()
+
+    def evaluate(self, properties: Properties) -> bool | None:
+        """Its answer."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class Constant(Expression):
+    """A string or a number."""
+
+    value: Value
+
+    def evaluate(self, properties: Properties) -> Value:
+        """The constant."""
+        return self.value
+
+    def __str__(self) -> str:
+        return java_text(self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class BooleanConstant(Condition):
+    """TRUE, FALSE or NULL."""
+
+    value: bool | None
+
+    def evaluate(self, properties: Properties) -> bool | None:
+        """The constant."""
+        return self.value
+
+    def __str__(self) -> str:
+        return java_text(self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Property(Expression):
+    """A property of the message, by its exact name; unknown where the message has none."""
+
+    name: str
+
+    def evaluate(self, properties: Properties) -> str | None:
+        """Its text."""
+        return properties.get(self.name)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class PropertyAsCondition(Condition):
+    """A property where a condition is due: never true, since it is a string."""
+
+    operand: Property
+
+    def evaluate(self, properties: Properties) -> bool | None:
+        """Unknown without the property."""
+        return None if self.operand.evaluate(properties) is None else False
+
+    def __str__(self) -> str:
+        return str(self.operand)
+
+
+@dataclass(frozen=True, slots=True)
+class Negation(Expression):
+    """The negative of a number; unknown for all else, a property included."""
+
+    operand: Expression
+
+    def evaluate(self, properties: Properties) -> Value:
+        """The number."""
+        value = self.operand.evaluate(properties)
+        return -value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+    def __str__(self) -> str:
+        return f"(- {self.operand})"
+
+
+@dataclass(frozen=True, slots=True)
+class Not(Condition):
+    """NOT."""
+
+    operand: Condition
+
+    def evaluate(self, properties: Properties) -> bool | None:
+        """The opposite; unknown stays unknown."""
+        value = self.operand.evaluate(properties)
+        return None if value is None else not value
+
+    def __str__(self) -> str:
+        return f"(NOT {self.operand})"
+
+
+@dataclass(frozen=True, slots=True)
+class And(Condition):
+    """AND; the right side is asked unless the left says no."""
+
+    left: Condition
+    right: Condition
+
+    def evaluate(self, properties: Properties) -> bool | None:
+        """False before unknown before true."""
+        left = self.left.evaluate(properties)
+        if left is False:
+            return False
+        right = self.right.evaluate(properties)
+        if right is False:
+            return False
+        return None if left is None or right is None else True
+
+    def __str__(self) -> str:
+        return f"({self.left} && {self.right})"
+
+
+@dataclass(frozen=True, slots=True)
+class Or(Condition):
+    """OR; the right side is asked unless the left says yes."""
+
+    left: Condition
+    right: Condition
+
+    def evaluate(self, properties: Properties) -> bool | None:
+        """True before unknown before false."""
+        left = self.left.evaluate(properties)
+        if left:
+            return True
+        right = self.right.evaluate(properties)
+        if right:
+            return True
+        return None if left is None or right is None else False
+
+    def __str__(self) -> str:
+        return f"({self.left} || {self.right})"
+
+
+@dataclass(frozen=True, slots=True)
+class Equal(Condition):
+    """=, and IS NULL with NULL on the right."""
+
+    left: Expression
+    right: Expression
+
+    def evaluate(self, properties: Properties) -> bool | None:
+        """Unknown where only the left side is; false where only the right side is."""
+        left, right = self.left.evaluate(properties), self.right.evaluate(properties)
+        if left is None:
+            return True if right is None else None
+        return right is not None and compare(left, right) == 0
+
+    def __str__(self) -> str:
+        return f"({self.left} == {self.right})"
+
+
+SIZES: Final[Mapping[str, Callable[[int], bool]]] = {
+    ">": lambda order: order > 0,
+    ">=": lambda order: order >= 0,
+    "<": lambda order: order < 0,
+    "<=": lambda order: order <= 0,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SizeComparison(Condition):
+    """One of SIZES."""
+
+    left: Expression
+    symbol: str
+    right: Expression
+
+    def evaluate(self, properties: Properties) -> bool | None:
+        """Unknown where a side is."""
+        left = self.left.evaluate(properties)
+        if left is None:
+            return None
+        right = self.right.evaluate(properties)
+        return None if right is None else SIZES[self.symbol](compare_by_size(left, right))
+
+    def __str__(self) -> str:
+        return f"({self.left} {self.symbol} {self.right})"
+
+
+@dataclass(frozen=True, slots=True)
+class In(Condition):
+    """IN and NOT IN."""
+
+    operand: Property
+    texts: tuple[str, ...]
+    negated: bool
+
+    def evaluate(self, properties: Properties) -> bool | None:
+        """Unknown without the property."""
+        value = self.operand.evaluate(properties)
+        return None if value is None else (value in self.texts) is not self.negated
+
+    def __str__(self) -> str:
+        return f"{self.operand} {'NOT ' if self.negated else ''}IN ( {', '.join(self.texts)} )"
+
+
+TEXT_TESTS: Final[Mapping[str, Callable[[str, str], bool]]] = {
+    "CONTAINS": lambda value, part: part in value,
+    "STARTSWITH": str.startswith,
+    "ENDSWITH": str.endswith,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TextTest(Condition):
+    """One of TEXT_TESTS. Without a text to look at or to look for it is false, negated or not."""
+
+    operand: Expression
+    test: str
+    part: str
+    negated: bool
+
+    def evaluate(self, properties: Properties) -> bool:
+        """Never unknown."""
+        value = self.operand.evaluate(properties)
+        if not self.part or not isinstance(value, str):
+            return False
+        return TEXT_TESTS[self.test](value, self.part) is not self.negated
+
+    def __str__(self) -> str:
+        return f"({'NOT ' if self.negated else ''}{self.test} {self.operand})"

@@ -1,0 +1,148 @@
+"""The words of a condition. They are read one by one: what follows a whole condition is never looked at, as in Java."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+_TOKEN_ERROR: Final = "org.apache.rocketmq.filter.parser.TokenMgrError"
+
+
+class ExpressionError(Exception):
+    """A condition that is none. The text is what the real broker says, with the name of Java's exception."""
+
+
+class Kind(StrEnum):
+    """What a word is, as Java's parser writes it; in the order in which that lists what it expected."""
+
+    END = "<EOF>"
+    NOT = '"NOT"'
+    AND = '"AND"'
+    OR = '"OR"'
+    BETWEEN = '"BETWEEN"'
+    IN = '"IN"'
+    TRUE = '"TRUE"'
+    FALSE = '"FALSE"'
+    NULL = '"NULL"'
+    IS = '"IS"'
+    CONTAINS = '"CONTAINS"'
+    STARTSWITH = '"STARTSWITH"'
+    ENDSWITH = '"ENDSWITH"'
+    INTEGER = "<DECIMAL_LITERAL>"
+    DOUBLE = "<FLOATING_POINT_LITERAL>"
+    STRING = "<STRING_LITERAL>"
+    PROPERTY = "<ID>"
+    EQUAL = '"="'
+    NOT_EQUAL = '"<>"'
+    GREATER = '">"'
+    GREATER_EQUAL = '">="'
+    LESS = '"<"'
+    LESS_EQUAL = '"<="'
+    OPEN = '"("'
+    COMMA = '","'
+    CLOSE = '")"'
+    MINUS = '"-"'
+    PLUS = '"+"'
+
+
+KIND_ORDER: Final = {kind: number for number, kind in enumerate(Kind)}
+
+
+class Token(NamedTuple):
+    """A word, and where it begins, counted from 1."""
+
+    kind: Kind
+    text: str
+    line: int
+    column: int
+
+
+_KEYWORDS: Final = {kind.strip('"'): kind for kind in list(Kind)[1:13]}
+_SYMBOLS: Final = {kind.strip('"'): kind for kind in list(Kind)[17:]}
+# a comment to the end of the line needs that end; at the end of the text it is two signs of minus
+_BLANK: Final = re.compile(r"(?:[ \t\n\r\f]|--[^\n\r]*[\n\r]|/\*[^*]*\*(?:\*|[^*/][^*]*\*)*/)*")
+_TOKEN: Final = re.compile(
+    r"(?P<double>(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+)"
+    r"|(?P<integer>0|[1-9][0-9]*[lL]?)"
+    r"|(?P<string>'(?:''|[^'])*')"
+    r"|(?P<word>[a-zA-Z_$][a-zA-Z0-9_$]*)"
+    r"|(?P<symbol><>|<=|>=|[=<>(),+-])"
+)
+_LITERALS: Final = {"double": Kind.DOUBLE, "integer": Kind.INTEGER, "string": Kind.STRING}
+
+
+class Lexer:
+    """Reads the words of a text."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+
+    def next(self) -> Token:
+        """The next word; END for ever after the last. Raises ExpressionError for characters that begin none."""
+        text = self._text
+        blank = _BLANK.match(text, self._at)
+        start = self._at if blank is None else blank.end()
+        if start == len(text):
+            return Token(Kind.END, "", *self._place(start - 1))
+        found = _TOKEN.match(text, start)
+        if found is None:
+            raise ExpressionError(f"{_TOKEN_ERROR}: {self._error_at(start)}")
+        self._at = found.end()
+        image, group = found.group(), found.lastgroup
+        if group == "word":
+            kind = _KEYWORDS.get(image.upper(), Kind.PROPERTY)
+        else:
+            kind = _SYMBOLS[image] if group == "symbol" else _LITERALS[group or ""]
+        return Token(kind, image, *self._place(start))
+
+    def _place(self, index: int) -> tuple[int, int]:
+        """Line and column of a character; the first of all is in line 1, column 1, and before it comes line 0."""
+        if index < 0:
+            return 0, 0
+        lines = self._text.count("\n", 0, index)
+        return lines + 1, index - self._text.rfind("\n", 0, index)
+
+    def _error_at(self, start: int) -> str:
+        """Java names the character at which it gave up, or the end where that character was the last."""
+        text = self._text
+        if text[start] == "'" or text.startswith("/*", start):
+            last = len(text) - 1
+        else:
+            last = min(start + (1 if text[start] in "./" else 0), len(text) - 1)
+        line, column = self._place(last)
+        if last + 1 == len(text):
+            line, column = (line + 1, 0) if text[last] in "\r\n" else (line, column + 1)
+            met, after = "<EOF>", text[start : last + 1] if last > start else ""
+        else:
+            met, after = f'"{_escaped(text[last])}" ({ord(text[last])}),', text[start:last]
+        return f'Lexical error at line {line}, column {column}.  Encountered: {met} after : "{_escaped(after)}"'
+
+
+_ESCAPES: Final = {
+    "\b": "\\b",
+    "\t": "\\t",
+    "\n": "\\n",
+    "\f": "\\f",
+    "\r": "\\r",
+    '"': '\\"',
+    "'": "\\'",
+    "\\": "\\\\",
+}
+
+
+def _escaped(text: str) -> str:
+    return "".join(
+        _ESCAPES.get(char) or (char if " " <= char <= "~" else f"\\u{ord(char) & 0xFFFF:04x}") for char in text
+    )
+
+
+def encountered(token: Token, expected: set[Kind]) -> str:
+    """What Java says of a word where others were expected."""
+    met = token.kind.value if token.kind is Kind.END else f' {token.kind.value} "{_escaped(token.text)} "'
+    choices = "".join(f"{kind.value} ...\n    " for kind in sorted(expected, key=KIND_ORDER.__getitem__))
+    return (
+        f'org.apache.rocketmq.filter.parser.ParseException: Encountered "{met}" at line {token.line}, '
+        f"column {token.column}.\nWas expecting{'' if len(expected) == 1 else ' one of'}:\n    {choices}"
+    )

@@ -1,0 +1,95 @@
+"""What a subscription lets through (`ExpressionMessageFilter.java`, `FilterAPI.java`).
+
+The real broker keeps "filter data" of each group and topic beside the subscriptions, and a pull may find one of the two
+older than the other (28). Here a condition is made out of the subscription itself, so that this cannot be.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final
+
+from rmqd.broker.filter.expressions import Condition
+from rmqd.broker.filter.lexer import ExpressionError
+from rmqd.broker.filter.parser import compile_condition
+from rmqd.broker.filter.values import EvaluationError
+from rmqd.broker.store.message_store import MessageFilter
+from rmqd.errors import InvalidNameError
+from rmqd.wire.filter import java_hash
+from rmqd.wire.heartbeat import EXPRESSION_SQL92, EXPRESSION_TAG, SUBSCRIPTION_ALL, SubscriptionData
+from rmqd.wire.message import stored_properties
+
+_KEPT: Final = 1000  # filters, of groups that pull
+
+
+class TagFilter:
+    """By the hash of the tag: a message of another tag with the same hash passes, and the client drops it."""
+
+    def __init__(self, codes: frozenset[int]) -> None:
+        self._codes = codes
+
+    def matches_code(self, tags_code: int) -> bool:
+        """Whether the hash is one of a wanted tag."""
+        return tags_code in self._codes
+
+    def matches_record(self, record: bytes) -> bool:
+        """Brokers look no further than the hash."""
+        return True
+
+
+class SqlFilter:
+    """By a condition over properties."""
+
+    def __init__(self, condition: Condition) -> None:
+        self._condition = condition
+
+    def matches_code(self, tags_code: int) -> bool:
+        """The hash says nothing here."""
+        return True
+
+    def matches_record(self, record: bytes) -> bool:
+        """Whether the condition is true; unknown, or no answer at all, is not."""
+        try:
+            return self._condition.evaluate(stored_properties(record)) is True
+        except EvaluationError:
+            return False
+
+
+def is_tag_type(expression_type: str | None) -> bool:
+    """Whether an expression is one of tags."""
+    return expression_type in (None, "", EXPRESSION_TAG)
+
+
+@lru_cache(_KEPT)
+def filter_of(subscription: SubscriptionData) -> MessageFilter | None:
+    """The filter of a subscription; None where it wants everything. Raises ExpressionError for a wrong condition."""
+    if subscription.class_filter_mode:
+        return None
+    if is_tag_type(subscription.expression_type):
+        return None if subscription.sub_string == SUBSCRIPTION_ALL else TagFilter(subscription.code_set)
+    return SqlFilter(compiled(subscription.expression_type, subscription.sub_string))
+
+
+@lru_cache(_KEPT)
+def requested_subscription(topic: str, text: str | None, expression_type: str | None) -> SubscriptionData:
+    """The subscription that a pull brings itself. Raises InvalidNameError where Java's parser throws."""
+    if expression_type not in (None, EXPRESSION_TAG):
+        if not text:
+            raise InvalidNameError(f"an expression of type {expression_type} must not be empty")
+        return SubscriptionData(topic, text, expression_type=expression_type)
+    if not text or text == SUBSCRIPTION_ALL:
+        return SubscriptionData(topic)
+    if not text.replace("||", ""):
+        raise InvalidNameError(f"the tag expression {text!r:.80} names no tag")
+    tags = frozenset(filter(None, map(str.strip, text.split("||"))))
+    return SubscriptionData(topic, text, tags, frozenset(map(java_hash, tags)))
+
+
+def compiled(expression_type: str, text: str) -> Condition:
+    """A condition. Raises ExpressionError, for a kind of expression that there is not, too."""
+    if expression_type != EXPRESSION_SQL92:
+        raise ExpressionError(  # what Java says of its own null pointer
+            'Cannot invoke "org.apache.rocketmq.filter.FilterSpi.compile(String)" because the return value of '
+            '"org.apache.rocketmq.filter.FilterFactory.get(String)" is null'
+        )
+    return compile_condition(text)

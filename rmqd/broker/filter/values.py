@@ -1,0 +1,142 @@
+"""Values and their comparison as Java has them (`ComparisonExpression.java`).
+
+A property is a string; a constant is a string, a number or a boolean. What is compared with a number is read as one of
+that kind: "5.5" is no integer, and a message whose property cannot be read so is not wanted, whatever else it has.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from decimal import Decimal
+from typing import Any, Final
+
+from rmqd.broker.filter.lexer import ExpressionError
+
+Value = str | int | float | bool | None
+
+_RUNTIME: Final = "java.lang.RuntimeException"
+_INT_MIN, _INT_MAX = -(2**31), 2**31 - 1
+_LONG_MIN, _LONG_MAX = -(2**63), 2**63 - 1
+_MOST_DOUBLE: Final = "1.7976931348623157E308"
+_LEAST_DOUBLE: Final = "4.9E-324"
+_MOST_DIGITS: Final = 1000  # Python reads no more than a few thousand
+_INTEGER: Final = re.compile(rf"[+-]?\d{{1,{_MOST_DIGITS}}}")
+_DOUBLE: Final = re.compile(r"[+-]?(?:NaN|Infinity|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?[fFdD]?)", re.ASCII)
+_HEX_DOUBLE: Final = re.compile(
+    r"[+-]?0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)[pP][+-]?\d+[fFdD]?", re.ASCII
+)
+_CONTROLS: Final = "".join(map(chr, range(33)))  # what Java's `trim` takes away
+
+
+class EvaluationError(Exception):
+    """The condition has no answer for this message: Java throws, and the broker gives it to nobody."""
+
+
+def refused(text: str) -> ExpressionError:
+    """What Java says of a condition that is well written but makes no sense."""
+    return ExpressionError(f"{_RUNTIME}: {text}")
+
+
+def integer_constant(text: str) -> int:
+    """An integer as it stands in a condition."""
+    digits = text.rstrip("lL")
+    if len(digits) > _MOST_DIGITS or int(digits) > _LONG_MAX:
+        raise ExpressionError(f'java.lang.NumberFormatException: For input string: "{digits}"')
+    return int(digits)
+
+
+def double_constant(text: str) -> float:
+    """A number with a point or an exponent; zero is refused, being below the least that Java names."""
+    value = float(text)
+    if math.isinf(value):
+        raise refused(f"{text} is greater than {_MOST_DOUBLE}")
+    if value == 0:
+        raise refused(f"{text} is less than {_LEAST_DOUBLE}")
+    return value
+
+
+def compare(left: str | float | bool, right: str | float | bool) -> int:
+    """Less than, equal to or greater than zero; of two kinds the one is read as the other where Java does so.
+
+    Raises EvaluationError.
+    """
+    if isinstance(left, str):
+        if not isinstance(right, str):
+            left = _as_kind_of(right, left)
+    elif isinstance(left, bool):
+        if isinstance(right, str):
+            raise EvaluationError("java.lang.ClassCastException: class java.lang.Boolean")
+        if not isinstance(right, bool):
+            return -1
+    elif isinstance(right, bool):
+        return -1
+    elif isinstance(right, str):
+        right = _as_kind_of(left, right)
+    return _order(left, right)
+
+
+def compare_by_size(left: str | float | bool, right: str | float | bool) -> int:
+    """The same for <, >, <= and >=: two strings are read as numbers."""
+    if isinstance(left, str) and isinstance(right, str):
+        return _order(_double(left), _double(right))
+    return compare(left, right)
+
+
+def java_text(value: Value) -> str:
+    """A constant as Java's errors show it."""
+    if value is None:
+        return "NULL"
+    if isinstance(value, bool):
+        return "TRUE" if value else "FALSE"
+    if isinstance(value, str):
+        return "'" + value.replace("'", "''") + "'"
+    return plain_text(value)
+
+
+def plain_text(value: Value) -> str:
+    """A value as Java's `String.valueOf` writes it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if not isinstance(value, float) or 1e-3 <= abs(value) < 1e7:
+        return str(value)
+    _, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
+    first, *others = map(str, digits)
+    return f"{'-' if value < 0 else ''}{first}.{''.join(others) or '0'}E{len(others) + int(exponent)}"
+
+
+def _as_kind_of(model: float | bool, text: str) -> float | bool:
+    if isinstance(model, bool):
+        return text.lower() == "true"
+    if isinstance(model, float):
+        return _double(text)
+    low, high = (_INT_MIN, _INT_MAX) if _INT_MIN <= model <= _INT_MAX else (_LONG_MIN, _LONG_MAX)
+    if _INTEGER.fullmatch(text):
+        value = int(text)
+        if low <= value <= high:
+            return value
+    raise _no_number(text)
+
+
+def _double(text: str) -> float:
+    stripped = text.strip(_CONTROLS)
+    if _DOUBLE.fullmatch(stripped):
+        return float(stripped.rstrip("fFdD"))
+    if _HEX_DOUBLE.fullmatch(stripped):
+        return float.fromhex(stripped.rstrip("fFdD"))
+    raise _no_number(text)
+
+
+def _no_number(text: str) -> EvaluationError:
+    return EvaluationError(f'java.lang.NumberFormatException: For input string: "{text}"')
+
+
+def _order(left: Any, right: Any) -> int:
+    """Of two values of one kind. Java's doubles are in one order: NaN is above all, and minus zero below zero."""
+    if isinstance(left, float) or isinstance(right, float):
+        left, right = _place(left), _place(right)
+    return int(left > right) - int(left < right)
+
+
+def _place(value: float) -> tuple[bool, float, float]:
+    return (True, 0.0, 0.0) if math.isnan(value) else (False, value, math.copysign(1, value))

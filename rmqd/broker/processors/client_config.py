@@ -1,0 +1,44 @@
+"""The check of a subscription before a consumer starts (46; `ClientManageProcessor.checkClientConfig`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rmqd.broker.channel import Channel
+from rmqd.broker.filter.lexer import ExpressionError
+from rmqd.broker.filter.subscriptions import compiled, is_tag_type
+from rmqd.broker.processors.pull import no_property_filter
+from rmqd.broker.reply import Processors, Refusal, Reply
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.heartbeat import CheckClientRequestBody
+
+if TYPE_CHECKING:
+    from rmqd.broker.controller import BrokerController
+
+
+class ClientConfigProcessor:
+    """Says whether a condition is one."""
+
+    def __init__(self, broker: BrokerController) -> None:
+        self._broker = broker
+
+    def processors(self) -> Processors:
+        """The requests that it answers."""
+        return {RequestCode.CHECK_CLIENT_CONFIG: self.check}
+
+    def check(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """46."""
+        if not request.body:
+            return Reply()
+        subscription = CheckClientRequestBody.from_json(request.body).subscription_data
+        kind = subscription.expression_type
+        if is_tag_type(kind):
+            return Reply()
+        if not self._broker.settings.enablePropertyFilter:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, no_property_filter(kind))
+        try:
+            compiled(kind, subscription.sub_string)
+        except ExpressionError as error:
+            raise Refusal(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from error
+        return Reply()

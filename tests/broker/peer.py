@@ -1,0 +1,94 @@
+"""A client of the embedded broker that speaks frames and knows nothing else: what tests ask, no more and no less."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import AsyncIterator, Iterable
+
+from rmqd.wire.command import RemotingCommand, decode_command, encode_request
+from rmqd.wire.frame import FrameDecoder
+from rmqd.wire.headers.send import SendMessageRequestHeaderV2
+from rmqd.wire.heartbeat import ConsumerData, HeartbeatData, MessageModel, SubscriptionData
+from rmqd.wire.properties import format_properties
+
+PATIENCE_SECONDS = 10.0
+
+
+class Peer:
+    """One connection. Replies may be awaited in any order; the broker's own requests gather in `requests`."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.requests: list[RemotingCommand] = []
+        self._reader, self._writer = reader, writer
+        self._decoder = FrameDecoder()
+        self._opaques = itertools.count(1)
+        self._replies: dict[int, RemotingCommand] = {}
+
+    def post(self, code: int, ext_fields: dict[str, str] | None = None, body: bytes = b"") -> int:
+        """Send a request; returns its opaque."""
+        opaque = next(self._opaques)
+        self._writer.write(encode_request(code, opaque, ext_fields or {}, body))
+        return opaque
+
+    async def reply(self, opaque: int) -> RemotingCommand:
+        """The reply to a request that was sent."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while opaque not in self._replies:
+                data = await self._reader.read(1 << 18)
+                assert data, "the broker closed the connection"
+                for payload in self._decoder.feed(data):
+                    command = decode_command(payload)
+                    if command.is_response:
+                        self._replies[command.opaque] = command
+                    else:
+                        self.requests.append(command)
+        return self._replies.pop(opaque)
+
+    async def call(self, code: int, ext_fields: dict[str, str] | None = None, body: bytes = b"") -> RemotingCommand:
+        """Send a request and await its reply."""
+        return await self.reply(self.post(code, ext_fields, body))
+
+    async def send(self, topic: str, body: bytes = b"x", queue_id: int = 0, **properties: str) -> RemotingCommand:
+        """Have a message stored."""
+        header = SendMessageRequestHeaderV2(
+            producer_group="p",
+            topic=topic,
+            default_topic="TBW102",
+            default_topic_queue_nums=4,
+            queue_id=queue_id,
+            sys_flag=0,
+            born_timestamp=0,
+            flag=0,
+            properties=format_properties(properties),
+        )
+        return await self.call(header.code, header.ext_fields(), body)
+
+    async def heartbeat(
+        self,
+        group: str,
+        subscriptions: Iterable[SubscriptionData],
+        message_model: str = MessageModel.CLUSTERING,
+        client_id: str = "peer",
+    ) -> RemotingCommand:
+        """Be a member of a group."""
+        data = ConsumerData(group, tuple(subscriptions), message_model=message_model)
+        return await self.call(34, {}, HeartbeatData(client_id, (data,)).to_json())
+
+    async def close(self) -> None:
+        """End the connection."""
+        self._writer.close()
+        with contextlib.suppress(ConnectionError):
+            await self._writer.wait_closed()
+
+
+@contextlib.asynccontextmanager
+async def connected(address: str) -> AsyncIterator[Peer]:
+    """A connection to "host:port" for the time of the block."""
+    host, port = address.rsplit(":", 1)
+    peer = Peer(*await asyncio.open_connection(host, int(port)))
+    try:
+        yield peer
+    finally:
+        await peer.close()

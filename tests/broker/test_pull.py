@@ -1,0 +1,263 @@
+"""Pulls from the embedded broker: who may, what is found, what is noted. Codes and remarks are the real broker's."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from rmqd.broker.embedded import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.filter import java_hash, tag_subscription
+from rmqd.wire.heartbeat import CheckClientRequestBody, MessageModel, SubscriptionData
+from rmqd.wire.message import MessageQueue, decode_messages
+from rmqd.wire.settings import SubscriptionGroupConfig, TopicConfig
+from tests.broker.peer import Peer, connected
+
+PULL, LITE_PULL, CHECK = 11, 361, 46
+COMMIT, SUSPEND, SUBSCRIPTION = 1, 2, 4
+FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+
+
+@pytest.fixture
+async def rocketmq() -> AsyncIterator[EmbeddedRocketMQ]:
+    async with embedded_rocketmq(EmbeddedOptions(topics={"T": 4})) as running:
+        yield running
+
+
+@pytest.fixture
+async def peer(rocketmq: EmbeddedRocketMQ) -> AsyncIterator[Peer]:
+    async with connected(rocketmq.broker.address) as connection:
+        yield connection
+
+
+def fields(**changed: object) -> dict[str, str]:
+    """The ext fields of a pull of queue 0 from its start, with the subscription in the request."""
+    values: dict[str, Any] = {
+        "consumerGroup": "g",
+        "topic": "T",
+        "queueId": 0,
+        "queueOffset": 0,
+        "maxMsgNums": 32,
+        "sysFlag": SUBSCRIPTION,
+        "commitOffset": 0,
+        "suspendTimeoutMillis": 15000,
+        "subscription": "*",
+        "subVersion": 0,
+        "expressionType": "TAG",
+    }
+    return {key: str(value) for key, value in (values | changed).items() if value is not None}
+
+
+async def pull(peer: Peer, code: int = PULL, **changed: object) -> RemotingCommand:
+    return await peer.call(code, fields(**changed))
+
+
+def bodies(reply: RemotingCommand) -> list[bytes]:
+    block = decode_messages(reply.body, MessageQueue("T", "b", 0))
+    assert not block.corrupt
+    return [message.body for message in block.messages]
+
+
+def summary(reply: RemotingCommand) -> tuple[int, str | None, Mapping[str, str]]:
+    return reply.code, reply.remark, reply.ext_fields
+
+
+def ends(next_begin: int, low: int, high: int) -> dict[str, str]:
+    return {
+        "nextBeginOffset": str(next_begin),
+        "minOffset": str(low),
+        "maxOffset": str(high),
+        "suggestWhichBrokerId": "0",
+        "topicSysFlag": "0",
+        "groupSysFlag": "0",
+    }
+
+
+@pytest.mark.parametrize("code", [PULL, LITE_PULL])
+async def test_messages_come_with_the_ends_of_the_queue(peer: Peer, code: int) -> None:
+    for number in range(3):
+        await peer.send("T", b"%d" % number)
+    reply = await pull(peer, code)
+    assert summary(reply) == (0, "FOUND", ends(3, 0, 3))
+    assert bodies(reply) == [b"0", b"1", b"2"]
+    assert bodies(await pull(peer, maxMsgNums=1, queueOffset=1)) == [b"1"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({"queueOffset": 2}, (19, "OFFSET_OVERFLOW_ONE", ends(2, 0, 2))),
+        ({"queueOffset": 33}, (21, "OFFSET_OVERFLOW_BADLY", ends(2, 0, 2))),
+        ({"queueOffset": -3}, (21, "OFFSET_TOO_SMALL", ends(0, 0, 2))),
+        ({"queueId": 1}, (19, "NO_MESSAGE_IN_QUEUE", ends(0, 0, 0))),
+        ({"queueId": 1, "queueOffset": 5}, (21, "NO_MESSAGE_IN_QUEUE", ends(0, 0, 0))),
+        ({"subscription": "B"}, (20, "NO_MATCHED_MESSAGE", ends(2, 0, 2))),
+        ({"subscription": " "}, (20, "NO_MATCHED_MESSAGE", ends(2, 0, 2))),
+        ({"subscription": "||"}, (23, "parse the consumer's subscription failed", {})),
+        ({"subscription": None, "expressionType": "SQL92"}, (23, "parse the consumer's subscription failed", {})),
+        ({"topic": "none"}, (17, "topic[none] not exist, apply first please! " + FAQ, {})),
+        ({"consumerGroup": "not legal"}, (26, "subscription group [not legal] does not exist, " + FAQ, {})),
+        ({"sysFlag": 0}, (24, "the consumer's group info not exist" + FAQ, {})),
+    ],
+)
+async def test_what_a_pull_without_messages_is_told(
+    peer: Peer, changed: dict[str, object], expected: tuple[int, str, dict[str, str]]
+) -> None:
+    for _ in range(2):
+        await peer.send("T", TAGS="A")
+    assert summary(await pull(peer, **changed)) == expected
+
+
+@pytest.mark.parametrize("queue_id", [-1, 4])
+async def test_a_queue_that_there_is_not(peer: Peer, queue_id: int) -> None:
+    reply = await pull(peer, queueId=queue_id)
+    assert (reply.code, reply.ext_fields) == (29, {})
+    start = f"queueId[{queue_id}] is illegal, topic:[T] topicConfig.readQueueNums:[4] consumer:[/127.0.0.1:"
+    assert reply.remark is not None
+    assert reply.remark.startswith(start)
+
+
+async def test_who_forbids_a_pull_is_told_by_a_number(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
+    broker = rocketmq.broker
+    everyone = broker.settings
+    broker.change_settings(replace(everyone, brokerPermission=2, litePullMessageEnable=False))
+    assert summary(await pull(peer)) == (
+        16,
+        "the broker[127.0.0.1] pulling message is forbidden",
+        {"forbiddenType": "1"},
+    )
+    broker.change_settings(replace(everyone, litePullMessageEnable=False))
+    remark = "the broker[127.0.0.1] for lite pull consumer is forbidden"
+    assert summary(await pull(peer, LITE_PULL)) == (16, remark, {"forbiddenType": "1"})
+    assert (await pull(peer)).code == 19
+
+    broker.groups.put(SubscriptionGroupConfig(group_name="off", consume_enable=False))
+    remark = "subscription group no permission, off"
+    assert summary(await pull(peer, consumerGroup="off", topic="none")) == (16, remark, {"forbiddenType": "2"})
+
+    broker.topics.put(TopicConfig(topic_name="writeonly", perm=2))
+    remark = "the topic[writeonly] pulling message is forbidden"
+    assert summary(await pull(peer, topic="writeonly", queueId=99)) == (16, remark, {"forbiddenType": "3"})
+
+    broker.groups.put(SubscriptionGroupConfig(group_name="alone", consume_broadcast_enable=False))
+    await peer.heartbeat("alone", [SubscriptionData("T")], MessageModel.BROADCASTING)
+    remark = "the consumer group[alone] can not consume by broadcast way"
+    assert summary(await pull(peer, consumerGroup="alone", sysFlag=0)) == (16, remark, {"forbiddenType": "4"})
+
+
+async def test_the_heartbeats_subscription_filters_and_must_be_as_new_as_the_request(peer: Peer) -> None:
+    for tag in ("A", "B", "C"):
+        await peer.send("T", tag.encode(), TAGS=tag)
+    await peer.heartbeat("g", [tag_subscription("T", "A || C", 7)])
+    reply = await pull(peer, sysFlag=0, subVersion=7, subscription="B")
+    assert (reply.code, bodies(reply)) == (0, [b"A", b"C"])
+    reply = await pull(peer, sysFlag=0, subVersion=8)
+    assert summary(reply) == (25, "the consumer's subscription not latest", {})
+    reply = await pull(peer, sysFlag=0, topic="%RETRY%g")
+    assert summary(reply) == (24, "the consumer's subscription not exist" + FAQ, {})
+
+
+async def test_a_broadcasting_member_pulls_like_any_other(peer: Peer) -> None:
+    for number in range(2):
+        await peer.send("T", b"%d" % number)
+    await peer.heartbeat("g", [SubscriptionData("T")], MessageModel.BROADCASTING)
+    assert bodies(await pull(peer, sysFlag=0, queueOffset=1)) == [b"1"]
+
+
+async def test_tags_are_told_apart_by_their_hashes_alone(peer: Peer) -> None:
+    assert java_hash("AaAa") == java_hash("BBBB")
+    for tag in ("AaAa", "BBBB", "other"):
+        await peer.send("T", tag.encode(), TAGS=tag)
+    assert bodies(await pull(peer, subscription="AaAa")) == [b"AaAa", b"BBBB"]
+
+
+async def test_a_condition_filters_by_properties(peer: Peer) -> None:
+    for price in ("5", "50", "none"):
+        await peer.send("T", price.encode(), price=price, TAGS="A")
+    by_request = {"subscription": "price > 10 AND TAGS = 'A'", "expressionType": "SQL92"}
+    reply = await pull(peer, **by_request)
+    assert (summary(reply), bodies(reply)) == ((0, "FOUND", ends(3, 0, 3)), [b"50"])
+    await peer.heartbeat("g", [SubscriptionData("T", "price < 10", sub_version=1, expression_type="SQL92")])
+    assert bodies(await pull(peer, sysFlag=0, subVersion=1)) == [b"5"]
+
+
+async def test_a_wrong_condition_is_refused_in_a_heartbeat_and_ignored_in_a_request(peer: Peer) -> None:
+    await peer.send("T")
+    await peer.heartbeat("g", [SubscriptionData("T", "price >", expression_type="SQL92")])
+    remark = "The broker's consumer filter data is not exist!Your expression may be wrong!"
+    assert summary(await pull(peer, sysFlag=0)) == (27, remark, {})
+    # the real broker logs the mistake, and lets everything through
+    assert (await pull(peer, subscription="price >", expressionType="SQL92")).code == 0
+
+
+async def test_conditions_may_be_switched_off(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
+    rocketmq.broker.change_settings(replace(rocketmq.broker.settings, enablePropertyFilter=False))
+    remark = "The broker does not support consumer to filter message by SQL92"
+    assert summary(await pull(peer, subscription="a = 1", expressionType="SQL92")) == (1, remark, {})
+    assert summary(await check(peer, "a = 1")) == (1, remark, {})
+    assert (await check(peer, "A", "TAG")).code == 0
+
+
+@pytest.mark.parametrize(
+    ("expression", "kind", "expected"),
+    [
+        ("a = 1", "SQL92", (0, None, {})),
+        ("A || B", "TAG", (0, None, {})),
+        ("a = NULL", "SQL92", (23, "java.lang.RuntimeException: 'NULL' cannot be compared.", {})),
+    ],
+)
+async def test_a_subscription_is_checked_before_it_is_used(
+    peer: Peer, expression: str, kind: str, expected: tuple[int, str | None, dict[str, str]]
+) -> None:
+    assert summary(await check(peer, expression, kind)) == expected
+
+
+async def test_a_check_of_nothing_and_one_of_an_unknown_kind(peer: Peer) -> None:
+    assert (await peer.call(CHECK)).code == 0
+    reply = await check(peer, "a", "XPATH")
+    assert reply.code == 23
+    assert reply.remark is not None
+    assert 'FilterFactory.get(String)" is null' in reply.remark
+
+
+async def check(peer: Peer, expression: str, kind: str = "SQL92") -> RemotingCommand:
+    subscription = SubscriptionData("T", expression, expression_type=kind)
+    return await peer.call(CHECK, {}, CheckClientRequestBody("peer", "g", subscription).to_json())
+
+
+async def test_a_pull_commits_where_it_passes_the_checks_whatever_it_finds(
+    rocketmq: EmbeddedRocketMQ, peer: Peer
+) -> None:
+    for _ in range(3):
+        await peer.send("T")
+    offsets = rocketmq.broker.offsets
+    await pull(peer, sysFlag=SUBSCRIPTION | COMMIT, commitOffset=2, queueOffset=99)
+    assert offsets.get("g", "T", 0) == 2
+    await pull(peer, sysFlag=SUBSCRIPTION, commitOffset=1)
+    await pull(peer, sysFlag=COMMIT, commitOffset=1)  # refused: the group has no member
+    assert offsets.get("g", "T", 0) == 2
+
+
+async def test_how_far_the_group_pulled_is_noted(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
+    for _ in range(3):
+        await peer.send("T")
+    await pull(peer, maxMsgNums=2)
+    assert rocketmq.broker.offsets.pulled("g", "T", 0) == 2
+
+
+async def test_a_reset_is_told_once(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
+    for _ in range(3):
+        await peer.send("T")
+    rocketmq.broker.offsets.reset("g", "T", 0, 1)
+    assert summary(await pull(peer, queueOffset=3)) == (21, "OFFSET_RESET", ends(1, 0, 3))
+    assert (await pull(peer, queueOffset=3)).code == 19
+
+
+async def test_a_pull_that_lacks_a_field_is_refused(peer: Peer) -> None:
+    reply = await pull(peer, queueOffset=None)
+    assert reply.code == 1
+    assert reply.remark is not None
+    assert "queueOffset" in reply.remark
