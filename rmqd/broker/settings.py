@@ -58,6 +58,7 @@ class BrokerSettings(_Settings):
 
     brokerClusterName: str = "DefaultCluster"
     brokerName: str = "broker-a"  # RocketMQ: the machine's name
+    brokerIP1: str = ""  # what clients connect to; empty: where it listens, or the machine's address; read at start
     brokerPermission: int = 6
     autoCreateTopicEnable: bool = True
     autoCreateSubscriptionGroup: bool = True

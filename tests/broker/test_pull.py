@@ -51,7 +51,7 @@ def fields(**changed: object) -> dict[str, str]:
     return {key: str(value) for key, value in (values | changed).items() if value is not None}
 
 
-async def pull(peer: Peer, code: int = PULL, **changed: object) -> RemotingCommand:
+async def pull(peer: Peer, code: int = PULL, **changed: Any) -> RemotingCommand:
     return await peer.call(code, fields(**changed))
 
 
@@ -104,7 +104,7 @@ async def test_messages_come_with_the_ends_of_the_queue(peer: Peer, code: int) -
     ],
 )
 async def test_what_a_pull_without_messages_is_told(
-    peer: Peer, changed: dict[str, object], expected: tuple[int, str, dict[str, str]]
+    peer: Peer, changed: dict[str, Any], expected: tuple[int, str, dict[str, str]]
 ) -> None:
     for _ in range(2):
         await peer.send("T", TAGS="A")
@@ -177,7 +177,7 @@ async def test_tags_are_told_apart_by_their_hashes_alone(peer: Peer) -> None:
 async def test_a_condition_filters_by_properties(peer: Peer) -> None:
     for price in ("5", "50", "none"):
         await peer.send("T", price.encode(), price=price, TAGS="A")
-    by_request = {"subscription": "price > 10 AND TAGS = 'A'", "expressionType": "SQL92"}
+    by_request: dict[str, Any] = {"subscription": "price > 10 AND TAGS = 'A'", "expressionType": "SQL92"}
     reply = await pull(peer, **by_request)
     assert (summary(reply), bodies(reply)) == ((0, "FOUND", ends(3, 0, 3)), [b"50"])
     await peer.heartbeat("g", [SubscriptionData("T", "price < 10", sub_version=1, expression_type="SQL92")])
