@@ -35,8 +35,8 @@ class RunResult:
     """In the order in which the handler was called."""
     dead_letters: tuple[Message, ...]
     """As they are in the dead letters now, the reason in their property RMQD_REASON."""
-    waited_seconds: float
-    """How long the broker and the consumer would have waited, for retries and delays."""
+    elapsed_seconds: float
+    """How long it took by the broker's clock: what nobody waited for, retries and delays, is in it."""
 
     @property
     def acked(self) -> list[Message]:
@@ -60,7 +60,7 @@ class RunResult:
     def __repr__(self) -> str:
         counts = Counter(attempt.outcome for attempt in self.attempts)
         shown = ", ".join(f"{counts[kind]} {kind}" for kind in ("acked", "retried", "dead_lettered"))
-        return f"<RunResult {shown} in {len(self.attempts)} attempts, {self.waited_seconds:.0f} s waited>"
+        return f"<RunResult {shown} in {len(self.attempts)} attempts, {self.elapsed_seconds:.0f} s>"
 
 
 @dataclass(slots=True)
@@ -84,7 +84,7 @@ class Recorder:
         """What the consumer is given."""
         return Hook("rmqd.testing", self._before, self._after)
 
-    def result(self, dead_letters: Iterable[Message], waited_seconds: float) -> RunResult:
+    def result(self, dead_letters: Iterable[Message], elapsed_seconds: float) -> RunResult:
         """What there is once nothing is left to do. A message's last attempt decided, those before it were retried."""
         dead = tuple(dead_letters)
         dead_ids, last = {message.msg_id for message in dead}, {}
@@ -96,7 +96,7 @@ class Recorder:
             ended: Outcome = "dead_lettered" if msg_id in dead_ids else "acked"
             outcome = ended if last[msg_id] == index else "retried"
             attempts.append(Attempt(call.message, call.number, outcome, call.error, call.at))
-        return RunResult(tuple(attempts), dead, waited_seconds)
+        return RunResult(tuple(attempts), dead, elapsed_seconds)
 
     def _before(self, batch: Batch, context: HookContext) -> None:
         now = self.wall()

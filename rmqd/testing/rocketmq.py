@@ -18,6 +18,7 @@ from rmqd.errors import RmqdError
 from rmqd.testing.background import BackgroundLoop
 from rmqd.testing.clock import JumpingClock
 from rmqd.testing.group import TestedGroup, group_of
+from rmqd.testing.logs import logs_by_logging
 from rmqd.testing.messages import Body, as_bytes
 from rmqd.testing.records import messages_of_topic
 from rmqd.testing.result import RunResult
@@ -45,6 +46,7 @@ class RocketMQ:
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as ending:
+            ending.enter_context(logs_by_logging())
             folder = tempfile.TemporaryDirectory(prefix="rmqd-testing-")
             self._state_dir = Path(ending.enter_context(folder))
             self._loop = ending.enter_context(BackgroundLoop("rmqd.testing"))

@@ -41,8 +41,8 @@ class HandlerRun:
     async def run(self, timeout_seconds: float) -> RunResult:
         """Raises StillBusyError after `timeout_seconds`, and what the group failed by: its handler's start, say."""
         store, dead_letter_topic = self._rocketmq.broker.store, dlq_topic(self._group)
-        dead_before, jumped_before = store.max_offset(dead_letter_topic, 0), self._clock.jumped_seconds
-        began = time.monotonic()
+        dead_before = store.max_offset(dead_letter_topic, 0)
+        began, wall_began = time.monotonic(), self._clock.wall()
         serving = asyncio.create_task(self._client.run(), name="client")
         consuming = asyncio.create_task(self._consumer.run(), name=f"group {self._group}")
         try:
@@ -61,7 +61,7 @@ class HandlerRun:
             self._client.stop()
             await asyncio.wait((serving,))
         dead = messages_of(self._rocketmq.broker, dead_letter_topic, 0, dead_before)
-        return self._recorder.result(dead, self._clock.jumped_seconds - jumped_before)
+        return self._recorder.result(dead, self._clock.wall() - wall_began)
 
     async def _until_quiet(self, consuming: asyncio.Task[None]) -> None:
         """Return when nothing is left to do, and jump on whenever only time is missing."""
@@ -82,17 +82,10 @@ class HandlerRun:
         if self._rocketmq.open_requests:
             return False
         queues = self._consumer.process_queues()
-        return queues is not None and bool(queues) and all(self._is_at_rest(queue) for queue in queues)
-
-    def _is_at_rest(self, queue: ProcessQueue) -> bool:
-        """Whether nothing moves in a queue: what was handled and failed in it may rest until the clock says so."""
-        if queue.in_flight:
+        if not queues:
             return False
-        if queue.retrying:
-            return True
-        place = queue.message_queue
-        held = self._rocketmq.broker.held_pulls.waiting(place.topic, place.queue_id)
-        return not queue.pending and held > 0
+        held = self._rocketmq.broker.held_pulls.queues_of(self._group)
+        return all(_is_at_rest(queue, held) for queue in queues)
 
     def _what_is_left(self, seconds: float) -> str:
         lines = list(self._pending())
@@ -121,6 +114,13 @@ class HandlerRun:
         due = self._rocketmq.broker.schedule.next_due()
         if due is not None:
             yield f"a message is to be delivered in {due - self._clock.wall():.0f} s by the broker's clock"
+
+
+def _is_at_rest(queue: ProcessQueue, held: set[tuple[str, int]]) -> bool:
+    """Whether nothing moves in a queue. What failed in it may rest until the clock says so: it need not be pulled."""
+    place = queue.message_queue
+    is_held = not queue.pending and (place.topic, place.queue_id) in held
+    return not queue.in_flight and (queue.retrying > 0 or is_held)
 
 
 def _only_one(error: BaseExceptionGroup[BaseException]) -> BaseException:

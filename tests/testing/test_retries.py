@@ -1,0 +1,205 @@
+"""Retries, delays and dead letters without waiting: what RocketMQ would do in hours is done when the test looks."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+
+import pytest
+
+from rmqd import Batch, DeadLetter, Retry, Suspend
+from rmqd.testing import RocketMQ, RunResult, StillBusyError
+
+Run = Callable[..., RunResult]
+
+LEVELS = (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
+"""Seconds of RocketMQ's delay levels 3 to 18, which the retries of a message go through."""
+
+
+class Broken(Exception):
+    """What the handlers below raise."""
+
+
+def always_fails(batch: Batch) -> None:
+    raise Broken(batch[0].body.decode())
+
+
+def test_sixteen_retries_walk_into_the_dead_letters(rocketmq: RocketMQ, run_handler: Run) -> None:
+    rocketmq.create_topic("orders")
+    rocketmq.send("orders", "poison", keys="order-1")
+    began = time.monotonic()
+    result = run_handler(always_fails, topic="orders", group="mailer")
+    assert time.monotonic() - began < 30, "nobody waits for delays"
+    attempts = result.attempts_of("order-1")
+    assert [one.number for one in attempts] == list(range(1, 18))
+    assert [one.outcome for one in attempts] == ["retried"] * 16 + ["dead_lettered"]
+    between = [after.at - before.at for before, after in itertools.pairwise(attempts)]
+    assert between == pytest.approx(LEVELS, abs=5)
+    assert result.elapsed_seconds == pytest.approx(sum(LEVELS), abs=30)
+    assert [one.reconsume_times for one in rocketmq.retries("mailer")] == list(range(1, 17))
+    (dead,) = rocketmq.dead_letters("mailer")
+    assert (dead.body, dead.keys) == (b"poison", "order-1")
+    assert dead.properties["RMQD_REASON"] == "max_reconsume_times reached"
+    assert rocketmq.offsets("mailer", "orders") == {0: 1}
+
+
+def test_a_message_that_fails_twice_is_acknowledged_at_its_third_attempt(rocketmq: RocketMQ, run_handler: Run) -> None:
+    rocketmq.create_topic("orders")
+    rocketmq.send("orders", "slow", keys="order-1")
+    rocketmq.send("orders", "good", keys="order-2")
+
+    async def handle(batch: Batch) -> None:
+        if batch[0].keys == "order-1" and batch[0].reconsume_times < 2:
+            raise Broken
+
+    result = run_handler(handle, topic="orders", group="mailer")
+    assert [one.outcome for one in result.attempts_of("order-1")] == ["retried", "retried", "acked"]
+    assert [one.keys for one in result.acked] == ["order-2", "order-1"]
+    assert [one.keys for one in result.retried] == ["order-1", "order-1"]
+    assert [type(error) for error in result.errors] == [Broken, Broken]
+    assert 40 <= result.elapsed_seconds < 45
+    assert repr(result) == "<RunResult 2 acked, 2 retried, 0 dead_lettered in 4 attempts, 40 s>"
+
+
+def test_a_delay_level_of_the_handler_holds(rocketmq: RocketMQ, run_handler: Run) -> None:
+    rocketmq.send("orders", "later", keys="order-1")
+
+    def handle(batch: Batch) -> None:
+        if not batch[0].reconsume_times:
+            raise Retry(delay_level=18)
+
+    result = run_handler(handle, topic="orders", group="mailer")
+    assert 7200 <= result.elapsed_seconds < 7210
+
+
+def test_a_message_of_a_batch_is_given_up_with_its_reason(rocketmq: RocketMQ, run_handler: Run) -> None:
+    rocketmq.create_topic("orders")
+    for body in ("good", "bad", "good too"):
+        rocketmq.send("orders", body, keys=body)
+
+    def handle(batch: Batch) -> None:
+        for message in batch:
+            if message.body == b"bad":
+                batch.dead_letter(message, "not JSON")
+
+    result = run_handler(handle, topic="orders", group="mailer", consume_message_batch_max_size=3)
+    assert [one.keys for one in result.acked] == ["good", "good too"]
+    assert [one.properties["RMQD_REASON"] for one in result.dead_letters] == ["not JSON"]
+    assert result.elapsed_seconds < 5
+
+
+def test_only_the_dead_letters_of_this_run_are_in_its_result(rocketmq: RocketMQ, run_handler: Run) -> None:
+    def refuse(batch: Batch) -> None:
+        raise DeadLetter(batch[0].body.decode())
+
+    for body in ("first", "second"):
+        rocketmq.send("orders", body)
+        result = run_handler(refuse, topic="orders", group="mailer")
+        assert [one.body.decode() for one in result.dead_letters] == [body]
+    assert [one.body for one in rocketmq.dead_letters("mailer")] == [b"first", b"second"]
+
+
+def test_a_message_that_was_sent_for_later_comes_too(rocketmq: RocketMQ, run_handler: Run) -> None:
+    rocketmq.create_topic("orders")
+    before = rocketmq.now()
+    rocketmq.send("orders", "in two hours", delay_level=18)
+    (attempt,) = run_handler(lambda batch: None, topic="orders", group="mailer").attempts
+    assert 7200 <= attempt.at - before < 7210
+    assert rocketmq.now() - before >= 7200
+    assert attempt.message.store_timestamp / 1000 - before == pytest.approx(7200, abs=5)
+
+
+def test_a_timed_message_comes_too(rocketmq: RocketMQ, run_handler: Run) -> None:
+    rocketmq.create_topic("orders")
+    rocketmq.send("orders", "in a day", properties={"TIMER_DELAY_SEC": "86400"})
+    result = run_handler(lambda batch: None, topic="orders", group="mailer")
+    assert len(result.acked) == 1
+    assert 86_400 <= result.elapsed_seconds < 86_405
+
+
+def test_an_orderly_queue_rests_without_waiting(rocketmq: RocketMQ, run_handler: Run) -> None:
+    rocketmq.create_topic("orders", queues=2)
+    for number in range(3):
+        rocketmq.send("orders", f"a{number}", queue_id=0)
+        rocketmq.send("orders", f"b{number}", queue_id=1)
+    handled: list[bytes] = []
+
+    async def handle(batch: Batch) -> None:
+        if batch[0].body == b"a1" and batch[0].reconsume_times < 3:
+            raise Suspend(30)
+        handled.append(batch[0].body)
+
+    result = run_handler(handle, topic="orders", group="mailer", consume_mode="orderly")
+    assert [body for body in handled if body.startswith(b"a")] == [b"a0", b"a1", b"a2"]
+    assert [body for body in handled if body.startswith(b"b")] == [b"b0", b"b1", b"b2"]
+    assert 90 <= result.elapsed_seconds < 95
+    assert rocketmq.offsets("mailer", "orders") == {0: 3, 1: 3}
+
+
+def test_an_orderly_message_is_given_up_where_it_stands(rocketmq: RocketMQ, run_handler: Run) -> None:
+    rocketmq.create_topic("orders")
+    for body in ("poison", "good"):
+        rocketmq.send("orders", body, keys=body)
+
+    def handle(batch: Batch) -> None:
+        if batch[0].keys == "poison":
+            raise Broken
+
+    result = run_handler(
+        handle, topic="orders", group="mailer", consume_mode="orderly", max_reconsume_times=2,
+        suspend_current_queue_time="10s",
+    )  # fmt: skip
+    assert [one.number for one in result.attempts_of("poison")] == [1, 2, 3]
+    assert [one.keys for one in result.dead_letters] == ["poison"]
+    assert [one.keys for one in result.acked] == ["good"]
+    assert 20 <= result.elapsed_seconds < 25
+
+
+def test_an_orderly_handler_that_fails_for_ever_is_told(rocketmq: RocketMQ, run_handler: Run) -> None:
+    rocketmq.create_topic("orders")
+    rocketmq.send("orders", "poison", keys="order-1")
+    with pytest.raises(StillBusyError, match=r"had attempt \d\d+"):
+        run_handler(always_fails, topic="orders", group="mailer", consume_mode="orderly", timeout=1.0)
+
+
+def test_what_a_handler_left_uncommitted_is_there_for_the_next(rocketmq: RocketMQ, run_handler: Run) -> None:
+    rocketmq.create_topic("orders")
+    rocketmq.send("orders", "one")
+    rocketmq.send("orders", "two")
+    manual = {"topic": "orders", "group": "mailer", "consume_mode": "orderly", "auto_commit": False}
+    assert len(run_handler(lambda batch: None, **manual).attempts) == 2
+    assert rocketmq.offsets("mailer", "orders") == {0: 0}
+    assert len(run_handler(lambda batch: batch.commit(), **manual).attempts) == 2
+    assert rocketmq.offsets("mailer", "orders") == {0: 2}
+
+
+def test_time_stands_while_a_handler_works(rocketmq: RocketMQ, run_handler: Run) -> None:
+    """A retry of one message must not overtake what another handler call is at."""
+    rocketmq.create_topic("orders", queues=2)
+    rocketmq.send("orders", "fails", queue_id=0)
+    rocketmq.send("orders", "works", queue_id=1)
+    events: list[str] = []
+
+    def handle(batch: Batch) -> None:
+        body = batch[0].body.decode()
+        if body == "fails" and not batch[0].reconsume_times:
+            raise Broken
+        if body == "works":
+            time.sleep(0.3)
+        events.append(body)
+
+    run_handler(handle, topic="orders", group="mailer")
+    assert events == ["works", "fails"]
+
+
+def test_a_deadline_is_real(rocketmq: RocketMQ, run_handler: Run) -> None:
+    """The handler's own time does not jump, so that one that is quick cannot time out."""
+    rocketmq.send("orders", "hangs", keys="order-1")
+
+    def handle(batch: Batch) -> None:
+        if not batch[0].reconsume_times:
+            time.sleep(1)
+
+    result = run_handler(handle, topic="orders", group="mailer", consume_timeout="100ms")
+    assert [one.outcome for one in result.attempts_of("order-1")] == ["retried", "acked"]
