@@ -10,7 +10,7 @@ from typing import Final
 from zlib import crc32
 
 from rmqd.errors import InvalidMessageError, ProtocolError
-from rmqd.wire.message_id import parse_host
+from rmqd.wire.message_id import host_text, parse_host
 from rmqd.wire.properties import MAX_PROPERTIES_BYTES, format_properties, parse_properties
 from rmqd.wire.sys_flag import BORN_HOST_V6, STORE_HOST_V6
 
@@ -95,6 +95,48 @@ def encode_record(
     except StructError as error:
         raise InvalidMessageError(f"a message that cannot be written: {error}") from error
     return b"".join((head, born_host, stored, store_host, middle, body, tail))
+
+
+def decode_record(record: bytes) -> StoredMessage:
+    """What `encode_message` wrote. The body is neither checked nor decompressed. Raises ProtocolError."""
+    try:
+        _, magic, _, queue_id, flag, queue_offset, commit_log_offset, sys_flag, born = _RECORD_HEAD.unpack_from(record)
+        at = _RECORD_HEAD.size
+        born_host, at = _host(record, at, sys_flag & BORN_HOST_V6)
+        (stored,) = _LONG.unpack_from(record, at)
+        store_host, at = _host(record, at + _LONG.size, sys_flag & STORE_HOST_V6)
+        reconsume_times, prepared, body_size = _RECORD_MIDDLE.unpack_from(record, at)
+        at += _RECORD_MIDDLE.size
+        end = at + body_size
+        topic_start = end + (1 if magic == _MAGIC_V1 else 2)
+        topic_end = topic_start + int.from_bytes(record[end:topic_start])
+        (properties_size,) = _SHORT.unpack_from(record, topic_end)
+        properties_start = topic_end + _SHORT.size
+        return StoredMessage(
+            topic=record[topic_start:topic_end].decode(),
+            body=record[at:end],
+            queue_id=queue_id,
+            queue_offset=queue_offset,
+            commit_log_offset=commit_log_offset,
+            flag=flag,
+            sys_flag=sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6),
+            born_timestamp=born,
+            born_host=born_host,
+            store_timestamp=stored,
+            store_host=store_host,
+            reconsume_times=reconsume_times,
+            prepared_transaction_offset=prepared,
+            properties=parse_properties(record[properties_start : properties_start + properties_size]),
+        )
+    except (StructError, UnicodeDecodeError) as error:
+        raise ProtocolError(f"a record that cannot be read: {error}") from error
+
+
+def _host(record: bytes, at: int, is_v6: int) -> tuple[str, int]:
+    """A host as "ip:port", and where what follows it begins."""
+    end = at + (20 if is_v6 else 8)
+    text = host_text(record[at : end - 4])
+    return f"{f'[{text}]' if is_v6 else text}:{int.from_bytes(record[end - 4 : end])}", end
 
 
 def body_crc(body: bytes) -> int:

@@ -2,56 +2,312 @@
 
 from __future__ import annotations
 
+import base64
+import os
 import random
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rmqd.broker.channel import Channel
-from rmqd.broker.reply import Processors, Refusal, Reply
+from rmqd.broker.reply import SEE_FAQ, Processors, Refusal, Reply
+from rmqd.broker.schedule import Scheduled
+from rmqd.broker.timers import REQUESTED
+from rmqd.broker.topics import NOT_ALLOWED_SEND_TOPICS, READ_WRITE, UNIT, UNIT_SUB, fault_of_topic
 from rmqd.codes import RequestCode, ResponseCode
+from rmqd.errors import InvalidMessageError, ProtocolError
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.headers.send import SendMessageRequestHeaderV2, SendMessageResponseHeader
-from rmqd.wire.message_encode import StoredMessage
-from rmqd.wire.message_id import offset_message_id, parse_host
-from rmqd.wire.properties import parse_properties
+from rmqd.wire.message_encode import StoredMessage, decode_batch
+from rmqd.wire.message_id import UniqueKeys, offset_message_id, parse_host
+from rmqd.wire.properties import (
+    CLUSTER,
+    DELAY,
+    INNER_NUM,
+    MSG_REGION,
+    POP_CK,
+    REAL_TOPIC,
+    TIMER_OUT_MS,
+    TRACE_ON,
+    TRANSACTION_PREPARED,
+    UNIQ_KEY,
+    parse_properties,
+)
+from rmqd.wire.route import PERM_READ, PERM_WRITE
+from rmqd.wire.settings import TopicConfig
+from rmqd.wire.sys_flag import INNER_BATCH, TRANSACTION_COMMIT, TRANSACTION_MASK
+from rmqd.wire.topics import RETRY_PREFIX, dlq_topic
 
 if TYPE_CHECKING:
     from rmqd.broker.controller import BrokerController
 
+REGION: Final = "DefaultRegion"  # Java: regionId
+DLQ_QUEUES: Final = 1
+HEEDS_MAX_RECONSUME_TIMES: Final = 121
+"""From this client version on, 3.4.9, a request's own maxReconsumeTimes holds."""
+_FIELDS: Final = {MSG_REGION: REGION, TRACE_ON: "true"}
+"""Of every reply to a send, refusals included, and of every message but those of batches."""
+_MAX_V1_TOPIC: Final = 127
+_LETTERS: Final = {
+    "topic": "b",
+    "defaultTopic": "c",
+    "defaultTopicQueueNums": "d",
+    "queueId": "e",
+    "sysFlag": "f",
+    "bornTimestamp": "g",
+    "flag": "h",
+    "properties": "i",
+    "reconsumeTimes": "j",
+    "unitMode": "k",
+    "maxReconsumeTimes": "l",
+    "batch": "m",
+}
+
+
+class SendHeader(NamedTuple):
+    """The header of a send. Read here, and not by its dataclass, as every message passes by."""
+
+    topic: str
+    queue_id: int
+    sys_flag: int
+    born_timestamp: int
+    flag: int
+    properties: str
+    reconsume_times: int
+
 
 class SendMessageProcessor:
-    """Stores messages."""
+    """Stores messages. What has to do with transactions is refused: nothing would ever commit them."""
 
     def __init__(self, broker: BrokerController) -> None:
         self._broker = broker
         self._store_host = parse_host(broker.address)
+        self._unique_keys = UniqueKeys(self._store_host[:-4], os.getpid(), id(self))
 
     def processors(self) -> Processors:
         """The requests that it answers."""
-        return {RequestCode.SEND_MESSAGE_V2: self.send}
+        return {
+            RequestCode.SEND_MESSAGE: self.send,
+            RequestCode.SEND_MESSAGE_V2: self.send,
+            RequestCode.SEND_BATCH_MESSAGE: self.send,
+        }
 
     def send(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """310."""
-        broker = self._broker
-        header = SendMessageRequestHeaderV2.from_ext_fields(request.ext_fields)
-        config = broker.topics.create_in_send(header.topic, header.default_topic, header.default_topic_queue_nums)
-        if config is None:
-            raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist, apply first please!")
-        queue_id = header.queue_id if header.queue_id >= 0 else random.randrange(config.write_queue_nums)
-        stored = broker.store.put(
-            StoredMessage(
-                topic=header.topic,
-                body=request.body,
-                queue_id=queue_id,
-                flag=header.flag,
-                sys_flag=header.sys_flag,
-                born_timestamp=header.born_timestamp,
-                born_host=channel.address,
-                properties=parse_properties(header.properties or ""),
-            )
-        )
-        reply = SendMessageResponseHeader(
-            msg_id=offset_message_id(self._store_host, stored.commit_log_offset),
+        """10, 310 and 320: whether it is a batch is said by a field, not by the code."""
+        fields: Mapping[str, str] = request.ext_fields
+        if request.code == RequestCode.SEND_MESSAGE:
+            fields = {_LETTERS[name]: value for name, value in fields.items() if name in _LETTERS}
+        header = _read(fields)
+        body = request.body
+        if not body:
+            raise ProtocolError("a message without a body")
+        try:
+            config = self._topic(channel, header, fields)
+            if fields.get("m", "").lower() == "true":
+                return self._send_batch(channel, header, config, body)
+            return self._send_one(channel, request, header, config, body)
+        except InvalidMessageError:
+            raise self._illegal() from None
+        except Refusal as refusal:
+            return Reply(refusal.code, refusal.remark, _FIELDS)
+
+    def _send_one(
+        self, channel: Channel, request: RemotingCommand, header: SendHeader, config: TopicConfig, body: bytes
+    ) -> Reply:
+        broker, topic = self._broker, header.topic
+        queue_id = _queue(header, config)
+        properties = parse_properties(header.properties)
+        properties.pop(POP_CK, None)
+        properties |= _FIELDS
+        if topic.startswith(RETRY_PREFIX) and self._is_dead_letter(request, header):
+            topic, queue_id = dlq_topic(topic.removeprefix(RETRY_PREFIX)), 0
+            properties[DELAY] = "-1"
+            broker.topics.create_in_send_back(topic, DLQ_QUEUES)
+        if UNIQ_KEY not in properties:
+            properties[UNIQ_KEY] = self._unique_keys.next(broker.clock.wall())
+        properties[CLUSTER] = broker.settings.brokerClusterName
+        self._check(header, properties, topic, body)
+        message = StoredMessage(
+            topic=topic,
+            body=body,
             queue_id=queue_id,
-            queue_offset=stored.queue_offset,
+            flag=header.flag,
+            sys_flag=header.sys_flag,
+            born_timestamp=header.born_timestamp,
+            born_host=channel.address,
+            reconsume_times=header.reconsume_times,
+            properties=properties,
         )
-        return Reply(ext_fields=reply.ext_fields())
+        stored = broker.schedule.put(message)
+        return Reply(
+            ext_fields={
+                **_FIELDS,
+                "msgId": offset_message_id(self._store_host, stored.result.commit_log_offset),
+                "queueId": str(queue_id),
+                "queueOffset": str(stored.result.queue_offset),
+                "transactionId": properties[UNIQ_KEY],
+                **self._recall_handle(stored),
+            }
+        )
+
+    def _send_batch(self, channel: Channel, header: SendHeader, config: TopicConfig, body: bytes) -> Reply:
+        """Its messages are stored as they are: they get none of the properties that single ones get."""
+        topic, queue_id = header.topic, _queue(header, config)
+        if len(topic) > _MAX_V1_TOPIC:
+            raise Refusal(ResponseCode.MESSAGE_ILLEGAL, f"message topic length too long {len(topic)}")
+        if topic.startswith(RETRY_PREFIX):
+            raise Refusal(ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {topic}")
+        properties = parse_properties(header.properties)
+        later = int(properties.get(DELAY) or 0) > 0 or not properties.keys().isdisjoint(REQUESTED)
+        if later or header.sys_flag & (TRANSACTION_MASK | INNER_BATCH):
+            raise self._illegal()
+        if len(body) > self._broker.settings.maxMessageSize:
+            raise ProtocolError("message body size exceeded")
+        members = decode_batch(body)
+        stored = [
+            self._broker.store.put(
+                StoredMessage(
+                    topic=topic,
+                    body=member.body,
+                    queue_id=queue_id,
+                    flag=member.flag,
+                    sys_flag=header.sys_flag,
+                    born_timestamp=header.born_timestamp,
+                    born_host=channel.address,
+                    reconsume_times=header.reconsume_times,
+                    properties=member.properties,
+                )
+            )
+            for member in members
+        ]
+        fields = {
+            **_FIELDS,
+            "msgId": ",".join(offset_message_id(self._store_host, one.commit_log_offset) for one in stored),
+            "queueId": str(queue_id),
+            "queueOffset": str(stored[0].queue_offset),
+        }
+        if UNIQ_KEY in properties:
+            fields["transactionId"] = properties[UNIQ_KEY]
+        return Reply(ext_fields=fields)
+
+    def _topic(self, channel: Channel, header: SendHeader, fields: Mapping[str, str]) -> TopicConfig:
+        """The topic to store in, made where that is allowed."""
+        topics, topic = self._broker.topics, header.topic
+        config = topics.get(topic)
+        if config is not None and config.order and not self._broker.settings.brokerPermission & PERM_WRITE:
+            # other topics take messages all the same: producers learn of the permission by the route
+            raise Refusal(ResponseCode.NO_PERMISSION, f"the broker[{self._host}] sending message is forbidden")
+        if config is None and (fault := fault_of_topic(topic)):
+            raise Refusal(ResponseCode.INVALID_PARAMETER, fault)
+        if topic in NOT_ALLOWED_SEND_TOPICS:
+            raise Refusal(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
+        if config is None:
+            config = self._create_topic(topic, fields)
+        if header.queue_id >= max(config.write_queue_nums, config.read_queue_nums):
+            remark = f"request queueId[{header.queue_id}] is illegal, {_written(config)} Producer: {channel.address}"
+            raise Refusal(ResponseCode.INVALID_PARAMETER, remark)
+        return config
+
+    def _create_topic(self, topic: str, fields: Mapping[str, str]) -> TopicConfig:
+        is_retry = topic.startswith(RETRY_PREFIX)
+        unit = 0
+        if fields.get("k", "").lower() == "true":
+            unit = UNIT_SUB if is_retry else UNIT
+        try:
+            default_topic, queue_nums = fields["c"], int(fields["d"])
+        except (KeyError, ValueError) as error:
+            raise ProtocolError(f"a topic cannot be made without its pattern: {error!r}") from error
+        config = self._broker.topics.create_in_send(topic, default_topic, queue_nums, unit)
+        if config is None and is_retry:
+            config = self._broker.topics.create_in_send_back(topic, 1, READ_WRITE, unit)
+        if config is None:
+            remark = f"topic[{topic}] not exist, apply first please!{SEE_FAQ}"
+            raise Refusal(ResponseCode.TOPIC_NOT_EXIST, remark)
+        return config
+
+    def _is_dead_letter(self, request: RemotingCommand, header: SendHeader) -> bool:
+        """Whether a retry that a consumer sends as a message of its own has had all its attempts."""
+        group = header.topic.removeprefix(RETRY_PREFIX)
+        config = self._broker.groups.find(group)
+        if config is None:
+            raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {group} {SEE_FAQ}")
+        most = config.retry_max_times
+        own = request.ext_fields.get("maxReconsumeTimes" if request.code == RequestCode.SEND_MESSAGE else "l")
+        if own and request.version >= HEEDS_MAX_RECONSUME_TIMES:
+            most = int(own)
+        # an orderly group's retries come here only once it gave up
+        return header.reconsume_times > most or self._broker.locks.has_any(group)
+
+    def _check(self, header: SendHeader, properties: Mapping[str, str], topic: str, body: bytes) -> None:
+        """What RocketMQ's store refuses, and transactions."""
+        if properties.get(TRANSACTION_PREPARED, "").lower() == "true":
+            old_client = header.reconsume_times > 0 and int(properties.get(DELAY) or 0) > 0
+            transactional = not old_client
+        else:
+            transactional = header.sys_flag & TRANSACTION_MASK not in (0, TRANSACTION_COMMIT)
+        if transactional:
+            remark = f"the broker[{self._host}] sending transaction message is forbidden"
+            raise Refusal(ResponseCode.NO_PERMISSION, remark)
+        if (
+            len(body) > self._broker.settings.maxMessageSize
+            or (len(topic) > _MAX_V1_TOPIC and not topic.startswith(RETRY_PREFIX))
+            or header.sys_flag & INNER_BATCH
+            or INNER_NUM in properties
+        ):
+            raise self._illegal()
+
+    def _recall_handle(self, stored: Scheduled) -> dict[str, str]:
+        """What a producer may take a timer message back by."""
+        properties = stored.message.properties
+        out_ms, topic = properties.get(TIMER_OUT_MS), properties.get(REAL_TOPIC)
+        if out_ms is None or topic is None or topic.startswith(RETRY_PREFIX):
+            return {}
+        name = self._broker.name
+        handle = f"v1 {topic} {name} {int(out_ms) + 1} {properties[UNIQ_KEY]}"
+        return {"recallHandle": base64.urlsafe_b64encode(handle.encode()).decode()}
+
+    def _illegal(self) -> Refusal:
+        return Refusal(
+            ResponseCode.MESSAGE_ILLEGAL,
+            "the message is illegal, maybe msg body or properties length not matched. msg body length limit "
+            f"{self._broker.settings.maxMessageSize}B, msg properties length limit 32KB.",
+            _FIELDS,
+        )
+
+    @property
+    def _host(self) -> str:
+        return self._broker.address.rpartition(":")[0]
+
+
+def _read(fields: Mapping[str, str]) -> SendHeader:
+    try:
+        return SendHeader(
+            fields["b"],
+            int(fields["e"]),
+            int(fields["f"]),
+            int(fields["g"]),
+            int(fields["h"]),
+            fields.get("i", ""),
+            int(fields.get("j") or 0),
+        )
+    except (KeyError, ValueError) as error:
+        raise ProtocolError(f"a send whose header lacks a field, or has a wrong one: {error!r}") from error
+
+
+def _queue(header: SendHeader, config: TopicConfig) -> int:
+    """The queue to store in: below zero the broker chooses. Raises ProtocolError where the topic has none."""
+    if header.queue_id >= 0:
+        return header.queue_id
+    if config.write_queue_nums < 1:
+        raise ProtocolError(f"topic {config.topic_name} has no queue to write to")
+    return random.randrange(config.write_queue_nums)
+
+
+def _written(config: TopicConfig) -> str:
+    """A topic's settings as Java writes them into remarks."""
+    perm = ("R" if config.perm & PERM_READ else "-") + ("W" if config.perm & PERM_WRITE else "-")
+    perm += "X" if config.perm & 1 else "-"
+    attributes = ", ".join(f"{key}={value}" for key, value in config.attributes.items())
+    return (
+        f"TopicConfig [topicName={config.topic_name}, readQueueNums={config.read_queue_nums}, "
+        f"writeQueueNums={config.write_queue_nums}, perm={perm}, topicFilterType={config.topic_filter_type}, "
+        f"topicSysFlag={config.topic_sys_flag}, order={str(config.order).lower()}, attributes={{{attributes}}}]"
+    )

@@ -1,0 +1,141 @@
+"""Messages for any time: they wait in `rmq_sys_wheel_timer` until their second has come (`TimerMessageStore.java`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from heapq import heappop, heappush
+from typing import Final
+
+from rmqd.broker.journal import Journal, Kind
+from rmqd.broker.reply import Refusal
+from rmqd.broker.settings import BrokerSettings
+from rmqd.broker.store.message_store import MessageStore, PutResult
+from rmqd.codes import ResponseCode
+from rmqd.wire.message_encode import StoredMessage, decode_record, encode_properties
+from rmqd.wire.properties import (
+    REAL_QUEUE_ID,
+    REAL_TOPIC,
+    TIMER_DEL_UNIQKEY,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
+    TIMER_DEQUEUE_MS,
+    TIMER_ENQUEUE_MS,
+    TIMER_OUT_MS,
+)
+from rmqd.wire.topics import TIMER_TOPIC
+
+PRECISION_MS: Final = 1000  # Java: timerPrecisionMs
+REQUESTED: Final = frozenset((TIMER_DELIVER_MS, TIMER_DELAY_MS, TIMER_DELAY_SEC))
+"""The properties by which a producer asks for a time."""
+_QUEUE_ID: Final = 0
+
+
+def timer_out_ms(properties: Mapping[str, str], now_ms: int, settings: BrokerSettings) -> int | None:
+    """The second that a message asks for, in milliseconds since 1970; None where it asks for none, or for one now over.
+
+    Raises Refusal for a time too far ahead, and for what is no time. To take a message back is refused as well.
+    """
+    asks = not properties.keys().isdisjoint(REQUESTED) and TIMER_OUT_MS not in properties
+    if not asks:
+        return None
+    try:
+        if TIMER_DELAY_SEC in properties:
+            deliver_ms = now_ms + int(properties[TIMER_DELAY_SEC]) * 1000
+        elif TIMER_DELAY_MS in properties:
+            deliver_ms = now_ms + int(properties[TIMER_DELAY_MS])
+        else:
+            deliver_ms = int(properties[TIMER_DELIVER_MS])
+    except ValueError:
+        raise _illegal(settings) from None
+    if deliver_ms - now_ms > settings.timerMaxDelaySec * 1000 or TIMER_DEL_UNIQKEY in properties:
+        raise _illegal(settings)
+    if deliver_ms <= now_ms:
+        return None
+    return (deliver_ms - 1) // PRECISION_MS * PRECISION_MS
+
+
+def _illegal(settings: BrokerSettings) -> Refusal:
+    most_ms = settings.timerMaxDelaySec * 1000
+    return Refusal(
+        ResponseCode.MESSAGE_ILLEGAL,
+        f"timer message illegal, the delay time should not be bigger than the max delay {most_ms}ms; "
+        "or if set del msg, the delay time should be bigger than the current time",
+    )
+
+
+class TimerMessageStore:
+    """What waits, by the millisecond since 1970 at which it is due. The journal has a row for each message."""
+
+    def __init__(self, store: MessageStore, journal: Journal) -> None:
+        self._store = store
+        self._journal = journal
+        self._due: list[tuple[int, int]] = []
+        """Heap of when, and of which queue offset."""
+        self._waiting: set[int] = set()
+        for offset, due_ms in journal.items(Kind.TIMER):
+            self._add(int(offset), int(due_ms))
+        store.keep(self._needed_from)
+
+    def hold(self, message: StoredMessage, out_ms: int) -> tuple[PutResult, StoredMessage]:
+        """Keep a message for its second; also returns it as it was stored. Raises as MessageStore.put."""
+        properties = {
+            **message.properties,
+            TIMER_OUT_MS: str(out_ms),
+            REAL_TOPIC: message.topic,
+            REAL_QUEUE_ID: str(message.queue_id),
+        }
+        encode_properties(_delivered(properties, out_ms, out_ms))  # so that it can be delivered, it must fit then
+        waiting = replace(message, topic=TIMER_TOPIC, queue_id=_QUEUE_ID, properties=properties)
+        stored = self._store.put(waiting)
+        due_ms = out_ms + PRECISION_MS
+        self._journal.put(Kind.TIMER, str(stored.queue_offset), str(due_ms))
+        self._add(stored.queue_offset, due_ms)
+        return stored, waiting
+
+    def next_due_ms(self) -> int | None:
+        """When the next message is due."""
+        return self._due[0][0] if self._due else None
+
+    def deliver(self, now_ms: int, most: int) -> int:
+        """Store what is due in its own topics, and return how many were due. Raises Refusal as MessageStore.put."""
+        count = 0
+        while count < most and self._due and self._due[0][0] <= now_ms:
+            _, offset = self._due[0]
+            self._deliver(offset, now_ms)
+            heappop(self._due)
+            self._waiting.discard(offset)
+            self._journal.delete(Kind.TIMER, str(offset))
+            count += 1
+        return count
+
+    def _add(self, offset: int, due_ms: int) -> None:
+        heappush(self._due, (due_ms, offset))
+        self._waiting.add(offset)
+
+    def _deliver(self, offset: int, now_ms: int) -> None:
+        queue = self._store.queue(TIMER_TOPIC, _QUEUE_ID)
+        entry = None if queue is None else queue.entry(offset)
+        record = None if entry is None else self._store.record(entry.commit_log_offset)
+        if record is None:  # its topic was deleted
+            return
+        message = decode_record(record)
+        enqueue_ms = message.store_timestamp // PRECISION_MS * PRECISION_MS
+        self._store.put(
+            replace(
+                message,
+                topic=message.properties[REAL_TOPIC],
+                queue_id=int(message.properties[REAL_QUEUE_ID]),
+                properties=_delivered(message.properties, enqueue_ms, now_ms),
+            )
+        )
+
+    def _needed_from(self, topic: str, queue_id: int) -> int | None:
+        if topic != TIMER_TOPIC or not self._waiting:
+            return None
+        return min(self._waiting)
+
+
+def _delivered(properties: Mapping[str, str], enqueue_ms: int, dequeue_ms: int) -> dict[str, str]:
+    return {**properties, TIMER_ENQUEUE_MS: str(enqueue_ms), TIMER_DEQUEUE_MS: str(dequeue_ms)}
