@@ -12,7 +12,7 @@ import contextlib
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -61,12 +61,12 @@ _DELETE: Final = "DELETE FROM journal WHERE kind = ? AND key = ?"
 
 
 class DataDir:
-    """A RecordLog and a Journal. Raises StorageError where the folder cannot be had."""
+    """A RecordLog and a Journal. Raises StorageError where the folder cannot be had, and where it cannot be read."""
 
     usual_capacity_bytes = DISK_BYTES
 
     def __init__(self, directory: Path) -> None:
-        self.path = directory / FILE_NAME
+        self.name = str(directory / FILE_NAME)
         self._loop = asyncio.get_running_loop()
         self._appended: list[tuple[int, str, int, int, int, int, bytes]] = []
         self._discarded: list[int] = []
@@ -75,7 +75,7 @@ class DataDir:
         self._newest_bytes = 0
         self._commit_due = False
         self._failing = False
-        self._connection = _open(self.path)
+        self._connection = _open(directory / FILE_NAME)
 
     def append(
         self,
@@ -89,7 +89,7 @@ class DataDir:
     ) -> None:
         """Keep a record. Raises Refusal while the disk cannot be written."""
         if self._failing:
-            raise Refusal(ResponseCode.SERVICE_NOT_AVAILABLE, _FULL)
+            self._try_again()
         self._appended.append((commit_log_offset, topic, queue_id, queue_offset, tags_code, store_timestamp, record))
         self._newest[commit_log_offset] = record
         self._newest_bytes += len(record)
@@ -100,7 +100,10 @@ class DataDir:
         """The record that begins there."""
         record = self._newest.get(commit_log_offset)
         if record is None:
-            row = self._connection.execute(_READ, (commit_log_offset,)).fetchone()
+            try:
+                row = self._connection.execute(_READ, (commit_log_offset,)).fetchone()
+            except sqlite3.Error as error:
+                raise _unusable(Path(self.name), error) from error
             record = None if row is None else row[0]
         return record
 
@@ -123,7 +126,7 @@ class DataDir:
 
     def rows(self) -> Iterator[LogRow]:
         """What was kept before this start."""
-        return map(LogRow._make, self._connection.execute(_ROWS))
+        return map(LogRow._make, self._select(_ROWS))
 
     def put(self, kind: Kind, key: str, value: str) -> None:
         """Keep a value."""
@@ -139,7 +142,7 @@ class DataDir:
 
     def items(self, kind: Kind) -> Iterator[tuple[str, str]]:
         """What was kept before this start."""
-        return iter(self._connection.execute("SELECT key, value FROM journal WHERE kind = ?", (kind,)).fetchall())
+        return iter(list(self._select("SELECT key, value FROM journal WHERE kind = ?", kind)))
 
     def commit(self) -> None:
         """Make all that was changed durable. Raises StorageError where it is not: it is kept, and tried again.
@@ -148,17 +151,14 @@ class DataDir:
         """
         if not (self._appended or self._values or self._discarded):
             return
-        try:
-            self._write()
-        except sqlite3.Error as error:
-            with contextlib.suppress(sqlite3.Error):
-                self._connection.execute("ROLLBACK")
+        error = self._write()
+        if error is not None:
             if not self._failing:
-                log.exception("broker.data_dir_failed", path=str(self.path))
+                log.error("broker.data_dir_failed", path=self.name, error=str(error))
             self._failing = True
-            raise StorageError(f"{self.path} cannot be written: {error}") from error
+            raise StorageError(f"{self.name} cannot be written: {error}") from error
         if self._failing:
-            log.warning("broker.data_dir_recovered", path=str(self.path))
+            log.warning("broker.data_dir_recovered", path=self.name)
         self._failing = False
         self._appended.clear()
         self._discarded.clear()
@@ -171,19 +171,39 @@ class DataDir:
             self.commit()
         self._connection.close()
 
-    def _write(self) -> None:
+    def _select(self, query: str, *values: str) -> Iterator[Any]:
+        try:
+            yield from self._connection.execute(query, values)
+        except sqlite3.Error as error:
+            raise _unusable(Path(self.name), error) from error
+
+    def _write(self) -> sqlite3.Error | None:
+        """One transaction: all of it, or nothing and why."""
         connection = self._connection
-        connection.execute("BEGIN IMMEDIATE")
-        if self._appended:
-            connection.executemany(_APPEND, self._appended)
-        if self._discarded:
-            connection.executemany(_DISCARD, [(offset,) for offset in self._discarded])
-        for (kind, key), value in self._values.items():
-            if value is None:
-                connection.execute(_DELETE, (kind, key))
-            else:
-                connection.execute(_PUT, (kind, key, value))
-        connection.execute("COMMIT")
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            if self._appended:
+                connection.executemany(_APPEND, self._appended)
+            if self._discarded:
+                connection.executemany(_DISCARD, [(offset,) for offset in self._discarded])
+            for (kind, key), value in self._values.items():
+                if value is None:
+                    connection.execute(_DELETE, (kind, key))
+                else:
+                    connection.execute(_PUT, (kind, key, value))
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            with contextlib.suppress(sqlite3.Error):  # some errors have rolled back already
+                connection.execute("ROLLBACK")
+            return error
+        return None
+
+    def _try_again(self) -> None:
+        """What is to be kept does not grow while the disk is full."""
+        try:
+            self.commit()
+        except StorageError as error:
+            raise Refusal(ResponseCode.SERVICE_NOT_AVAILABLE, _FULL) from error
 
     def _read_old(self, offset: int) -> bytes:
         record = self.read(offset)

@@ -112,6 +112,12 @@ class MessageStore:
         """The commit log offset that the next message gets."""
         return self._end
 
+    @property
+    def oldest(self) -> QueueEntry | None:
+        """The first message that is still kept."""
+        firsts = (queue.entry(queue.min_offset) for queue in self._queues.values())
+        return min((entry for entry in firsts if entry is not None), default=None)
+
     def on_arrival(self, listener: Callable[[Arrival], None]) -> None:
         """Have `listener` called for each message, right after it is stored."""
         self._listeners.append(listener)
@@ -297,7 +303,7 @@ class MessageStore:
                 queue = queues[topic, queue_id] = ConsumeQueue()
             if queue.max_offset != queue_offset:
                 raise StorageError(
-                    f"the data dir is damaged: the queue {topic}:{queue_id} goes on at {queue_offset} after "
+                    f"{self._log.name} is damaged: the queue {topic}:{queue_id} goes on at {queue_offset} after "
                     f"{queue.max_offset - 1}; move it away to start with an empty one"
                 )
             entry = self.newest = QueueEntry(at, size, tags_code, store_timestamp)

@@ -23,6 +23,8 @@ class LogRow(NamedTuple):
 class RecordLog(Protocol):
     """Keeps records by their commit log offset."""
 
+    name: str
+    """What people know it by."""
     usual_capacity_bytes: int
     """How much is kept where no setting says so."""
 
@@ -54,6 +56,7 @@ class RecordLog(Protocol):
 class MemoryRecordLog:
     """Of a broker that lives in memory only."""
 
+    name = "memory"
     usual_capacity_bytes = MEMORY_BYTES
 
     def __init__(self) -> None:

@@ -1,0 +1,267 @@
+"""A broker's folder: what it keeps, what a crash leaves of it, and what is said where it cannot be used."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from rmqd.broker.embedded import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
+from rmqd.broker.journal import Kind
+from rmqd.broker.settings import BrokerSettings
+from rmqd.broker.store.data_dir import FILE_NAME, DataDir
+from rmqd.client.api.send import send_message
+from rmqd.client.remoting import RemotingClient
+from rmqd.errors import ServiceNotAvailableError, StorageError
+from rmqd.wire.headers.send import SendMessageRequestHeaderV2
+from rmqd.wire.settings import TopicConfig
+from tests.broker.stores import bodies, in_folder, put
+from tests.consumer.clock import ManualClock
+
+
+def _crashed(directory: Path) -> Path:
+    """What a process that dies now leaves behind."""
+    return Path(shutil.copytree(directory, directory.parent / "crashed"))
+
+
+async def _send(remoting: RemotingClient, rocketmq: EmbeddedRocketMQ, body: bytes) -> int:
+    header = SendMessageRequestHeaderV2(
+        producer_group="P",
+        topic="T",
+        default_topic="TBW102",
+        default_topic_queue_nums=1,
+        queue_id=0,
+        sys_flag=0,
+        born_timestamp=0,
+        flag=0,
+    )
+    return (await send_message(remoting, rocketmq.broker.address, header, body)).queue_offset
+
+
+@contextmanager
+def _full_disk(path: Path) -> Iterator[None]:
+    """No file may grow beyond the size that this one has."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+async def test_a_broker_goes_on_where_it_ended(tmp_path: Path) -> None:
+    """Messages, topics, groups, committed offsets and resets are there again."""
+    options = EmbeddedOptions(data_dir=tmp_path, topics={"T": 3})
+    async with embedded_rocketmq(options) as rocketmq:
+        broker = rocketmq.broker
+        for number in range(5):
+            put(broker.store, str(number), queue_id=number % 2)
+        broker.groups.find("G")
+        broker.offsets.commit("G", "T", 0, 2)
+        broker.offsets.commit("G", "T", 0, 1)
+        broker.offsets.reset("G", "T", 1, 0)
+        broker.topics.put(TopicConfig(topic_name="gone"))
+        broker.topics.delete("gone")
+
+    async with embedded_rocketmq(EmbeddedOptions(data_dir=tmp_path)) as rocketmq:
+        broker = rocketmq.broker
+        assert (bodies(broker.store, queue_id=0), bodies(broker.store, queue_id=1)) == (["0", "2", "4"], ["1", "3"])
+        config = broker.topics.get("T")
+        assert config is not None
+        assert config.write_queue_nums == 3
+        assert broker.topics.get("gone") is None
+        assert broker.groups.get("G") is not None
+        assert broker.offsets.get("G", "T", 0) == 1
+        assert broker.offsets.pending_reset("G", "T", 1) == 0
+        assert put(broker.store, "5", queue_id=1).queue_offset == 2
+
+
+async def test_a_crash_keeps_what_was_acknowledged(tmp_path: Path) -> None:
+    """A producer that has its reply need not send again."""
+    options = EmbeddedOptions(data_dir=tmp_path / "data", topics={"T": 1})
+    remoting = RemotingClient()
+    try:
+        async with embedded_rocketmq(options) as rocketmq:
+            await asyncio.gather(*(_send(remoting, rocketmq, b"%d" % number) for number in range(20)))
+            left = _crashed(tmp_path / "data")
+    finally:
+        await remoting.close()
+
+    store, data_dir = in_folder(left)
+    with closing(data_dir):
+        assert sorted(bodies(store), key=int) == [str(number) for number in range(20)]
+
+
+async def test_a_crash_in_the_middle_of_a_turn_leaves_nothing_of_the_turn(tmp_path: Path) -> None:
+    """A message that is delivered late, and the note that it was, become durable together or not at all."""
+    store, data_dir = in_folder(tmp_path / "data")
+    with closing(data_dir):
+        put(store, "before")
+        await asyncio.sleep(0)
+        data_dir.put(Kind.DELAY, "1", "7")
+        put(store, "half")
+        left = _crashed(tmp_path / "data")
+
+    store, data_dir = in_folder(left)
+    with closing(data_dir):
+        assert bodies(store) == ["before"]
+        assert list(data_dir.items(Kind.DELAY)) == []
+
+
+async def test_what_no_reply_follows_is_kept_at_the_end_of_its_turn(tmp_path: Path) -> None:
+    """The schedule and retention write without being asked."""
+    store, data_dir = in_folder(tmp_path / "data")
+    with closing(data_dir):
+        put(store, "delivered")
+        await asyncio.sleep(0)
+        left = _crashed(tmp_path / "data")
+
+    store, data_dir = in_folder(left)
+    with closing(data_dir):
+        assert bodies(store) == ["delivered"]
+
+
+async def test_a_second_broker_is_turned_away_until_the_first_has_gone(tmp_path: Path) -> None:
+    """Two would write over each other's messages."""
+    with closing(DataDir(tmp_path)), pytest.raises(StorageError, match="in use by another broker"):
+        DataDir(tmp_path)
+    DataDir(tmp_path).close()
+
+
+def _noise(path: Path) -> None:
+    path.write_bytes(b"not a database at all, but long enough to be looked at" * 100)
+
+
+def _foreign(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE mine (a)")
+
+
+def _newer(path: Path) -> None:
+    DataDir(path.parent).close()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA user_version = 99")
+
+
+def _folder(path: Path) -> None:
+    path.mkdir()
+
+
+def _damaged(path: Path) -> None:
+    store, data_dir = in_folder(path.parent)
+    with closing(data_dir):
+        for _ in range(500):
+            put(store, b"x" * 500)
+    data = bytearray(path.read_bytes())
+    data[8192 : len(data) // 2] = bytes(len(data) // 2 - 8192)
+    path.write_bytes(data)
+
+
+def _gap(path: Path) -> None:
+    store, data_dir = in_folder(path.parent)
+    with closing(data_dir):
+        for _ in range(5):
+            put(store)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("DELETE FROM record WHERE queue_offset = 2")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (_noise, "damaged, or no database"),
+        (_foreign, "something else than rmqd"),
+        (_newer, "written by a newer rmqd"),
+        (_folder, "cannot be used"),
+        (_damaged, "damaged"),
+        (_gap, "the queue T:0 goes on at 3 after 1"),
+    ],
+)
+async def test_a_folder_that_cannot_be_used_is_refused_in_words(tmp_path: Path, spoil: object, said: str) -> None:
+    """What is wrong with it, and what to do."""
+    assert callable(spoil)
+    spoil(tmp_path / FILE_NAME)
+
+    with pytest.raises(StorageError, match=said) as error:
+        in_folder(tmp_path)
+
+    assert str(tmp_path) in str(error.value)
+
+
+async def test_offsets_are_never_given_twice(tmp_path: Path) -> None:
+    """Also where all that a queue had is gone: a group that was at 3 must see what comes next."""
+    clock = ManualClock()
+    settings = BrokerSettings(fileReservedTime=1)
+    store, data_dir = in_folder(tmp_path, settings, clock)
+    with closing(data_dir):
+        last = [put(store, "old") for _ in range(3)][-1]
+        clock.advance(3600 * 2)
+        assert store.expire() == 3
+
+    store, data_dir = in_folder(tmp_path, settings, clock)
+    with closing(data_dir):
+        assert (store.min_offset("T", 0), store.max_offset("T", 0)) == (3, 3)
+        stored = put(store, "new")
+        assert stored.queue_offset == 3
+        assert stored.commit_log_offset > last.commit_log_offset
+        store.delete_topic("T")
+
+    store, data_dir = in_folder(tmp_path, settings, clock)
+    with closing(data_dir):
+        assert store.queue("T", 0) is None
+        assert put(store).commit_log_offset > stored.commit_log_offset
+
+
+async def test_room_is_used_again(tmp_path: Path) -> None:
+    """A folder that is full stays as large as it is."""
+    store, data_dir = in_folder(tmp_path, BrokerSettings(maxStoreSize=500_000))
+    with closing(data_dir):
+        for _ in range(3000):
+            put(store, b"x" * 1000)
+            await asyncio.sleep(0)
+    assert (tmp_path / FILE_NAME).stat().st_size < 1_000_000
+
+    store, data_dir = in_folder(tmp_path)
+    with closing(data_dir):
+        assert store.size_bytes <= 500_000
+        assert len(bodies(store)) == store.max_offset("T", 0) - store.min_offset("T", 0)
+
+
+async def test_old_records_are_read_from_the_disk(tmp_path: Path) -> None:
+    """Memory holds the newest only, whatever the folder has."""
+    store, data_dir = in_folder(tmp_path)
+    with closing(data_dir):
+        for number in range(40):
+            put(store, str(number).ljust(1_000_000))
+            data_dir.commit()
+
+        assert [body.strip() for body in bodies(store)] == [str(number) for number in range(40)]
+
+
+async def test_a_full_disk_acknowledges_nothing_and_loses_nothing(tmp_path: Path) -> None:
+    """The producer is told to try elsewhere; with room again, what it was not sure of is there in order."""
+    options = EmbeddedOptions(data_dir=tmp_path / "data", topics={"T": 1})
+    remoting = RemotingClient()
+    try:
+        async with embedded_rocketmq(options) as rocketmq:
+            assert await _send(remoting, rocketmq, b"before") == 0
+            with _full_disk(tmp_path / "data" / FILE_NAME):
+                with pytest.raises(ServiceNotAvailableError):
+                    await _send(remoting, rocketmq, b"unsure" * 10_000)
+                with pytest.raises(ServiceNotAvailableError):
+                    await _send(remoting, rocketmq, b"refused")
+            left = _crashed(tmp_path / "data")
+            assert await _send(remoting, rocketmq, b"after") == 2
+    finally:
+        await remoting.close()
+
+    for directory, expected in ((left, ["before"]), (tmp_path / "data", ["before", "unsure" * 10_000, "after"])):
+        store, data_dir = in_folder(directory)
+        with closing(data_dir):
+            assert bodies(store) == expected

@@ -1,0 +1,144 @@
+"""Messages by key, unique key, tag and commit log offset: answered as the real broker answers (12, 33)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import pytest
+
+from rmqd.broker.embedded import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.message_id import parse_offset_message_id
+from tests.broker.peer import Peer, connected
+from tests.broker.stores import messages, put
+from tests.consumer.clock import ManualClock
+
+FAR_MS = 10**13
+NOTHING = "can not find message, maybe time range not correct"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A broker with six messages, stored a second after each other, and a client of it."""
+
+    peer: Peer
+    rocketmq: EmbeddedRocketMQ
+    begin_ms: int
+    offsets: list[int]
+
+    async def query(
+        self, key: str, topic: str = "T", most: int = 32, begin: int = 0, end: int = FAR_MS, **fields: str
+    ) -> RemotingCommand:
+        fields |= {"topic": topic, "key": key, "maxNum": str(most)}
+        fields |= {"beginTimestamp": str(begin), "endTimestamp": str(end)}
+        return await self.peer.call(RequestCode.QUERY_MESSAGE, fields)
+
+
+@pytest.fixture
+async def asked() -> AsyncIterator[Asked]:
+    """Bodies are m0 … m5 in turn in two queues."""
+    clock = ManualClock()
+    options = EmbeddedOptions(topics={"T": 2, "U": 1})
+    async with embedded_rocketmq(options, clock) as rocketmq, connected(rocketmq.broker.address) as peer:
+        begin, offsets = int(clock.wall() * 1000), []
+        for n in range(6):
+            reply = await peer.send("T", b"m%d" % n, n % 2, KEYS=f"k{n} shared", UNIQ_KEY=f"AAAA{n}", TAGS="ab"[n % 2])
+            offsets.append(parse_offset_message_id(reply.ext_fields["msgId"]).commit_log_offset)
+            clock.advance(1)
+        yield Asked(peer, rocketmq, begin, offsets)
+
+
+def found(reply: RemotingCommand) -> list[str]:
+    """The bodies of a reply's messages."""
+    assert reply.code == ResponseCode.SUCCESS
+    return [message.body.decode() for message in messages(reply.body)]
+
+
+async def test_a_word_of_the_keys_finds_its_messages_in_the_order_of_their_storing(asked: Asked) -> None:
+    """Of all queues; a part of a word, and several words, find nothing."""
+    assert found(await asked.query("k1")) == ["m1"]
+    assert found(await asked.query("shared")) == ["m0", "m1", "m2", "m3", "m4", "m5"]
+    for nothing in ("k", "k1 shared", "a", "m1"):
+        assert (await asked.query(nothing)).code == ResponseCode.QUERY_NOT_FOUND
+
+
+async def test_the_newest_are_what_counts(asked: Asked) -> None:
+    """Where more have the key than are asked for."""
+    assert found(await asked.query("shared", most=2)) == ["m4", "m5"]
+
+
+async def test_a_unique_key_finds_its_message(asked: Asked) -> None:
+    """Asked for as one it comes whatever number is asked for; the index is one for both."""
+    assert found(await asked.query("AAAA2")) == ["m2"]
+    assert found(await asked.query("AAAA2", most=0, _UNIQUE_KEY_QUERY="true")) == ["m2"]
+    assert found(await asked.query("k1", _UNIQUE_KEY_QUERY="true")) == ["m1"]
+
+
+async def test_the_tag_index_finds_tags(asked: Asked) -> None:
+    """Of RocketMQ 5.4 on."""
+    assert found(await asked.query("a", indexType="T")) == ["m0", "m2", "m4"]
+
+
+async def test_the_time_of_storing_limits(asked: Asked) -> None:
+    """Both ends belong to it."""
+    begin = asked.begin_ms
+
+    assert found(await asked.query("shared", begin=begin + 1000, end=begin + 3000)) == ["m1", "m2", "m3"]
+    assert (await asked.query("shared", end=begin - 1)).code == ResponseCode.QUERY_NOT_FOUND
+
+
+@pytest.mark.parametrize(
+    ("key", "topic", "most"), [("none", "T", 32), ("k1", "U", 32), ("k1", "no-such", 32), ("k1", "T", 0)]
+)
+async def test_nothing_found(asked: Asked, key: str, topic: str, most: int) -> None:
+    """The same answer whatever the reason."""
+    reply = await asked.query(key, topic, most)
+
+    assert (reply.code, reply.remark) == (ResponseCode.QUERY_NOT_FOUND, NOTHING)
+    assert reply.ext_fields == {"indexLastUpdateTimestamp": "0", "indexLastUpdatePhyoffset": "0"}
+
+
+async def test_a_reply_says_how_far_the_index_is(asked: Asked) -> None:
+    """Ours is never behind."""
+    reply = await asked.query("k1")
+
+    assert reply.ext_fields == {
+        "indexLastUpdateTimestamp": str(asked.begin_ms + 5000),
+        "indexLastUpdatePhyoffset": str(asked.offsets[-1]),
+    }
+
+
+async def test_many_messages_are_looked_through_without_holding_others_up(asked: Asked) -> None:
+    """Requests that come during a long query are answered during it."""
+    for _ in range(10_000):
+        put(asked.rocketmq.broker.store, topic="U")
+
+    query = asked.peer.post(
+        RequestCode.QUERY_MESSAGE,
+        {"topic": "U", "key": "x", "maxNum": "9", "beginTimestamp": "0", "endTimestamp": str(FAR_MS)},
+    )
+    await asked.peer.call(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"})
+
+    assert asked.rocketmq.open_requests == 1
+    assert (await asked.peer.reply(query)).code == ResponseCode.QUERY_NOT_FOUND
+
+
+async def test_an_offset_finds_its_message(asked: Asked) -> None:
+    """The one that begins there."""
+    reply = await asked.peer.call(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(asked.offsets[3])})
+
+    assert found(reply) == ["m3"]
+    assert reply.ext_fields == {}
+
+
+@pytest.mark.parametrize("offset", [-1, 1, 10**12])
+async def test_no_message_begins_there(asked: Asked, offset: int) -> None:
+    """In the middle of one, before the first, after the last."""
+    reply = await asked.peer.call(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(offset)})
+
+    assert (reply.code, reply.remark) == (
+        ResponseCode.SYSTEM_ERROR,
+        f"can not find message by the offset, {offset}",
+    )

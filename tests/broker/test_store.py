@@ -1,0 +1,241 @@
+"""MessageStore: what is stored, what a read gives, places in time, and what retention gives up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from rmqd.broker.settings import BrokerSettings
+from rmqd.broker.store.message_store import GetMessageStatus as Status
+from rmqd.broker.store.message_store import MessageStore
+from rmqd.errors import InvalidMessageError
+from rmqd.wire.filter import java_hash
+from rmqd.wire.message_encode import StoredMessage
+from tests.broker.stores import ADDRESS, bodies, in_memory, messages, put
+from tests.consumer.clock import ManualClock
+
+HOURS = 3600.0
+
+
+@dataclass(frozen=True)
+class Tagged:
+    """A filter by one tag, as a pull has it."""
+
+    tag: str
+
+    def matches_code(self, tags_code: int) -> bool:
+        return tags_code == java_hash(self.tag)
+
+    def matches_record(self, record: bytes) -> bool:
+        return messages(record)[0].tags == self.tag
+
+
+async def test_a_message_is_read_as_it_was_sent() -> None:
+    """Everything that the sender said, and what the broker adds: offsets, store time and store host."""
+    clock = ManualClock(wall=1_700_000_000.5)
+    store = in_memory(clock=clock)
+    put(store, b"first")
+    sent = StoredMessage(
+        topic="T",
+        body=b"second",
+        flag=7,
+        born_timestamp=123,
+        born_host="10.1.2.3:4567",
+        reconsume_times=2,
+        properties={"KEYS": "a b", "TAGS": "paid", "own": "ü"},
+    )
+
+    stored = store.put(sent)
+
+    [message] = messages(*store.get("T", 0, 1, 32).records)
+    assert (stored.queue_offset, message.queue_offset) == (1, 1)
+    assert message.commit_log_offset == stored.commit_log_offset > 0
+    assert message.store_timestamp == stored.store_timestamp == 1_700_000_000_500
+    assert (message.store_host, message.born_host, message.born_timestamp) == (ADDRESS, "10.1.2.3:4567", 123)
+    assert (message.body, message.flag, message.reconsume_times) == (b"second", 7, 2)
+    assert message.properties == {"KEYS": "a b", "TAGS": "paid", "own": "ü"}
+    assert store.record(stored.commit_log_offset) == store.get("T", 0, 1, 32).records[0]
+    assert store.record(stored.commit_log_offset + 1) is None
+
+
+async def test_a_message_that_cannot_be_written_takes_no_offset() -> None:
+    """The next one is stored where it would have been."""
+    store = in_memory()
+
+    with pytest.raises(InvalidMessageError):
+        store.put(StoredMessage(topic="T", body=b"x", properties={"a": "\x01"}))
+
+    assert put(store).queue_offset == 0
+
+
+@pytest.mark.parametrize(
+    ("offset", "status", "following"),
+    [
+        (-1, Status.OFFSET_TOO_SMALL, 0),
+        (0, Status.FOUND, 3),
+        (2, Status.FOUND, 3),
+        (3, Status.OFFSET_OVERFLOW_ONE, 3),
+        (4, Status.OFFSET_OVERFLOW_BADLY, 3),
+    ],
+)
+async def test_a_read_says_where_to_go_on(offset: int, status: Status, following: int) -> None:
+    """As the real broker's, which calls a read at the end another thing than one past it."""
+    store = in_memory()
+    for _ in range(3):
+        put(store)
+
+    result = store.get("T", 0, offset, 32)
+
+    assert (result.status, result.next_begin_offset) == (status, following)
+    assert (result.min_offset, result.max_offset) == (0, 3)
+
+
+async def test_a_queue_that_never_had_a_message_says_so() -> None:
+    """Also where nobody knows the topic: the pull's processor asks about that."""
+    result = in_memory().get("T", 0, 5, 32)
+
+    assert (result.status, result.next_begin_offset) == (Status.NO_MESSAGE_IN_QUEUE, 0)
+
+
+async def test_a_read_ends_at_its_count_and_at_32() -> None:
+    """Whatever the client asks for, a message at least."""
+    store = in_memory()
+    for _ in range(40):
+        put(store)
+
+    assert [len(store.get("T", 0, 0, asked).records) for asked in (0, 1, 5, 32, 100)] == [1, 1, 5, 32, 32]
+
+
+async def test_a_read_ends_at_256_kib_and_gives_the_first_message_whatever_its_size() -> None:
+    """Four of 60,000 bytes fit, as on the real broker."""
+    store = in_memory()
+    for _ in range(6):
+        put(store, b"x" * 60_000)
+    put(store, b"x" * 300_000)
+
+    assert len(store.get("T", 0, 0, 32).records) == 4
+    assert len(store.get("T", 0, 6, 32).records) == 1
+
+
+async def test_a_filtered_read_stops_when_it_is_full_and_goes_on_behind_what_it_looked_at() -> None:
+    """Java looks whether a reply is full before it looks at a tag: what follows the last match is not skipped yet."""
+    store = in_memory()
+    for number in range(50):
+        put(store, str(number), tag="a" if number < 3 else "b")
+
+    full = store.get("T", 0, 0, 3, Tagged("a"))
+    roomy = store.get("T", 0, 0, 32, Tagged("a"))
+    nothing = store.get("T", 0, 5, 32, Tagged("c"))
+
+    assert (len(full.records), full.next_begin_offset) == (3, 3)
+    assert (len(roomy.records), roomy.next_begin_offset) == (3, 50)
+    assert (nothing.status, nothing.next_begin_offset) == (Status.NO_MATCHED_MESSAGE, 50)
+
+
+async def test_a_filtered_read_looks_at_800_messages() -> None:
+    """So that a group that wants few does not hold the broker up."""
+    store = in_memory()
+    for _ in range(900):
+        put(store, tag="b")
+
+    assert store.get("T", 0, 0, 32, Tagged("a")).next_begin_offset == 800
+
+
+def _five_in_time() -> tuple[MessageStore, int]:
+    clock = ManualClock()
+    store, begin = in_memory(clock=clock), int(clock.wall() * 1000)
+    for seconds in (1, 0, 0, 2, 0):  # stored at 1, 1, 1, 3 and 3 s
+        clock.advance(seconds)
+        put(store)
+    return store, begin
+
+
+@pytest.mark.parametrize(
+    ("at_ms", "lower", "upper"),
+    [(-1, 0, 0), (999, 0, 0), (1000, 0, 2), (1001, 3, 2), (3000, 3, 4), (3001, 5, 4), (10**12, 5, 4)],
+)
+async def test_a_place_in_time(at_ms: int, lower: int, upper: int) -> None:
+    """The first message at a time or later, or the last that is not later."""
+    store, begin = _five_in_time()
+
+    assert store.offset_by_time("T", 0, begin + at_ms) == lower
+    assert store.offset_by_time("T", 0, begin + at_ms, upper=True) == upper
+
+
+async def test_a_place_in_time_of_an_empty_queue() -> None:
+    """It begins at 0."""
+    assert in_memory().offset_by_time("T", 0, 10**12) == 0
+
+
+async def test_what_is_older_than_fileReservedTime_goes() -> None:
+    """In every queue; offsets of what stays and of what comes are as if nothing had gone."""
+    clock = ManualClock()
+    store = in_memory(BrokerSettings(fileReservedTime=2), clock)
+    put(store, "old", queue_id=0)
+    put(store, "old", queue_id=1)
+    clock.advance(1.5 * HOURS)
+    young = put(store, "young", queue_id=0)
+    clock.advance(1 * HOURS)
+
+    assert store.expire() == 2
+
+    assert (bodies(store, queue_id=0), bodies(store, queue_id=1)) == (["young"], [])
+    assert (store.min_offset("T", 0), store.max_offset("T", 0)) == (1, 2)
+    assert (store.min_offset("T", 1), store.max_offset("T", 1)) == (1, 1)
+    assert store.get("T", 0, 0, 32).status is Status.OFFSET_TOO_SMALL
+    assert store.get("T", 1, 1, 32).status is Status.OFFSET_OVERFLOW_ONE
+    assert put(store, queue_id=1).queue_offset == 1
+    assert store.record(young.commit_log_offset)
+
+
+async def test_a_store_stays_below_its_size() -> None:
+    """The oldest go, whatever their queue."""
+    store = in_memory(BrokerSettings(maxStoreSize=100_000))
+    for number in range(1000):
+        put(store, str(number).ljust(1000), queue_id=number % 3)
+
+    kept = sorted(int(body) for queue_id in range(3) for body in bodies(store, queue_id=queue_id))
+    assert store.size_bytes <= 100_000
+    assert kept == list(range(1000 - len(kept), 1000))
+    assert len(kept) > 80
+
+
+async def test_a_smaller_size_holds_from_the_next_message_on() -> None:
+    """A setting may change while the broker runs."""
+    store = in_memory()
+    for _ in range(100):
+        put(store, b"x" * 1000)
+    store.change_retention(BrokerSettings(maxStoreSize=50_000))
+
+    put(store)
+
+    assert store.size_bytes <= 50_000
+
+
+async def test_what_is_still_needed_stays() -> None:
+    """A delayed message older than all others is delivered all the same; what was delivered before it may go."""
+    clock = ManualClock()
+    store = in_memory(BrokerSettings(fileReservedTime=1, maxStoreSize=10_000), clock)
+    store.keep(lambda topic, queue_id: 1 if (topic, queue_id) == ("SCHEDULE", 3) else None)
+    for body in ("delivered", "waits", "waits too"):
+        put(store, body, topic="SCHEDULE", queue_id=3)
+    clock.advance(2 * HOURS)
+    for _ in range(100):
+        put(store, b"x" * 1000)
+    store.expire()
+
+    assert bodies(store, "SCHEDULE", 3) == ["waits", "waits too"]
+    assert store.size_bytes <= 10_000
+
+
+async def test_a_deleted_topic_begins_anew() -> None:
+    """Its messages are gone, and another topic's are not."""
+    store = in_memory()
+    gone, stays = put(store, topic="T"), put(store, topic="U")
+
+    store.delete_topic("T")
+
+    assert store.record(gone.commit_log_offset) is None
+    assert store.record(stays.commit_log_offset) is not None
+    assert put(store, topic="T").queue_offset == 0
