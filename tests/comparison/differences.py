@@ -1,0 +1,69 @@
+"""What a run of the script found different, and what of it is accepted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from tests.comparison.rules import flattened, generalised
+
+MISSING = "(nothing)"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One value that is not the same, by its step and its path in the answer."""
+
+    what: str
+    path: str
+    real: Any
+    embedded: Any
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.path}: real {self.real!r}, embedded {self.embedded!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """Differences that stay, by patterns of their steps and paths (`*` stands for anything), and why."""
+
+    what: str
+    path: str
+    why: str
+
+    def covers(self, difference: Difference) -> bool:
+        """Whether the difference is one of these."""
+        return fnmatchcase(difference.what, self.what) and fnmatchcase(difference.path.replace("[", "("), self.path)
+
+
+ACCEPTED: tuple[Accepted, ...] = ()
+
+
+def compared(
+    real: Mapping[str, Any], embedded: Mapping[str, Any], addresses: tuple[Mapping[str, str], Mapping[str, str]]
+) -> list[Difference]:
+    """Everything that differs between two runs of one script; `addresses` are those of either side by their names."""
+    found = []
+    for what in [*real, *(what for what in embedded if what not in real)]:
+        ours = flattened(generalised(embedded.get(what), addresses[1]))
+        theirs = flattened(generalised(real.get(what), addresses[0]))
+        found += [
+            Difference(what, path, theirs.get(path, MISSING), ours.get(path, MISSING))
+            for path in [*theirs, *(path for path in ours if path not in theirs)]
+            if theirs.get(path, MISSING) != ours.get(path, MISSING)
+        ]
+    return found
+
+
+def open_ones(found: Iterable[Difference], accepted: Iterable[Accepted] = ACCEPTED) -> list[Difference]:
+    """What is not accepted."""
+    accepted = list(accepted)
+    return [difference for difference in found if not any(one.covers(difference) for one in accepted)]
+
+
+def gone(found: Iterable[Difference], accepted: Iterable[Accepted] = ACCEPTED) -> list[Accepted]:
+    """What is accepted, and no longer there."""
+    found = list(found)
+    return [one for one in accepted if not any(one.covers(difference) for difference in found)]

@@ -1,0 +1,68 @@
+"""What cannot be the same on two brokers: put in general terms before the comparison."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+TIME, ID, OF_THE_BROKER, CLIENT = "<time>", "<id>", "<of the broker>", "<client>"
+EARLIEST_MS, LATEST_MS = 1_500_000_000_000, 4_000_000_000_000
+MILLISECONDS = re.compile(r"(?<![\w.])1[5-9]\d{11}(?![\w.])")
+RECALL_HANDLE = base64.b64encode(b"v1 ").decode()
+DATES = re.compile(r"\b20\d\d-\d\d-\d\d[ ,T#]?\d\d:\d\d:\d\d([:,.]\d{3})?")
+ANY_ID = re.compile(r"\b[0-9A-F]{32}\b")
+ANY_ADDRESS = re.compile(r"127\.0\.0\.1:\d+")
+SHARED = {"commitLogOffset", "physicOffset", "indexLastUpdatePhyoffset"}
+"""Where a message lies in a commit log that others write too,"""
+SHARED |= {"totalTopicNum", "totalGroupNum", "wipeTopicCount", "addTopicCount", "counter", "stateVersion"}
+"""counts of what others made too,"""
+SHARED |= {"consumeTps", "topicPutTps", "delayTime"}
+"""and rates and ages of the moment."""
+
+
+def generalised(value: Any, addresses: Mapping[str, str]) -> Any:
+    """A frame, or a part of it: times, ids of offsets, addresses and places in the commit log told by kind alone.
+
+    Lists of JSON are sorted: Java writes its sets in the order of their hashes. `opaque` goes.
+    """
+    if isinstance(value, dict):
+        return {
+            _text(name, addresses): OF_THE_BROKER if name in SHARED else generalised(item, addresses)
+            for name, item in value.items()
+            if name != "opaque"
+        }
+    if isinstance(value, list):
+        items = [generalised(item, addresses) for item in value]
+        return items if _are_messages(items) else sorted(items, key=lambda item: json.dumps(item, sort_keys=True))
+    if isinstance(value, str):
+        return _text(value, addresses)
+    if isinstance(value, int) and EARLIEST_MS < value < LATEST_MS:
+        return TIME
+    return value
+
+
+def flattened(value: Any, path: str = "") -> dict[str, Any]:
+    """Every leaf by its path."""
+    if isinstance(value, dict) and value:
+        parts = {f"{path}.{name}" if path else name: item for name, item in value.items()}
+    elif isinstance(value, list) and value:
+        parts = {f"{path}[{number}]": item for number, item in enumerate(value)}
+    else:
+        return {path: value}
+    return {name: leaf for part, item in parts.items() for name, leaf in flattened(item, part).items()}
+
+
+def _text(text: str, addresses: Mapping[str, str]) -> str:
+    for name, address in addresses.items():
+        text = text.replace(address, f"<{name}>")
+    text = ANY_ADDRESS.sub(CLIENT, ANY_ID.sub(ID, text))
+    if text.startswith(RECALL_HANDLE):
+        text = base64.b64decode(text).decode()
+    return MILLISECONDS.sub(TIME, DATES.sub(TIME, text))
+
+
+def _are_messages(items: list[Any]) -> bool:
+    return bool(items) and isinstance(items[0], dict) and "bodyCRC" in items[0]
