@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection
 
+from rmqd.broker.broker_stats import BrokerStatsManager
 from rmqd.broker.channel import Channel
 from rmqd.broker.groups import SubscriptionGroupManager
 from rmqd.broker.held_pulls import PullRequestHoldService
@@ -44,6 +45,10 @@ class BrokerController:
         self.store = MessageStore(clock, address, settings, log, journal)
         self.held_pulls = PullRequestHoldService()
         self.schedule = ScheduleMessageService(self.store, settings, clock, journal)
+        self.booted_at = clock.wall()
+        """Seconds since 1970."""
+        self.stats = BrokerStatsManager(self._loop.time, clock, settings.brokerClusterName)
+        self.store.on_arrival(self.stats.arrived)
         self.store.on_arrival(self.held_pulls.arrived)
 
     @property
@@ -67,6 +72,7 @@ class BrokerController:
             tasks.create_task(self.schedule.run(), name="schedule")
             tasks.create_task(self._housekeeping.run(self.settings.channelExpiredTimeout / 1000), name="housekeeping")
             tasks.create_task(self.store.run(), name="retention")
+            tasks.create_task(self.stats.run(), name="stats")
 
     def _consumer_ids_changed(self, group: str, members: Collection[Channel]) -> None:
         """40, which leaves before the reply to the heartbeat that brought the change."""

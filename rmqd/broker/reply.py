@@ -18,6 +18,8 @@ SEE_FAQ: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for 
 
 NO_FIELDS: Final[Mapping[str, str]] = MappingProxyType({})
 
+NO_CODE: Final = "not set any response code"  # what Java leaves in the remark of some replies that succeeded
+
 
 class Reply(NamedTuple):
     """The answer to a request."""

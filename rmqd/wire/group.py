@@ -39,7 +39,10 @@ class ResetOffsetBody:
     def to_json(self, *, as_list: bool = False) -> bytes:
         """The body of 220 and of the reply to 222; as a list for those whom a C++ tool asked to be reset."""
         if as_list:
-            entries = [queue_to_dict(queue) | {"offset": offset} for queue, offset in self.offset_table.items()]
+            entries = [
+                dict(sorted((queue_to_dict(queue) | {"offset": offset}).items()))
+                for queue, offset in self.offset_table.items()
+            ]
             return loose_json.dumps({"offsetTable": entries})
         return loose_json.dumps({"offsetTable": queue_map_to_dict(self.offset_table)})
 
@@ -175,3 +178,19 @@ def _by_queue_id(queues: dict[Any, Any]) -> dict[int, int]:
     return {
         fields.as_integer(key, "a queue id"): fields.as_integer(offset, "an offset") for key, offset in queues.items()
     }
+
+
+@dataclass(frozen=True, slots=True)
+class GroupList:
+    """Names of groups."""
+
+    groups: tuple[str, ...]
+
+    def to_json(self) -> bytes:
+        """The body of the reply to 300."""
+        return loose_json.dumps({"groupList": list(self.groups)})
+
+    @classmethod
+    def from_json(cls, body: bytes) -> Self:
+        """Read the body of the reply to 300. Raises ProtocolError."""
+        return cls(fields.texts(fields.body_object(body), "groupList"))

@@ -1,4 +1,4 @@
-"""Where groups and topics stand: ConsumeStats (208), TopicStatsTable (202), ConsumerConnection (203)."""
+"""Where groups and topics stand: ConsumeStats (208, 317), TopicStatsTable (202), counters (315), members (203)."""
 
 from __future__ import annotations
 
@@ -53,20 +53,69 @@ class ConsumeStats:
     offset_table: dict[MessageQueue, OffsetWrapper]
     consume_tps: float = 0.0
 
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON object."""
+        table = {queue: offsets.to_dict() for queue, offsets in self.offset_table.items()}
+        return {"consumeTps": self.consume_tps, "offsetTable": queue_map_to_dict(table)}
+
     def to_json(self) -> bytes:
         """The body of the reply to 208."""
-        table = {queue: offsets.to_dict() for queue, offsets in self.offset_table.items()}
-        return loose_json.dumps({"consumeTps": self.consume_tps, "offsetTable": queue_map_to_dict(table)})
+        return loose_json.dumps(self.to_dict())
 
     @classmethod
     def from_json(cls, body: bytes) -> Self:
         """Read the body of the reply to 208. Raises ProtocolError."""
-        data = fields.body_object(body)
+        return cls.from_dict(fields.body_object(body))
+
+    @classmethod
+    def from_dict(cls, value: object) -> Self:
+        """Read the JSON object. Raises ProtocolError."""
+        data = fields.as_object(value, "a group's place")
         table = queue_map_from_dict(fields.mapping(data, "offsetTable"), "offsetTable")
         return cls(
             {queue: OffsetWrapper.from_dict(value) for queue, value in table.items()},
             fields.number(data, "consumeTps"),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumeStatsList:
+    """Every group's place on one broker, topic by topic."""
+
+    consume_stats_list: dict[str, tuple[ConsumeStats, ...]]
+    broker_addr: str = ""
+
+    def to_json(self) -> bytes:
+        """The body of the reply to 317."""
+        offsets = [
+            offsets
+            for topics in self.consume_stats_list.values()
+            for stats in topics
+            for offsets in stats.offset_table.values()
+        ]
+        return loose_json.dumps(
+            {
+                "brokerAddr": self.broker_addr,
+                "consumeStatsList": [
+                    {group: [stats.to_dict() for stats in topics]} for group, topics in self.consume_stats_list.items()
+                ],
+                # both are summed up as they are, also where a group is ahead of the queue
+                "totalDiff": sum(one.broker_offset - one.consumer_offset for one in offsets),
+                "totalInflightDiff": sum(one.pull_offset - one.consumer_offset for one in offsets),
+            }
+        )
+
+    @classmethod
+    def from_json(cls, body: bytes) -> Self:
+        """Read the body of the reply to 317. Raises ProtocolError."""
+        data = fields.body_object(body)
+        groups = {}
+        for item in fields.items(data, "consumeStatsList"):
+            one = fields.as_object(item, "a group's stats")
+            for group in one:
+                name = fields.as_text(group, "a group")
+                groups[name] = tuple(ConsumeStats.from_dict(stats) for stats in fields.items(one, name))
+        return cls(groups, fields.text(data, "brokerAddr", ""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +166,51 @@ class TopicStatsTable:
             {queue: TopicOffset.from_dict(value) for queue, value in table.items()},
             fields.number(data, "topicPutTps"),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerStatsItem:
+    """What a counter gained in a span of time: in all, a second, and each time."""
+
+    sum: int = 0
+    tps: float = 0.0
+    avgpt: float = 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON object."""
+        return {"avgpt": self.avgpt, "sum": self.sum, "tps": self.tps}
+
+    @classmethod
+    def from_dict(cls, value: object) -> Self:
+        """Read the JSON object. Raises ProtocolError."""
+        data = fields.as_object(value, "a counter")
+        return cls(fields.integer(data, "sum", 0), fields.number(data, "tps"), fields.number(data, "avgpt"))
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerStatsData:
+    """What a counter gained in the last minute, hour and day."""
+
+    stats_minute: BrokerStatsItem
+    stats_hour: BrokerStatsItem
+    stats_day: BrokerStatsItem
+
+    def to_json(self) -> bytes:
+        """The body of the reply to 315."""
+        return loose_json.dumps(
+            {
+                "statsDay": self.stats_day.to_dict(),
+                "statsHour": self.stats_hour.to_dict(),
+                "statsMinute": self.stats_minute.to_dict(),
+            }
+        )
+
+    @classmethod
+    def from_json(cls, body: bytes) -> Self:
+        """Read the body of the reply to 315. Raises ProtocolError."""
+        data = fields.body_object(body)
+        names = ("statsMinute", "statsHour", "statsDay")
+        return cls(*(BrokerStatsItem.from_dict(data.get(name)) for name in names))
 
 
 @dataclass(frozen=True, slots=True)

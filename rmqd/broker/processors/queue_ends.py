@@ -46,7 +46,8 @@ class QueueEndsProcessor:
     def min_offset(self, channel: Channel, request: RemotingCommand) -> Reply:
         """31."""
         header = GetMinOffsetRequestHeader.from_ext_fields(request.ext_fields)
-        return _offset(self._broker.store.min_offset(header.topic, header.queue_id))
+        reply = _offset(self._broker.store.min_offset(header.topic, header.queue_id))
+        return reply._replace(remark="")  # as the real broker has it
 
     def search(self, channel: Channel, request: RemotingCommand) -> Reply:
         """29."""

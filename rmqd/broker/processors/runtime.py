@@ -1,21 +1,67 @@
-"""The broker's settings and how it is doing (25, 26, 28)."""
+"""The broker's settings and how it is doing (25, 26, 28; `AdminBrokerProcessor.java`)."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from typing import TYPE_CHECKING, Final
 
-from rmqd.broker.reply import Processors
+import structlog
+
+from rmqd.broker.channel import Channel
+from rmqd.broker.reply import Processors, Refusal, Reply
+from rmqd.broker.runtime_info import runtime_info
+from rmqd.broker.settings import UnknownSettingError
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.wire.cluster import KVTable
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.data_version import DataVersion
+from rmqd.wire.headers.settings import GetBrokerConfigResponseHeader
+from rmqd.wire.java_properties import dump_properties, load_properties
 
 if TYPE_CHECKING:
     from rmqd.broker.controller import BrokerController
 
+log = structlog.get_logger(__name__)
+
+_PROTECTED: Final = frozenset({"configBlackList", "brokerConfigPath"})
+
 
 class RuntimeProcessor:
-    """The broker's settings and how it is doing (25, 26, 28)."""
+    """Settings and figures."""
 
     def __init__(self, broker: BrokerController) -> None:
         self._broker = broker
+        self._version = DataVersion(timestamp=int(broker.clock.wall() * 1000))
 
     def processors(self) -> Processors:
         """The requests that it answers."""
-        return {}
+        return {
+            RequestCode.UPDATE_BROKER_CONFIG: self.update_settings,
+            RequestCode.GET_BROKER_CONFIG: self.get_settings,
+            RequestCode.GET_BROKER_RUNTIME_INFO: self.runtime_info,
+        }
+
+    def update_settings(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """25: until the broker ends. What is no setting is ignored, and said in the log: there is no error for it."""
+        values = load_properties(request.body)
+        if _PROTECTED & values.keys():
+            raise Refusal(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
+        settings, ignored = self._broker.settings.updated(values)
+        try:
+            self._broker.change_settings(settings)
+        except UnknownSettingError as error:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        if values:
+            self._version = DataVersion(self._version.counter + 1, int(self._broker.clock.wall() * 1000))
+        if ignored:
+            log.warning("broker.settings_ignored", server="broker", settings=ignored)
+        return Reply()
+
+    def get_settings(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """26: the settings that this broker has."""
+        version = GetBrokerConfigResponseHeader(version=json.dumps(self._version.to_dict(), separators=(",", ":")))
+        return Reply(ext_fields=version.ext_fields(), body=dump_properties(self._broker.settings.as_properties()))
+
+    def runtime_info(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """28."""
+        return Reply(body=KVTable(runtime_info(self._broker)).to_json())

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from rmqd.broker.processors.client_config import ClientConfigProcessor
 from rmqd.broker.processors.clients import ClientManageProcessor
+from rmqd.broker.processors.connections import ConnectionsProcessor
 from rmqd.broker.processors.consumers import ConsumerManageProcessor
 from rmqd.broker.processors.group_admin import GroupAdminProcessor
 from rmqd.broker.processors.locks import LockProcessor
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 ALL = (
     ClientConfigProcessor,
     ClientManageProcessor,
+    ConnectionsProcessor,
     ConsumerManageProcessor,
     GroupAdminProcessor,
     LockProcessor,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from rmqd.broker.channel import Channel
-from rmqd.broker.reply import Processors, Refusal, Reply
+from rmqd.broker.reply import NO_CODE, Processors, Refusal, Reply
 from rmqd.broker.system_topics import is_reserved, reserved_topics
 from rmqd.broker.topic_attributes import MESSAGE_TYPE, MIXED, TopicAttributeError, altered, parse_attributes
 from rmqd.codes import RequestCode, ResponseCode
@@ -31,6 +31,7 @@ _PATTERN: Final = "^[%|a-zA-Z0-9_-]+$"
 _MAX_RETRY_TOPIC_LENGTH: Final = 255
 _FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
 _PAGE: Final = 2000  # Java: splitMetadataSize
+_DONE: Final = Reply(remark=NO_CODE)
 
 
 class TopicAdminProcessor:
@@ -71,7 +72,7 @@ class TopicAdminProcessor:
             attributes=changes,
         )
         self._put(self._checked(config))
-        return Reply()
+        return _DONE
 
     def create_list(self, channel: Channel, request: RemotingCommand) -> Reply:
         """18: the same for several; nothing is done where one of them is refused."""
@@ -80,7 +81,7 @@ class TopicAdminProcessor:
             self._check_name(config.topic_name)
         for config in [self._checked(config) for config in configs]:
             self._put(config)
-        return Reply()
+        return _DONE
 
     def delete(self, channel: Channel, request: RemotingCommand) -> Reply:
         """215: with the topic go its messages and the groups' offsets in it. One that is not there is no error."""
@@ -91,6 +92,7 @@ class TopicAdminProcessor:
         self._broker.topics.delete(topic)
         self._broker.offsets.forget(topic=topic)
         self._broker.store.delete_topic(topic)
+        self._broker.stats.forget_topic(topic)
         return Reply()
 
     def topic(self, channel: Channel, request: RemotingCommand) -> Reply:
@@ -104,7 +106,8 @@ class TopicAdminProcessor:
     def all_topics(self, channel: Channel, request: RemotingCommand) -> Reply:
         """21: all topics; a page of them, by name, where the client asks for pages."""
         header = GetAllTopicConfigRequestHeader.from_ext_fields(request.ext_fields)
-        topics, version = self._broker.topics.all(), DataVersion(self._broker.topics.revision)
+        broker = self._broker
+        topics, version = broker.topics.all(), DataVersion(broker.topics.revision, int(broker.booted_at * 1000))
         shown = topics
         if (header.topic_seq, header.data_version, header.max_topic_num) != (None, None, None):
             first = header.topic_seq or 0 if _same(header.data_version, version) else 0

@@ -48,12 +48,13 @@ class GetTopicStatsInfoRequestHeader(RequestHeader):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetConsumeStatsRequestHeader(RequestHeader):
-    """Asks how far a group is, in one topic or in all."""
+    """Asks how far a group is, in one topic or in all, or in a list of them, separated by semicolons."""
 
     code: ClassVar[RequestCode] = RequestCode.GET_CONSUME_STATS
 
     consumer_group: str
     topic: str | None = None
+    topic_list: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,115 @@
+"""Who produces and consumes, and what (203, 204, 300, 328, 343, 345; `AdminBrokerProcessor.java`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rmqd.broker.channel import Channel
+from rmqd.broker.reply import Processors, Refusal, Reply
+from rmqd.codes import LanguageCode, RequestCode, ResponseCode
+from rmqd.wire.cluster import TopicList
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.group import GroupList, QuerySubscriptionResponseBody
+from rmqd.wire.headers.group import GetConsumerConnectionListRequestHeader, QuerySubscriptionByConsumerRequestHeader
+from rmqd.wire.headers.topic import (
+    GetProducerConnectionListRequestHeader,
+    QueryTopicConsumeByWhoRequestHeader,
+    QueryTopicsByConsumerRequestHeader,
+)
+from rmqd.wire.producers import ProducerConnection, ProducerInfo, ProducerTableInfo
+from rmqd.wire.stats import Connection, ConsumerConnection
+
+if TYPE_CHECKING:
+    from rmqd.broker.controller import BrokerController
+    from rmqd.broker.members import ClientChannel
+
+
+class ConnectionsProcessor:
+    """Clients, groups and their topics."""
+
+    def __init__(self, broker: BrokerController) -> None:
+        self._broker = broker
+
+    def processors(self) -> Processors:
+        """The requests that it answers."""
+        return {
+            RequestCode.GET_CONSUMER_CONNECTION_LIST: self.consumers,
+            RequestCode.GET_PRODUCER_CONNECTION_LIST: self.producers,
+            RequestCode.GET_ALL_PRODUCER_INFO: self.all_producers,
+            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self.groups_of_topic,
+            RequestCode.QUERY_TOPICS_BY_CONSUMER: self.topics_of_group,
+            RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: self.subscription,
+        }
+
+    def consumers(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """203: a group's members."""
+        header = GetConsumerConnectionListRequestHeader.from_ext_fields(request.ext_fields)
+        info = self._broker.consumers.get(header.consumer_group)
+        if info is None:
+            text = f"the consumer group[{header.consumer_group}] not online"
+            raise Refusal(ResponseCode.CONSUMER_NOT_ONLINE, text)
+        body = ConsumerConnection(
+            tuple(map(_connection, info.channels.values())),
+            dict(info.subscriptions),
+            info.consume_type,
+            info.message_model,
+            info.consume_from_where,
+        )
+        return Reply(body=body.to_json())
+
+    def producers(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """204: a group's producers."""
+        header = GetProducerConnectionListRequestHeader.from_ext_fields(request.ext_fields)
+        clients = self._broker.producers.get(header.producer_group)
+        if not clients:
+            text = f"the producer group[{header.producer_group}] not exist"
+            raise Refusal(ResponseCode.SYSTEM_ERROR, text)
+        return Reply(body=ProducerConnection(tuple(map(_connection, clients))).to_json())
+
+    def all_producers(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """328."""
+        wall, now = self._broker.clock.wall(), self._broker.now()
+        groups = {
+            group: tuple(
+                ProducerInfo(
+                    client.client_id,
+                    client.channel.address,
+                    _language(client),
+                    client.version,
+                    int((wall - now + client.heard_at) * 1000),
+                )
+                for client in clients
+            )
+            for group, clients in self._broker.producers.all().items()
+        }
+        return Reply(body=ProducerTableInfo(groups).to_json())
+
+    def groups_of_topic(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """300: groups that subscribe to the topic, and those that committed an offset in it."""
+        topic = QueryTopicConsumeByWhoRequestHeader.from_ext_fields(request.ext_fields).topic
+        online = (info.group for info in self._broker.consumers.all() if topic in info.subscriptions)
+        groups = dict.fromkeys([*online, *self._broker.offsets.groups_of(topic)])
+        return Reply(body=GroupList(tuple(groups)).to_json())
+
+    def topics_of_group(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """343: topics in which the group committed an offset."""
+        header = QueryTopicsByConsumerRequestHeader.from_ext_fields(request.ext_fields)
+        return Reply(
+            body=TopicList(tuple(self._broker.offsets.topics_of(header.group)), self._broker.address).to_json()
+        )
+
+    def subscription(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """345: what a group wants of a topic, as its members say."""
+        header = QuerySubscriptionByConsumerRequestHeader.from_ext_fields(request.ext_fields)
+        info = self._broker.consumers.get(header.group)
+        data = None if info is None or header.topic is None else info.subscriptions.get(header.topic)
+        return Reply(body=QuerySubscriptionResponseBody(header.group, header.topic, data).to_json())
+
+
+def _connection(client: ClientChannel) -> Connection:
+    return Connection(client.client_id, client.channel.address, _language(client), client.version)
+
+
+def _language(client: ClientChannel) -> str:
+    known = {language.value: language.name for language in LanguageCode}
+    return known.get(client.language, LanguageCode.OTHER.name)
