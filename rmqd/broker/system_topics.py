@@ -8,12 +8,20 @@ from typing import Final
 from rmqd.broker.settings import BrokerSettings
 from rmqd.wire.route import PERM_READ, PERM_WRITE
 from rmqd.wire.settings import TopicConfig
-from rmqd.wire.topics import DEFAULT_TOPIC, SCHEDULE_TOPIC, is_system_topic
+from rmqd.wire.topics import DEFAULT_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, is_system_topic
 
 PERM_INHERIT: Final = 1
 READ_WRITE: Final = PERM_READ | PERM_WRITE
 DELAY_LEVELS: Final = 18
-TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
+_ONE_QUEUE: Final = (
+    "SELF_TEST_TOPIC",
+    "OFFSET_MOVED_EVENT",
+    "RMQ_SYS_TRANS_HALF_TOPIC",
+    "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+    "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC",
+    "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
+    TIMER_TOPIC,
+)
 _RESERVED: Final = (
     "RMQ_SYS_TRANS_HALF_TOPIC",
     "BenchmarkTest",
@@ -32,18 +40,19 @@ _RESERVED: Final = (
 
 
 def system_topics(settings: BrokerSettings) -> Iterator[TopicConfig]:
-    """What is there from the start; without the topics of what this broker has not: POP, transactions, replication."""
-    template = PERM_INHERIT if settings.autoCreateTopicEnable else 0
+    """What every broker has after its start, also for what this one does not do: tools expect to see it."""
     cluster, broker = settings.brokerClusterName, settings.brokerName
-    yield _topic("SELF_TEST_TOPIC", 1)
-    yield _topic(DEFAULT_TOPIC, settings.defaultTopicQueueNums, READ_WRITE | template)
+    if settings.autoCreateTopicEnable:
+        yield _topic(DEFAULT_TOPIC, settings.defaultTopicQueueNums, READ_WRITE | PERM_INHERIT)
+    for topic in _ONE_QUEUE:
+        yield _topic(topic, 1)
+    yield _topic(SCHEDULE_TOPIC, DELAY_LEVELS)
     yield _topic("BenchmarkTest", 1024)
     yield _topic(cluster, 16, READ_WRITE | PERM_INHERIT)
     yield _topic(broker, 1, READ_WRITE | PERM_INHERIT)
-    yield _topic("OFFSET_MOVED_EVENT", 1)
-    yield _topic(SCHEDULE_TOPIC, DELAY_LEVELS)
     yield _topic(f"{cluster}_REPLY_TOPIC", 1)
-    yield _topic(TIMER_TOPIC, 1)
+    yield _topic(f"rmq_sys_REVIVE_LOG_{cluster}", 8)
+    yield _topic(f"rmq_sys_SYNC_BROKER_MEMBER_{broker}", 1, PERM_INHERIT)
 
 
 def reserved_topics(settings: BrokerSettings) -> tuple[str, ...]:

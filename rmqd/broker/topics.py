@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
 from rmqd.broker.journal import Journal, Kind
 from rmqd.broker.settings import BrokerSettings
-from rmqd.wire.route import PERM_READ, PERM_WRITE
+from rmqd.broker.system_topics import PERM_INHERIT, READ_WRITE, system_topics
 from rmqd.wire.settings import TopicConfig
 from rmqd.wire.topics import (
     DEFAULT_TOPIC,
     DLQ_PREFIX,
     MAX_TOPIC_LENGTH,
     RETRY_PREFIX,
-    SCHEDULE_TOPIC,
-    TIMER_TOPIC,
 )
 
-PERM_INHERIT: Final = 1
-READ_WRITE: Final = PERM_READ | PERM_WRITE
-DELAY_LEVELS: Final = 18
 UNIT: Final = 1
 """In a topic's sys flag: its messages belong to a unit."""
 UNIT_SUB: Final = 2
@@ -33,10 +27,6 @@ NOT_ALLOWED_SEND_TOPICS: Final = frozenset(
 )
 _ALLOWED: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 _MAX_DERIVED_LENGTH: Final = 255
-_INNER_TOPICS: Final = (
-    "SELF_TEST_TOPIC OFFSET_MOVED_EVENT RMQ_SYS_TRANS_HALF_TOPIC RMQ_SYS_TRANS_OP_HALF_TOPIC "
-    f"RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC {TIMER_TOPIC}".split()
-)
 
 
 def fault_of_topic(topic: str) -> str:
@@ -64,7 +54,7 @@ class TopicConfigManager:
         self.revision = 0
         """Raised by every change: name servers tell it as the broker's data version."""
         self._journal = journal
-        self._configs = {config.topic_name: config for config in _system_topics(settings)}
+        self._configs = {config.topic_name: config for config in system_topics(settings)}
         for _, value in journal.items(Kind.TOPIC):
             config = TopicConfig.from_json(value.encode())
             self._configs[config.topic_name] = config
@@ -134,23 +124,3 @@ class TopicConfigManager:
                 order=order,
             )
         )
-
-
-def _system_topics(settings: BrokerSettings) -> Iterator[TopicConfig]:
-    """What every broker has after its start, also for what this one does not do: tools expect to see it."""
-    queues, cluster, name = settings.defaultTopicQueueNums, settings.brokerClusterName, settings.brokerName
-    if settings.autoCreateTopicEnable:
-        yield _system_topic(DEFAULT_TOPIC, queues, READ_WRITE | PERM_INHERIT)
-    for topic in _INNER_TOPICS:
-        yield _system_topic(topic, 1)
-    yield _system_topic(SCHEDULE_TOPIC, DELAY_LEVELS)
-    yield _system_topic("BenchmarkTest", 1024)
-    yield _system_topic(cluster, 16, READ_WRITE | PERM_INHERIT)
-    yield _system_topic(name, 1, READ_WRITE | PERM_INHERIT)
-    yield _system_topic(f"{cluster}_REPLY_TOPIC", 1)
-    yield _system_topic(f"rmq_sys_REVIVE_LOG_{cluster}", 8)
-    yield _system_topic(f"rmq_sys_SYNC_BROKER_MEMBER_{name}", 1, PERM_INHERIT)
-
-
-def _system_topic(topic: str, queues: int, perm: int = READ_WRITE) -> TopicConfig:
-    return TopicConfig(topic_name=topic, read_queue_nums=queues, write_queue_nums=queues, perm=perm)

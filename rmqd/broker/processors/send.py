@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from rmqd.broker.channel import Channel
 from rmqd.broker.reply import SEE_FAQ, Processors, Refusal, Reply
 from rmqd.broker.schedule import Scheduled
+from rmqd.broker.system_topics import READ_WRITE
 from rmqd.broker.timers import REQUESTED
-from rmqd.broker.topics import NOT_ALLOWED_SEND_TOPICS, READ_WRITE, UNIT, UNIT_SUB, fault_of_topic
+from rmqd.broker.topics import NOT_ALLOWED_SEND_TOPICS, UNIT, UNIT_SUB, fault_of_topic
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import InvalidMessageError, ProtocolError
 from rmqd.wire.command import RemotingCommand

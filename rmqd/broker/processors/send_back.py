@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final
 from rmqd.broker.channel import Channel
 from rmqd.broker.processors.send import DLQ_QUEUES, HEEDS_MAX_RECONSUME_TIMES
 from rmqd.broker.reply import SEE_FAQ, Processors, Refusal, Reply
-from rmqd.broker.topics import READ_WRITE, UNIT_SUB
+from rmqd.broker.system_topics import READ_WRITE
+from rmqd.broker.topics import UNIT_SUB
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import InvalidMessageError
 from rmqd.wire.command import RemotingCommand
