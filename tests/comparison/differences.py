@@ -27,18 +27,25 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """Differences that stay, by patterns of their steps and paths (`*` stands for anything), and why."""
+    """Differences that stay, and why: by patterns of their steps, paths and of the real value (`*`: anything)."""
 
     what: str
     path: str
     why: str
+    real: str = "*"
 
     def covers(self, difference: Difference) -> bool:
         """Whether the difference is one of these."""
-        return fnmatchcase(difference.what, self.what) and fnmatchcase(difference.path.replace("[", "("), self.path)
+        values = (difference.what, difference.path, str(difference.real))
+        return all(map(fnmatchcase, values, (self.what, self.path, self.real)))
 
 
-ACCEPTED: tuple[Accepted, ...] = ()
+EXCEPTION = "a request that cannot be read: both answer code 1, each with its own words for the fault"
+ACCEPTED: tuple[Accepted, ...] = (
+    Accepted("*", "remark", EXCEPTION, real="java.lang.*Exception: *"),
+    Accepted("*", "remark", EXCEPTION, real="com.alibaba.fastjson2.JSONException: *"),
+    Accepted("*", "remark", EXCEPTION, real="org.apache.rocketmq.*.RemotingCommandException: *"),
+)
 
 
 def compared(

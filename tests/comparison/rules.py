@@ -14,6 +14,7 @@ MILLISECONDS = re.compile(r"(?<![\w.])1[5-9]\d{11}(?![\w.])")
 RECALL_HANDLE = base64.b64encode(b"v1 ").decode()
 DATES = re.compile(r"\b20\d\d-\d\d-\d\d[ ,T#]?\d\d:\d\d:\d\d([:,.]\d{3})?")
 ANY_ID = re.compile(r"\b[0-9A-F]{32}\b")
+VERSION_COUNTER = re.compile(r'(?<="counter":)\d+')
 ANY_ADDRESS = re.compile(r"127\.0\.0\.1:\d+")
 SHARED = {"commitLogOffset", "physicOffset", "indexLastUpdatePhyoffset"}
 """Where a message lies in a commit log that others write too,"""
@@ -61,6 +62,7 @@ def _text(text: str, addresses: Mapping[str, str]) -> str:
     text = ANY_ADDRESS.sub(CLIENT, ANY_ID.sub(ID, text))
     if text.startswith(RECALL_HANDLE):
         text = base64.b64decode(text).decode()
+    text = VERSION_COUNTER.sub(OF_THE_BROKER, text)
     return MILLISECONDS.sub(TIME, DATES.sub(TIME, text))
 
 

@@ -10,6 +10,7 @@ from tests.comparison.script.shapes import (
     SUSPEND,
     WITH_SUBSCRIPTION,
     consumer,
+    found,
     heartbeat,
     make_topic,
     offset_fields,
@@ -19,7 +20,8 @@ from tests.comparison.script.shapes import (
 )
 from tests.comparison.traffic import Ask, Quiet, Step, Take
 
-PULLED, EMPTY, CLOSED, HELD = "{mark}_pulled", "{mark}_empty", "{mark}_closed", "{mark}_held"
+PULLED, EMPTY, CLOSED = "{mark}_pulled", "{mark}_empty", "{mark}_closed"
+HELD, EXPIRING = "{mark}_held", "{mark}_expiring"
 GROUP = "{mark}_pullers"
 CLIENT = "127.0.0.1@{mark}_puller"
 BY_HEARTBEAT: dict[str, Any] = {"consumerGroup": GROUP, "sysFlag": 0, "link": "puller"}
@@ -35,6 +37,7 @@ PULLING: list[Step] = [
     make_topic(EMPTY),
     make_topic(CLOSED, perm=2),
     make_topic(HELD),
+    make_topic(EXPIRING),
     *(
         send(
             f"prepare message {number}",
@@ -123,7 +126,19 @@ PULLING: list[Step] = [
     pull("pull at the end and commit", PULLED, 9, sysFlag=WITH_SUBSCRIPTION | COMMIT, commitOffset=9),
     Ask(what="the offset that a pull at the end committed", code=14, fields=offset_fields(PULLED)),
     # held pulls
+    send("prepare a message before a pull whose time runs out", EXPIRING, silent=True),
+    pull("pull all before the time runs out", EXPIRING, until=found),
+    pull(
+        "pull whose time runs out",
+        EXPIRING,
+        1,
+        sysFlag=WITH_SUBSCRIPTION | SUSPEND,
+        suspendTimeoutMillis=100,
+        answered=False,
+        link="expiring",
+    ),
     send("prepare a message before a held pull", HELD, silent=True, properties={"TAGS": "A"}),
+    pull("pull all before a held pull", HELD, until=found),
     pull(
         "pull that is held",
         HELD,
@@ -133,16 +148,6 @@ PULLING: list[Step] = [
         subscription="B",
         answered=False,
         link="held",
-    ),
-    pull(
-        "pull whose time runs out",
-        HELD,
-        1,
-        sysFlag=WITH_SUBSCRIPTION | SUSPEND,
-        suspendTimeoutMillis=100,
-        subscription="D",
-        answered=False,
-        link="expiring",
     ),
     Quiet(what="nothing answers a pull that is held", link="held"),
     send("send what a held pull does not want", HELD, b"not wanted", {"TAGS": "A"}),
