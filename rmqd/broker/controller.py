@@ -40,7 +40,7 @@ class BrokerController:
         self.offsets = ConsumerOffsetManager(settings, journal)
         self.consumers = ConsumerManager(self._consumer_ids_changed)
         self.producers = ProducerManager()
-        self._housekeeping = ClientHousekeepingService(self.consumers, self.producers)
+        self.housekeeping = ClientHousekeepingService(self.consumers, self.producers)
         self.locks = RebalanceLockManager(self._loop.time)
         self.store = MessageStore(clock, address, settings, log, journal)
         self.held_pulls = PullRequestHoldService()
@@ -70,7 +70,7 @@ class BrokerController:
         """Deliver what is due, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.schedule.run(), name="schedule")
-            tasks.create_task(self._housekeeping.run(self.settings.channelExpiredTimeout / 1000), name="housekeeping")
+            tasks.create_task(self.housekeeping.run(self.settings.channelExpiredTimeout / 1000), name="housekeeping")
             tasks.create_task(self.store.run(), name="retention")
             tasks.create_task(self.stats.run(), name="stats")
 

@@ -17,6 +17,10 @@ from rmqd.wire.data_version import DataVersion
 from rmqd.wire.settings import SetMessageRequestModeRequestBody, SubscriptionGroupConfig
 from rmqd.wire.topics import MAX_GROUP_LENGTH, SYSTEM_GROUP_PREFIX
 
+_ATTRIBUTES: Final = frozenset(
+    "priority.factor lite.bind.topic lite.sub.model lite.sub.reset.offset.exclusive lite.sub.reset.offset.unsubscribe "
+    "lite.sub.client.quota lite.sub.client.max.event.cnt lite.sub.wildcard".split()
+)
 _LEGAL: Final = "[%|a-zA-Z0-9_-]+"
 SYSTEM_GROUPS: Final = (
     "TOOLS_CONSUMER FILTERSRV_CONSUMER SELF_TEST_C_GROUP CID_ONS-HTTP-PROXY CID_ONSAPI_PULL CID_ONSAPI_PERMISSION "
@@ -109,7 +113,9 @@ def _alter(current: Mapping[str, str], changes: Mapping[str, str]) -> dict[str, 
     for change, value in changes.items():
         sign, key = change[:1], change[1:]
         if sign not in ("+", "-") or not key:
-            raise Refusal(ResponseCode.SYSTEM_ERROR, "java.lang.RuntimeException: kv string format wrong.")
+            raise Refusal(ResponseCode.SYSTEM_ERROR, "kv string format wrong.")
+        if key not in _ATTRIBUTES:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, f"unsupported key: {key}")
         if sign == "+":
             altered[key] = value
         else:

@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import AsyncIterator, Iterable
+from typing import Any
 
-from rmqd.wire.command import RemotingCommand, decode_command, encode_request
+from rmqd.codes import LanguageCode
+from rmqd.wire.command import VERSION, RemotingCommand, decode_command, encode_command, encode_response
 from rmqd.wire.frame import FrameDecoder
 from rmqd.wire.headers.send import SendMessageRequestHeaderV2
 from rmqd.wire.heartbeat import ConsumerData, HeartbeatData, MessageModel, SubscriptionData
@@ -26,29 +28,63 @@ class Peer:
         self._opaques = itertools.count(1)
         self._replies: dict[int, RemotingCommand] = {}
 
-    def post(self, code: int, ext_fields: dict[str, str] | None = None, body: bytes = b"") -> int:
+    def post(
+        self,
+        code: int,
+        ext_fields: dict[str, str] | None = None,
+        body: bytes = b"",
+        *,
+        language: LanguageCode = LanguageCode.PYTHON,
+        version: int = VERSION,
+    ) -> int:
         """Send a request; returns its opaque."""
         opaque = next(self._opaques)
-        self._writer.write(encode_request(code, opaque, ext_fields or {}, body))
+        request = RemotingCommand(code, opaque, 0, ext_fields or {}, body, language=language, version=version)
+        self._writer.write(encode_command(request))
         return opaque
 
     async def reply(self, opaque: int) -> RemotingCommand:
         """The reply to a request that was sent."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             while opaque not in self._replies:
-                data = await self._reader.read(1 << 18)
-                assert data, "the broker closed the connection"
-                for payload in self._decoder.feed(data):
-                    command = decode_command(payload)
-                    if command.is_response:
-                        self._replies[command.opaque] = command
-                    else:
-                        self.requests.append(command)
+                assert await self._read(), "the broker closed the connection"
         return self._replies.pop(opaque)
 
-    async def call(self, code: int, ext_fields: dict[str, str] | None = None, body: bytes = b"") -> RemotingCommand:
+    async def call(
+        self, code: int, ext_fields: dict[str, str] | None = None, body: bytes = b"", **header: Any
+    ) -> RemotingCommand:
         """Send a request and await its reply."""
-        return await self.reply(self.post(code, ext_fields, body))
+        return await self.reply(self.post(code, ext_fields, body, **header))
+
+    async def request(self, code: int) -> RemotingCommand:
+        """The broker's next request of this code; the others before it are dropped."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while True:
+                while self.requests:
+                    request = self.requests.pop(0)
+                    if request.code == code:
+                        return request
+                assert await self._read(), "the broker closed the connection"
+
+    def answer(self, request: RemotingCommand, code: int = 0, remark: str | None = None, body: bytes = b"") -> None:
+        """Answer a request of the broker's."""
+        self._writer.write(encode_response(request, code, remark, body=body))
+
+    async def closed(self) -> None:
+        """Return once the broker has closed the connection."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while await self._read():
+                pass
+
+    async def _read(self) -> bool:
+        data = await self._reader.read(1 << 18)
+        for payload in self._decoder.feed(data):
+            command = decode_command(payload)
+            if command.is_response:
+                self._replies[command.opaque] = command
+            else:
+                self.requests.append(command)
+        return bool(data)
 
     async def send(self, topic: str, body: bytes = b"x", queue_id: int = 0, **properties: str) -> RemotingCommand:
         """Have a message stored."""

@@ -1,0 +1,45 @@
+"""Heartbeats of members and producers, and what the others hear of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.heartbeat import ConsumerData, HeartbeatData, SubscriptionData
+from tests.broker.peer import Peer
+
+HEART_BEAT, UNREGISTER, CONSUMER_LIST, IDS_CHANGED = 34, 35, 38, 40
+
+
+def consumer(group: str = "g", *topics: str, sub_version: int = 1, **changed: Any) -> ConsumerData:
+    """A group in a heartbeat, with the topic T where none is named."""
+    subscriptions = (SubscriptionData(topic, sub_version=sub_version) for topic in topics or ("T",))
+    return ConsumerData(group, tuple(subscriptions), **changed)
+
+
+async def beat(
+    peer: Peer,
+    client_id: str,
+    *consumers: ConsumerData,
+    producers: Iterable[str] = (),
+    fingerprint: int = 0,
+    without_sub: bool = False,
+    **header: Any,
+) -> RemotingCommand:
+    """Send a heartbeat."""
+    data = HeartbeatData(client_id, consumers, tuple(producers), fingerprint, without_sub)
+    return await peer.call(HEART_BEAT, {}, data.to_json(), **header)
+
+
+async def members(peer: Peer, group: str = "g") -> RemotingCommand:
+    """Ask who is in a group."""
+    return await peer.call(CONSUMER_LIST, {"consumerGroup": group})
+
+
+async def heard(peer: Peer) -> list[str]:
+    """The groups of which the peer was told that they changed, up to now: a request of its own comes after them."""
+    await peer.call(UNREGISTER, {"clientID": "nobody"})
+    told = [request.ext_fields["consumerGroup"] for request in peer.requests if request.code == IDS_CHANGED]
+    peer.requests.clear()
+    return told

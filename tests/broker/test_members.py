@@ -1,0 +1,251 @@
+"""Who is in a group, and who is told of it: as recorded from RocketMQ 5.5.0."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from rmqd.broker.embedded import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
+from rmqd.broker.settings import BrokerSettings
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.group import GetConsumerListByGroupResponseBody
+from rmqd.wire.heartbeat import ConsumerData, ConsumeType, MessageModel
+from rmqd.wire.settings import SubscriptionGroupConfig, TopicConfig
+from tests.broker.beats import UNREGISTER, beat, consumer, heard, members
+from tests.broker.peer import Peer, connected
+
+
+@pytest.fixture
+async def rocketmq() -> AsyncIterator[EmbeddedRocketMQ]:
+    async with embedded_rocketmq(EmbeddedOptions(topics={"T": 4})) as running:
+        yield running
+
+
+@pytest.fixture
+async def peers(rocketmq: EmbeddedRocketMQ) -> AsyncIterator[tuple[Peer, Peer]]:
+    async with connected(rocketmq.broker.address) as one, connected(rocketmq.broker.address) as other:
+        yield one, other
+
+
+def ids(reply: RemotingCommand) -> tuple[str, ...]:
+    return GetConsumerListByGroupResponseBody.from_json(reply.body).consumer_id_list
+
+
+async def test_join_is_told_to_all_before_its_reply(peers: tuple[Peer, Peer]) -> None:
+    """Also to the one that joins, so that its first rebalance sees itself."""
+    one, other = peers
+    reply = await beat(one, "one", consumer())
+    assert [request.code for request in one.requests] == [40]
+    assert reply.ext_fields == {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true"}
+    assert await heard(one) == ["g"]
+
+    await beat(other, "other", consumer())
+
+    assert (await heard(one), await heard(other)) == (["g"], ["g"])
+    assert ids(await members(one)) == ("one", "other")
+
+
+async def test_only_other_members_and_topics_are_told(peers: tuple[Peer, Peer]) -> None:
+    one, other = peers
+    await beat(one, "one", consumer())
+    await beat(other, "other", consumer())
+    await heard(one)
+
+    await beat(one, "one", consumer())
+    await beat(one, "one", consumer(sub_version=2))
+    assert await heard(one) == []
+
+    await beat(one, "one", consumer("g", "T", "T2"))
+    assert await heard(one) == ["g"]
+    await beat(other, "other", consumer())
+    assert await heard(one) == ["g"], "the other's set replaces the first one's"
+
+
+async def test_last_heartbeat_counts_for_the_whole_group(rocketmq: EmbeddedRocketMQ, peers: tuple[Peer, Peer]) -> None:
+    one, other = peers
+    await beat(one, "one", consumer("g", "T", "T2", sub_version=5))
+    await beat(other, "other", consumer("g", "T", sub_version=3, consume_type=ConsumeType.ACTIVELY))
+
+    info = rocketmq.broker.consumers.get("g")
+    assert info is not None
+    assert {topic: one.sub_version for topic, one in info.subscriptions.items()} == {"T": 5}
+    assert info.consume_type == ConsumeType.ACTIVELY
+
+
+async def test_good_bye_is_told_to_the_others(peers: tuple[Peer, Peer]) -> None:
+    one, other = peers
+    await beat(one, "one", consumer(), producers=["p"])
+    await beat(other, "other", consumer())
+    await heard(one)
+    await heard(other)
+
+    assert (await one.call(UNREGISTER, {"clientID": "one", "consumerGroup": "g", "producerGroup": "p"})).code == 0
+    assert (await heard(one), await heard(other)) == ([], ["g"])
+
+    await one.call(UNREGISTER, {"clientID": "one", "consumerGroup": "g"})
+    assert await heard(other) == ["g"], "also where it had left before"
+
+    await other.call(UNREGISTER, {"clientID": "other", "consumerGroup": "g"})
+    gone = await members(one)
+    assert (gone.code, gone.remark) == (1, "no consumer for this group, g")
+
+
+async def test_connection_that_ends_is_told(rocketmq: EmbeddedRocketMQ, peers: tuple[Peer, Peer]) -> None:
+    """For members as for producers; a client on two connections is there twice until one ends."""
+    one, other = peers
+    await beat(one, "same", consumer(), producers=["p"])
+    await beat(other, "same", consumer(), producers=["p"])
+    assert ids(await members(other)) == ("same", "same")
+    await heard(other)
+
+    await one.close()
+
+    assert (await other.request(40)).ext_fields == {"consumerGroup": "g"}
+    assert ids(await members(other)) == ("same",)
+    assert [client.channel.closed for client in rocketmq.broker.producers.get("p")] == [False]
+
+
+async def test_other_client_id_on_the_same_connection_takes_its_place(peers: tuple[Peer, Peer]) -> None:
+    one, _ = peers
+    await beat(one, "first", consumer())
+    await heard(one)
+
+    await beat(one, "second", consumer())
+
+    assert await heard(one) == []
+    assert ids(await members(one)) == ("second",)
+
+
+async def test_broadcasting_members_are_told_nothing(peers: tuple[Peer, Peer]) -> None:
+    one, other = peers
+    broadcasting = consumer(message_model=MessageModel.BROADCASTING)
+    await beat(one, "one", broadcasting)
+    await beat(other, "other", broadcasting)
+    await other.call(UNREGISTER, {"clientID": "other", "consumerGroup": "g"})
+
+    assert await heard(one) == []
+
+
+async def test_group_may_switch_the_notices_off(rocketmq: EmbeddedRocketMQ, peers: tuple[Peer, Peer]) -> None:
+    """Those of joins and good-byes: the end of a connection is told all the same, as RocketMQ does."""
+    one, other = peers
+    rocketmq.broker.groups.put(SubscriptionGroupConfig(group_name="g", notify_consumer_ids_changed_enable=False))
+    await beat(one, "one", consumer())
+    await beat(other, "other", consumer())
+    await other.call(UNREGISTER, {"clientID": "other", "consumerGroup": "g"})
+    await beat(other, "other", consumer())
+    assert await heard(one) == []
+
+    await other.close()
+
+    assert (await one.request(40)).ext_fields == {"consumerGroup": "g"}
+
+
+async def test_broker_may_switch_the_notices_off(rocketmq: EmbeddedRocketMQ, peers: tuple[Peer, Peer]) -> None:
+    one, other = peers
+    broker = rocketmq.broker
+    broker.change_settings(broker.settings.changed({"notifyConsumerIdsChangedEnable": "false"}))
+
+    await beat(one, "one", consumer())
+    await beat(other, "other", consumer())
+
+    assert await heard(one) == []
+
+
+async def test_second_kind_of_heartbeat_need_not_repeat_its_subscriptions(
+    rocketmq: EmbeddedRocketMQ, peers: tuple[Peer, Peer]
+) -> None:
+    """The reply says whether the group's last heartbeat said something else."""
+    one, other = peers
+
+    async def changed(peer: Peer, client_id: str, fingerprint: int, *, without_sub: bool = False) -> str:
+        data = ConsumerData("g", ()) if without_sub else consumer()
+        reply = await beat(peer, client_id, data, fingerprint=fingerprint, without_sub=without_sub)
+        return reply.ext_fields["IS_SUB_CHANGE"]
+
+    assert await changed(one, "one", 7) == "false"
+    assert await changed(one, "one", 8) == "true"
+    await heard(one)
+    assert await changed(one, "one", 8, without_sub=True) == "false"
+    assert await heard(one) == []
+    assert await changed(other, "other", 8, without_sub=True) == "false"
+    assert await heard(one) == ["g"]
+    info = rocketmq.broker.consumers.get("g")
+    assert info is not None
+    assert list(info.subscriptions) == ["T"]
+    assert await changed(one, "one", 0) == "true"
+    assert await changed(one, "one", 8) == "true"
+
+
+@pytest.mark.parametrize("model", [MessageModel.CLUSTERING, MessageModel.BROADCASTING])
+async def test_retry_topic_is_made_for_every_group(
+    rocketmq: EmbeddedRocketMQ, peers: tuple[Peer, Peer], model: MessageModel
+) -> None:
+    """As many queues as the group's configuration says; ordered where a topic that it subscribes to is."""
+    one, _ = peers
+    broker = rocketmq.broker
+    broker.groups.put(SubscriptionGroupConfig(group_name="g", retry_queue_nums=3))
+    broker.topics.put(TopicConfig(topic_name="ordered", order=True))
+    await beat(one, "one", consumer("g", "ordered", message_model=model, unit_mode=True), consumer("h"))
+
+    assert broker.topics.get("%RETRY%g") == TopicConfig(
+        topic_name="%RETRY%g", read_queue_nums=3, write_queue_nums=3, order=True, topic_sys_flag=2
+    )
+    assert broker.topics.get("%RETRY%h") == TopicConfig(topic_name="%RETRY%h", read_queue_nums=1, write_queue_nums=1)
+
+
+async def test_group_that_may_not_be_made_is_passed_over(rocketmq: EmbeddedRocketMQ, peers: tuple[Peer, Peer]) -> None:
+    """In silence: the heartbeat succeeds for the others."""
+    one, _ = peers
+    broker = rocketmq.broker
+    broker.groups.find("known")
+    broker.change_settings(broker.settings.changed({"autoCreateSubscriptionGroup": "false"}))
+
+    reply = await beat(one, "one", consumer("new"), consumer("a b"), consumer("known"), consumer("CID_RMQ_SYS_own"))
+
+    assert reply.code == 0
+    assert [info.group for info in broker.consumers.all()] == ["known", "CID_RMQ_SYS_own"]
+    assert broker.topics.get("%RETRY%new") is None
+
+
+async def test_clients_that_fell_silent_are_closed(rocketmq: EmbeddedRocketMQ, peers: tuple[Peer, Peer]) -> None:
+    """Their connections too; the others are not told, as with RocketMQ, and find out when they next rebalance."""
+    one, other = peers
+    broker = rocketmq.broker
+    await beat(one, "one", consumer(), producers=["p"])
+    before = broker.now()
+    await beat(other, "other", consumer())
+    await heard(other)
+
+    broker.housekeeping.close_silent(before)
+
+    await one.closed()
+    assert ids(await members(other)) == ("other",)
+    assert await heard(other) == []
+    assert broker.producers.get("p") == []
+
+
+async def test_heartbeats_keep_a_client(rocketmq: EmbeddedRocketMQ, peers: tuple[Peer, Peer]) -> None:
+    one, _ = peers
+    await beat(one, "one", consumer(), producers=["p"])
+    before = rocketmq.broker.now()
+    await beat(one, "one", consumer(), producers=["p"])
+
+    rocketmq.broker.housekeeping.close_silent(before)
+
+    assert ids(await members(one)) == ("one",)
+    assert len(rocketmq.broker.producers.get("p")) == 1
+
+
+async def test_silent_clients_are_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a task of the broker's own, after the setting's time."""
+    monkeypatch.setattr("rmqd.broker.housekeeping.SCAN_SECONDS", 0.01)
+    settings = BrokerSettings().changed({"channelExpiredTimeout": "0"})
+    async with (
+        embedded_rocketmq(EmbeddedOptions(settings=settings)) as rocketmq,
+        connected(rocketmq.broker.address) as peer,
+    ):
+        await beat(peer, "one", consumer())
+        await peer.closed()
+        assert rocketmq.broker.consumers.get("g") is None
