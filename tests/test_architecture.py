@@ -74,8 +74,9 @@ def test_imports_point_down(path: Path) -> None:
 @pytest.mark.parametrize("path", HANDLER_MODULES, ids=lambda path: str(path.relative_to(HANDLERS)))
 def test_handlers_use_what_every_user_has(path: Path) -> None:
     """Our handlers know rmqd's public names alone, so that they prove what other people's handlers can do."""
+    public = PUBLIC | {"testing"} if path.name.startswith("test_") else PUBLIC
     for name in imports(path):
-        assert not name.startswith("rmqd.") or name.removeprefix("rmqd.") in PUBLIC, f"{name} is not public"
+        assert not name.startswith("rmqd.") or name.removeprefix("rmqd.") in public, f"{name} is not public"
 
 
 @pytest.mark.parametrize("path", MODULES + HANDLER_MODULES, ids=lambda path: str(path.relative_to(TOP)))

@@ -24,20 +24,32 @@ _HANDLER_KEYS = HandlerConfig.model_fields.keys() - {"plugin"}
 
 
 @dataclass(frozen=True, slots=True)
-class TestedGroup:
-    """A group that can be run: its options, and its handler, made and not started."""
+class GroupToRun:
+    """A group that was checked: its name, its settings, and the handler's object where it is not found by its name."""
 
-    __test__ = False  # what pytest would ask of a class with this name
+    name: str
+    settings: GroupConfig
+    given: object = None
 
-    options: ConsumerOptions
-    handler: LoadedHandler
+    def options(self, state_dir: Path) -> ConsumerOptions:
+        """What the consumer is told. Raises ConfigError."""
+        return self.settings.consumer_options(self.name, str(state_dir))
+
+    def make_handler(self) -> LoadedHandler:
+        """The handler, made and not started. Raises ConfigError, or what its constructor raised."""
+        try:
+            return load_handler(self.name, self.settings, self.given)
+        except ConfigError as error:
+            fault = error.__cause__
+            if isinstance(fault, HandlerFaultError) and fault.__cause__ is not None and self.given is not None:
+                raise fault.__cause__ from None  # the constructor's own: a test is about that
+            raise
 
 
-def group_of(handler: object, topic: str, group: str, keys: Mapping[str, Any], state_dir: Path) -> TestedGroup:
+def group_of(handler: object, topic: str, name: str, keys: Mapping[str, Any]) -> GroupToRun:
     """A group of one topic, by a handler and the keys that it would have in YAML.
 
-    `concurrency` and `options`, which stand below `handler` there, stand beside the others here. Raises ConfigError,
-    or what the handler's constructor raised.
+    `concurrency` and `options`, which stand below `handler` there, stand beside the others here. Raises ConfigError.
     """
     section = {"subscriptions": {topic: keys.get("expression", "*")}} if topic else {}
     section |= {key: value for key, value in keys.items() if key != "expression" and key not in _HANDLER_KEYS}
@@ -49,41 +61,29 @@ def group_of(handler: object, topic: str, group: str, keys: Mapping[str, Any], s
     else:
         given, section["handler"] = _plugin_object(handler), {"plugin": _name(handler)}
     section["handler"] |= {key: keys[key] for key in _HANDLER_KEYS & keys.keys()}
-    return load_group(group, _tree(section), state_dir, given)
+    return GroupToRun(name, checked(name, _tree(section), by_name=given is None), given)
 
 
-def load_group(name: str, section: yaml_tree.Node, state_dir: Path, given: object = None) -> TestedGroup:
-    """A group by its section of a configuration; `given` is the handler's object, in place of its plugin's name.
+def checked(name: str, section: yaml_tree.Node, *, by_name: bool = True) -> GroupConfig:
+    """A group by its section of a configuration; with `by_name` its handler is imported and its options validated.
 
-    Where the section says nothing else the group starts at the first message. Raises ConfigError, or what the
-    handler's constructor raised.
+    Where the section says nothing else the group starts at the first message. Raises ConfigError with all problems.
     """
-    if isinstance(section, yaml_tree.Mapping):
-        first = yaml_tree.Entry(section.place, yaml_tree.Scalar(section.place, "first_offset"))
-        section.entries.setdefault("consume_from_where", first)
     place = section.place
+    if isinstance(section, yaml_tree.Mapping):
+        first = yaml_tree.Entry(place, yaml_tree.Scalar(place, "first_offset"))
+        section = yaml_tree.Mapping(place, {"consume_from_where": first} | section.entries)
     root: dict[str, yaml_tree.Node] = {
         "nameserver": yaml_tree.Scalar(place, "127.0.0.1:9876"),  # asked for; the broker's own is what is used
-        "state_dir": yaml_tree.Scalar(place, str(state_dir)),
         "groups": yaml_tree.Mapping(place, {name: yaml_tree.Entry(place, section)}),
     }
     tree = yaml_tree.Mapping(place, {key: yaml_tree.Entry(place, node) for key, node in root.items()})
-    config = load_source(Source((Path(place.partition(":")[0]),), tree), to_run=False)
+    config = load_source(Source((Path(place.partition(":")[0]),), tree), to_run=by_name)
     settings = config.groups[name]
     findings = list(run_findings(config))
     if findings:
         raise ConfigError([settings.problem(name, one.path[2:], one.message, at_key=one.at_key) for one in findings])
-    return TestedGroup(settings.consumer_options(name, str(state_dir)), _loaded(name, settings, given))
-
-
-def _loaded(name: str, settings: GroupConfig, given: object) -> LoadedHandler:
-    try:
-        return load_handler(name, settings, given)
-    except ConfigError as error:
-        fault = error.__cause__
-        if isinstance(fault, HandlerFaultError) and fault.__cause__ is not None and given is not None:
-            raise fault.__cause__ from None  # the constructor's own: a test is about that, not about a configuration
-        raise
+    return settings
 
 
 def _plugin_object(handler: object) -> object:

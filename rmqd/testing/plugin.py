@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from rmqd import Batch, Message
+    from pathlib import Path
+
+    from rmqd.handler import Batch
+    from rmqd.testing.collecting import CasesFile
     from rmqd.testing.result import RunResult
     from rmqd.testing.rocketmq import RocketMQ
+    from rmqd.wire.message import Message
 
 
 @pytest.fixture
@@ -42,3 +46,12 @@ def make_batch() -> Callable[..., Batch]:
     from rmqd.testing.messages import make_batch
 
     return make_batch
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> CasesFile | None:
+    """Each case of a file `NAME.cases.yaml` is a test, as `rmqd test` runs it."""
+    if not file_path.name.endswith(".cases.yaml"):
+        return None
+    from rmqd.testing.collecting import CasesFile
+
+    return CasesFile.from_parent(parent, path=file_path)

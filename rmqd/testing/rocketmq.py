@@ -17,7 +17,7 @@ from rmqd.client.queue_selector import by_hash, by_id
 from rmqd.errors import RmqdError
 from rmqd.testing.background import BackgroundLoop
 from rmqd.testing.clock import JumpingClock
-from rmqd.testing.group import TestedGroup, group_of
+from rmqd.testing.group import GroupToRun, group_of
 from rmqd.testing.logs import logs_by_logging
 from rmqd.testing.messages import Body, as_bytes
 from rmqd.testing.records import messages_of_topic
@@ -143,16 +143,17 @@ class RocketMQ:
             raise TypeError("run_handler() needs a group, such as group='mailer'")
         if bool(topic) == ("subscriptions" in group_keys):
             raise TypeError("run_handler() needs a topic, such as topic='orders', or subscriptions in its place")
-        return self.run_group(group_of(handler, topic, group, group_keys, self._state_dir), timeout)
+        return self.run_group(group_of(handler, topic, group, group_keys), timeout)
 
-    def run_group(self, group: TestedGroup, timeout: float = RUN_SECONDS) -> RunResult:
+    def run_group(self, group: GroupToRun, timeout: float = RUN_SECONDS) -> RunResult:
         """The same for a group that was put together already."""
+        options, handler = group.options(self._state_dir), group.make_handler()
 
         async def run() -> RunResult:
-            for topic in group.options.subscriptions:
+            for topic in options.subscriptions:
                 if self._embedded.broker.topics.get(topic) is None:
                     raise RmqdError(f"topic {topic} does not exist: rocketmq.create_topic({topic!r}) makes it")
-            return await HandlerRun(self._embedded, self._clock, group).run(timeout)
+            return await HandlerRun(self._embedded, self._clock, options, handler).run(timeout)
 
         return self._run(run, timeout)
 

@@ -10,11 +10,12 @@ from typing import Final
 from rmqd.broker.embedded import EmbeddedRocketMQ
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
+from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.process_queue import ProcessQueue
 from rmqd.consumer.push_consumer import PushConsumer
 from rmqd.errors import RmqdError
+from rmqd.handler import LoadedHandler
 from rmqd.testing.clock import JumpingClock
-from rmqd.testing.group import TestedGroup
 from rmqd.testing.records import messages_of
 from rmqd.testing.result import Recorder, RunResult
 from rmqd.wire.topics import dlq_topic
@@ -30,13 +31,15 @@ class StillBusyError(RmqdError, TimeoutError):
 class HandlerRun:
     """One group, from its start to the moment when nothing is left to do, and its graceful end."""
 
-    def __init__(self, rocketmq: EmbeddedRocketMQ, clock: JumpingClock, group: TestedGroup) -> None:
+    def __init__(
+        self, rocketmq: EmbeddedRocketMQ, clock: JumpingClock, options: ConsumerOptions, handler: LoadedHandler
+    ) -> None:
         self._rocketmq = rocketmq
         self._clock = clock
-        self._group = group.options.group
+        self._group = options.group
         self._recorder = Recorder(clock.wall)
         self._client = ClientInstance(ClientOptions(nameservers=(rocketmq.nameserver,)), clock=clock)
-        self._consumer = PushConsumer(group.options, group.handler, self._client, clock, [self._recorder.hook()])
+        self._consumer = PushConsumer(options, handler, self._client, clock, [self._recorder.hook()])
 
     async def run(self, timeout_seconds: float) -> RunResult:
         """Raises StillBusyError after `timeout_seconds`, and what the group failed by: its handler's start, say."""

@@ -1,0 +1,113 @@
+"""`rmqd test`: YAML cases against handlers."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rmqd.testing.case_file import Case
+    from rmqd.testing.case_run import CaseReport
+
+HELP = """Run cases written in YAML: messages for a handler, and what is to become of them.
+
+Each case has a RocketMQ of its own in this process, and the handler is called by the real consumer. Retries and delays
+take no time. PATH is a file, or a folder whose *.cases.yaml are run, with all folders in it.
+
+Exit 1 where something else became of a message than was expected, 78 where a file is wrong.
+
+Example: rmqd test tests/mailer.cases.yaml
+"""
+
+
+def run_cases(
+    path: Annotated[Path, typer.Argument(help="A file of cases, or a folder with files NAME.cases.yaml")] = Path(),
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", "-c", help="The configuration whose groups the cases name; default: as of rmqd run"),
+    ] = None,
+    output: Annotated[str, typer.Option("-o", "--output", help="table or json")] = "table",
+) -> None:
+    """Run YAML cases against handlers."""
+    from rmqd.cli.control import check_output
+    from rmqd.daemon.logs import configure_logging
+    from rmqd.exit_codes import ExitCode
+    from rmqd.testing.case_run import run_case
+
+    check_output(output)
+    cases = _read(path, config)
+    configure_logging("critical", "auto")  # that handlers fail is what cases are about: what they raise is reported
+    reports: list[CaseReport] = []
+    for case in cases:
+        with contextlib.redirect_stdout(sys.stderr):  # what handlers print is no part of the answer
+            report = run_case(case)
+        if output != "json":
+            typer.echo("\n".join(_lines(report, is_first=not reports or reports[-1].case.file != case.file)))
+        reports.append(report)
+    failed = sum(bool(report.problems) for report in reports)
+    if output == "json":
+        import json
+
+        typer.echo(json.dumps([_document(report) for report in reports], indent=2, ensure_ascii=False))
+    else:
+        typer.echo(f"\n{_count(len(cases), 'case')}: {len(cases) - failed} as expected, {failed} not")
+    raise typer.Exit(ExitCode.FAILURE if failed else ExitCode.OK)
+
+
+def _read(path: Path, config: Path | None) -> list[Case]:
+    """All cases, or the end of the command: nothing is run while something is wrong."""
+    from rmqd.errors import ConfigError
+    from rmqd.exit_codes import ExitCode
+    from rmqd.testing.case_file import ENDING, find_case_files, read_cases
+
+    if not path.exists():
+        raise typer.BadParameter(f"{path}: no such file or folder", param_hint="PATH")
+    files = find_case_files(path)
+    if not files:
+        raise typer.BadParameter(f"no file *{ENDING} is in {path.resolve()}", param_hint="PATH")
+    cases: list[Case] = []
+    problems: list[object] = []
+    for file in files:
+        try:
+            cases += read_cases(file, config)
+        except ConfigError as error:
+            problems += error.problems
+    for problem in problems:
+        typer.echo(str(problem), err=True)
+    if problems:
+        raise typer.Exit(ExitCode.CONFIG)
+    return cases
+
+
+def _lines(report: CaseReport, *, is_first: bool) -> list[str]:
+    case = report.case
+    heading = [str(case.file)] if is_first else []
+    took = f"{_count(report.attempts, 'attempt')}, {report.elapsed_seconds:.0f} s by the broker's clock"
+    if not report.problems:
+        return [*heading, f"  ok      {case.name}  ({took})"]
+    return [*heading, f"  FAILED  {case.name}  ({case.place})", *(f"            {line}" for line in report.problems)]
+
+
+def _document(report: CaseReport) -> dict[str, Any]:
+    case = report.case
+    return {
+        "file": str(case.file),
+        "case": case.name,
+        "place": case.place,
+        "ok": not report.problems,
+        "problems": list(report.problems),
+        "attempts": report.attempts,
+        "elapsed_seconds": round(report.elapsed_seconds, 3),
+        "messages": [
+            {"name": name, "acked": fate.acked, "retried": fate.retried, "dead_letters": list(fate.reasons)}
+            for name, fate in report.fates.items()
+        ],
+    }
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

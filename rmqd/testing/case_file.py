@@ -1,0 +1,226 @@
+"""Cases in YAML: messages for a handler, and what is to become of them. Errors have file, line and key.
+
+A file has a `group`, as a configuration has it or by its name in one, and `cases` by name.
+"""
+
+# No postponed annotations here: pydantic would have to read them all from text.
+
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from pydantic import Field, ValidationError
+
+from rmqd.daemon.config_data import ConfigData
+from rmqd.daemon.config_errors import problems_of
+from rmqd.daemon.config_problems import Problem
+from rmqd.daemon.config_source import find_config, read_source
+from rmqd.daemon.config_types import Duration, Text, ValueKind, Whole, show, wrong
+from rmqd.daemon.group_config import Section, setting
+from rmqd.daemon.yaml_tree import Entry, Mapping, Node, Scalar
+from rmqd.errors import ConfigError
+from rmqd.testing.group import GroupToRun, checked
+from rmqd.testing.messages import as_bytes
+
+ENDING: Final = ".cases.yaml"
+_GROUP_FORM: Final = "a mapping of the group's keys, or the name of a group of the configuration"
+
+
+class BodyForm(ValueKind):
+    """A message's body, in bytes."""
+
+    def check(self, value: object) -> bytes:
+        if isinstance(value, str | dict | list):
+            return as_bytes(value)
+        quote = ", in quotes" if isinstance(value, int | float) else ""
+        raise wrong(f"{show(value)} is no body", f"text{quote}, or a mapping or a list, which is sent as JSON")
+
+
+class NameForm(ValueKind):
+    """What a message is called in expectations: its keys, or its number."""
+
+    def check(self, value: object) -> str:
+        if isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool)):
+            return str(value)
+        raise wrong(f"{show(value)} names no message", "a message's keys, or its number, counted from 1")
+
+
+class DeadLettersForm(ValueKind):
+    """Messages that are given up, with what their reasons hold; a list names them alone."""
+
+    def check(self, value: object) -> dict[str, str]:
+        if isinstance(value, list):
+            return {NameForm().check(name): "" for name in value}
+        if isinstance(value, dict) and all(isinstance(reason, str) for reason in value.values()):
+            return dict(value)
+        raise wrong(f"{show(value)} is not accepted", "a list of messages, or a mapping of messages to their reasons")
+
+
+class MessageCase(Section):
+    """One message that is sent."""
+
+    body: Annotated[bytes, BodyForm()] = Field(description="text, or a mapping or a list, which is sent as JSON")
+    topic: Annotated[str, Text()] = setting("", "where it is sent; default: the group's first topic")
+    keys: Annotated[str, Text()] = setting("", "its keys, and its name in expect")
+    tags: Annotated[str, Text()] = setting("", "its tag")
+    properties: dict[str, Annotated[str, Text()]] = Field(default_factory=dict, description="properties of your own")
+    delay_level: Annotated[int, Whole(0, 18)] = setting(0, "RocketMQ's delay level")
+    queue_id: Annotated[int, Whole(0, 63)] = setting(0, "the queue of the topic")
+
+
+class Expectation(Section):
+    """What is to become of the messages. What is not named here is to become of none."""
+
+    acked: list[Annotated[str, NameForm()]] = Field(default_factory=list, description="messages that are done")
+    retried: dict[str, Annotated[int, Whole(1)]] = Field(
+        default_factory=dict, description="messages that come again, and how often"
+    )
+    dead_letters: Annotated[dict[str, str], DeadLettersForm()] = Field(
+        default_factory=dict, validate_default=False, description="messages that are given up, and a part of the reason"
+    )
+
+
+class CaseConfig(Section):
+    """One case."""
+
+    group: Any = Field(default=None, description="keys of the group that this case has otherwise")
+    messages: list[MessageCase] = Field(description="the messages that are sent, in order")
+    expect: Expectation = Field(description="a mapping with the keys acked, retried, dead_letters")
+    timeout: Annotated[float, Duration("1ms")] = setting("30s", "a duration: how long the case may really take")
+
+
+class CasesConfig(Section):
+    """A file of cases."""
+
+    config: Annotated[str, Text()] = setting("", "the configuration whose group it is, seen from this file's folder")
+    group: Any = Field(description=_GROUP_FORM)
+    cases: dict[str, CaseConfig] = Field(description="a mapping of names to cases")
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One case that can be run. `place` is `FILE:LINE:COLUMN`."""
+
+    file: Path
+    name: str
+    place: str
+    group: GroupToRun
+    messages: Sequence[MessageCase]
+    expect: Expectation
+    timeout_seconds: float
+
+    def label(self, index: int) -> str:
+        """What a message is called, by its place in the list."""
+        return self.messages[index].keys or str(index + 1)
+
+    def labels(self) -> list[str]:
+        """The names of all messages in order."""
+        return [self.label(index) for index in range(len(self.messages))]
+
+    def label_of(self, name: str) -> str | None:
+        """The message that an expectation names, by its keys or its number."""
+        if name in self.labels():
+            return name
+        number = int(name) if name.isascii() and name.isdecimal() else 0
+        return self.label(number - 1) if 0 < number <= len(self.messages) else None
+
+
+def find_case_files(path: Path) -> list[Path]:
+    """The file itself, or all `*.cases.yaml` below a folder but those in hidden ones and in virtual environments."""
+    if path.is_file():
+        return [path]
+    found = []
+    for folder, inner, files in os.walk(path):
+        inner[:] = sorted(
+            name for name in inner if not name.startswith(".") and not Path(folder, name, "pyvenv.cfg").exists()
+        )
+        found += [Path(folder, name) for name in sorted(files) if name.endswith(ENDING)]
+    return found
+
+
+def read_cases(file: Path, config: Path | None = None) -> list[Case]:
+    """The cases of a file, with the handler imported. `config` is used where the file names no configuration.
+
+    A module beside the file need not be installed. Raises ConfigError with all problems.
+    """
+    folder = str(file.parent.resolve())
+    if folder not in sys.path:
+        sys.path.append(folder)
+    source = read_source(file)
+    data = ConfigData(source, os.environ)
+    problems: list[object] = [*source.problems, *data.problems]
+    if problems:
+        raise ConfigError(problems)
+    try:
+        model = CasesConfig.model_validate(data.values)
+    except ValidationError as error:
+        raise ConfigError([problem for _, problem, _ in problems_of(error, CasesConfig, data.places)]) from None
+    name, base = _base(file, model, source.tree.entries["group"].node, config)
+    cases: list[Case] = []
+    written = source.tree.entries["cases"].node
+    assert isinstance(written, Mapping)
+    for case_name, entry in written.entries.items():
+        case = model.cases[case_name]
+        node = entry.node
+        own = node.entries["group"].node if isinstance(node, Mapping) and "group" in node.entries else None
+        try:
+            group = GroupToRun(name, checked(name, base if own is None else _overlaid(base, own)))
+        except ConfigError as error:
+            problems += [problem for problem in error.problems if problem not in problems]
+            continue
+        one = Case(file, case_name, entry.place, group, case.messages, case.expect, case.timeout)
+        problems += _name_problems(one, data)
+        cases.append(one)
+    if problems:
+        raise ConfigError(problems)
+    return cases
+
+
+def _base(file: Path, model: CasesConfig, node: Node, config: Path | None) -> tuple[str, Node]:
+    """The group's name and section, as the file has it or as the configuration that it is in does."""
+    if isinstance(node, Mapping):
+        return re.sub(r"[^\w-]", "-", file.name.removesuffix(ENDING), flags=re.ASCII), node
+    if not isinstance(node, Scalar) or not isinstance(node.value, str):
+        raise ConfigError(
+            [Problem(node.place, ("group",), f"{show(model.group)} is no group; accepted: {_GROUP_FORM}")]
+        )
+    try:
+        path = file.parent / model.config if model.config else find_config(config)
+    except FileNotFoundError as error:
+        raise ConfigError([Problem(node.place, ("group",), str(error))]) from None
+    source = read_source(path)
+    if source.problems:
+        raise ConfigError(list(source.problems))
+    groups = source.tree.entries.get("groups", Entry("", Scalar("", None))).node
+    known = groups.entries if isinstance(groups, Mapping) else {}
+    if node.value not in known:
+        accepted = ", ".join(known) or "none"
+        message = f"{path} has no group {node.value!r}; accepted: {accepted}"
+        raise ConfigError([Problem(node.place, ("group",), message)])
+    return node.value, known[node.value].node
+
+
+def _overlaid(base: Node, top: Node) -> Node:
+    """The keys of both, those of `top` where both have one."""
+    if not isinstance(base, Mapping) or not isinstance(top, Mapping):
+        return top
+    entries = dict(base.entries)
+    for key, entry in top.entries.items():
+        known = entries.get(key)
+        entries[key] = entry if known is None else Entry(entry.place, _overlaid(known.node, entry.node))
+    return Mapping(base.place, entries)
+
+
+def _name_problems(case: Case, data: ConfigData) -> Iterator[Problem]:
+    path = ("cases", case.name, "expect")
+    for key in ("acked", "retried", "dead_letters"):
+        for index, name in enumerate(getattr(case.expect, key)):
+            if case.label_of(name) is None:
+                inner = (*path, key, index if (*path, key, index) in data.places.keys else name)
+                accepted = ", ".join(dict.fromkeys(case.labels())) or "none, as none is sent"
+                message = f"no message is called {name!r}; accepted: {accepted}, or a number counted from 1"
+                yield Problem(data.places.of_key(inner), inner, message)

@@ -1,0 +1,110 @@
+"""Runs cases, and says where what became of the messages is not what was expected."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rmqd.consumer.send_back import RMQD_REASON
+from rmqd.daemon.config_problems import one_line
+from rmqd.daemon.entry_points import why
+from rmqd.errors import RmqdError
+from rmqd.testing.case_file import Case
+from rmqd.testing.result import Attempt, RunResult
+from rmqd.testing.rocketmq import RocketMQ
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What became of the messages of one name. Reasons are in the order of the dead letters."""
+
+    acked: int
+    retried: int
+    reasons: tuple[str, ...]
+    last_error: BaseException | None
+
+    def __str__(self) -> str:
+        parts = [f"retried{_times(self.retried)}"] if self.retried else []
+        parts += [f"acked{_times(self.acked)}"] if self.acked else []
+        parts += [f"dead-lettered: {one_line(reason)}" if reason else "dead-lettered" for reason in self.reasons]
+        return ", ".join(parts) or "never handed to the handler"
+
+
+@dataclass(frozen=True, slots=True)
+class CaseReport:
+    """How a case ended. `problems` are lines for a person; none where all was as expected."""
+
+    case: Case
+    problems: tuple[str, ...]
+    fates: dict[str, Fate]
+    attempts: int
+    elapsed_seconds: float
+    """By the broker's clock."""
+
+
+def run_case(case: Case) -> CaseReport:
+    """Run a case on a broker of its own. What its handler raises when it is made or started is a problem of it."""
+    with RocketMQ() as rocketmq:
+        topics = list(case.group.settings.subscriptions)
+        names: dict[str, str] = {}
+        for topic in {*topics, *(message.topic for message in case.messages if message.topic)}:
+            ids = [message.queue_id for message in case.messages if (message.topic or topics[0]) == topic]
+            rocketmq.create_topic(topic, queues=1 + max(ids, default=0))
+        try:
+            for index, message in enumerate(case.messages):
+                sent = rocketmq.send(
+                    message.topic or topics[0],
+                    message.body,
+                    message.keys,
+                    message.tags,
+                    message.properties,
+                    delay_level=message.delay_level,
+                    queue_id=message.queue_id,
+                )
+                names[sent.msg_id] = case.label(index)
+            result = rocketmq.run_group(case.group, case.timeout_seconds)
+        except RmqdError as error:
+            return CaseReport(case, (str(error),), {}, 0, 0.0)
+        except Exception as error:  # noqa: BLE001 - whatever the handler's constructor, start or stop raises
+            return CaseReport(case, (f"the handler could not be run: {why(error)}",), {}, 0, 0.0)
+    fates = _fates(case, result, names)
+    problems = tuple(_problems(case, fates))
+    return CaseReport(case, problems, fates, len(result.attempts), result.elapsed_seconds)
+
+
+def _fates(case: Case, result: RunResult, names: dict[str, str]) -> dict[str, Fate]:
+    by_name: dict[str, list[Attempt]] = defaultdict(list)
+    reasons: dict[str, list[str]] = defaultdict(list)
+    for attempt in result.attempts:
+        by_name[names.get(attempt.message.msg_id, attempt.message.msg_id)].append(attempt)
+    for message in result.dead_letters:
+        reasons[names.get(message.msg_id, message.msg_id)].append(message.properties.get(RMQD_REASON, ""))
+    fates = {}
+    for name in dict.fromkeys([*case.labels(), *by_name]):
+        outcomes = Counter(attempt.outcome for attempt in by_name[name])
+        error = next((one.error for one in reversed(by_name[name]) if one.error is not None), None)
+        fates[name] = Fate(outcomes["acked"], outcomes["retried"], tuple(reasons[name]), error)
+    return fates
+
+
+def _problems(case: Case, fates: dict[str, Fate]) -> Iterator[str]:
+    """One line for each message of which something else became than was expected, and the handler's error below it."""
+    acked = Counter(case.label_of(name) for name in case.expect.acked)
+    retried: Counter[str | None] = Counter()
+    for name, times in case.expect.retried.items():
+        retried[case.label_of(name)] += times
+    dead = {case.label_of(name): reason for name, reason in case.expect.dead_letters.items()}
+    for name, fate in fates.items():
+        is_dead_as_told = bool(fate.reasons) == (name in dead) and all(dead[name] in reason for reason in fate.reasons)
+        if fate.acked == acked[name] and fate.retried == retried[name] and is_dead_as_told:
+            continue
+        expected = Fate(acked[name], retried[name], (dead[name],) if name in dead else (), None)
+        yield f"{name}: expected {expected}"
+        yield f"{' ' * len(name)}  got {fate}"
+        if fate.last_error is not None:
+            yield f"{' ' * len(name)}  its handler raised {one_line(why(fate.last_error))}"
+
+
+def _times(count: int) -> str:
+    return "" if count == 1 else " twice" if count == 2 else f" {count} times"

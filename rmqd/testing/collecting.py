@@ -1,0 +1,44 @@
+"""Files of cases as tests of pytest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmqd.errors import ConfigError
+from rmqd.testing.case_file import Case, read_cases
+from rmqd.testing.case_run import run_case
+
+
+class CasesFile(pytest.File):
+    """One file; what is wrong with it is an error of the collection."""
+
+    def collect(self) -> Iterator[CaseItem]:
+        """Its cases."""
+        try:
+            cases = read_cases(self.path)
+        except ConfigError as error:
+            raise self.CollectError(str(error)) from None
+        for case in cases:
+            yield CaseItem.from_parent(self, name=case.name, case=case)
+
+
+class CaseItem(pytest.Item):
+    """One case."""
+
+    def __init__(self, *, case: Case, **others: Any) -> None:
+        super().__init__(**others)
+        self._case = case
+
+    def runtest(self) -> None:
+        """Fails with what became of which message."""
+        report = run_case(self._case)
+        if report.problems:
+            pytest.fail("\n".join([self._case.place, *report.problems]), pytrace=False)
+
+    def reportinfo(self) -> tuple[Path, int, str]:
+        """Where it stands."""
+        return self.path, int(self._case.place.split(":")[-2]) - 1, self.name
