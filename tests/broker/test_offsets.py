@@ -1,0 +1,315 @@
+"""Where groups are in their queues: commits, questions, copies and an operator's resets, as recorded from 5.5.0."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from rmqd.broker.embedded import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
+from rmqd.codes import LanguageCode
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.group import ConsumerOffsetSerializeWrapper, QueryCorrectionOffsetBody, ResetOffsetBody
+from rmqd.wire.loose_json import loads
+from rmqd.wire.message import MessageQueue
+from tests.broker.beats import beat, consumer, heard
+from tests.broker.peer import Peer, connected
+
+PULL, QUERY, UPDATE, ALL_OFFSETS, RESET_MEMBER, RESET, CORRECTION, CLONE = 11, 14, 15, 43, 220, 222, 308, 314
+QUEUES = 4
+
+
+@pytest.fixture
+async def rocketmq() -> AsyncIterator[EmbeddedRocketMQ]:
+    """Four messages in queue 0 of T; the group g exists."""
+    async with embedded_rocketmq(EmbeddedOptions(topics={"T": QUEUES, "T2": 1})) as running:
+        running.broker.groups.find("g")
+        yield running
+
+
+@pytest.fixture
+async def peer(rocketmq: EmbeddedRocketMQ) -> AsyncIterator[Peer]:
+    async with connected(rocketmq.broker.address) as connection:
+        for _ in range(4):
+            await connection.send("T")
+        yield connection
+
+
+def texts(**values: object) -> dict[str, str]:
+    return {key: str(value) for key, value in values.items() if value is not None}
+
+
+async def query(peer: Peer, group: str = "g", topic: str = "T", queue: int = 0, **more: Any) -> RemotingCommand:
+    return await peer.call(QUERY, texts(consumerGroup=group, topic=topic, queueId=queue, **more))
+
+
+async def commit(peer: Peer, offset: int, group: str = "g", topic: str = "T", queue: int = 0) -> RemotingCommand:
+    return await peer.call(UPDATE, texts(consumerGroup=group, topic=topic, queueId=queue, commitOffset=offset))
+
+
+async def stored(peer: Peer, group: str = "g", topic: str = "T", queue: int = 0) -> int | None:
+    reply = await query(peer, group, topic, queue, setZeroIfNotFound="false")
+    return int(reply.ext_fields["offset"]) if reply.code == 0 else None
+
+
+async def reset(peer: Peer, language: LanguageCode = LanguageCode.PYTHON, **changed: Any) -> RemotingCommand:
+    fields: dict[str, Any] = {"group": "g", "topic": "T", "timestamp": 0, "isForce": "true"}
+    return await peer.call(RESET, texts(**(fields | changed)), language=language)
+
+
+def targets(reply: RemotingCommand) -> dict[int, int]:
+    table = ResetOffsetBody.from_json(reply.body).offset_table
+    assert {(queue.topic, queue.broker_name) for queue in table} == {("T", "broker-a")}
+    return {queue.queue_id: offset for queue, offset in table.items()}
+
+
+async def push_resets(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
+    """As RocketMQ 4 does; the group has offset 2 in each queue."""
+    broker = rocketmq.broker
+    broker.change_settings(broker.settings.changed({"useServerSideResetOffset": "false"}))
+    for queue in range(QUEUES):
+        await commit(peer, 2, queue=queue)
+
+
+@pytest.mark.parametrize(
+    ("asked", "code", "said"),
+    [
+        ({}, 0, "0"),
+        ({"setZeroIfNotFound": "true"}, 0, "0"),
+        ({"setZeroIfNotFound": "false"}, 22, "Not found, do not set to zero, maybe this group boot first"),
+        ({"queue": 3}, 22, "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"),
+        ({"queue": 77}, 22, "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"),
+        ({"topic": "never"}, 22, "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"),
+    ],
+    ids=str,
+)
+async def test_new_group_begins_where_the_queue_is_young(peer: Peer, asked: Any, code: int, said: str) -> None:
+    """At 0 where the first message is still there, unless the asker wants to know."""
+    reply = await query(peer, "new", **asked)
+
+    assert (reply.code, reply.ext_fields.get("offset", reply.remark)) == (code, said)
+
+
+async def test_any_offset_is_committed(peer: Peer) -> None:
+    """Also a lower one, one past the queue, and one of a queue that is none; less than 0 is as none."""
+    for offset in (5, 2, 1000):
+        assert (await commit(peer, offset)).code == 0
+        assert await stored(peer) == offset
+    await commit(peer, 3, queue=99)
+    assert await stored(peer, queue=99) == 3
+    await commit(peer, -1, queue=1)
+    assert await stored(peer, queue=1) is None
+
+
+@pytest.mark.parametrize(
+    ("changed", "code", "remark"),
+    [
+        ({"consumerGroup": "never"}, 26, "Group never not exist!"),
+        ({"consumerGroup": "a b"}, 26, "Group a b not exist!"),
+        ({"topic": "never"}, 17, "Topic never not exist!"),
+        ({"queueId": None}, 29, "QueueId is null, topic is T"),
+        ({"commitOffset": None}, 29, "Offset is null, topic is T"),
+    ],
+    ids=str,
+)
+async def test_commit_is_refused(peer: Peer, changed: dict[str, Any], code: int, remark: str) -> None:
+    """Of a group that nobody ever named, with auto-creation too."""
+    fields: dict[str, Any] = {"consumerGroup": "g", "topic": "T", "queueId": 0, "commitOffset": 1}
+    reply = await peer.call(UPDATE, texts(**(fields | changed)))
+
+    assert (reply.code, reply.remark) == (code, remark)
+
+
+async def test_all_offsets(peer: Peer) -> None:
+    await commit(peer, 2)
+    await commit(peer, 1000, queue=2)
+    await commit(peer, 3, topic="T2")
+
+    reply = await peer.call(ALL_OFFSETS)
+
+    body = ConsumerOffsetSerializeWrapper.from_json(reply.body)
+    assert body.offset_table == {"T@g": {0: 2, 2: 1000}, "T2@g": {0: 3}}
+    assert body.group_topic_map == {"g": ("T", "T2")}
+    assert b"{0:2," in reply.body, "numbers that are keys stand without quotes"
+
+
+async def test_offsets_are_copied_to_another_group(peer: Peer) -> None:
+    """In place of all that the other had in the topic."""
+    await commit(peer, 2)
+    await peer.call(352, {"group": "other"})
+    await commit(peer, 1, "other", queue=1)
+
+    reply = await peer.call(CLONE, texts(srcGroup="g", destGroup="other", topic="T", offline="true"))
+
+    assert reply.code == 0
+    assert (await stored(peer, "other"), await stored(peer, "other", queue=1)) == (2, None)
+
+
+async def test_offsets_of_a_topic_without_subscription_are_not_copied(peer: Peer) -> None:
+    """Of a group that is online, unless it is said not to be."""
+    await commit(peer, 2)
+    await commit(peer, 3, topic="T2")
+    await beat(peer, "one", consumer("g", "T2"))
+
+    await peer.call(CLONE, texts(srcGroup="g", destGroup="other", offline="false"))
+
+    assert (await stored(peer, "other"), await stored(peer, "other", "T2")) == (None, 3)
+
+
+async def test_least_offsets_of_a_topic(peer: Peer) -> None:
+    """Of the groups that are not left out; none where the compared group is behind."""
+    for group, offset in (("g", 3), ("h", 2), ("i", 1)):
+        await peer.call(352, {"group": group})
+        await commit(peer, offset, group)
+
+    async def least(**fields: str) -> dict[int, int]:
+        reply = await peer.call(CORRECTION, texts(topic="T", **fields))
+        return dict(QueryCorrectionOffsetBody.from_json(reply.body).correction_offsets)
+
+    assert await least(compareGroup="g") == {0: 1}
+    assert await least(compareGroup="g", filterGroups="i,x") == {0: 2}
+    assert await least(compareGroup="i", filterGroups="i") == {0: 2**63 - 1}
+
+
+async def test_reset_on_the_broker_holds_until_a_pull_is_told(peer: Peer) -> None:
+    """Commits before that are ignored: they are of what was handled before the reset."""
+    await commit(peer, 4)
+    reply = await reset(peer)
+    assert (reply.code, reply.remark, targets(reply)) == (0, None, {0: 0, 1: 0, 2: 0, 3: 0})
+
+    ignored = await commit(peer, 4)
+    assert (ignored.code, ignored.remark) == (0, "Offset has been previously reset")
+    assert await stored(peer) == 0
+
+    told = await pull(peer, 4)
+    assert (told.code, told.remark, told.ext_fields["nextBeginOffset"]) == (21, "OFFSET_RESET", "0")
+    assert (await commit(peer, 1)).remark is None
+    assert await stored(peer) == 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({"timestamp": -1}, {0: 4, 1: 0, 2: 0, 3: 0}),
+        ({"timestamp": -5, "queueId": -1}, {0: 4, 1: 0, 2: 0, 3: 0}),
+        ({"timestamp": 1 << 50}, {0: 4, 1: 0, 2: 0, 3: 0}),
+        ({"queueId": 0, "timestamp": -1}, {0: 4}),
+        ({"queueId": 0, "offset": 2}, {0: 2}),
+        ({"queueId": 0, "offset": 5}, {0: 5}),
+        ({"queueId": 0, "offset": -1}, {0: 0}),
+        ({"queueId": 99}, {99: 0}),
+    ],
+    ids=str,
+)
+async def test_reset_to_a_time_or_an_offset(peer: Peer, asked: dict[str, int], expected: dict[int, int]) -> None:
+    assert targets(await reset(peer, **asked)) == expected
+    assert {queue: await stored(peer, queue=queue) for queue in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("asked", "code", "remark"),
+    [
+        ({"topic": "never"}, 17, "Topic never does not exist"),
+        ({"group": "never"}, 26, "Group never does not exist"),
+        ({"queueId": 0, "offset": 6}, 1, "Target offset 6 not in consume queue range [0-4]"),
+        ({"queueId": 99, "offset": 3}, 1, "Target offset 3 not in consume queue range [0-0]"),
+    ],
+    ids=str,
+)
+async def test_reset_on_the_broker_is_refused(peer: Peer, asked: Any, code: int, remark: str) -> None:
+    reply = await reset(peer, **asked)
+
+    assert (reply.code, reply.remark) == (code, remark)
+
+
+async def test_reset_is_pushed_to_members(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
+    """To all of them, whatever queue was asked for; the broker's own offsets stay, the members commit."""
+    await push_resets(rocketmq, peer)
+    async with connected(rocketmq.broker.address) as member:
+        await beat(member, "one", consumer())
+        reply = await reset(peer, timestamp=-1, queueId=1, offset=1)
+        push = await member.request(RESET_MEMBER)
+
+    expected = {0: 4, 1: 0, 2: 0, 3: 0}
+    assert (reply.code, reply.remark, targets(reply)) == (0, "not set any response code", expected)
+    assert push.is_oneway
+    assert push.ext_fields == texts(group="g", topic="T", timestamp=-1, isForce="false", queueId=-1)
+    assert targets(push) == expected
+    assert await stored(peer) == 2
+
+
+async def test_reset_that_is_not_forced_goes_only_back(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
+    await push_resets(rocketmq, peer)
+    await beat(peer, "one", consumer())
+
+    assert targets(await reset(peer, timestamp=-1, isForce="false")) == {0: 2, 1: 0, 2: 0, 3: 0}
+
+
+async def test_push_is_a_list_where_a_cpp_tool_asks(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
+    """It goes by the asker's language, not by the members'; the reply to the asker is a map all the same."""
+    await push_resets(rocketmq, peer)
+    await beat(peer, "one", consumer())
+
+    reply = await reset(peer, LanguageCode.CPP)
+
+    push = await peer.request(RESET_MEMBER)
+    assert loads(push.body)["offsetTable"][0] == {"brokerName": "broker-a", "offset": 0, "queueId": 0, "topic": "T"}
+    assert targets(push) == targets(reply) == dict.fromkeys(range(QUEUES), 0)
+    assert b"[" not in reply.body
+
+
+async def test_push_is_refused(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
+    await push_resets(rocketmq, peer)
+    broker = rocketmq.broker
+
+    async def refusal(**changed: Any) -> tuple[int, str | None]:
+        reply = await reset(peer, **changed)
+        return reply.code, reply.remark
+
+    no_topic = "[reset-offset] reset offset failed, no topic in this broker. topic=never"
+    assert await refusal(topic="never") == (17, no_topic)
+    assert await refusal(group="never") == (1, "THe consumer group <never> not exist")
+    offline = "Consumer not online, so can not reset offset, Group: g Topic: T Timestamp: 0"
+    assert await refusal() == (206, offline)
+    await beat(peer, "old", consumer(), version=20)
+    assert await refusal() == (1, "the client does not support this feature. version=V3_0_3_SNAPSHOT")
+    assert await heard(peer) == ["g"], "nothing was pushed to it"
+    broker.offsets.forget(group="g", topic="T")
+    assert await refusal() == (1, "THe consumer group <g> not exist")
+
+
+async def test_resets_wait_while_they_are_pushed(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
+    """A reset on the broker that no pull was told yet counts again once that is how resets are done."""
+    await reset(peer)
+    await push_resets(rocketmq, peer)
+    assert await stored(peer) == 2
+
+    broker = rocketmq.broker
+    broker.change_settings(broker.settings.changed({"useServerSideResetOffset": "true"}))
+
+    assert await stored(peer) == 0
+
+
+async def pull(peer: Peer, offset: int) -> RemotingCommand:
+    await beat(peer, "one", consumer())
+    fields = texts(
+        consumerGroup="g",
+        topic="T",
+        queueId=0,
+        queueOffset=offset,
+        maxMsgNums=1,
+        sysFlag=4,
+        commitOffset=0,
+        suspendTimeoutMillis=0,
+        subscription="*",
+        subVersion=0,
+        expressionType="TAG",
+    )
+    return await peer.call(PULL, fields)
+
+
+async def test_queue_is_named_by_broker(peer: Peer) -> None:
+    reply = await reset(peer, queueId=0)
+
+    assert list(ResetOffsetBody.from_json(reply.body).offset_table) == [MessageQueue("T", "broker-a", 0)]

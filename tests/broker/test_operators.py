@@ -1,0 +1,210 @@
+"""What operators ask of members through the broker, of bare clients and of rmqd's own consumer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from rmqd.broker.embedded import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
+from rmqd.broker.mq_version import version_desc
+from rmqd.broker.processors.operators import OperatorProcessor
+from rmqd.broker.reply import Refusal
+from rmqd.codes import ResponseCode
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.group import GetConsumerStatusBody
+from rmqd.wire.message import MessageQueue
+from rmqd.wire.running_info import ConsumeMessageDirectlyResult, ConsumerRunningInfo
+from rmqd.wire.settings import SubscriptionGroupConfig
+from tests.broker.beats import beat, consumer
+from tests.broker.peer import Peer, connected
+from tests.consumer.members import member
+from tests.integration.consuming import Seen, until
+
+STATUS_OF_MEMBER, STATUS, RUNNING_INFO, DIRECTLY = 221, 223, 307, 309
+Q0 = MessageQueue("T", "broker-a", 0)
+
+
+@pytest.fixture
+async def rocketmq() -> AsyncIterator[EmbeddedRocketMQ]:
+    async with embedded_rocketmq(EmbeddedOptions(topics={"T": 1})) as running:
+        yield running
+
+
+@pytest.fixture
+async def peer(rocketmq: EmbeddedRocketMQ) -> AsyncIterator[Peer]:
+    async with connected(rocketmq.broker.address) as connection:
+        yield connection
+
+
+@pytest.fixture
+async def one(rocketmq: EmbeddedRocketMQ) -> AsyncIterator[Peer]:
+    """A member of g."""
+    async with connected(rocketmq.broker.address) as connection:
+        await beat(connection, "one", consumer())
+        yield connection
+
+
+def refusal(reply: RemotingCommand) -> tuple[int, str | None]:
+    return reply.code, reply.remark
+
+
+def about(client_id: str = "one", **fields: str) -> dict[str, str]:
+    return {"consumerGroup": "g", "clientId": client_id} | fields
+
+
+async def test_members_tell_what_they_hold(rocketmq: EmbeddedRocketMQ, peer: Peer, one: Peer) -> None:
+    """All at once; one that refuses is left out."""
+    async with connected(rocketmq.broker.address) as other:
+        await beat(other, "other", consumer())
+        asked = peer.post(STATUS, {"topic": "T", "group": "g"})
+        question = await one.request(STATUS_OF_MEMBER)
+        assert question.ext_fields == {"topic": "T", "group": "g"}
+        one.answer(question, body=GetConsumerStatusBody({Q0: 5}).to_json())
+        other.answer(await other.request(STATUS_OF_MEMBER), 1, "not here")
+        reply = await peer.reply(asked)
+
+    assert refusal(reply) == (0, "not set any response code")
+    assert GetConsumerStatusBody.from_json(reply.body).consumer_table == {"one": {Q0: 5}}
+
+
+async def test_one_member_is_asked_what_it_holds(rocketmq: EmbeddedRocketMQ, peer: Peer, one: Peer) -> None:
+    """By its client id, which the request calls an address; nobody where nobody has it."""
+    async with connected(rocketmq.broker.address) as other:
+        await beat(other, "other", consumer())
+        asked = peer.post(STATUS, {"topic": "T", "group": "g", "clientAddr": "other"})
+        other.answer(await other.request(STATUS_OF_MEMBER), body=GetConsumerStatusBody({Q0: 7}).to_json())
+        reply = await peer.reply(asked)
+        nobody = await peer.call(STATUS, {"topic": "T", "group": "g", "clientAddr": "nobody"})
+
+    assert GetConsumerStatusBody.from_json(reply.body).consumer_table == {"other": {Q0: 7}}
+    assert nobody.body == b'{"consumerTable":{},"messageQueueTable":{}}'
+
+
+async def test_member_that_goes_or_speaks_nonsense_holds_nothing(
+    rocketmq: EmbeddedRocketMQ, peer: Peer, one: Peer
+) -> None:
+    async with connected(rocketmq.broker.address) as other:
+        await beat(other, "other", consumer())
+        asked = peer.post(STATUS, {"topic": "T", "group": "g"})
+        one.answer(await one.request(STATUS_OF_MEMBER), body=b"{")
+        await other.request(STATUS_OF_MEMBER)
+        await other.close()
+        reply = await peer.reply(asked)
+
+    assert reply.code == 0
+    assert GetConsumerStatusBody.from_json(reply.body).consumer_table == {}
+
+
+async def test_answer_is_passed_back_as_it_is(peer: Peer, one: Peer) -> None:
+    """And the question passed on as it came."""
+    asked = peer.post(RUNNING_INFO, about(jstackEnable="false", extra="x"))
+    question = await one.request(RUNNING_INFO)
+    assert question.ext_fields == about(jstackEnable="false", extra="x")
+    one.answer(question, 7, "odd", b"body")
+
+    reply = await peer.reply(asked)
+
+    assert (*refusal(reply), reply.body) == (7, "odd", b"body")
+
+
+async def test_message_is_given_to_a_member(rocketmq: EmbeddedRocketMQ, peer: Peer, one: Peer) -> None:
+    """The stored record by its offset id, with what the broker knows of topic and group."""
+    rocketmq.broker.groups.put(SubscriptionGroupConfig(group_name="g", group_sys_flag=5))
+    sent = await peer.send("T", b"direct")
+    message_id = sent.ext_fields["msgId"]
+    asked = peer.post(DIRECTLY, about(msgId=message_id, topic="T"))
+    question = await one.request(DIRECTLY)
+    one.answer(question, body=b"done")
+
+    assert (await peer.reply(asked)).body == b"done"
+    given = {"brokerName": "broker-a", "topicSysFlag": "0", "groupSysFlag": "5"}
+    assert question.ext_fields == about(msgId=message_id, topic="T", **given)
+    assert b"direct" in question.body
+    assert question.body == rocketmq.broker.store.record(0)
+
+
+@pytest.mark.parametrize("message_id", ["zz", "7F00000100002A9F00000000FFFFFFFF"], ids=["no id", "no message"])
+async def test_message_that_is_none_is_an_error(peer: Peer, one: Peer, message_id: str) -> None:
+    assert (await peer.call(DIRECTLY, about(msgId=message_id))).code == 1
+
+
+async def test_member_that_is_not_there(peer: Peer, one: Peer) -> None:
+    assert refusal(await peer.call(RUNNING_INFO, about("two"))) == (1, "The Consumer <g> <two> not online")
+    nobody = await peer.call(STATUS, {"topic": "T", "group": "never"})
+    assert refusal(nobody) == (1, "No Any Consumer online in the consumer group: [never]")
+
+
+async def test_member_that_is_too_old(peer: Peer) -> None:
+    await beat(peer, "old", consumer(), version=20)
+
+    status = await peer.call(STATUS, {"topic": "T", "group": "g"})
+    info = await peer.call(RUNNING_INFO, about("old"))
+
+    assert refusal(status) == (1, "the client does not support this feature. version=V3_0_3_SNAPSHOT")
+    too_low = "The Consumer <old> Version <V3_0_3_SNAPSHOT> too low to finish, please upgrade it to V3_1_8_SNAPSHOT"
+    assert refusal(info) == (1, too_low)
+
+
+@pytest.mark.parametrize(
+    ("version", "name"),
+    [(0, "V3_0_0_SNAPSHOT"), (15, "V3_0_0_FINAL"), (28, "V3_0_7_SNAPSHOT"), (45, "V3_0_15"), (61, "V3_1_7")],
+)
+def test_old_versions_have_names(version: int, name: str) -> None:
+    assert version_desc(version) == name
+
+
+async def test_member_that_goes_while_it_is_asked(peer: Peer, one: Peer) -> None:
+    asked = peer.post(RUNNING_INFO, about())
+    await one.request(RUNNING_INFO)
+    await one.close()
+
+    code, remark = refusal(await peer.reply(asked))
+
+    assert code == 1
+    assert (remark or "").startswith("invoke consumer <g> <one> Exception: ")
+
+
+async def test_member_that_does_not_answer(rocketmq: EmbeddedRocketMQ, one: Peer) -> None:
+    """The operator hears of it; the other question leaves such a member out."""
+    processor = OperatorProcessor(rocketmq.broker, status_seconds=0.01, call_seconds=0.01)
+    client = rocketmq.broker.consumers.find_client("g", "one")
+    assert client is not None
+    with pytest.raises(Refusal) as error:
+        await processor.running_info(client.channel, RemotingCommand(RUNNING_INFO, 1, 0, about()))
+    status = await processor.consumer_status(
+        client.channel, RemotingCommand(STATUS, 1, 0, {"topic": "T", "group": "g"})
+    )
+
+    assert error.value.code == ResponseCode.CONSUME_MSG_TIMEOUT
+    assert error.value.remark.startswith("consumer <g> <one> Timeout: ")
+    assert GetConsumerStatusBody.from_json(status.body).consumer_table == {}
+
+
+async def test_questions_do_not_hold_up_others(peer: Peer, one: Peer) -> None:
+    """A member may take its time, also when it is the one that asks."""
+    asked = one.post(RUNNING_INFO, about())
+    question = await one.request(RUNNING_INFO)
+    assert (await peer.call(STATUS, {"topic": "T", "group": "never"})).code == 1
+    one.answer(question, body=b"late")
+
+    assert (await one.reply(asked)).body == b"late"
+
+
+async def test_rmqds_own_consumer_answers(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
+    """Running info, held offsets, and a message handled directly."""
+    handler = Seen()
+    async with member(rocketmq.nameserver, handler, group="g", subscriptions=["T"]) as m:
+        sent = await peer.send("T", KEYS="k")
+        await until(lambda: handler.keys == ["k"], "the message is handled")
+        client_id = m.client.client_id
+        info = await peer.call(RUNNING_INFO, about(client_id, jstackEnable="false"))
+        held = await peer.call(STATUS, {"topic": "T", "group": "g"})
+        done = await peer.call(DIRECTLY, about(client_id, msgId=sent.ext_fields["msgId"], topic="T"))
+        await asyncio.wait_for(m.stop(), 5)
+
+    assert {queue.topic for queue in ConsumerRunningInfo.from_json(info.body).mq_table} == {"T", "%RETRY%g"}
+    assert GetConsumerStatusBody.from_json(held.body).consumer_table == {client_id: {Q0: 1}}
+    assert ConsumeMessageDirectlyResult.from_json(done.body).consume_result == "CR_SUCCESS"
+    assert handler.keys == ["k", "k"]
