@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from rmqd.cli import broker, check, control, handlers, lag, run, schema, send, status, worker
+from rmqd.cli import broker, check, control, demo, handlers, lag, run, schema, send, status, test, worker
 
 HELP = """Run Apache RocketMQ consumer groups that are declared in YAML.
 
-Begin with: rmqd run --config config/rmqd.yaml
+Begin with: rmqd demo
 """
 
 app = typer.Typer(
@@ -22,10 +22,12 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+app.command("demo", help=demo.HELP)(demo.demo)
 app.command("run", help=run.HELP)(run.run)
 app.command("check", help=check.HELP)(check.check)
 app.command("schema", help=schema.HELP)(schema.schema)
 app.command("handlers", help=handlers.HELP)(handlers.handlers)
+app.command("test", help=test.HELP)(test.run_cases)
 app.command("status", help=status.HELP)(status.status)
 app.command("lag", help=lag.HELP)(lag.lag)
 app.command("send", help=send.HELP)(send.send)

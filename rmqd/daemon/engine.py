@@ -9,6 +9,7 @@ from rmqd.client.options import ClientOptions
 from rmqd.client.snapshot import ClientSnapshot
 from rmqd.clock import Clock
 from rmqd.consumer.contract import Consumer
+from rmqd.consumer.hooks import Hook
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.handler import LoadedHandler
 
@@ -53,6 +54,8 @@ class LocalEngine:
     """The engine of this program: asyncio, in this process."""
 
     clock: Clock
+    hooks: tuple[Hook, ...] = ()
+    """Called beside the installed ones."""
 
     def build_client(self, options: ClientOptions) -> Client:
         """A ClientInstance."""
@@ -72,7 +75,7 @@ class LocalEngine:
         from rmqd.consumer.push_consumer import PushConsumer
         from rmqd.daemon.hook_registry import load_hooks
 
-        return PushConsumer(options, handler, cast(ClientInstance, client), self.clock, load_hooks())
+        return PushConsumer(options, handler, cast(ClientInstance, client), self.clock, (*load_hooks(), *self.hooks))
 
     async def check_filters(self, options: ConsumerOptions, client: Client) -> None:
         """By CHECK_CLIENT_CONFIG."""

@@ -1,0 +1,109 @@
+"""Where the demo is shown: a live view on a terminal, a line a second elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, Protocol, TextIO
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from rmqd.demo.figures import Figures
+from rmqd.demo.render import one_line
+from rmqd.demo.view import Setting, Size, frame
+
+DUMB: Final = ("", "dumb", "unknown")
+
+
+class Screen(Protocol):
+    """Shows figures until it is closed. Raises OSError where nobody can see it any more."""
+
+    interval_seconds: float
+    """How often it wants to be given new ones."""
+
+    def open(self, log: Path) -> contextlib.AbstractContextManager[None]:
+        """Take the terminal for a block; what others print meanwhile goes to the file `log`."""
+
+    def show(self, setting: Setting, figures: Figures, hint: str) -> None:
+        """Show the state of this moment."""
+
+
+def screen_for(stream: TextIO) -> Screen:
+    """What fits the stream. Asks it alone: CI systems have variables set by which rich would believe in a terminal."""
+    if stream.isatty() and os.environ.get("TERM", "") not in DUMB:
+        return LiveScreen(stream)
+    return PlainScreen(stream)
+
+
+class LiveScreen:
+    """The terminal's alternate screen: what stood there before is back at the end."""
+
+    interval_seconds = 0.25
+
+    def __init__(self, stream: TextIO) -> None:
+        self._console = Console(file=stream, force_terminal=True, highlight=False, markup=False, emoji=False)
+        self._live = Live(
+            Text(" rmqd demo is starting"),
+            console=self._console,
+            screen=True,
+            auto_refresh=False,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+
+    @contextlib.contextmanager
+    def open(self, log: Path) -> Iterator[None]:
+        """A handler may print, and a library may warn: neither must tear the view."""
+        with log.open("a", encoding="utf-8") as file, self._live:
+            self._live.refresh()
+            with contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
+                yield
+
+    def show(self, setting: Setting, figures: Figures, hint: str) -> None:
+        """Draw over the last frame."""
+        width, height = self._console.size
+        size = Size(width, height, ascii_only=self._console.options.ascii_only)
+        self._live.update(frame(setting, figures, hint, size), refresh=True)
+
+
+class PlainScreen:
+    """Lines for a log: one each second, and one for each dead letter."""
+
+    interval_seconds = 1.0
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._told = 0
+        self._is_begun = False
+
+    @contextlib.contextmanager
+    def open(self, log: Path) -> Iterator[None]:
+        """Nothing is taken: lines of others stand between ours, on standard error too."""
+        yield
+
+    def show(self, setting: Setting, figures: Figures, hint: str) -> None:
+        """Write what is new."""
+        if not self._is_begun:
+            self._is_begun = True
+            self._write(f"embedded RocketMQ at {setting.nameserver}, in memory; group {setting.group}; {hint}")
+            self._write(
+                f"retries come after {setting.delays} here in place of {setting.usual_delays}; log: {setting.log}"
+            )
+        account = figures.account
+        letters = figures.dead_letters[: max(0, account.dead_letters - self._told)]
+        self._told = account.dead_letters
+        for letter in reversed(letters):
+            self._write(f"dead letter {letter.key}: {one_line(letter.reason)}")
+        self._write(
+            f"{figures.elapsed_seconds:4.0f}s  {figures.state}: "
+            f"in {figures.in_rate:.0f}/s, out {figures.out_rate:.0f}/s, lag {account.behind:,}, "
+            f"sent {figures.sent:,}, acknowledged {account.acknowledged:,}, "
+            f"waiting for a retry {account.waiting:,}, dead letters {account.dead_letters:,}"
+        )
+
+    def _write(self, line: str) -> None:
+        print(line, file=self._stream, flush=True)

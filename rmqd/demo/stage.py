@@ -1,0 +1,76 @@
+"""Those that take part: the producer, the group, and who watches them, around a running broker."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Final
+
+from rmqd.broker.embedded import EmbeddedRocketMQ
+from rmqd.client.api.offset import query_consumer_offset
+from rmqd.client.instance import ClientInstance
+from rmqd.client.options import ClientOptions
+from rmqd.clock import Clock
+from rmqd.daemon.config import RootConfig
+from rmqd.daemon.engine import LocalEngine
+from rmqd.daemon.health import LoopMonitor
+from rmqd.daemon.local_groups import LocalGroups
+from rmqd.demo.figures import Figures, Observer
+from rmqd.demo.ledger import Ledger
+from rmqd.demo.orders import Orders
+from rmqd.demo.producer import OrderProducer
+from rmqd.wire.message import MessageQueue
+
+CATCH_UP_SECONDS: Final = 15.0
+POLL_SECONDS: Final = 0.02
+
+
+class Stage:
+    """One group of `config`, a producer for its topics, and the ledger. Raises ConfigError; starts nothing."""
+
+    def __init__(
+        self, rocketmq: EmbeddedRocketMQ, config: RootConfig, clock: Clock, *, seed: int | None, messages: int | None
+    ) -> None:
+        [(self.group, settings)] = config.groups.items()
+        topics = tuple(settings.subscriptions)
+        nameservers = (rocketmq.nameserver,)
+        self.ledger = Ledger(self.group, clock)
+        self.groups = LocalGroups(
+            config.model_copy(update={"nameserver": nameservers}),
+            LocalEngine(clock, (self.ledger.hook,)),
+            clock,
+            LoopMonitor(clock),
+        )
+        self._client = ClientInstance(ClientOptions(nameservers=nameservers))
+        self.producer = OrderProducer(self._client, Orders(topics, seed), messages)
+        self._observer = Observer(topics, self.producer, self.ledger)
+        self._topics = topics
+        self._clock = clock
+        self._began = clock.monotonic()
+        self._broker = (rocketmq.broker.name, rocketmq.broker.address)
+        rocketmq.broker.store.on_arrival(self.ledger.arrived)
+
+    def figures(self, state: str = "") -> Figures:
+        """The figures now; `state` in place of the group's own."""
+        [group] = self.groups.snapshot().groups
+        return self._observer.figures(group, state or group.state, self._clock.monotonic() - self._began)
+
+    async def catch_up(self) -> None:
+        """Let the group handle what is stored, for as long as it may take a while."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CATCH_UP_SECONDS):
+                while self.figures("catching up").account.behind:  # noqa: ASYNC110 a group tells when it is asked
+                    await asyncio.sleep(POLL_SECONDS)
+
+    async def leave(self) -> None:
+        """After the group has given up its queues: see what it has committed, and close the producer's client."""
+        name, address = self._broker
+        try:
+            for topic, queue_id in list(self.ledger.ends):
+                if topic in self._topics:
+                    queue = MessageQueue(topic, name, queue_id)
+                    offset = await query_consumer_offset(self._client.remoting, address, self.group, queue)
+                    if offset is not None:
+                        self._observer.committed(topic, queue_id, offset)
+        finally:
+            await self._client.close()
