@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from rmqd.broker.announced import announced_host, joined, numeric_host
 from rmqd.broker.controller import BrokerController
 from rmqd.broker.journal import Journal, NoJournal
 from rmqd.broker.name_server import NameServer
@@ -25,7 +26,10 @@ LOOPBACK: Final = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedOptions:
-    """Where to listen (0: a free port), and where to keep messages (None: in memory)."""
+    """Where to listen (0: a free port), and where to keep messages (None: in memory).
+
+    Clients are told the machine's own address where `host` is every address, 0.0.0.0, and `settings.brokerIP1` if set.
+    """
 
     host: str = LOOPBACK
     port: int = 0
@@ -74,18 +78,21 @@ async def _running(
 ) -> AsyncIterator[EmbeddedRocketMQ]:
     broker_server, name_server = RemotingServer("broker", commit), RemotingServer("name server")
     try:
-        port = await broker_server.listen(options.host, options.broker_port)
-        broker = BrokerController(options.settings, clock or SystemClock(), log, journal, f"{options.host}:{port}")
+        host = numeric_host(options.host)
+        announced = announced_host(host, options.settings.brokerIP1)
+        port = await broker_server.listen(host, options.broker_port)
+        settings = replace(options.settings, brokerIP1=announced)
+        broker = BrokerController(settings, clock or SystemClock(), log, journal, joined(announced, port))
         for processors in broker_processors(broker):
             broker_server.serve(processors)
         for topic, queues in options.topics.items():
             if broker.topics.get(topic) is None:
                 broker.topics.put(TopicConfig(topic_name=topic, read_queue_nums=queues, write_queue_nums=queues))
         name_server.serve(NameServer(broker).processors())
-        name_port = await name_server.listen(options.host, options.port)
+        name_port = await name_server.listen(host, options.port)
         running = asyncio.create_task(broker.run(), name="broker")
         try:
-            yield EmbeddedRocketMQ(f"{options.host}:{name_port}", broker, (broker_server, name_server))
+            yield EmbeddedRocketMQ(joined(announced, name_port), broker, (broker_server, name_server))
         finally:
             running.cancel()
             with contextlib.suppress(asyncio.CancelledError):
