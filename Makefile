@@ -55,7 +55,7 @@ format: venv ## put imports and formatting right
 bench: venv ## rmqd against the Java and Go clients and the broker's limit: docs/benchmarks.md
 	$(PYTHON) -m bench $(ARGS)
 
-campaign: venv ## a long run with faults: make campaign churn, orderly, owners, fuzz; or on an older RocketMQ: 4.9.7
+campaign: venv ## a long run with faults: make campaign churn, orderly, owners, durability, fuzz; or on an older RocketMQ: 4.9.7
 	$(PYTHON) -m tests.campaigns $(NAME) $(ARGS)
 
 conformance: venv ## each behaviour beside Java's, to docs/conformance.md; VERSION=embedded, or 4.9.7

@@ -1,4 +1,4 @@
-"""`python -m tests.campaigns churn` (`orderly`, `owners`, `fuzz`): runs it, prints its verdict, adds it to the page."""
+"""`python -m tests.campaigns churn` (`orderly`, `owners`, `durability`, `fuzz`): runs it, prints its verdict, records it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tests.campaigns.churn import Churn, ChurnPlan, ChurnResult
 from tests.campaigns.divisions import BROKER_NAMES
+from tests.campaigns.durability import Durability, DurabilityPlan
 from tests.campaigns.fuzz import FEWEST_FRAMES, Fuzz, FuzzError
 from tests.campaigns.older import Older
 from tests.campaigns.orderly import SLOTS, Orderly, OrderlyError, OrderlyResult, plans
@@ -100,6 +101,15 @@ def fuzz(options: argparse.Namespace) -> bool:
     return result.passed
 
 
+def durability(options: argparse.Namespace) -> bool:
+    """`rmqd broker --data-dir` killed -9 under load, again and again: what it acknowledged must still be there."""
+    directory, seed = _place("durability", f"--kills {options.kills}", options)
+    result = Durability(DurabilityPlan(seed, options.kills), directory).run()
+    print(result.report(), flush=True)
+    add_row("durability", result.cells())
+    return result.passed
+
+
 def _place(campaign: str, size: str, options: argparse.Namespace) -> tuple[Path, int]:
     """Where a run keeps its files, and its seed; and word of how it goes on after an interruption."""
     directory = Path(options.dir or tempfile.mkdtemp(prefix=f"rmqd-{campaign}-"))
@@ -127,6 +137,7 @@ def main() -> int:
         (orderly, "messages", 90_000),
         (owners, "changes", 50),
         (fuzz, "frames", 300_000),
+        (durability, "kills", 100),
     ):
         sub = commands.add_parser(call.__name__, help=call.__doc__, description=call.__doc__)
         sub.set_defaults(call=call)
