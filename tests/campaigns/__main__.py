@@ -1,4 +1,4 @@
-"""`python -m tests.campaigns churn` (`orderly`, `owners`, `durability`, `fuzz`): runs it, prints its verdict, records it."""
+"""`python -m tests.campaigns churn` (`orderly`, `owners`, `durability`, `fuzz`): runs it and records its figures."""
 
 from __future__ import annotations
 

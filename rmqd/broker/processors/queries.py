@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from heapq import merge
 from typing import TYPE_CHECKING, Final
 
@@ -13,7 +13,7 @@ from rmqd.broker.store.consume_queue import QueueEntry
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.admin import QueryMessageRequestHeader, QueryMessageResponseHeader, ViewMessageRequestHeader
-from rmqd.wire.message import Message, MessageQueue, decode_messages
+from rmqd.wire.message_encode import decode_record
 from rmqd.wire.properties import KEYS, TAGS, UNIQ_KEY
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class QueryMessageProcessor:
         return Reply(body=record)
 
     async def _find(
-        self, header: QueryMessageRequestHeader, has_key: Callable[[Message, str], bool], most: int
+        self, header: QueryMessageRequestHeader, has_key: Callable[[Mapping[str, str], str], bool], most: int
     ) -> list[bytes]:
         store, key = self._broker.store, header.key.encode()
         found: list[bytes] = []
@@ -73,7 +73,7 @@ class QueryMessageProcessor:
             if looked_at % _AT_ONCE == _AT_ONCE - 1:
                 await asyncio.sleep(0)
             record = store.record(entry.commit_log_offset)  # None where retention came between two turns
-            if record is not None and key in record and has_key(_message(record), header.key):
+            if record is not None and key in record and has_key(decode_record(record).properties, header.key):
                 found.append(record)
         return found
 
@@ -83,15 +83,9 @@ class QueryMessageProcessor:
         return merge(*map(reversed, stored), reverse=True)
 
 
-def _keyed(message: Message, key: str) -> bool:
-    properties = message.properties
+def _keyed(properties: Mapping[str, str], key: str) -> bool:
     return properties.get(UNIQ_KEY) == key or key in properties.get(KEYS, "").split(" ")
 
 
-def _tagged(message: Message, tag: str) -> bool:
-    return message.properties.get(TAGS) == tag
-
-
-def _message(record: bytes) -> Message:
-    block = decode_messages(record, MessageQueue("", "", 0))
-    return block.messages[0] if block.messages else block.corrupt[0].message
+def _tagged(properties: Mapping[str, str], tag: str) -> bool:
+    return properties.get(TAGS) == tag
