@@ -14,7 +14,7 @@ from rmqd.clock import Clock
 from rmqd.codes import ResponseCode
 from rmqd.wire import loose_json
 from rmqd.wire.data_version import DataVersion
-from rmqd.wire.settings import SetMessageRequestModeRequestBody, SubscriptionGroupConfig
+from rmqd.wire.settings import READ_FORBIDDEN, SetMessageRequestModeRequestBody, SubscriptionGroupConfig
 from rmqd.wire.topics import MAX_GROUP_LENGTH, SYSTEM_GROUP_PREFIX
 
 _ATTRIBUTES: Final = frozenset(
@@ -48,6 +48,7 @@ class SubscriptionGroupManager:
         self._clock = clock
         self._journal = journal
         self._configs = {name: SubscriptionGroupConfig(group_name=name) for name in SYSTEM_GROUPS}
+        self._forbidden = {(key.partition("@")[0], key.partition("@")[2]) for key, _ in journal.items(Kind.FORBIDDEN)}
         self._modes: dict[tuple[str, str], SetMessageRequestModeRequestBody] = {}
         for _, value in journal.items(Kind.GROUP):
             config = SubscriptionGroupConfig.from_json(value.encode())
@@ -90,9 +91,32 @@ class SubscriptionGroupManager:
 
     def delete(self, group: str) -> None:
         """Forget a group."""
+        for one, topic in [key for key in self._forbidden if key[0] == group]:
+            self.forbid_reading(one, topic, forbidden=False)
         if self._configs.pop(group, None) is not None:
             self._journal.delete(Kind.GROUP, group)
             self._changed()
+
+    def forbid_reading(self, group: str, topic: str, *, forbidden: bool) -> None:
+        """Keep a group from a topic, or let it in again."""
+        if forbidden:
+            self._forbidden.add((group, topic))
+            self._journal.put(Kind.FORBIDDEN, f"{group}@{topic}", "")
+            self._changed()
+        else:
+            self._forbidden.discard((group, topic))
+            self._journal.delete(Kind.FORBIDDEN, f"{group}@{topic}")
+
+    def is_reading_forbidden(self, group: str, topic: str) -> bool:
+        """Whether a group is kept from a topic."""
+        return (group, topic) in self._forbidden
+
+    def forbidden_table(self) -> dict[str, dict[str, int]]:
+        """What is forbidden, by group and topic, as request 201 tells it."""
+        table: dict[str, dict[str, int]] = {}
+        for group, topic in self._forbidden:
+            table.setdefault(group, {})[topic] = READ_FORBIDDEN
+        return table
 
     def request_modes(self) -> list[SetMessageRequestModeRequestBody]:
         """What was set; all other groups pull."""

@@ -12,6 +12,7 @@ class Kind(StrEnum):
 
     TOPIC = "topic"
     GROUP = "group"
+    FORBIDDEN = "forbidden"
     REQUEST_MODE = "request_mode"
     OFFSET = "offset"
     RESET = "reset"

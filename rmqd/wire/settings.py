@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from rmqd.wire import fields, loose_json
 from rmqd.wire.data_version import DataVersion
 from rmqd.wire.route import PERM_READ, PERM_WRITE
+
+READ_FORBIDDEN: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,12 +190,19 @@ class SubscriptionGroupWrapper:
 
     subscription_group_table: Mapping[str, SubscriptionGroupConfig]
     data_version: DataVersion = field(default_factory=DataVersion)
+    forbidden_table: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """By group and topic, what the group may not do there, as bits: READ_FORBIDDEN."""
 
     def to_json(self) -> bytes:
         """The body of the reply to 201."""
-        table = {name: config.to_dict() for name, config in self.subscription_group_table.items()}
         return loose_json.dumps(
-            {"dataVersion": self.data_version.to_dict(), "forbiddenTable": {}, "subscriptionGroupTable": table}
+            {
+                "dataVersion": self.data_version.to_dict(),
+                "forbiddenTable": {group: dict(topics) for group, topics in self.forbidden_table.items()},
+                "subscriptionGroupTable": {
+                    name: config.to_dict() for name, config in self.subscription_group_table.items()
+                },
+            }
         )
 
     @classmethod
@@ -204,7 +213,33 @@ class SubscriptionGroupWrapper:
         return cls(
             {fields.as_text(name, "a group"): SubscriptionGroupConfig.from_dict(value) for name, value in table},
             DataVersion.from_dict(fields.mapping(data, "dataVersion")),
+            {
+                fields.as_text(group, "a group"): {
+                    fields.as_text(topic, "a topic"): fields.as_integer(bits, "forbiddenTable")
+                    for topic, bits in fields.as_object(topics, "forbiddenTable").items()
+                }
+                for group, topics in fields.mapping(data, "forbiddenTable").items()
+            },
         )
+
+
+@dataclass(frozen=True, slots=True)
+class GroupForbidden:
+    """Whether a group may read a topic."""
+
+    group: str
+    topic: str
+    readable: bool
+
+    def to_json(self) -> bytes:
+        """The body of the reply to 353."""
+        return loose_json.dumps({"group": self.group, "readable": self.readable, "topic": self.topic})
+
+    @classmethod
+    def from_json(cls, body: bytes) -> Self:
+        """Read the body of the reply to 353. Raises ProtocolError."""
+        data = fields.body_object(body)
+        return cls(fields.text(data, "group"), fields.text(data, "topic"), fields.boolean(data, "readable"))
 
 
 def subscription_group_list_from_json(body: bytes) -> tuple[SubscriptionGroupConfig, ...]:

@@ -8,10 +8,16 @@ from collections.abc import AsyncIterator
 import pytest
 
 from rmqd.broker.embedded import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
-from rmqd.wire.settings import SetMessageRequestModeRequestBody, SubscriptionGroupConfig, SubscriptionGroupWrapper
+from rmqd.wire.settings import (
+    READ_FORBIDDEN,
+    GroupForbidden,
+    SetMessageRequestModeRequestBody,
+    SubscriptionGroupConfig,
+    SubscriptionGroupWrapper,
+)
 from tests.broker.peer import Peer, connected
 
-UPDATE, ALL, DELETE, UPDATE_LIST, GET, SET_MODE, MODES = 200, 201, 207, 225, 352, 401, 402
+UPDATE, ALL, DELETE, UPDATE_LIST, GET, FORBIDDEN, SET_MODE, MODES = 200, 201, 207, 225, 352, 353, 401, 402
 SYSTEM = {
     "CID_ONS-HTTP-PROXY",
     "CID_ONSAPI_OWNER",
@@ -155,6 +161,27 @@ async def test_group_is_deleted(
     assert broker.groups.get("g") is None
     assert broker.offsets.queues("g", "T") == left
     assert (await peer.call(DELETE, {"groupName": "never"})).code == 0
+
+
+async def test_group_is_kept_from_a_topic(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
+    """Until it is let in again, or deleted."""
+
+    async def readable(**change: str) -> bool:
+        reply = await peer.call(FORBIDDEN, {"group": "g", "topic": "T"} | change)
+        forbidden = GroupForbidden.from_json(reply.body)
+        assert (forbidden.group, forbidden.topic) == ("g", "T")
+        return forbidden.readable
+
+    await asked(peer, "g")
+    assert await readable()
+    assert not await readable(readable="false")
+    assert not await readable()
+    groups = SubscriptionGroupWrapper.from_json((await peer.call(ALL)).body)
+    assert groups.forbidden_table == {"g": {"T": READ_FORBIDDEN}}
+    assert await readable(readable="true")
+    await readable(readable="false")
+    await peer.call(DELETE, {"groupName": "g"})
+    assert await readable()
 
 
 async def test_request_mode_is_kept(peer: Peer) -> None:

@@ -110,6 +110,7 @@ async def test_any_offset_is_committed(peer: Peer) -> None:
         ({"topic": "never"}, 17, "Topic never not exist!"),
         ({"queueId": None}, 29, "QueueId is null, topic is T"),
         ({"commitOffset": None}, 29, "Offset is null, topic is T"),
+        ({"commitOffset": "x"}, 29, "Offset is null, topic is T"),
     ],
     ids=str,
 )
@@ -203,7 +204,7 @@ async def test_reset_on_the_broker_holds_until_a_pull_is_told(peer: Peer) -> Non
     ids=str,
 )
 async def test_reset_to_a_time_or_an_offset(peer: Peer, asked: dict[str, int], expected: dict[int, int]) -> None:
-    assert targets(await reset(peer, **asked)) == expected
+    assert targets(await reset(peer, LanguageCode.PYTHON, **asked)) == expected
     assert {queue: await stored(peer, queue=queue) for queue in expected} == expected
 
 
@@ -212,6 +213,7 @@ async def test_reset_to_a_time_or_an_offset(peer: Peer, asked: dict[str, int], e
     [
         ({"topic": "never"}, 17, "Topic never does not exist"),
         ({"group": "never"}, 26, "Group never does not exist"),
+        ({"group": None}, 26, "Group null does not exist"),
         ({"queueId": 0, "offset": 6}, 1, "Target offset 6 not in consume queue range [0-4]"),
         ({"queueId": 99, "offset": 3}, 1, "Target offset 3 not in consume queue range [0-0]"),
     ],

@@ -65,7 +65,8 @@ class ClientManageProcessor:
     def unregister(self, channel: Channel, request: RemotingCommand) -> Reply:
         """35: a client leaves a group."""
         broker = self._broker
-        header = UnregisterClientRequestHeader.from_ext_fields(request.ext_fields)
+        # the client id may be missing: it is the connection that counts
+        header = UnregisterClientRequestHeader.from_ext_fields({"clientID": "", **request.ext_fields})
         if header.producer_group is not None:
             broker.producers.unregister(header.producer_group, channel)
         if header.consumer_group is not None:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from rmqd.broker.channel import Channel
 from rmqd.broker.reply import Processors, Refusal, Reply
 from rmqd.codes import RequestCode, ResponseCode
+from rmqd.errors import ProtocolError
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.group import GetConsumerListByGroupResponseBody
+from rmqd.wire.headers.base import parse_integer
 from rmqd.wire.headers.group import GetConsumerListByGroupRequestHeader
-from rmqd.wire.headers.offset import (
-    OffsetResponseHeader,
-    QueryConsumerOffsetRequestHeader,
-    UpdateConsumerOffsetRequestHeader,
-)
+from rmqd.wire.headers.offset import OffsetResponseHeader, QueryConsumerOffsetRequestHeader
 
 if TYPE_CHECKING:
     from rmqd.broker.controller import BrokerController
@@ -66,16 +65,22 @@ class ConsumerManageProcessor:
             raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!")
         if broker.topics.get(topic) is None:
             raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} not exist!")
-        for name, what in (("queueId", "QueueId"), ("commitOffset", "Offset")):
-            if not fields.get(name):
-                raise Refusal(ResponseCode.INVALID_PARAMETER, f"{what} is null, topic is {topic}")
-        header = UpdateConsumerOffsetRequestHeader.from_ext_fields(fields)
-        if broker.offsets.pending_reset(group, topic, header.queue_id) is not None:
+        queue_id = _number(fields, "queueId", f"QueueId is null, topic is {topic}")
+        offset = _number(fields, "commitOffset", f"Offset is null, topic is {topic}")
+        if broker.offsets.pending_reset(group, topic, queue_id) is not None:
             return Reply(remark="Offset has been previously reset")
-        broker.offsets.commit(group, topic, header.queue_id, header.commit_offset)
+        broker.offsets.commit(group, topic, queue_id, offset)
         return Reply()
 
     def _has_first_message(self, topic: str, queue_id: int) -> bool:
         """RocketMQ also asks whether it is in memory still, which is so where queues are young."""
         queue = self._broker.store.queue(topic, queue_id)
         return queue is not None and queue.min_offset == 0 and queue.max_offset > 0
+
+
+def _number(fields: Mapping[str, str], name: str, remark: str) -> int:
+    """What Java reads of a field; what it cannot read is missing."""
+    try:
+        return parse_integer(fields.get(name, ""), name)
+    except ProtocolError:
+        raise Refusal(ResponseCode.INVALID_PARAMETER, remark) from None

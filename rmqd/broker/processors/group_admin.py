@@ -1,4 +1,4 @@
-"""Consumer groups as administrators see and change them (200, 201, 207, 225, 352, 401, 402)."""
+"""Consumer groups as administrators see and change them (200, 201, 207, 225, 352, 353, 401, 402)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from rmqd.wire.headers.group import (
     GetAllSubscriptionGroupRequestHeader,
     GetAllSubscriptionGroupResponseHeader,
     GetSubscriptionGroupConfigRequestHeader,
+    UpdateGroupForbiddenRequestHeader,
 )
 from rmqd.wire.settings import (
+    GroupForbidden,
     SetMessageRequestModeRequestBody,
     SubscriptionGroupConfig,
     SubscriptionGroupWrapper,
@@ -47,6 +49,7 @@ class GroupAdminProcessor:
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.all_configs,
             RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: self.config,
             RequestCode.DELETE_SUBSCRIPTIONGROUP: self.delete,
+            RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: self.forbidden,
             RequestCode.SET_MESSAGE_REQUEST_MODE: self.set_request_mode,
             RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: self.request_modes,
         }
@@ -66,13 +69,14 @@ class GroupAdminProcessor:
         """201: all groups, or a page of them by name; from the start where the table changed since the last page."""
         groups = self._broker.groups
         header = GetAllSubscriptionGroupRequestHeader.from_ext_fields(request.ext_fields)
-        table, total = groups.all(), len(groups.all())
+        table, total, forbidden = groups.all(), len(groups.all()), groups.forbidden_table()
         if (header.group_seq, header.data_version, header.max_group_num) != (None, None, None):
             most = _MOST_GROUPS if header.max_group_num is None else min(header.max_group_num, _MOST_GROUPS)
             begin = (header.group_seq or 0) if self._is_current(header.data_version) else 0
             table = dict(islice(sorted(table.items()), begin, begin + most))
+            forbidden = {group: topics for group, topics in forbidden.items() if group in table}
         fields = GetAllSubscriptionGroupResponseHeader(total_group_num=total).ext_fields()
-        return Reply(ext_fields=fields, body=SubscriptionGroupWrapper(table, groups.data_version).to_json())
+        return Reply(ext_fields=fields, body=SubscriptionGroupWrapper(table, groups.data_version, forbidden).to_json())
 
     def config(self, channel: Channel, request: RemotingCommand) -> Reply:
         """352: one group, which is made by being asked for."""
@@ -89,6 +93,15 @@ class GroupAdminProcessor:
         if header.clean_offset:
             self._broker.offsets.forget(group=header.group_name)
         return Reply()
+
+    def forbidden(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """353: whether a group may read a topic, which may be changed by the way."""
+        groups = self._broker.groups
+        header = UpdateGroupForbiddenRequestHeader.from_ext_fields(request.ext_fields)
+        if header.readable is not None:
+            groups.forbid_reading(header.group, header.topic, forbidden=not header.readable)
+        readable = not groups.is_reading_forbidden(header.group, header.topic)
+        return Reply(remark="", body=GroupForbidden(header.group, header.topic, readable).to_json())
 
     def set_request_mode(self, channel: Channel, request: RemotingCommand) -> Reply:
         """401: have a group pull or pop a topic."""

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rmqd.broker.controller import BrokerController
 
 NOT_SET: Final = "not set any response code"  # the remark of replies for which RocketMQ forgets to set one
+_UNSET: Final = {"group": "null", "timestamp": "0", "isForce": "false"}  # what Java makes of missing fields
 _ALL_QUEUES: Final = -1
 _MAX_LONG: Final = 2**63 - 1
 
@@ -55,7 +56,7 @@ class OffsetAdminProcessor:
 
     def reset(self, channel: Channel, request: RemotingCommand) -> Reply:
         """222: by the broker alone, or by a push to the members (useServerSideResetOffset)."""
-        header = ResetOffsetRequestHeader.from_ext_fields(request.ext_fields)
+        header = ResetOffsetRequestHeader.from_ext_fields({**_UNSET, **request.ext_fields})
         if self._broker.settings.useServerSideResetOffset:
             return self._reset_here(header)
         return self._reset_members(header, as_list=request.language is LanguageCode.CPP)

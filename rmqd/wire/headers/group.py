@@ -86,6 +86,17 @@ class DeleteSubscriptionGroupRequestHeader(RequestHeader):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateGroupForbiddenRequestHeader(RequestHeader):
+    """Lets a group read a topic or forbids it, or asks which it is."""
+
+    code: ClassVar[RequestCode] = RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN
+
+    group: str
+    topic: str
+    readable: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NotifyConsumerIdsChangedRequestHeader(RequestHeader):
     """A broker's word that the members of a group changed."""
 
