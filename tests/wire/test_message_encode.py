@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmqd.errors import InvalidMessageError, ProtocolError
-from rmqd.wire.message_encode import BatchMember, StoredMessage, decode_batch, encode_batch, encode_message
+from rmqd.wire.message_encode import (
+    BatchMember,
+    StoredMessage,
+    decode_batch,
+    decode_record,
+    encode_batch,
+    encode_message,
+)
 from tests.wire.golden_frames import command
 
 VALUE = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), min_size=1, max_size=20)
@@ -53,6 +60,39 @@ def test_batch_with_wrong_sizes(at: int, value: int) -> None:
 
 
 STORED = StoredMessage(topic="T", body=b"")
+HOST = st.sampled_from(["192.0.2.7:65535", "[2001:0db8:0000:0000:0000:0000:0000:0001]:0"])
+LONG = st.integers(-(2**63), 2**63 - 1)
+INT = st.integers(-(2**31), 2**31 - 1)
+
+
+@given(
+    st.builds(
+        StoredMessage,
+        topic=st.sampled_from(["T", "%RETRY%" + "g" * 200, "ü"]),
+        body=st.binary(max_size=50),
+        queue_id=INT,
+        queue_offset=LONG,
+        commit_log_offset=LONG,
+        flag=INT,
+        sys_flag=st.sampled_from([0, 1, 0x301, 8]),
+        born_timestamp=LONG,
+        born_host=HOST,
+        store_timestamp=LONG,
+        store_host=HOST,
+        reconsume_times=INT,
+        prepared_transaction_offset=LONG,
+        properties=st.dictionaries(VALUE, VALUE, max_size=3),
+    )
+)
+def test_record_there_and_back(message: StoredMessage) -> None:
+    assert decode_record(encode_message(message)) == message
+
+
+def test_record_cut_short() -> None:
+    record = encode_message(STORED)
+    for size in (0, 40, 60, len(record) - 1):
+        with pytest.raises(ProtocolError):
+            decode_record(record[:size])
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,39 @@
+"""What a store has of a queue, field by field; and the ext fields of a send."""
+
+from __future__ import annotations
+
+from rmqd.broker.store.message_store import MessageStore
+from rmqd.wire.message_encode import StoredMessage, decode_record
+from rmqd.wire.properties import format_properties
+
+BORN_TIMESTAMP = 1_700_000_000_123
+
+
+def records(store: MessageStore, topic: str, queue_id: int = 0) -> list[StoredMessage]:
+    """All messages of a queue."""
+    queue = store.queue(topic, queue_id)
+    if queue is None:
+        return []
+    found = [store.record(entry.commit_log_offset) for entry in queue.entries(queue.min_offset, queue.max_offset)]
+    return [decode_record(record) for record in found if record is not None]
+
+
+def letters(topic: str = "T", properties: dict[str, str] | str = "", **changed: object) -> dict[str, str]:
+    """The ext fields of 310 and 320; a field that is None is left out."""
+    if not isinstance(properties, str):
+        properties = format_properties(properties)
+    values: dict[str, object] = {
+        "a": "p",
+        "b": topic,
+        "c": "TBW102",
+        "d": 4,
+        "e": 0,
+        "f": 0,
+        "g": BORN_TIMESTAMP,
+        "h": 5,
+        "i": properties,
+        "j": 0,
+        "k": "false",
+        "m": "false",
+    }
+    return {key: str(value) for key, value in (values | changed).items() if value is not None}

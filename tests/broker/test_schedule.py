@@ -1,0 +1,364 @@
+"""Delay levels of the embedded broker: when messages come, that they come once, also after a restart."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import structlog
+
+from rmqd.broker.embedded import EmbeddedOptions, embedded_rocketmq
+from rmqd.broker.journal import Journal, NoJournal
+from rmqd.broker.reply import Refusal
+from rmqd.broker.schedule import ScheduleMessageService
+from rmqd.broker.settings import BrokerSettings, UnknownSettingError
+from rmqd.broker.store.message_store import MessageStore
+from rmqd.clock import SystemClock
+from rmqd.codes import ResponseCode
+from rmqd.errors import ProtocolError
+from rmqd.wire.filter import java_hash
+from rmqd.wire.message_encode import StoredMessage
+from tests.broker.peer import connected
+from tests.broker.records import letters, records
+from tests.broker.stores import bodies, in_folder, in_memory, messages
+from tests.consumer.clock import ManualClock
+
+SCHEDULE = "SCHEDULE_TOPIC_XXXX"
+PULL = {
+    "consumerGroup": "g",
+    "topic": "T",
+    "queueId": "2",
+    "queueOffset": "0",
+    "maxMsgNums": "32",
+    "sysFlag": "6",  # hold it; the subscription is in the request
+    "commitOffset": "0",
+    "suspendTimeoutMillis": "15000",
+    "subscription": "*",
+    "subVersion": "0",
+}
+SECONDS = {1: 1, 3: 10, 4: 30, 5: 60, 17: 3600, 18: 7200}
+
+
+class ShiftedClock(SystemClock):
+    """The machine's, which a test can set ahead."""
+
+    ahead_seconds = 0.0
+
+    def wall(self) -> float:
+        return time.time() + self.ahead_seconds
+
+
+def service(
+    store: MessageStore, clock: ManualClock | ShiftedClock, journal: Journal | None = None, levels: str = ""
+) -> ScheduleMessageService:
+    settings = BrokerSettings(messageDelayLevel=levels) if levels else BrokerSettings()
+    return ScheduleMessageService(store, settings, clock, journal or NoJournal())
+
+
+def delayed(level: object, body: str = "x", **changed: object) -> StoredMessage:
+    properties = {"DELAY": str(level), "TAGS": "a"} if level is not None else {}
+    message = StoredMessage(topic="T", body=body.encode(), queue_id=2, properties=properties)
+    return replace(message, **changed)  # type: ignore[arg-type]
+
+
+@contextlib.asynccontextmanager
+async def running(schedule: ScheduleMessageService) -> AsyncIterator[None]:
+    task = asyncio.create_task(schedule.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+@pytest.mark.parametrize("level", SECONDS)
+def test_a_message_comes_when_its_delay_is_over_and_not_before(level: int) -> None:
+    clock = ManualClock()
+    store = in_memory(clock=clock)
+    schedule = service(store, clock)
+    start = clock.wall()
+
+    schedule.put(delayed(level))
+
+    assert schedule.next_due() == start + SECONDS[level]
+    clock.advance(SECONDS[level] - 0.002)
+    schedule.wake()
+    assert bodies(store, "T", 2) == []
+    clock.advance(0.002)
+    schedule.wake()
+    assert bodies(store, "T", 2) == ["x"]
+    assert schedule.next_due() is None
+    schedule.wake()
+    assert bodies(store, "T", 2) == ["x"]
+
+
+def test_it_waits_in_its_levels_queue_and_its_properties_stay() -> None:
+    """The index holds the time in place of the tag's hash; a waiting message is found by that alone."""
+    clock = ManualClock()
+    store = in_memory(clock=clock)
+    schedule = service(store, clock)
+    message = delayed(3, born_host="192.0.2.7:1", reconsume_times=2, flag=7)
+
+    stored = schedule.put(message)
+
+    properties = {"DELAY": "3", "TAGS": "a", "REAL_TOPIC": "T", "REAL_QID": "2"}
+    (waiting,) = records(store, SCHEDULE, 2)
+    assert waiting.properties == stored.message.properties == properties
+    queue = store.queue(SCHEDULE, 2)
+    assert queue is not None
+    entry = queue.entry(0)
+    assert entry is not None
+    assert entry.tags_code == round((clock.wall() + 10) * 1000)
+    clock.advance(10)
+    schedule.wake()
+    (come,) = records(store, "T", 2)
+    assert replace(come, queue_offset=0, commit_log_offset=0, store_timestamp=0, store_host="") == replace(
+        message, properties=properties, queue_offset=0, store_host=""
+    )
+    queue = store.queue("T", 2)
+    assert queue is not None
+    assert queue.entries(0, 1)[0].tags_code == java_hash("a")
+
+
+def test_levels_of_any_delay_are_delivered_in_time() -> None:
+    clock = ManualClock()
+    store = in_memory(clock=clock)
+    schedule = service(store, clock)
+    for level, name in ((4, "30 s"), (1, "1 s"), (3, "10 s")):
+        schedule.put(delayed(level, name))
+    clock.advance(0.5)
+    schedule.put(delayed(1, "1 s later"))
+
+    found = []
+    while (due := schedule.next_due()) is not None:
+        clock.advance(due - clock.wall())
+        schedule.wake()
+        found.append(bodies(store, "T", 2)[-1])
+
+    assert found == ["1 s", "1 s later", "10 s", "30 s"]
+
+
+def test_a_burst_is_delivered_in_parts_that_the_next_due_time_tells_of() -> None:
+    clock = ManualClock()
+    store = in_memory(clock=clock)
+    schedule = service(store, clock)
+    for number in range(1500):
+        schedule.put(delayed(1, str(number)))
+    clock.advance(1)
+
+    schedule.wake()
+
+    assert 0 < len(bodies(store, "T", 2)) < 1500
+    due = schedule.next_due()
+    assert due is not None
+    assert due <= clock.wall()
+    schedule.wake()
+    assert bodies(store, "T", 2) == [str(number) for number in range(1500)]
+
+
+@pytest.mark.parametrize(("asked", "level"), [(19, "18"), (2**40, "18"), ("7", "7")])
+def test_levels_beyond_the_last_are_the_last(asked: object, level: str) -> None:
+    clock = ManualClock()
+    store = in_memory(clock=clock)
+
+    service(store, clock).put(delayed(asked))
+
+    assert records(store, SCHEDULE, int(level) - 1)[0].properties["DELAY"] == level
+
+
+@pytest.mark.parametrize("level", [None, 0, -1])
+def test_without_a_level_it_is_there_at_once(level: int | None) -> None:
+    clock = ManualClock()
+    store = in_memory(clock=clock)
+
+    service(store, clock).put(delayed(level))
+
+    assert bodies(store, "T", 2) == ["x"]
+
+
+@pytest.mark.parametrize("level", ["x", "1.5", " 2"])
+def test_a_level_that_is_no_number(level: str) -> None:
+    clock = ManualClock()
+    store = in_memory(clock=clock)
+    schedule = service(store, clock)
+
+    with pytest.raises(ProtocolError, match="DELAY"):
+        schedule.put(delayed(level))
+    assert store.end == 0
+
+
+def test_levels_may_change_while_messages_wait() -> None:
+    """Then nobody waits longer than the level says now."""
+    clock = ManualClock()
+    store = in_memory(clock=clock)
+    schedule = service(store, clock)
+    schedule.put(delayed(18, "two hours"))
+    assert schedule.next_due() == clock.wall() + 7200
+
+    schedule.change_settings(BrokerSettings(messageDelayLevel=" ".join(["1s"] * 18)))
+    schedule.put(delayed(18, "a second"))
+
+    schedule.wake()
+    assert bodies(store, "T", 2) == ["two hours"]
+    clock.advance(1)
+    schedule.wake()
+    assert bodies(store, "T", 2) == ["two hours", "a second"]
+
+
+def test_messages_of_a_level_that_is_gone_come() -> None:
+    clock = ManualClock()
+    store = in_memory(clock=clock)
+    schedule = service(store, clock)
+    schedule.put(delayed(18))
+
+    schedule.change_settings(BrokerSettings(messageDelayLevel="1s 2m"))
+    schedule.wake()
+
+    assert bodies(store, "T", 2) == ["x"]
+
+
+@pytest.mark.parametrize("levels", ["", "1", "s", "1s,2s", "1s 2x", "-1s"])
+def test_levels_that_are_none(levels: str) -> None:
+    clock = ManualClock()
+    schedule = service(in_memory(clock=clock), clock)
+
+    with pytest.raises(UnknownSettingError, match="messageDelayLevel"):
+        schedule.change_settings(BrokerSettings(messageDelayLevel=levels))
+    schedule.put(delayed(18))
+    assert schedule.next_due() == clock.wall() + 7200
+
+
+def test_what_waits_is_kept() -> None:
+    """Retention takes what was delivered, and nothing that was not."""
+    clock = ManualClock()
+    store = in_memory(BrokerSettings(fileReservedTime=1), clock)
+    schedule = service(store, clock)
+    schedule.put(delayed(1, "delivered"))
+    clock.advance(1)
+    schedule.wake()
+    schedule.put(delayed(18, "waits"))
+    clock.advance(7199)
+
+    store.expire()
+
+    assert store.min_offset("T", 2) == 1
+    clock.advance(1)
+    schedule.wake()
+    assert bodies(store, "T", 2) == ["waits"]
+    assert records(store, SCHEDULE, 0) == []
+
+
+# --- after a restart
+
+
+@contextlib.contextmanager
+def restarted(directory: Path, clock: ManualClock) -> Iterator[tuple[MessageStore, ScheduleMessageService]]:
+    """What a process that dies now leaves, as the next one finds it."""
+    left = shutil.copytree(directory, directory.with_name(directory.name + "'"))
+    store, data_dir = in_folder(left, clock=clock)
+    with closing(data_dir):
+        yield store, service(store, clock, data_dir)
+
+
+async def test_nothing_comes_twice_and_nothing_is_missing_after_a_crash(tmp_path: Path) -> None:
+    clock = ManualClock()
+    store, data_dir = in_folder(tmp_path / "data", clock=clock)
+    with closing(data_dir):
+        schedule = service(store, clock, data_dir)
+        schedule.put(delayed(1, "delivered before"))
+        schedule.put(delayed(3, "waits"))
+        clock.advance(1)
+        schedule.wake()
+        schedule.put(delayed(1, "waits too"))
+        data_dir.commit()
+        clock.advance(60)
+        schedule.wake()  # of this nobody heard: the turn is not over
+        with restarted(tmp_path / "data", clock) as (left, schedule):
+            assert bodies(left, "T", 2) == ["delivered before"]
+            schedule.wake()
+            assert sorted(bodies(left, "T", 2)) == ["delivered before", "waits", "waits too"]
+            assert schedule.next_due() is None
+
+
+# --- by itself
+
+
+async def test_it_wakes_by_itself() -> None:
+    clock = ShiftedClock()
+    store = in_memory(clock=clock)  # type: ignore[arg-type]
+    schedule = service(store, clock)
+    come = asyncio.Event()
+    schedule.put(delayed(1))
+    clock.ahead_seconds = 0.98
+    store.on_arrival(lambda arrival: come.set() if arrival.topic == "T" else None)
+
+    async with running(schedule), asyncio.timeout(10):
+        await come.wait()
+
+
+async def test_a_message_that_comes_while_it_sleeps_wakes_it() -> None:
+    clock = ShiftedClock()
+    store = in_memory(clock=clock)  # type: ignore[arg-type]
+    schedule = service(store, clock, levels="0s 1h")
+    come = asyncio.Event()
+    store.on_arrival(lambda arrival: come.set() if arrival.topic == "T" else None)
+
+    async with running(schedule), asyncio.timeout(10):
+        schedule.put(delayed(2))
+        await asyncio.sleep(0)
+        schedule.put(delayed(1))
+        await come.wait()
+
+
+async def test_a_store_that_takes_nothing_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as while the disk is full. What was delivered before that is not delivered again."""
+    monkeypatch.setattr("rmqd.broker.schedule.RETRY_SECONDS", 0.001)
+    clock = ManualClock()
+    store = in_memory(clock=clock)
+    schedule = service(store, clock)
+    for body in "abc":
+        schedule.put(delayed(1, body))
+    clock.advance(1)
+    put, refusals, come = store.put, iter([False, True, True]), asyncio.Event()
+
+    def hesitant(message: StoredMessage, tags_code: int | None = None) -> object:
+        if next(refusals, False):
+            raise Refusal(ResponseCode.SERVICE_NOT_AVAILABLE, "the disk is full")
+        if message.body == b"c":
+            come.set()
+        return put(message, tags_code)
+
+    monkeypatch.setattr(store, "put", hesitant)
+    with structlog.testing.capture_logs() as logs:
+        async with running(schedule), asyncio.timeout(10):
+            await come.wait()
+
+    assert bodies(store, "T", 2) == ["a", "b", "c"]
+    assert [entry["event"] for entry in logs] == ["broker.delivery_failed"] * 2
+
+
+async def test_a_pull_that_waits_gets_what_comes(tmp_path: Path) -> None:
+    """A jump of the broker's clock is enough, and what the puller has is durable."""
+    clock = ManualClock()
+    options = EmbeddedOptions(topics={"T": 4}, data_dir=tmp_path / "data")
+    async with embedded_rocketmq(options, clock) as rocketmq, connected(rocketmq.broker.address) as peer:
+        broker = rocketmq.broker
+        await peer.call(310, letters(properties={"DELAY": "18"}, e=2), b"x")
+        held = peer.post(11, PULL)
+        await peer.call(30, {"topic": "T", "queueId": "2"})
+        assert broker.held_pulls.waiting("T", 2) == 1
+        clock.advance(7200)
+        broker.schedule.wake()
+        reply = await peer.reply(held)
+        with restarted(tmp_path / "data", clock) as (left, schedule):
+            assert [message.body for message in messages(reply.body)] == [b"x"]
+            assert bodies(left, "T", 2) == ["x"]
+            assert schedule.next_due() is None

@@ -1,0 +1,422 @@
+"""Sends to the embedded broker: what is stored, what is answered, what is refused; codes and remarks are 5.5.0's."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from rmqd.broker.embedded import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
+from rmqd.broker.settings import BrokerSettings
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.message import MessageQueue
+from rmqd.wire.message_encode import BatchMember, encode_batch
+from rmqd.wire.message_id import parse_offset_message_id
+from rmqd.wire.settings import SubscriptionGroupConfig, TopicConfig
+from tests.broker.peer import Peer, connected
+from tests.broker.records import BORN_TIMESTAMP, letters, records
+from tests.broker.stores import bodies
+
+SEND, SEND_V2, BATCH = 10, 310, 320
+PUT_BY_BROKER = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true", "CLUSTER": "DefaultCluster"}
+ALWAYS = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
+FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+ILLEGAL = (
+    "the message is illegal, maybe msg body or properties length not matched. msg body length limit 4194304B, "
+    "msg properties length limit 32KB."
+)
+LONG_NAMES = {
+    "a": "producerGroup",
+    "b": "topic",
+    "c": "defaultTopic",
+    "d": "defaultTopicQueueNums",
+    "e": "queueId",
+    "f": "sysFlag",
+    "g": "bornTimestamp",
+    "h": "flag",
+    "i": "properties",
+    "j": "reconsumeTimes",
+    "k": "unitMode",
+    "l": "maxReconsumeTimes",
+    "m": "batch",
+}
+
+
+@pytest.fixture
+async def rocketmq() -> AsyncIterator[EmbeddedRocketMQ]:
+    async with embedded_rocketmq(EmbeddedOptions(topics={"T": 4})) as running:
+        yield running
+
+
+@pytest.fixture
+async def peer(rocketmq: EmbeddedRocketMQ) -> AsyncIterator[Peer]:
+    async with connected(rocketmq.broker.address) as connection:
+        yield connection
+
+
+def address(rocketmq: EmbeddedRocketMQ) -> str:
+    """The only client's, as the broker sees it."""
+    (channel,) = rocketmq.servers[0].channels
+    return channel.address
+
+
+def refused(reply: RemotingCommand) -> tuple[int, str | None]:
+    """Code and remark of a refusal, which carries what every reply to a send does."""
+    assert reply.ext_fields == ALWAYS
+    return reply.code, reply.remark
+
+
+async def test_a_message_is_stored_as_sent_and_the_reply_says_where(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
+    sent = {"UNIQ_KEY": "U1", "TAGS": "a", "KEYS": "k1 k2", "WAIT": "true", "own": "é"}
+
+    reply = await peer.call(SEND_V2, letters(properties=sent, e=3), b"body")
+
+    (stored,) = records(rocketmq.broker.store, "T", 3)
+    assert (stored.body, stored.flag, stored.sys_flag, stored.reconsume_times) == (b"body", 5, 0, 0)
+    assert (stored.born_timestamp, stored.born_host) == (BORN_TIMESTAMP, address(rocketmq))
+    assert stored.properties == sent | PUT_BY_BROKER
+    assert (reply.code, reply.remark) == (0, None)
+    assert parse_offset_message_id(reply.ext_fields["msgId"]).address == rocketmq.broker.address
+    assert reply.ext_fields == ALWAYS | {
+        "msgId": reply.ext_fields["msgId"],
+        "queueId": "3",
+        "queueOffset": "0",
+        "transactionId": "U1",
+    }
+
+
+async def test_long_names_say_the_same(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
+    fields = letters(properties={"UNIQ_KEY": "U1", "TAGS": "a"}, e=1, j=2)
+
+    await peer.call(SEND_V2, fields, b"1")
+    reply = await peer.call(SEND, {LONG_NAMES[letter]: value for letter, value in fields.items()}, b"1")
+
+    by_letters, by_names = records(rocketmq.broker.store, "T", 1)
+    placed = (by_letters.queue_offset, by_letters.commit_log_offset, by_letters.store_timestamp)
+    assert by_letters == replace(
+        by_names, queue_offset=placed[0], commit_log_offset=placed[1], store_timestamp=placed[2]
+    )
+    assert reply.ext_fields["queueOffset"] == "1"
+
+
+async def test_a_message_without_a_key_gets_one(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
+    """Also one without any properties."""
+    replies = [await peer.call(SEND_V2, letters(i=text), b"1") for text in (None, "", "UNIQ_KEY\x01\x02")]
+
+    keys = [message.properties["UNIQ_KEY"] for message in records(rocketmq.broker.store, "T")]
+    assert keys == [reply.ext_fields["transactionId"] for reply in replies]
+    assert len(set(keys)) == 3
+    assert {len(key) for key in keys} == {32}
+
+
+async def test_the_brokers_own_properties_cannot_be_forged(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
+    forged = {"UNIQ_KEY": "u", "POP_CK": "x", "MSG_REGION": "here", "TRACE_ON": "false", "CLUSTER": "c"}
+
+    await peer.call(SEND_V2, letters(properties=forged), b"1")
+
+    assert records(rocketmq.broker.store, "T")[0].properties == {"UNIQ_KEY": "u"} | PUT_BY_BROKER
+
+
+async def test_a_negative_queue_is_left_to_the_broker(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
+    queues = {(await peer.call(SEND_V2, letters(e=-1), b"1")).ext_fields["queueId"] for _ in range(200)}
+
+    assert queues == {"0", "1", "2", "3"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "made"),
+    [
+        pytest.param(2, 2, id="as many as the producer wants"),
+        pytest.param(100, 8, id="no more than the pattern has"),
+    ],
+)
+async def test_an_unknown_topic_is_made(rocketmq: EmbeddedRocketMQ, peer: Peer, asked: int, made: int) -> None:
+    await peer.call(SEND_V2, letters("New", d=asked, k="true"), b"1")
+
+    assert rocketmq.broker.topics.get("New") == TopicConfig(
+        topic_name="New", read_queue_nums=made, write_queue_nums=made, perm=6, topic_sys_flag=1
+    )
+
+
+@pytest.mark.parametrize("default_topic", ["T", "nothing"])
+async def test_a_topic_is_made_only_after_a_pattern(peer: Peer, default_topic: str) -> None:
+    reply = await peer.call(SEND_V2, letters("New", c=default_topic), b"1")
+
+    assert refused(reply) == (17, f"topic[New] not exist, apply first please!{FAQ}")
+
+
+async def test_making_topics_can_be_switched_off(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
+    """Until the next start, as in RocketMQ, even where it is switched on again. A group's retries need no leave."""
+    broker = rocketmq.broker
+    broker.change_settings(replace(broker.settings, autoCreateTopicEnable=False))
+    assert (await peer.call(SEND_V2, letters("New"), b"1")).code == 17
+    assert (await peer.call(SEND_V2, letters("%RETRY%g"), b"1")).code == 0
+    broker.change_settings(replace(broker.settings, autoCreateTopicEnable=True))
+    assert (await peer.call(SEND_V2, letters("New"), b"1")).code == 17
+
+    assert broker.topics.get("%RETRY%g") == TopicConfig(
+        topic_name="%RETRY%g", read_queue_nums=1, write_queue_nums=1, perm=6
+    )
+
+
+async def test_without_the_pattern_from_the_start() -> None:
+    settings = BrokerSettings(autoCreateTopicEnable=False)
+    async with embedded_rocketmq(EmbeddedOptions(settings=settings)) as rocketmq:
+        assert rocketmq.broker.topics.get("TBW102") is None
+
+
+WRONG_NAMES = [
+    ("a?b", "The specified topic: a?b, contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"),
+    (" ", "The specified topic is blank."),
+    ("", "The specified topic is blank."),
+    ("x" * 128, f"The specified topic: {'x' * 128}, is longer than topic max length: 127"),
+    (
+        "%DLQ%" + "x" * 251,
+        f"The specified topic is DLQ or Retry topic: %DLQ%{'x' * 251}, and it's longer than topic max length: 255",
+    ),
+]
+
+
+@pytest.mark.parametrize(("topic", "remark"), WRONG_NAMES, ids=range(len(WRONG_NAMES)))
+async def test_wrong_names(peer: Peer, topic: str, remark: str) -> None:
+    assert refused(await peer.call(SEND_V2, letters(topic), b"1")) == (29, remark)
+
+
+@pytest.mark.parametrize("topic", ["SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "SELF_TEST_TOPIC"])
+async def test_topics_that_are_rocketmqs_own(peer: Peer, topic: str) -> None:
+    assert refused(await peer.call(SEND_V2, letters(topic), b"1")) == (
+        16,
+        f"Sending message to topic[{topic}] is forbidden.",
+    )
+
+
+async def test_a_queue_that_the_topic_does_not_have(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
+    reply = await peer.call(SEND_V2, letters(e=4), b"1")
+
+    assert refused(reply) == (
+        29,
+        "request queueId[4] is illegal, TopicConfig [topicName=T, readQueueNums=4, writeQueueNums=4, perm=RW-, "
+        f"topicFilterType=SINGLE_TAG, topicSysFlag=0, order=false, attributes={{}}] Producer: {address(rocketmq)}",
+    )
+
+
+@pytest.mark.parametrize(
+    ("changed", "size"),
+    [
+        pytest.param({}, 4 * 1024 * 1024 + 1, id="body"),
+        pytest.param({"i": "A\x01" + "y" * 32760 + "\x02"}, 1, id="properties, with what the broker adds"),
+        pytest.param({"b": "%DLQ%" + "x" * 150}, 1, id="topic"),
+        pytest.param({"f": 0x80}, 1, id="inner batch"),
+        pytest.param({"i": "INNER_NUM\x012\x02"}, 1, id="said to be an inner batch"),
+    ],
+)
+async def test_what_the_store_does_not_take(
+    rocketmq: EmbeddedRocketMQ, peer: Peer, changed: dict[str, Any], size: int
+) -> None:
+    assert refused(await peer.call(SEND_V2, letters(**changed), b"x" * size)) == (13, ILLEGAL)
+    assert rocketmq.broker.store.end == 0
+
+
+async def test_the_largest_body_is_a_setting(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
+    rocketmq.broker.change_settings(replace(rocketmq.broker.settings, maxMessageSize=10))
+
+    assert (await peer.call(SEND_V2, letters(), b"x" * 10)).code == 0
+    assert refused(await peer.call(SEND_V2, letters(), b"x" * 11)) == (13, ILLEGAL.replace("4194304", "10"))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        pytest.param({"properties": {"TRAN_MSG": "true"}}, id="half message"),
+        pytest.param({"properties": {"TRAN_MSG": "TRUE"}, "f": 4}, id="half message by both signs"),
+        pytest.param({"f": 4}, id="prepared"),
+        pytest.param({"f": 12}, id="rolled back"),
+    ],
+)
+async def test_transactions_are_refused(rocketmq: EmbeddedRocketMQ, peer: Peer, changed: dict[str, Any]) -> None:
+    """As by a broker with rejectTransactionMessage: nobody would see an ordinary message before its time."""
+    reply = await peer.call(SEND_V2, letters(**changed), b"1")
+
+    assert refused(reply) == (16, "the broker[127.0.0.1] sending transaction message is forbidden")
+    assert rocketmq.broker.store.end == 0
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"e": None},
+        {"b": None},
+        {"g": None},
+        {"h": "x"},
+        {"b": "New", "c": None},
+        {"b": "New", "d": "many"},
+        {"i": "DELAY\x01soon\x02"},
+    ],
+)
+async def test_headers_that_cannot_be_read(rocketmq: EmbeddedRocketMQ, peer: Peer, changed: dict[str, Any]) -> None:
+    assert (await peer.call(SEND_V2, letters(**changed), b"1")).code == 1
+    assert rocketmq.broker.store.end == 0
+
+
+async def test_an_empty_body_is_refused(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
+    assert (await peer.call(SEND_V2, letters(), b"")).code == 1
+    assert rocketmq.broker.store.end == 0
+
+
+async def test_a_topic_without_queues(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
+    rocketmq.broker.topics.put(TopicConfig(topic_name="None", read_queue_nums=0, write_queue_nums=0))
+
+    assert (await peer.call(SEND_V2, letters("None"), b"1")).code == 29
+    assert (await peer.call(SEND_V2, letters("None", e=-1), b"1")).code == 1
+
+
+async def test_a_broker_that_is_not_writable(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
+    """It takes what it is sent: producers know by the route. Only order topics are refused."""
+    broker = rocketmq.broker
+    broker.topics.put(TopicConfig(topic_name="Order", order=True))
+    broker.topics.put(TopicConfig(topic_name="ReadOnly", perm=4))
+    broker.change_settings(replace(broker.settings, brokerPermission=4))
+
+    assert (await peer.call(SEND_V2, letters(), b"1")).code == 0
+    assert (await peer.call(SEND_V2, letters("ReadOnly"), b"1")).code == 0
+    assert refused(await peer.call(SEND_V2, letters("Order"), b"1")) == (
+        16,
+        "the broker[127.0.0.1] sending message is forbidden",
+    )
+
+
+# --- batches
+
+MEMBERS = [BatchMember(b"1", {"A": "1", "UNIQ_KEY": "U9"}, 3), BatchMember(b"22", {"TAGS": "t"}), BatchMember(b"3")]
+
+
+@pytest.mark.parametrize("code", [BATCH, SEND_V2])
+async def test_a_batch_is_stored_message_by_message(rocketmq: EmbeddedRocketMQ, peer: Peer, code: int) -> None:
+    """As they are, with none of the properties that single messages get. A field says what is a batch, not the code."""
+    await peer.call(SEND_V2, letters(), b"0")
+
+    reply = await peer.call(code, letters(properties={"UNIQ_KEY": "B"}, m="true"), encode_batch(MEMBERS))
+
+    _, *stored = records(rocketmq.broker.store, "T")
+    assert [BatchMember(one.body, one.properties, one.flag) for one in stored] == MEMBERS
+    assert {one.born_timestamp for one in stored} == {BORN_TIMESTAMP}
+    ids = [parse_offset_message_id(one).commit_log_offset for one in reply.ext_fields["msgId"].split(",")]
+    assert ids == [one.commit_log_offset for one in stored]
+    assert reply.ext_fields == ALWAYS | {
+        "msgId": reply.ext_fields["msgId"],
+        "queueId": "0",
+        "queueOffset": "1",
+        "transactionId": "B",
+    }
+
+
+async def test_a_batch_without_a_key_gets_none(peer: Peer) -> None:
+    assert "transactionId" not in (await peer.call(BATCH, letters(m="true"), encode_batch(MEMBERS))).ext_fields
+
+
+REFUSED_BATCHES = [
+    (letters("%RETRY%g", m="true"), 13, "batch request does not support retry group %RETRY%g"),
+    (letters("%DLQ%" + "x" * 150, m="true"), 13, "message topic length too long 155"),
+    (letters(properties={"DELAY": "3"}, m="true"), 13, ILLEGAL),
+    (letters(f=4, m="true"), 13, ILLEGAL),
+    (letters(f=0x80, m="true"), 13, ILLEGAL),
+    # RocketMQ acknowledges it, and it never arrives
+    (letters(properties={"TIMER_DELAY_SEC": "3"}, m="true"), 13, ILLEGAL),
+]
+
+
+@pytest.mark.parametrize(("fields", "code", "remark"), REFUSED_BATCHES, ids=range(len(REFUSED_BATCHES)))
+async def test_batches_that_are_refused(
+    rocketmq: EmbeddedRocketMQ, peer: Peer, fields: dict[str, str], code: int, remark: str
+) -> None:
+    assert refused(await peer.call(BATCH, fields, encode_batch(MEMBERS))) == (code, remark)
+    assert rocketmq.broker.store.end == 0
+
+
+@pytest.mark.parametrize(
+    "body", [b"garbage", encode_batch(MEMBERS)[:-1], encode_batch([BatchMember(b"y" * 3_000_000)] * 2)]
+)
+async def test_a_batch_is_stored_whole_or_not_at_all(rocketmq: EmbeddedRocketMQ, peer: Peer, body: bytes) -> None:
+    assert (await peer.call(BATCH, letters(m="true"), body)).code == 1
+    assert rocketmq.broker.store.end == 0
+
+
+# --- retries that consumers send as messages of their own
+
+
+async def test_a_retry_within_its_limit(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
+    await peer.call(SEND_V2, letters("%RETRY%g", j=3, l=3), b"1")
+
+    (stored,) = records(rocketmq.broker.store, "%RETRY%g")
+    assert stored.reconsume_times == 3
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        pytest.param({"j": 4, "l": 3}, id="by the request"),
+        pytest.param({"j": 17}, id="by the group"),
+    ],
+)
+async def test_a_retry_past_its_limit_is_a_dead_letter(
+    rocketmq: EmbeddedRocketMQ, peer: Peer, changed: dict[str, Any]
+) -> None:
+    broker = rocketmq.broker
+    properties = {"UNIQ_KEY": "u", "DELAY": "3"}
+
+    reply = await peer.call(SEND_V2, letters("%RETRY%g", properties, e=2, **changed), b"1")
+
+    (stored,) = records(broker.store, "%DLQ%g")
+    assert stored.properties == properties | PUT_BY_BROKER | {"DELAY": "-1"}
+    assert stored.reconsume_times == changed["j"]
+    assert (reply.ext_fields["queueId"], reply.ext_fields["queueOffset"]) == ("0", "0")
+    assert broker.topics.get("%DLQ%g") == TopicConfig(
+        topic_name="%DLQ%g", read_queue_nums=1, write_queue_nums=1, perm=6
+    )
+
+
+async def test_a_clients_limit_holds_from_3_4_9_on(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
+    for version in (120, 121):
+        await peer.call(SEND_V2, letters("%RETRY%g", j=4, l=3), b"%d" % version, version=version)
+
+    assert bodies(rocketmq.broker.store, "%RETRY%g") == ["120"]
+    assert bodies(rocketmq.broker.store, "%DLQ%g") == ["121"]
+
+
+async def test_the_groups_limit(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
+    rocketmq.broker.groups.put(SubscriptionGroupConfig(group_name="g", retry_max_times=1))
+    for times in (1, 2):
+        await peer.call(SEND_V2, letters("%RETRY%g", j=times), b"%d" % times)
+
+    assert bodies(rocketmq.broker.store, "%RETRY%g") == ["1"]
+    assert bodies(rocketmq.broker.store, "%DLQ%g") == ["2"]
+
+
+async def test_a_retry_of_a_group_that_holds_locks_is_a_dead_letter(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
+    """An orderly group repeats in place, and sends only what it gives up."""
+    locks, queue = rocketmq.broker.locks, MessageQueue("T", "broker-a", 0)
+    locks.lock("g", "client", [queue])
+    await peer.call(SEND_V2, letters("%RETRY%g", j=0, l=3), b"locked")
+    locks.unlock("g", "client", [queue])
+    await peer.call(SEND_V2, letters("%RETRY%g", j=0, l=3), b"unlocked")
+
+    assert bodies(rocketmq.broker.store, "%DLQ%g") == ["locked"]
+    assert bodies(rocketmq.broker.store, "%RETRY%g") == ["unlocked"]
+
+
+async def test_a_retry_of_a_group_that_cannot_be(peer: Peer) -> None:
+    group = "g" * 121
+
+    assert refused(await peer.call(SEND_V2, letters(f"%RETRY%{group}"), b"1")) == (
+        26,
+        f"subscription group not exist, {group} {FAQ}",
+    )
+
+
+async def test_dead_letters_may_be_sent(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
+    """rmqd's own go this way where a broker does not take them back."""
+    await peer.call(SEND_V2, letters("%DLQ%g", d=1), b"1")
+
+    assert bodies(rocketmq.broker.store, "%DLQ%g") == ["1"]

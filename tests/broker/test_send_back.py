@@ -1,0 +1,254 @@
+"""Messages sent back to the embedded broker: what comes again, and when; what is a dead letter. As 5.5.0 does it."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from rmqd.broker.embedded import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.message_encode import StoredMessage
+from rmqd.wire.message_id import offset_message_id, parse_host
+from rmqd.wire.settings import SubscriptionGroupConfig, TopicConfig
+from rmqd.wire.sys_flag import CompressionType, compressed_flag
+from tests.broker.peer import Peer, connected
+from tests.broker.records import BORN_TIMESTAMP, records
+from tests.consumer.clock import ManualClock
+
+SEND_BACK = 36
+FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+MESSAGE = StoredMessage(
+    topic="T",
+    body=b"body",
+    queue_id=2,
+    flag=5,
+    born_timestamp=BORN_TIMESTAMP,
+    born_host="192.0.2.7:4711",
+    properties={"UNIQ_KEY": "u", "TAGS": "a", "WAIT": "true"},
+)
+LEVEL_1_SECONDS = 1
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+async def rocketmq(clock: ManualClock) -> AsyncIterator[EmbeddedRocketMQ]:
+    async with embedded_rocketmq(EmbeddedOptions(topics={"T": 4}), clock) as running:
+        yield running
+
+
+@pytest.fixture
+async def peer(rocketmq: EmbeddedRocketMQ) -> AsyncIterator[Peer]:
+    async with connected(rocketmq.broker.address) as connection:
+        yield connection
+
+
+@pytest.fixture
+def offset(rocketmq: EmbeddedRocketMQ) -> int:
+    """Where MESSAGE is stored."""
+    rocketmq.broker.store.put(replace(MESSAGE, body=b"another"))
+    return rocketmq.broker.store.put(MESSAGE).commit_log_offset
+
+
+async def send_back(peer: Peer, version: int = 475, **changed: Any) -> RemotingCommand:
+    values = {"group": "g", "delayLevel": 0, "originMsgId": "o", "originTopic": "T", "unitMode": "false"}
+    fields = {key: str(value) for key, value in (values | changed).items() if value is not None}
+    return await peer.call(SEND_BACK, fields, version=version)
+
+
+async def test_it_waits_and_comes_on_the_retry_topic(
+    rocketmq: EmbeddedRocketMQ, peer: Peer, clock: ManualClock, offset: int
+) -> None:
+    broker = rocketmq.broker
+
+    reply = await send_back(peer, offset=offset, delayLevel=1)
+
+    assert (reply.code, reply.remark, reply.ext_fields) == (0, None, {})
+    (waiting,) = records(broker.store, "SCHEDULE_TOPIC_XXXX", 0)
+    expected = {
+        "UNIQ_KEY": "u",
+        "TAGS": "a",
+        "WAIT": "false",
+        "RETRY_TOPIC": "T",
+        "ORIGIN_MESSAGE_ID": offset_message_id(parse_host(broker.address), offset),
+        "DELAY": "1",
+        "REAL_TOPIC": "%RETRY%g",
+        "REAL_QID": "0",
+    }
+    assert waiting.properties == expected
+    clock.advance(LEVEL_1_SECONDS)
+    broker.schedule.wake()
+    (again,) = records(broker.store, "%RETRY%g")
+    assert again.properties == expected
+    assert (again.body, again.flag, again.reconsume_times) == (b"body", 5, 1)
+    assert (again.born_timestamp, again.born_host) == (BORN_TIMESTAMP, "192.0.2.7:4711")
+    assert broker.topics.get("%RETRY%g") == TopicConfig(
+        topic_name="%RETRY%g", read_queue_nums=1, write_queue_nums=1, perm=6
+    )
+
+
+async def test_what_it_was_first_stays_known(rocketmq: EmbeddedRocketMQ, peer: Peer, offset: int) -> None:
+    store = rocketmq.broker.store
+    origin = {"RETRY_TOPIC": "First", "ORIGIN_MESSAGE_ID": "FIRST"}
+    again = store.put(replace(MESSAGE, topic="%RETRY%g", queue_id=0, reconsume_times=4, properties=origin))
+
+    await send_back(peer, offset=again.commit_log_offset)
+
+    (waiting,) = records(store, "SCHEDULE_TOPIC_XXXX", 6)  # 3 + 4 times, counted from 1
+    assert waiting.reconsume_times == 5
+    assert origin.items() <= waiting.properties.items()
+
+
+@pytest.mark.parametrize(
+    ("asked", "times", "level"),
+    [
+        pytest.param(0, 0, 3, id="the broker chooses"),
+        pytest.param(0, 2, 5, id="longer each time"),
+        pytest.param(7, 2, 7, id="as asked"),
+        pytest.param(30, 0, 18, id="not beyond the last"),
+        pytest.param(0, 99, 18, id="nor by many attempts"),
+    ],
+)
+async def test_delay_levels(rocketmq: EmbeddedRocketMQ, peer: Peer, asked: int, times: int, level: int) -> None:
+    store = rocketmq.broker.store
+    at = store.put(replace(MESSAGE, reconsume_times=times)).commit_log_offset
+
+    await send_back(peer, offset=at, delayLevel=asked, maxReconsumeTimes=100)
+
+    (waiting,) = records(store, "SCHEDULE_TOPIC_XXXX", level - 1)
+    assert waiting.properties["DELAY"] == str(level)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        pytest.param({"delayLevel": -1}, id="asked for"),
+        pytest.param({"maxReconsumeTimes": 0}, id="by the request's limit"),
+        pytest.param({"maxReconsumeTimes": -1}, id="also a negative one"),
+        pytest.param({"group": "strict"}, id="by the group's limit"),
+        pytest.param({"group": "strict", "maxReconsumeTimes": 5, "version": 120}, id="which holds for old clients"),
+    ],
+)
+async def test_dead_letters(rocketmq: EmbeddedRocketMQ, peer: Peer, offset: int, changed: dict[str, Any]) -> None:
+    broker = rocketmq.broker
+    broker.groups.put(SubscriptionGroupConfig(group_name="strict", retry_max_times=0, retry_queue_nums=3))
+    topic = f"%DLQ%{changed.get('group', 'g')}"
+
+    assert (await send_back(peer, **{"offset": offset} | changed)).code == 0
+
+    (dead,) = records(broker.store, topic)
+    assert dead.reconsume_times == 1
+    assert dead.properties == {
+        "UNIQ_KEY": "u",
+        "TAGS": "a",
+        "WAIT": "false",
+        "RETRY_TOPIC": "T",
+        "ORIGIN_MESSAGE_ID": offset_message_id(parse_host(broker.address), offset),
+        "DELAY": "0",
+    }
+    assert broker.topics.get(topic) == TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1, perm=6)
+
+
+async def test_the_limit_of_a_new_client_replaces_the_groups(
+    rocketmq: EmbeddedRocketMQ, peer: Peer, offset: int
+) -> None:
+    rocketmq.broker.groups.put(SubscriptionGroupConfig(group_name="strict", retry_max_times=0))
+
+    await send_back(peer, 121, group="strict", offset=offset, maxReconsumeTimes=5)
+
+    assert not records(rocketmq.broker.store, "%DLQ%strict")
+    assert len(records(rocketmq.broker.store, "SCHEDULE_TOPIC_XXXX", 2)) == 1
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        pytest.param(zlib.compress(b"x" * 100), id="compressed"),
+        pytest.param(b"no stream", id="said to be compressed"),
+    ],
+)
+async def test_the_body_stays_as_it_is(rocketmq: EmbeddedRocketMQ, peer: Peer, stored: bytes) -> None:
+    flag = compressed_flag(CompressionType.ZLIB)
+    at = rocketmq.broker.store.put(replace(MESSAGE, body=stored, sys_flag=flag)).commit_log_offset
+
+    await send_back(peer, offset=at, delayLevel=-1)
+
+    (dead,) = records(rocketmq.broker.store, "%DLQ%g")
+    assert (dead.body, dead.sys_flag) == (stored, flag)
+
+
+async def test_an_ipv6_producer_stays_known(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
+    host = "[2001:0db8:0000:0000:0000:0000:0000:0001]:4711"
+    at = rocketmq.broker.store.put(replace(MESSAGE, born_host=host)).commit_log_offset
+
+    await send_back(peer, offset=at, delayLevel=-1)
+
+    (dead,) = records(rocketmq.broker.store, "%DLQ%g")
+    assert dead.born_host == host
+
+
+@pytest.mark.parametrize("beside", [1, 10**9])
+async def test_an_offset_at_which_no_message_begins(peer: Peer, offset: int, beside: int) -> None:
+    reply = await send_back(peer, offset=offset + beside)
+
+    assert (reply.code, reply.remark) == (1, f"look message by offset failed, {offset + beside}")
+
+
+async def test_a_group_without_retry_queues(rocketmq: EmbeddedRocketMQ, peer: Peer, offset: int) -> None:
+    """The message is gone, and that is a success."""
+    rocketmq.broker.groups.put(SubscriptionGroupConfig(group_name="g", retry_queue_nums=0))
+    end = rocketmq.broker.store.end
+
+    assert (await send_back(peer, offset=offset, delayLevel=-1)).code == 0
+    assert rocketmq.broker.store.end == end
+    assert rocketmq.broker.topics.get("%RETRY%g") is None
+
+
+async def test_the_groups_retry_queues_take_turns(
+    rocketmq: EmbeddedRocketMQ, peer: Peer, clock: ManualClock, offset: int
+) -> None:
+    broker = rocketmq.broker
+    broker.groups.put(SubscriptionGroupConfig(group_name="g", retry_queue_nums=3))
+    for _ in range(60):
+        await send_back(peer, offset=offset, delayLevel=1, unitMode="true")
+    clock.advance(LEVEL_1_SECONDS)
+    broker.schedule.wake()
+
+    assert broker.store.queues("%RETRY%g").keys() == {0, 1, 2}
+    config = broker.topics.get("%RETRY%g")
+    assert config is not None
+    assert (config.write_queue_nums, config.topic_sys_flag) == (3, 2)
+
+
+@pytest.mark.parametrize("group", ["g?", "g" * 121])
+async def test_a_group_that_cannot_be(peer: Peer, offset: int, group: str) -> None:
+    reply = await send_back(peer, offset=offset, group=group)
+
+    assert (reply.code, reply.remark) == (26, f"subscription group not exist, {group} {FAQ}")
+
+
+async def test_permissions(rocketmq: EmbeddedRocketMQ, peer: Peer, offset: int) -> None:
+    """The broker's and the retry topic's; a dead-letter topic takes messages whatever its own says."""
+    broker = rocketmq.broker
+    broker.topics.put(TopicConfig(topic_name="%RETRY%closed", perm=4))
+    broker.topics.put(TopicConfig(topic_name="%DLQ%g", perm=4))
+
+    assert (await send_back(peer, offset=offset, delayLevel=-1)).code == 0
+    reply = await send_back(peer, offset=offset, group="closed")
+    assert (reply.code, reply.remark) == (16, "the topic[%RETRY%closed] sending message is forbidden")
+    broker.change_settings(replace(broker.settings, brokerPermission=4))
+    reply = await send_back(peer, offset=offset)
+    assert (reply.code, reply.remark) == (16, "the broker[127.0.0.1] sending message is forbidden")
+
+
+@pytest.mark.parametrize("missing", ["group", "offset", "delayLevel"])
+async def test_what_the_request_must_say(peer: Peer, offset: int, missing: str) -> None:
+    changed: dict[str, Any] = {"offset": offset} | {missing: None}
+    assert (await send_back(peer, **changed)).code == 1
