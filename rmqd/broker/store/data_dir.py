@@ -126,7 +126,7 @@ class DataDir:
 
     def rows(self) -> Iterator[LogRow]:
         """What was kept before this start."""
-        return map(LogRow._make, self._select(_ROWS))
+        return self._select(_ROWS)
 
     def put(self, kind: Kind, key: str, value: str) -> None:
         """Keep a value."""

@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 MEMORY_BYTES: Final = 256 * 1024 * 1024
 
 
-class LogRow(NamedTuple):
-    """What the log knows of a record without reading it. `size` is in bytes, `store_timestamp` in milliseconds."""
-
-    commit_log_offset: int
-    topic: str
-    queue_id: int
-    queue_offset: int
-    tags_code: int
-    store_timestamp: int
-    size: int
+LogRow = tuple[int, str, int, int, int, int, int]
+"""Commit log offset, topic, queue id, queue offset, tags code, store timestamp in milliseconds, size in bytes."""
 
 
 class RecordLog(Protocol):
@@ -50,7 +42,7 @@ class RecordLog(Protocol):
         """Forget records."""
 
     def rows(self) -> Iterator[LogRow]:
-        """What was kept before this start, in the order in which it was appended."""
+        """What was kept before this start, in the order in which it was appended, without its bytes."""
 
 
 class MemoryRecordLog:
