@@ -78,6 +78,8 @@ def runtime_info(broker: BrokerController) -> dict[str, str]:
         table[f"{name}ThreadPoolQueueSize"] = "0"
         table[f"{name}ThreadPoolQueueCapacity"] = str(capacity)
         table[f"{name}ThreadPoolQueueHeadWaitTimeMills"] = "0"
+    for level, (offset, end) in broker.schedule.progress().items():
+        table[f"scheduleMessageOffset_{level}"] = f"{offset},{end}"
     return dict(sorted(table.items()))
 
 

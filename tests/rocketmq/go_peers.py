@@ -24,10 +24,10 @@ class GoPeer(Peer):
 
 
 def start_member(directory: Path, options: dict[str, object]) -> GoPeer:
-    """The program in `go/`, with its options."""
+    """The program in `go/`, with its options: a member, or a producer."""
     command = [str(program())]
     for name, value in options.items():
-        command += ["-" + name.replace("_", "-"), str(value)]
+        command.append(f"-{name.replace('_', '-')}={value}")
     errors = tempfile.TemporaryFile("w+", dir=directory)  # noqa: SIM115 - the GoPeer closes it
     process = subprocess.Popen(
         command, cwd=directory, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True

@@ -115,6 +115,11 @@ def start_producer(peer: PeerOptions, messages: int, **options: object) -> JavaP
     return _start("NumberedProducer", peer, {"messages": messages, **options})
 
 
+def start_lite_pull(peer: PeerOptions, group: str, **options: object) -> JavaPeer:
+    """A DefaultLitePullConsumer, which commits what it handled: `batch=`, `member=`."""
+    return _start("LitePullMember", peer, {"group": group, **options})
+
+
 def start_scripted(nameserver: str, group: str, directory: Path, **options: object) -> JavaPeer:
     """A DefaultMQPushConsumer that does what each message says; the options are those of ScriptedConsumer."""
     return start_program("ScriptedConsumer", directory, {"namesrv": nameserver, "group": group, **options})

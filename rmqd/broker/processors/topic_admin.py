@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -10,6 +9,7 @@ from rmqd.broker.channel import Channel
 from rmqd.broker.reply import NO_CODE, Processors, Refusal, Reply
 from rmqd.broker.system_topics import is_reserved, reserved_topics
 from rmqd.broker.topic_attributes import MESSAGE_TYPE, MIXED, TopicAttributeError, altered, parse_attributes
+from rmqd.broker.topics import fault_of_topic
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire import fields, loose_json
 from rmqd.wire.cluster import TopicList
@@ -22,13 +22,10 @@ from rmqd.wire.headers.topic import (
     GetAllTopicConfigResponseHeader,
 )
 from rmqd.wire.settings import CreateTopicListRequestBody, TopicConfig, TopicConfigSerializeWrapper
-from rmqd.wire.topics import DLQ_PREFIX, MAX_TOPIC_LENGTH, RETRY_PREFIX
 
 if TYPE_CHECKING:
     from rmqd.broker.controller import BrokerController
 
-_PATTERN: Final = "^[%|a-zA-Z0-9_-]+$"
-_MAX_RETRY_TOPIC_LENGTH: Final = 255
 _FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
 _PAGE: Final = 2000  # Java: splitMetadataSize
 _DONE: Final = Reply(remark=NO_CODE)
@@ -121,17 +118,10 @@ class TopicAdminProcessor:
         return Reply(body=TopicList(reserved_topics(self._broker.settings)).to_json())
 
     def _check_name(self, topic: str) -> None:
-        """Refuse it in the real broker's words."""
-        longest = _MAX_RETRY_TOPIC_LENGTH if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) else MAX_TOPIC_LENGTH
-        if not topic.strip():
-            problem = "The specified topic is blank."
-        elif not re.fullmatch(_PATTERN, topic):
-            problem = f"The specified topic: {topic}, contains illegal characters, allowing only {_PATTERN}"
-        elif len(topic) > longest:
-            problem = f"The specified topic: {topic}, is longer than topic max length: {longest}"
-        else:
-            return self._refuse_reserved(topic)
-        raise Refusal(ResponseCode.INVALID_PARAMETER, problem)
+        fault = fault_of_topic(topic)
+        if fault:
+            raise Refusal(ResponseCode.INVALID_PARAMETER, fault)
+        self._refuse_reserved(topic)
 
     def _refuse_reserved(self, topic: str) -> None:
         if is_reserved(topic, self._broker.settings):

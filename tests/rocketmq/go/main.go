@@ -1,6 +1,11 @@
-// A member of many groups that handles nothing: -namesrv A -topic T -instance NAME -groups STRATEGY=GROUP=ROOM+ROOM,...
-// [-allocate-queues BROKER:ID,...]. It has each group's queues by that group's strategy. Prints "started" once it is in
-// all of them, and logs to NAME.log; SIGTERM ends it with Shutdown().
+// Members and producers with the Go client: -namesrv A -topic T -instance NAME, and
+//
+//	-groups STRATEGY=GROUP=ROOM+ROOM,... [-allocate-queues BROKER:ID,...]: a member of many groups that handles nothing, and
+//	has each group's queues by that group's strategy;
+//	-group G -ledger FILE [-orderly] [-fail-every N]: a member that writes down what it handles;
+//	-messages N -ledger FILE [-prefix go-] [-sharding-keys K]: a producer.
+//
+// Prints "started" once it runs, and logs to NAME.log; SIGTERM ends a member with Shutdown().
 package main
 
 import (
@@ -25,12 +30,27 @@ func main() {
 	instance := flag.String("instance", "", "instance name")
 	groups := flag.String("groups", "", "STRATEGY=GROUP=ROOM+ROOM,...")
 	queues := flag.String("allocate-queues", "", "BROKER:ID,... for by_config")
+	group := flag.String("group", "", "the group of a member that handles messages")
+	path := flag.String("ledger", "", "what it handles, or what the producer sent")
+	orderly := flag.Bool("orderly", false, "handle each queue in order")
+	failEvery := flag.Uint("fail-every", 0, "which first attempts fail")
+	messages := flag.Int("messages", 0, "how many messages to send")
+	prefix := flag.String("prefix", "go-", "of their keys")
+	shardingKeys := flag.Int("sharding-keys", 0, "how many sharding keys they have")
 	flag.Parse()
 	rlog.SetOutputPath(*instance + ".log")
 	rlog.SetLogLevel("warn")
 
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, syscall.SIGTERM)
+	if *messages > 0 {
+		produce(*namesrv, *topic, *path, *prefix, *messages, *shardingKeys)
+		return
+	}
+	if *group != "" {
+		consume(*namesrv, *topic, *group, *instance, *path, *orderly, uint32(*failEvery), stop)
+		return
+	}
 	var members []rocketmq.PushConsumer
 	for _, group := range strings.Split(*groups, ",") {
 		parts := strings.Split(group, "=")

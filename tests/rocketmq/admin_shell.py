@@ -1,0 +1,75 @@
+"""mqadmin, many commands by one JVM: a command takes some 50 ms, and not the seconds of a start."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.rocketmq import release
+from tests.rocketmq.cluster import ADMIN_FAILED
+from tests.rocketmq.errors import ClusterError
+from tests.rocketmq.fetch import find_java, jars
+from tests.rocketmq.peers import LOGBACK, classes
+
+
+class AdminShell:
+    """A running `java/AdminShell.java`, which may write to the directory; its `mqadmin` asks any cluster."""
+
+    def __init__(self, directory: Path, version: str = release.DEFAULT) -> None:
+        command = [
+            *(find_java(), "-Xmx256m", "-Xshare:auto", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
+            f"-Drmq.logback.configurationFile={LOGBACK}",
+            f"-Duser.home={directory}",
+            f"-Drocketmq.home.dir={directory}",
+            "-Djava.net.preferIPv4Stack=true",
+            *("-cp", f"{classes(version)}:{':'.join(jars(version))}", "AdminShell"),
+        ]
+        self._errors = tempfile.TemporaryFile("w+", dir=directory)  # noqa: SIM115 - closed by close
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, cwd=directory
+        )
+        if self._line() != "started":
+            raise ClusterError(f"mqadmin's shell did not start:\n{self._said()}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def mqadmin(self, nameserver: str, command: str, *arguments: str, check: bool = True) -> str:
+        """What the command prints; raises ClusterError where it failed, which its words must tell."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        line = "\t".join((command, "-n", nameserver, *arguments))
+        self._process.stdin.write(f"{line}\n".encode())
+        self._process.stdin.flush()
+        size = self._line()
+        if not size:
+            raise ClusterError(f"mqadmin {command} ended the JVM:\n{self._said()}")
+        printed = self._process.stdout.read(int(size)).decode()
+        if check and ADMIN_FAILED.search(printed):
+            raise ClusterError(f"mqadmin {command} {' '.join(arguments)} failed:\n{printed}")
+        return printed
+
+    def close(self) -> None:
+        """End it."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+        self._errors.close()
+
+    def _line(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().decode().rstrip("\n")
+
+    def _said(self) -> str:
+        self._errors.seek(0)
+        return self._errors.read()
