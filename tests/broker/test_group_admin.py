@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
@@ -197,3 +198,21 @@ async def test_request_mode_is_kept(peer: Peer) -> None:
     assert await set_mode("T", "g") == (0, None)
     mode = {"consumerGroup": "g", "mode": "POP", "popShareQueueNum": 2, "topic": "T"}
     assert json.loads((await peer.call(MODES)).body) == {"messageRequestModeMap": {"T": {"g": mode}}}
+
+
+async def test_groups_outlive_the_process(tmp_path: Path) -> None:
+    """With their request modes and what they are kept from."""
+    options = EmbeddedOptions(topics={"T": 1}, data_dir=tmp_path)
+    async with embedded_rocketmq(options) as rocketmq, connected(rocketmq.broker.address) as peer:
+        await peer.call(UPDATE, {}, body(groupName="g", retryMaxTimes=3, attributes={"+priority.factor": "10"}))
+        await peer.call(SET_MODE, {}, SetMessageRequestModeRequestBody("T", "g", "POP", 2).to_json())
+        await peer.call(FORBIDDEN, {"group": "g", "topic": "T", "readable": "false"})
+        await asked(peer, "left")
+        await peer.call(DELETE, {"groupName": "left"})
+    async with embedded_rocketmq(options) as rocketmq:
+        groups = rocketmq.broker.groups
+        expected = SubscriptionGroupConfig(group_name="g", retry_max_times=3, attributes={"priority.factor": "10"})
+        assert groups.get("g") == expected
+        assert groups.get("left") is None
+        assert groups.request_modes() == [SetMessageRequestModeRequestBody("T", "g", "POP", 2)]
+        assert groups.is_reading_forbidden("g", "T")

@@ -73,7 +73,8 @@ async def test_last_heartbeat_counts_for_the_whole_group(rocketmq: EmbeddedRocke
     assert info.consume_type == ConsumeType.ACTIVELY
 
 
-async def test_good_bye_is_told_to_the_others(peers: tuple[Peer, Peer]) -> None:
+async def test_good_bye_is_told_to_the_others(rocketmq: EmbeddedRocketMQ, peers: tuple[Peer, Peer]) -> None:
+    """Of producers there is nothing to tell."""
     one, other = peers
     await beat(one, "one", consumer(), producers=["p"])
     await beat(other, "other", consumer())
@@ -82,6 +83,7 @@ async def test_good_bye_is_told_to_the_others(peers: tuple[Peer, Peer]) -> None:
 
     assert (await one.call(UNREGISTER, {"clientID": "one", "consumerGroup": "g", "producerGroup": "p"})).code == 0
     assert (await heard(one), await heard(other)) == ([], ["g"])
+    assert rocketmq.broker.producers.all() == {}
 
     await one.call(UNREGISTER, {"clientID": "one", "consumerGroup": "g"})
     assert await heard(other) == ["g"], "also where it had left before"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -185,6 +186,7 @@ async def test_reset_on_the_broker_holds_until_a_pull_is_told(peer: Peer) -> Non
 
     told = await pull(peer, 4)
     assert (told.code, told.remark, told.ext_fields["nextBeginOffset"]) == (21, "OFFSET_RESET", "0")
+    assert await stored(peer) == 0
     assert (await commit(peer, 1)).remark is None
     assert await stored(peer) == 1
 
@@ -315,3 +317,18 @@ async def test_queue_is_named_by_broker(peer: Peer) -> None:
     reply = await reset(peer, queueId=0)
 
     assert list(ResetOffsetBody.from_json(reply.body).offset_table) == [MessageQueue("T", "broker-a", 0)]
+
+
+async def test_offsets_and_resets_outlive_the_process(tmp_path: Path) -> None:
+    """Also what was forgotten stays so."""
+    options = EmbeddedOptions(topics={"T": QUEUES}, data_dir=tmp_path)
+    async with embedded_rocketmq(options) as rocketmq, connected(rocketmq.broker.address) as peer:
+        for group in ("g", "other", "left"):
+            await peer.call(352, {"group": group})
+            await commit(peer, 2, group)
+        await commit(peer, 3)
+        await reset(peer, LanguageCode.PYTHON, group="other")
+        await peer.call(207, {"groupName": "left", "cleanOffset": "true"})
+    async with embedded_rocketmq(options) as rocketmq, connected(rocketmq.broker.address) as peer:
+        assert (await stored(peer), await stored(peer, "other"), await stored(peer, "left")) == (3, 0, None)
+        assert (await commit(peer, 2, "other")).remark == "Offset has been previously reset"
