@@ -1,0 +1,260 @@
+"""`rmqd test`: cases in YAML, what is told of one that fails, and what is wrong with a file."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from rmqd.cli.app import app
+from tests.cli.command import Ended
+from tests.testing.user_folder import TOP, UserFolder
+
+HANDLERS = """
+from rmqd import DeadLetter
+
+def handle(batch):
+    print("handled", batch[0].keys)
+    for message in batch:
+        if message.tags == "poison":
+            raise KeyError("customer")
+        if message.tags == "slow" and message.reconsume_times < 2:
+            raise OSError("closed")
+        if message.tags == "bad":
+            batch.dead_letter(message, "no order at all")
+
+class Unstartable:
+    def start(self):
+        raise ValueError("no password")
+
+    def handle(self, batch):
+        pass
+"""
+GROUP = """\
+group:
+  subscriptions: {orders: "*"}
+  handler: {plugin: "handlers_of_cases:handle"}
+cases:
+"""
+GOOD = (
+    GROUP
+    + """\
+  all kinds of ends:
+    group: {max_reconsume_times: 3}
+    messages:
+      - {keys: order-1, body: {customer: ada}}
+      - {keys: order-2, tags: poison, body: text}
+      - {keys: order-3, tags: slow, body: [1, 2], properties: {region: eu}}
+      - {tags: bad, body: "4"}
+      - {body: later, delay_level: 18}
+    expect:
+      acked: [order-1, order-3, 5]
+      retried: {order-2: 3, order-3: 2}
+      dead_letters: {order-2: max_reconsume_times, 4: no order}
+  dead letters without their reasons:
+    messages: [{tags: bad, body: "1"}]
+    expect: {dead_letters: [1]}
+"""
+)
+
+
+def rmqd(*arguments: str | Path) -> Ended:
+    """The command in this process, and in the test's folder."""
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments], prog_name="rmqd")
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return Ended(result.exit_code, result.stdout, result.stderr)
+
+
+@pytest.fixture(autouse=True)
+def _in_the_folder(folder: UserFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder.path)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    monkeypatch.delitem(sys.modules, "handlers_of_cases", raising=False)
+    importlib.invalidate_caches()
+
+
+@pytest.fixture
+def cases(folder: UserFolder) -> UserFolder:
+    """With handlers beside the cases."""
+    folder.write("handlers_of_cases.py", HANDLERS)
+    return folder
+
+
+def test_cases_that_hold(cases: UserFolder) -> None:
+    cases.write("good.cases.yaml", GOOD)
+    ended = rmqd("test")
+    assert (ended.code, ended.err) == (0, ended.err)
+    assert [line.split("  (")[0] for line in ended.out.splitlines()] == [
+        "good.cases.yaml",
+        "  ok      all kinds of ends",
+        "  ok      dead letters without their reasons",
+        "",
+        "2 cases: 2 as expected, 0 not",
+    ]
+    assert "handled order-1" in ended.err, "what a handler prints is no part of the answer"
+
+
+@pytest.mark.parametrize(
+    ("expect", "told"),
+    [
+        ("acked: [1]", "order-1: expected acked"),
+        ("dead_letters: [1]", "order-1: expected dead-lettered"),
+        ("retried: {1: 1}, dead_letters: [1]", "order-1: expected retried, dead-lettered"),
+        ("retried: {1: 2}, dead_letters: {1: other}", "order-1: expected retried twice, dead-lettered: other"),
+        ("retried: {1: 2}", "order-1: expected retried twice"),
+        ("", "order-1: expected never handed to the handler"),
+    ],
+)
+def test_a_case_that_does_not_hold_is_told_message_by_message(cases: UserFolder, expect: str, told: str) -> None:
+    messages = "messages: [{keys: order-1, tags: poison, body: x}]"
+    case = f"  a case:\n    group: {{max_reconsume_times: 2}}\n    {messages}\n    expect: {{{expect}}}\n"
+    cases.write("bad.cases.yaml", GROUP + case)
+    ended = rmqd("test", "bad.cases.yaml")
+    assert ended.code == 1
+    assert ended.out.splitlines() == [
+        "bad.cases.yaml",
+        "  FAILED  a case  (bad.cases.yaml:5:3)",
+        f"            {told}",
+        "                     got retried twice, dead-lettered: max_reconsume_times reached",
+        f"                     its handler raised KeyError: 'customer' ({cases.path}/handlers_of_cases.py:8)",
+        "",
+        "1 case: 0 as expected, 1 not",
+    ]
+
+
+def test_json_for_programs(cases: UserFolder) -> None:
+    cases.write("good.cases.yaml", GOOD)
+    first, _ = rmqd("test", "good.cases.yaml", "-o", "json").json()
+    assert (first["case"], first["place"], first["ok"]) == ("all kinds of ends", "good.cases.yaml:5:3", True)
+    assert first["attempts"] == 10
+    assert first["elapsed_seconds"] > 7200
+    assert first["messages"][1] == {
+        "name": "order-2",
+        "acked": 0,
+        "retried": 3,
+        "dead_letters": ["max_reconsume_times reached"],
+    }
+
+
+def test_a_handler_that_cannot_be_started_fails_its_case(cases: UserFolder) -> None:
+    own = "{handler: {plugin: 'handlers_of_cases:Unstartable'}}"
+    case = f"  a case:\n    group: {own}\n    messages: [{{body: x}}]\n    expect: {{acked: [1]}}\n"
+    cases.write("bad.cases.yaml", GROUP + case)
+    ended = rmqd("test")
+    assert ended.code == 1
+    assert "the handler could not be run: ValueError: no password" in ended.out
+
+
+def test_a_case_that_does_not_end_fails(cases: UserFolder) -> None:
+    case = (
+        "  a case:\n    group: {consume_mode: orderly}\n    timeout: 300ms\n"
+        "    messages: [{keys: order-1, tags: poison, body: x}]\n    expect: {}\n"
+    )
+    cases.write("bad.cases.yaml", GROUP + case)
+    ended = rmqd("test")
+    assert ended.code == 1
+    assert "has something left to do after 0.3 s" in ended.out
+
+
+def test_the_group_of_a_configuration(cases: UserFolder) -> None:
+    cases.write(
+        "rmqd.yaml",
+        "nameserver: 127.0.0.1:9876\ngroups:\n  mailer:\n    subscriptions: {orders: paid}\n"
+        "    handler: {plugin: 'handlers_of_cases:handle'}\n",
+    )
+    case = "  a case:\n    messages: [{tags: paid, body: x}, {tags: open, body: y}]\n    expect: {acked: [1]}\n"
+    cases.write("one.cases.yaml", f"config: rmqd.yaml\ngroup: mailer\ncases:\n{case}")
+    assert rmqd("test", "one.cases.yaml").code == 0
+    cases.write("one.cases.yaml", f"group: mailer\ncases:\n{case}")
+    assert rmqd("test", "one.cases.yaml", "--config", "rmqd.yaml").code == 0
+    cases.write("one.cases.yaml", f"group: mialer\ncases:\n{case}")
+    ended = rmqd("test", "one.cases.yaml", "--config", "rmqd.yaml")
+    assert ended.code == 78
+    assert ended.err == "one.cases.yaml:1:8: group: rmqd.yaml has no group 'mialer'; accepted: mailer\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("  a case:\n    messages: []\n    expected: {}\n", "bad.cases.yaml:7:5: cases.a case.expected: unknown key"),
+        (
+            "  a case:\n    group: {max_reconsume_time: 1}\n    messages: []\n    expect: {}\n",
+            "bad.cases.yaml:6:13: groups.bad.max_reconsume_time: unknown key; did you mean max_reconsume_times?",
+        ),
+        (
+            "  a case:\n    messages: [{keys: order-1, body: x}]\n    expect: {acked: [order-2]}\n",
+            "bad.cases.yaml:7:22: cases.a case.expect.acked[0]: no message is called 'order-2'; accepted: order-1",
+        ),
+        (
+            "  a case:\n    messages: [{keys: order-1, body: x}]\n    expect: {retried: {order-2: 1}}\n",
+            "bad.cases.yaml:7:24: cases.a case.expect.retried.order-2: no message is called 'order-2'",
+        ),
+        (
+            "  a case:\n    messages: [{body: 17}]\n    expect: {}\n",
+            "bad.cases.yaml:6:23: cases.a case.messages[0].body: 17 is no body; accepted: text, in quotes",
+        ),
+        ("  a case:\n    messages: [{}]\n    expect: {}\n", "cases.a case.messages[0].body: missing; accepted: text"),
+        (
+            "  a case:\n    group: {handler: {plugin: 'handlers_of_cases:hanlde'}}\n    messages: []\n    expect: {}\n",
+            "bad.cases.yaml:6:31: groups.bad.handler.plugin: the module handlers_of_cases has no hanlde",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_told_with_its_place(cases: UserFolder, text: str, told: str) -> None:
+    cases.write("bad.cases.yaml", GROUP + text)
+    ended = rmqd("test", "bad.cases.yaml")
+    assert (ended.code, ended.out) == (78, "")
+    assert told in ended.err
+
+
+def test_wrong_usage(folder: UserFolder) -> None:
+    missing, empty = rmqd("test", "nowhere"), rmqd("test")
+    assert (missing.code, empty.code) == (2, 2)
+    assert "no such file or folder" in missing.err
+    assert "no file *.cases.yaml is in" in empty.err
+    assert rmqd("test", "-o", "xml").code == 2
+
+
+def test_folders_are_searched_but_for_hidden_ones_and_environments(cases: UserFolder) -> None:
+    for place in ("inner/deep", ".hidden", "env"):
+        Path(cases.path, place).mkdir(parents=True)
+        cases.write(f"{place}/good.cases.yaml", GOOD)
+    cases.write("env/pyvenv.cfg", "")
+    ended = rmqd("test", "-o", "json")
+    assert {one["file"] for one in ended.json()} == {"inner/deep/good.cases.yaml"}
+
+
+def test_it_runs_without_pytest(cases: UserFolder) -> None:
+    cases.write("good.cases.yaml", GOOD)
+    code, out = cases.python(
+        "-c",
+        "import sys; sys.modules['pytest'] = None; sys.argv = ['rmqd', 'test']; from rmqd.cli.app import main; main()",
+    )
+    assert code == 0, out
+
+
+def test_the_example_of_the_handlers_holds() -> None:
+    ended = rmqd("test", TOP / "handlers" / "examples")
+    assert ended.code == 0, ended.out
+    assert "3 cases: 3 as expected, 0 not" in ended.out
+
+
+def test_pytest_runs_them_too(cases: UserFolder) -> None:
+    cases.write("good.cases.yaml", GOOD)
+    cases.write("test_bad.cases.yaml", GROUP + "  a case:\n    messages: [{body: x}]\n    expect: {}\n")
+    code, out = cases.pytest("-p", "no:asyncio", "-rf")
+    assert code == 1
+    assert "2 passed" in out
+    assert "1 failed" in out
+    assert "1: expected never handed to the handler" in out
+    assert "test_bad.cases.yaml:5:3" in out
+
+
+def test_pytest_tells_what_is_wrong_with_a_file(cases: UserFolder) -> None:
+    cases.write("bad.cases.yaml", GROUP + "  a case:\n    mesages: []\n    expect: {}\n")
+    code, out = cases.pytest()
+    assert code == 2
+    assert "bad.cases.yaml:6:5: cases.a case.mesages: unknown key; did you mean messages?" in out

@@ -1,0 +1,135 @@
+"""The plugin in a pytest of a user's own: found by its entry point, light, and clean at its end."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from rmqd import Batch
+from rmqd.testing import RocketMQ, RunResult
+from rmqd.testing.background import LoopBlockedError
+from tests.testing.user_folder import TOP, UserFolder
+
+WITHOUT_ASYNCIO = """
+from rmqd.testing import make_message as by_import
+
+def test_the_fixtures_are_there(rocketmq, run_handler, make_message, make_batch):
+    rocketmq.create_topic("orders", queues=2)
+    rocketmq.send("orders", b"one", keys="order-1", tags="paid", properties={"region": "eu"})
+    seen = []
+    result = run_handler(lambda batch: seen.extend(batch), topic="orders", group="mailer")
+    assert [message.properties["region"] for message in seen] == ["eu"]
+    assert len(result.acked) == 1
+    assert make_batch(make_message(b"x"))[0].body == by_import(b"x").body
+"""
+
+
+def test_it_needs_nothing_but_pytest(folder: UserFolder) -> None:
+    folder.write("test_user.py", WITHOUT_ASYNCIO)
+    code, out = folder.pytest()
+    assert code == 0, out
+    assert "1 passed" in out
+
+
+def test_in_an_async_test_of_pytest_asyncio(folder: UserFolder) -> None:
+    folder.write(
+        "test_user.py",
+        """
+import pytest
+
+@pytest.mark.asyncio
+async def test_both_kinds_of_handlers(rocketmq, run_handler):
+    async def handle(batch):
+        pass
+    rocketmq.send("orders", b"one")
+    assert len(run_handler(handle, topic="orders", group="mailer").acked) == 1
+    assert len(run_handler(lambda batch: None, topic="orders", group="other").acked) == 1
+""",
+    )
+    code, out = folder.pytest("-o", "asyncio_default_fixture_loop_scope=function")
+    assert code == 0, out
+
+
+def test_what_is_heavy_is_loaded_when_a_test_asks_for_it(folder: UserFolder) -> None:
+    code, out = folder.python(
+        "-c",
+        "import sys; before = set(sys.modules); import pytest; import rmqd.testing.plugin; "
+        "print(*sorted(name for name in sys.modules if name.startswith('rmqd.')), "
+        "*sorted({'pydantic', 'yaml', 'structlog', 'asyncio'} & set(sys.modules)))",
+    )
+    assert (code, out.split()) == (0, ["rmqd.handler", "rmqd.testing", "rmqd.testing.plugin"])
+
+
+def test_what_failed_is_shown_with_the_test(folder: UserFolder) -> None:
+    folder.write(
+        "test_user.py",
+        """
+def fail(batch):
+    raise ValueError("no such customer")
+
+def test_it(rocketmq, run_handler):
+    rocketmq.send("orders", b"one", keys="order-1")
+    assert run_handler(fail, topic="orders", group="mailer", max_reconsume_times=1).acked
+""",
+    )
+    code, out = folder.pytest()
+    assert code == 1
+    assert "<RunResult 0 acked, 1 retried, 1 dead_lettered in 2 attempts" in out
+    assert "ValueError: no such customer" in out
+    assert "handler.failed" in out
+
+
+def test_the_example_of_the_handlers_runs_as_it_stands(folder: UserFolder) -> None:
+    shutil.copytree(TOP / "handlers" / "examples", folder.path, dirs_exist_ok=True)
+    code, out = folder.pytest()
+    assert code == 0, out
+    assert "7 passed" in out, "four tests, and three cases"
+
+
+def test_a_handler_that_blocks_the_loop_is_shown_where_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rmqd.testing.background.GRACE_SECONDS", 0.1)
+    let_go = threading.Event()
+
+    async def block(batch: Batch) -> None:
+        let_go.wait()
+
+    with RocketMQ() as rocketmq:
+        monkeypatch.setattr("rmqd.testing.background.GRACE_SECONDS", 5)
+        rocketmq.send("orders", "one")
+        monkeypatch.setattr("rmqd.testing.background.GRACE_SECONDS", 0.1)
+        try:
+            with pytest.raises(LoopBlockedError, match=r"let_go\.wait\(\)"):
+                rocketmq.run_handler(block, topic="orders", group="mailer", timeout=0.1)
+        finally:
+            monkeypatch.setattr("rmqd.testing.background.GRACE_SECONDS", 5)
+            let_go.set()
+
+
+def test_nothing_is_left_behind(folder: UserFolder) -> None:
+    before = set(threading.enumerate())
+    with RocketMQ() as rocketmq:
+        rocketmq.send("orders", "one")
+        rocketmq.run_handler(lambda batch: None, topic="orders", group="mailer")
+    deadline = time.monotonic() + 10
+    while set(threading.enumerate()) - before:  # the handler's own thread was told to end
+        assert time.monotonic() < deadline, threading.enumerate()
+
+
+def test_a_run_may_be_of_a_thread_of_the_tests_own(rocketmq: RocketMQ, run_handler: Callable[..., RunResult]) -> None:
+    rocketmq.send("orders", "one")
+    results: list[RunResult] = []
+    threads = [
+        threading.Thread(
+            target=lambda group=group: results.append(run_handler(lambda batch: None, topic="orders", group=group))
+        )
+        for group in ("mailer", "printer")
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [len(result.acked) for result in results] == [1, 1]

@@ -1,0 +1,44 @@
+"""A folder as a user of rmqd has it: tests run by a pytest of their own, with the plugin by its entry point alone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+TOP = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True, slots=True)
+class UserFolder:
+    """The folder; `pytest` runs what is in it."""
+
+    path: Path
+
+    def write(self, name: str, text: str) -> Path:
+        """Make a file."""
+        file = self.path / name
+        file.write_text(text)
+        return file
+
+    def pytest(self, *arguments: str) -> tuple[int, str]:
+        """Run its tests, without pytest-asyncio unless that is asked for; the exit code, and what was printed."""
+        return self.python(
+            "-m", "pytest", "-p", "no:cacheprovider", "-W", "error", *(arguments or ("-p", "no:asyncio"))
+        )
+
+    def python(self, *arguments: str) -> tuple[int, str]:
+        """Run Python in the folder."""
+        done = subprocess.run(
+            [sys.executable, *arguments],
+            cwd=self.path,
+            env={**os.environ, "PYTHONPATH": str(TOP), "COLUMNS": "160"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+        return done.returncode, done.stdout
