@@ -45,11 +45,12 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A response: its code, header fields and body."""
+    """A response: its code, header fields, body and remark."""
 
     code: int
     fields: dict[str, str]
     body: bytes
+    remark: str | None = None
 
 
 def call(
@@ -82,7 +83,7 @@ def exchange(
     total, marked = struct.unpack(">II", _take(link, 8))
     length = marked & 0xFFFFFF  # the top byte names the header's serialisation: JSON, as asked
     head = json.loads(_take(link, length))
-    answer = Answer(head["code"], head.get("extFields") or {}, _take(link, total - 4 - length))
+    answer = Answer(head["code"], head.get("extFields") or {}, _take(link, total - 4 - length), head.get("remark"))
     if answer.code not in accepted:
         remark = (head.get("remark") or "").splitlines()
         raise ClusterError(f"request {code} was answered with {answer.code}: {remark[0] if remark else 'no remark'}")

@@ -13,6 +13,10 @@ class ExpressionError(Exception):
     """A condition that is none. The text is what the real broker says, with the name of Java's exception."""
 
 
+class UnexpectedTokenError(ExpressionError):
+    """A word stands where another was expected."""
+
+
 class Kind(StrEnum):
     """What a word is, as Java's parser writes it; in the order in which that lists what it expected."""
 
@@ -138,11 +142,11 @@ def _escaped(text: str) -> str:
     )
 
 
-def encountered(token: Token, expected: set[Kind]) -> str:
+def unexpected(token: Token, expected: set[Kind]) -> UnexpectedTokenError:
     """What Java says of a word where others were expected."""
     met = token.kind.value if token.kind is Kind.END else f' {token.kind.value} "{_escaped(token.text)} "'
     choices = "".join(f"{kind.value} ...\n    " for kind in sorted(expected, key=KIND_ORDER.__getitem__))
-    return (
+    return UnexpectedTokenError(
         f'org.apache.rocketmq.filter.parser.ParseException: Encountered "{met}" at line {token.line}, '
         f"column {token.column}.\nWas expecting{'' if len(expected) == 1 else ' one of'}:\n    {choices}"
     )

@@ -21,7 +21,7 @@ from rmqd.broker.filter.expressions import (
     SizeComparison,
     TextTest,
 )
-from rmqd.broker.filter.lexer import ExpressionError, Kind, Lexer, Token, encountered
+from rmqd.broker.filter.lexer import ExpressionError, Kind, Lexer, Token, UnexpectedTokenError, unexpected
 from rmqd.broker.filter.values import (
     EvaluationError,
     compare,
@@ -128,8 +128,11 @@ class _Parser:
 
     def _unary(self) -> Expression:
         if self._at(Kind.PLUS):
-            self._take()
-            return self._unary()
+            plus = self._take()
+            try:
+                return self._unary()
+            except UnexpectedTokenError:  # Java looks as far as this before it takes the sign, and blames the sign
+                raise unexpected(plus, {*_OPERANDS, Kind.NOT, Kind.MINUS}) from None
         if self._at(Kind.MINUS):
             self._take()
             return Negation(self._unary())
@@ -180,8 +183,8 @@ class _Parser:
             self._ahead.append(self._lexer.next())
         return self._ahead[index]
 
-    def _error(self) -> ExpressionError:
-        return ExpressionError(encountered(self._peek(), self._expected))
+    def _error(self) -> UnexpectedTokenError:
+        return unexpected(self._peek(), self._expected)
 
 
 def _unquoted(token: Token) -> str:

@@ -124,7 +124,7 @@ def _double(text: str) -> float:
         return float(stripped.rstrip("fFdD"))
     if _HEX_DOUBLE.fullmatch(stripped):
         return float.fromhex(stripped.rstrip("fFdD"))
-    raise _no_number(text)
+    raise _no_number(text) if stripped else EvaluationError("java.lang.NumberFormatException: empty String")
 
 
 def _no_number(text: str) -> EvaluationError:

@@ -42,7 +42,7 @@ _REMARKS: Final = {status: status.value.encode() for status in Status}
 class _Forbidden(Refusal):
     """NO_PERMISSION, by whose settings."""
 
-    BROKER, GROUP, TOPIC, BROADCASTING = 1, 2, 3, 4  # Java: ForbiddenType
+    BROKER, GROUP, TOPIC, BROADCASTING, SUBSCRIPTION = 1, 2, 3, 4, 5  # Java: ForbiddenType
 
     def __init__(self, by: int, remark: str) -> None:
         super().__init__(ResponseCode.NO_PERMISSION, remark, {"forbiddenType": str(by)})
@@ -167,6 +167,11 @@ class PullMessageProcessor:
         if not group_config.consume_broadcast_enable and info.message_model == MessageModel.BROADCASTING:
             raise _Forbidden(
                 _Forbidden.BROADCASTING, f"the consumer group[{header.consumer_group}] can not consume by broadcast way"
+            )
+        if self._broker.groups.is_reading_forbidden(header.consumer_group, header.topic):
+            raise _Forbidden(
+                _Forbidden.SUBSCRIPTION,
+                f"the consumer group[{header.consumer_group}] is forbidden for topic[{header.topic}]",
             )
         subscription = info.subscriptions.get(header.topic)
         if subscription is None:
