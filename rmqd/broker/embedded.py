@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -80,7 +81,7 @@ async def _running(
     try:
         host = numeric_host(options.host)
         announced = announced_host(host, options.settings.brokerIP1)
-        port = await broker_server.listen(host, options.broker_port)
+        port = await _listen(broker_server, host, options.broker_port)
         settings = replace(options.settings, brokerIP1=announced)
         broker = BrokerController(settings, clock or SystemClock(), log, journal, joined(announced, port))
         for processors in broker_processors(broker):
@@ -89,7 +90,7 @@ async def _running(
             if broker.topics.get(topic) is None:
                 broker.topics.put(TopicConfig(topic_name=topic, read_queue_nums=queues, write_queue_nums=queues))
         name_server.serve(NameServer(broker).processors())
-        name_port = await name_server.listen(host, options.port)
+        name_port = await _listen(name_server, host, options.port)
         running = asyncio.create_task(broker.run(), name="broker")
         try:
             yield EmbeddedRocketMQ(joined(announced, name_port), broker, (broker_server, name_server))
@@ -100,3 +101,11 @@ async def _running(
     finally:
         await name_server.close()
         await broker_server.close()
+
+
+async def _listen(server: RemotingServer, host: str, port: int) -> int:
+    try:
+        return await server.listen(host, port)
+    except OSError as error:
+        reason = os.strerror(error.errno).lower() if error.errno else str(error)
+        raise OSError(error.errno, f"the {server.name} cannot listen at {joined(host, port)}: {reason}") from error

@@ -13,14 +13,16 @@ from rmqd.exit_codes import ExitCode
 if TYPE_CHECKING:
     from rmqd.broker.embedded import EmbeddedOptions
 
-HELP = """Run a name server and a broker in this process, for development and for tests, until a signal.
+HELP = """Run a RocketMQ (a name server and a broker) in this process, without Java, for development and for tests.
 
-The first line printed is the name server's address. Messages are kept in memory, or with --data-dir in a folder, where
-they survive restarts and crashes.
+The first line printed is the name server's address, for the clients. Messages and offsets are kept in memory, or with
+--data-dir in a folder, where they survive restarts and crashes. SIGTERM or SIGINT ends it with 0.
 
-Example: rmqd broker --listen 127.0.0.1:9876 --topic orders:4 --data-dir ./rocketmq
+Only this machine can reach it, unless --listen says otherwise: 0.0.0.0:9876 is every address. Clients are then told
+the machine's own one; --setting brokerIP1=ADDRESS tells them another, and --broker-port makes the port one to publish.
+
+Example: rmqd broker --topic orders:4 --data-dir ./rocketmq
 """
-
 
 MAX_PORT = 65535
 MAX_QUEUES = 1024
@@ -35,52 +37,77 @@ def broker(
         Path | None, typer.Option("--data-dir", help="Keep messages and offsets in this folder; default: in memory")
     ] = None,
     topics: Annotated[
-        list[str] | None, typer.Option("--topic", help="Make a topic, as name:queues; repeatable")
+        list[str] | None, typer.Option("--topic", help="Make a topic, as name:queues, unless it exists; repeatable")
     ] = None,
-    broker_port: Annotated[int, typer.Option("--broker-port", help="The broker's port; 0 is a free one")] = 0,
+    broker_port: Annotated[
+        int, typer.Option("--broker-port", min=0, max=MAX_PORT, help="The broker's port; 0 is a free one")
+    ] = 0,
     settings: Annotated[
         list[str] | None, typer.Option("--setting", help="A broker setting by RocketMQ's name, as a=b; repeatable")
     ] = None,
 ) -> None:
     """Run the embedded RocketMQ until a signal."""
-    from rmqd.broker.embedded import EmbeddedOptions
     from rmqd.broker.settings import BrokerSettings, UnknownSettingError
-    from rmqd.daemon.loop import leave, run_in_loop
 
     host, port = _host_and_port(listen)
+    wanted = dict(_topic(text) for text in topics or ())
     try:
         changed = BrokerSettings().changed(dict(_pair(setting) for setting in settings or ()))
     except UnknownSettingError as error:
         raise typer.BadParameter(str(error), param_hint="--setting") from error
-    wanted = dict(_topic(text) for text in topics or ())
-    options = EmbeddedOptions(host, port, broker_port, data_dir, changed, wanted)
-    leave(run_in_loop(_run(options)))
+
+    from rmqd.daemon.loop import leave, put_off_garbage_collection, run_in_loop
+
+    put_off_garbage_collection()
+
+    # First of what logs: it keeps structlog from importing rich, see there.
+    from rmqd.daemon.logs import configure_logging
+
+    # isort: split
+
+    from rmqd.broker.embedded import EmbeddedOptions
+
+    configure_logging("warning", "auto")
+    leave(run_in_loop(_run(EmbeddedOptions(host, port, broker_port, data_dir, changed, wanted))))
 
 
 async def _run(options: EmbeddedOptions) -> int:
     import asyncio
 
     from rmqd.broker.embedded import embedded_rocketmq
-    from rmqd.daemon.logs import configure_logging
+    from rmqd.daemon.loop import settle_garbage_collection
     from rmqd.daemon.signals import signals_handled
     from rmqd.errors import RmqdError
 
-    configure_logging("warning", "auto")
     stop = asyncio.Event()
     try:
-        with signals_handled(lambda _: stop.set(), lambda: None):
+        # SIGHUP is the terminal's end here: there is nothing to be read again
+        with signals_handled(lambda _: stop.set(), stop.set):
             async with embedded_rocketmq(options) as rocketmq:
                 print(f"nameserver: {rocketmq.nameserver}", flush=True)
+                _print_hints(options, rocketmq.nameserver, rocketmq.broker.address)
+                settle_garbage_collection()
                 await stop.wait()
-    except (OSError, RmqdError) as error:
+    except OSError as error:
+        print(f"rmqd broker: {error.strerror or error}", file=sys.stderr)
+        return ExitCode.FAILURE
+    except RmqdError as error:
         print(f"rmqd broker: {error}", file=sys.stderr)
         return ExitCode.FAILURE
     return ExitCode.OK
 
 
+def _print_hints(options: EmbeddedOptions, nameserver: str, address: str) -> None:
+    """What a person wants to know next, after the line that programs read."""
+    kept = f"in {options.data_dir}" if options.data_dir else "in memory, until it ends (--data-dir keeps them)"
+    topic = next(iter(options.topics), "orders")
+    print(f"broker: {options.settings.brokerName} at {address}; messages are kept {kept}")
+    print(f"try: rmqd send {topic} 'hello' --nameserver {nameserver}", flush=True)
+
+
 def _host_and_port(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > MAX_PORT:
+    if not host or not (port.isascii() and port.isdecimal()) or int(port) > MAX_PORT:
         raise typer.BadParameter(f"{text!r} is no HOST:PORT, such as 127.0.0.1:9876", param_hint="--listen")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
@@ -89,9 +116,11 @@ def _topic(text: str) -> tuple[str, int]:
     from rmqd.errors import InvalidNameError
     from rmqd.wire.topics import check_topic
 
-    name, _, queues = text.partition(":")
-    if queues and not (queues.isdecimal() and 0 < int(queues) <= MAX_QUEUES):
-        raise typer.BadParameter(f"{text!r} is no name:queues, such as orders:4", param_hint="--topic")
+    name, colon, queues = text.partition(":")
+    if colon and not (queues.isascii() and queues.isdecimal() and 0 < int(queues) <= MAX_QUEUES):
+        raise typer.BadParameter(
+            f"{text!r} is no name:queues, such as orders:4, with up to {MAX_QUEUES} queues", param_hint="--topic"
+        )
     try:
         return check_topic(name), int(queues or DEFAULT_QUEUES)
     except InvalidNameError as error:

@@ -43,7 +43,10 @@ def demo(
         typer.echo("rmqd demo: --engine spark: this version cannot run groups on Spark yet; accepted: local", err=True)
         raise typer.Exit(ExitCode.CONFIG)
 
-    from rmqd.daemon.loop import leave
+    from rmqd.daemon.loop import leave, put_off_garbage_collection
+
+    put_off_garbage_collection()
+
     from rmqd.demo.run import DemoOptions, run_demo
 
     leave(run_demo(DemoOptions(config, group, seconds, messages)))

@@ -26,7 +26,7 @@ from rmqd.broker.settings import BrokerSettings
 from rmqd.clock import Clock, SystemClock
 from rmqd.daemon.config import ClientConfig, RootConfig
 from rmqd.daemon.config_file import load_config
-from rmqd.daemon.loop import run_in_loop
+from rmqd.daemon.loop import run_in_loop, settle_garbage_collection
 from rmqd.daemon.signals import signals_handled
 from rmqd.demo.screen import Screen, screen_for
 from rmqd.demo.stage import Stage
@@ -136,6 +136,7 @@ class Demo:
             async with embedded_rocketmq(EmbeddedOptions(settings=settings, topics=topics)) as rocketmq:
                 stage = Stage(rocketmq, self._config, self._clock, seed=options.seed, messages=options.messages)
                 setting = Setting(stage.group, rocketmq.nameserver, DELAYS_TOLD, USUAL_DELAYS, str(self._log))
+                settle_garbage_collection()
                 await self._perform(stage, setting)
                 self.summary = Summary(
                     stage.figures("ended"),
