@@ -201,6 +201,28 @@ async def test_a_store_stays_below_its_size() -> None:
     assert len(kept) > 80
 
 
+async def test_room_is_made_in_parts_and_all_of_it_in_the_end() -> None:
+    """However small the messages are: no put has to give up very many at once."""
+    store = in_memory(BrokerSettings(maxStoreSize=4_000_000))
+    for _ in range(40_000):
+        put(store)
+    store.change_retention(BrokerSettings(maxStoreSize=500_000))
+    for _ in range(20):
+        put(store)
+
+    assert store.size_bytes <= 500_000
+
+
+async def test_more_than_its_size_is_kept_where_all_is_needed() -> None:
+    """A broker full of delayed messages takes more, and gives up nothing."""
+    store = in_memory(BrokerSettings(maxStoreSize=10_000))
+    store.keep(lambda topic, queue_id: 0)
+    for number in range(100):
+        put(store, str(number).ljust(1000))
+
+    assert len(bodies(store)) == 100
+
+
 async def test_a_smaller_size_holds_from_the_next_message_on() -> None:
     """A setting may change while the broker runs."""
     store = in_memory()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from heapq import merge
 from typing import TYPE_CHECKING, Final
 
 from rmqd.broker.channel import Channel
 from rmqd.broker.reply import Processors, Refusal, Reply
-from rmqd.broker.store.consume_queue import QueueEntry
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.admin import QueryMessageRequestHeader, QueryMessageResponseHeader, ViewMessageRequestHeader
@@ -44,14 +43,12 @@ class QueryMessageProcessor:
             most = MOST_FOR_UNIQUE_KEY
         has_key = _tagged if header.index_type == TAG_INDEX else _keyed
         found = await self._find(header, has_key, most)
-        newest = self._broker.store.newest
-        if newest is None or not found:
+        if not found:
             nothing = QueryMessageResponseHeader(index_last_update_timestamp=0, index_last_update_phyoffset=0)
             remark = "can not find message, maybe time range not correct"
             return Reply(ResponseCode.QUERY_NOT_FOUND, remark, nothing.ext_fields())
-        fields = QueryMessageResponseHeader(
-            index_last_update_timestamp=newest.store_timestamp, index_last_update_phyoffset=newest.commit_log_offset
-        )
+        offset, stored_ms = self._broker.store.newest
+        fields = QueryMessageResponseHeader(index_last_update_timestamp=stored_ms, index_last_update_phyoffset=offset)
         return Reply(ext_fields=fields.ext_fields(), body=b"".join(reversed(found)))
 
     def view(self, channel: Channel, request: RemotingCommand) -> Reply:
@@ -67,20 +64,17 @@ class QueryMessageProcessor:
     ) -> list[bytes]:
         store, key = self._broker.store, header.key.encode()
         found: list[bytes] = []
-        for looked_at, entry in enumerate(self._newest_first(header)):
+        queues = store.queues(header.topic).values()
+        stored = (queue.newest_first(header.begin_timestamp, header.end_timestamp) for queue in queues)
+        for looked_at, offset in enumerate(merge(*stored, reverse=True)):
             if len(found) >= most:
                 break
             if looked_at % _AT_ONCE == _AT_ONCE - 1:
                 await asyncio.sleep(0)
-            record = store.record(entry.commit_log_offset)  # None where retention came between two turns
+            record = store.record(offset)  # None where retention came between two turns
             if record is not None and key in record and has_key(decode_record(record).properties, header.key):
                 found.append(record)
         return found
-
-    def _newest_first(self, header: QueryMessageRequestHeader) -> Iterable[QueueEntry]:
-        queues = self._broker.store.queues(header.topic).values()
-        stored = [queue.stored_between(header.begin_timestamp, header.end_timestamp) for queue in queues]
-        return merge(*map(reversed, stored), reverse=True)
 
 
 def _keyed(properties: Mapping[str, str], key: str) -> bool:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from array import array
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable
 from enum import StrEnum
 from functools import lru_cache
+from itertools import accumulate, islice
 from typing import Final, NamedTuple, Protocol
 
 from rmqd.broker.journal import Journal, Kind
@@ -25,6 +28,7 @@ MAX_TRANSFER_COUNT: Final = 32  # Java: maxTransferCountOnMessageInMemory
 MAX_TRANSFER_BYTES: Final = 262144  # Java: maxTransferBytesOnMessageInMemory
 MAX_SCANNED: Final = 800  # Java: maxFilterMessageSize 16000 bytes of entries of 20
 RETENTION_SECONDS: Final = 10.0  # Java: cleanResourceInterval
+MOST_AT_ONCE: Final = 5000  # messages given up in one turn of the loop
 _SEPARATOR: Final = "@"  # names of topics never contain it
 _LOG_END: Final = "end"
 _HOUR_MS: Final = 3_600_000
@@ -94,8 +98,8 @@ class MessageStore:
         self.store_host = store_host
         self.size_bytes = 0
         """What the records take."""
-        self.newest: QueueEntry | None = None
-        """The message that was stored last."""
+        self.newest = 0, 0
+        """The commit log offset of the message that was stored last, and its store time in milliseconds."""
         self._host = parse_host(store_host)
         self._clock = clock
         self._log = log
@@ -145,8 +149,8 @@ class MessageStore:
         self._log.append(at, topic, queue_id, queue_offset, tags_code, now, record)
         size = len(record)
         self._end = at + size
-        entry = self.newest = QueueEntry(at, size, tags_code, now)
-        queue.append(entry)
+        self.newest = at, now
+        queue.append(at, size, tags_code, now)
         self.size_bytes += size
         if self.size_bytes > self._room_until:
             self._make_room()
@@ -199,7 +203,7 @@ class MessageStore:
         if offset > high:
             return GetResult(GetMessageStatus.OFFSET_OVERFLOW_BADLY, high, low, high, [])
         if wanted is None:
-            records = self._read(queue.entries(offset, max(1, min(max_nums, MAX_TRANSFER_COUNT))))
+            records = self._read(*queue.records(offset, max(1, min(max_nums, MAX_TRANSFER_COUNT))))
             return GetResult(GetMessageStatus.FOUND, offset + len(records), low, high, records)
         records, scanned = self._read_wanted(queue.entries(offset, max(MAX_SCANNED, max_nums)), max_nums, wanted)
         status = GetMessageStatus.FOUND if records else GetMessageStatus.NO_MATCHED_MESSAGE
@@ -209,9 +213,9 @@ class MessageStore:
         """Forget a topic's messages."""
         for queue_id, queue in self.queues(topic).items():
             del self._queues[topic, queue_id]
-            entries = queue.entries(queue.min_offset, queue.max_offset)
-            self.size_bytes -= sum(entry.size for entry in entries)
-            self._log.discard([entry.commit_log_offset for entry in entries])
+            offsets, sizes = queue.records(queue.min_offset, queue.max_offset)
+            self.size_bytes -= sum(sizes)
+            self._log.discard(offsets)
             self._journal.delete(Kind.QUEUE, _queue_row(topic, queue_id))
         self._journal.put(Kind.LOG, _LOG_END, str(self._end))
 
@@ -221,24 +225,21 @@ class MessageStore:
         self._capacity = self._room_until = settings.maxStoreSize or self._log.usual_capacity_bytes
 
     def expire(self) -> int:
-        """Give up what is older than the settings say; returns how many messages went."""
+        """Give up what is older than the settings say, so much as does not hold others up; returns how many went."""
         before = int(self._clock.wall() * 1000) - self._reserved_ms
         return self._discard_while(lambda entry: entry.store_timestamp < before)
 
     async def run(self) -> None:
         """Expire from time to time, until cancelled."""
         while True:
-            await asyncio.sleep(RETENTION_SECONDS)
-            self.expire()
+            went = self.expire()
+            await asyncio.sleep(0 if went else RETENTION_SECONDS)
 
-    def _read(self, entries: list[QueueEntry]) -> list[bytes]:
-        size = 0
-        for count, entry in enumerate(entries):
-            size += entry.size
-            if size > MAX_TRANSFER_BYTES and count:
-                del entries[count:]
-                break
-        return self._log.read_many([entry.commit_log_offset for entry in entries])
+    def _read(self, offsets: array[int], sizes: array[int]) -> list[bytes]:
+        if sum(sizes) > MAX_TRANSFER_BYTES:
+            fitting = bisect_right(list(accumulate(sizes)), MAX_TRANSFER_BYTES)
+            del offsets[max(1, fitting) :]
+        return self._log.read_many(offsets)
 
     def _read_wanted(self, entries: list[QueueEntry], max_nums: int, wanted: MessageFilter) -> tuple[list[bytes], int]:
         """The records that are wanted, and how many entries that took: also Java's is full before it looks at a tag."""
@@ -256,22 +257,23 @@ class MessageStore:
 
     def _make_room(self) -> None:
         """Give up so much that the next puts need not look again."""
-        wanted = self.size_bytes - self._capacity + self._capacity // 256
-        freed = 0
+        slack = self._capacity // 256
+        left = self.size_bytes - self._capacity + slack
 
-        def more(size: int) -> bool:
-            nonlocal freed
-            freed += size
-            return freed - size < wanted
+        def goes(entry: QueueEntry) -> bool:
+            nonlocal left
+            left -= entry.size
+            return left + entry.size > 0
 
-        self._discard_while(lambda entry: more(entry.size))
-        # what is needed stays, however much it is; then there is no use in looking again at every message
-        self._room_until = max(self._capacity, self.size_bytes + self._capacity // 256)
+        if self._discard_while(goes):
+            self._room_until = self._capacity
+        else:  # all that there is is needed, and stays, however much it is
+            self._room_until = self.size_bytes + slack
 
     def _discard_while(self, goes: Callable[[QueueEntry], bool]) -> int:
         counts: Counter[QueueKey] = Counter()
         offsets = []
-        for key, entry in oldest_first(self._queues, self._needed_from):
+        for key, entry in islice(oldest_first(self._queues, self._needed_from), MOST_AT_ONCE):
             if not goes(entry):
                 break
             counts[key] += 1
@@ -306,8 +308,8 @@ class MessageStore:
                     f"{self._log.name} is damaged: the queue {topic}:{queue_id} goes on at {queue_offset} after "
                     f"{queue.max_offset - 1}; move it away to start with an empty one"
                 )
-            entry = self.newest = QueueEntry(at, size, tags_code, store_timestamp)
-            queue.append(entry)
+            self.newest = at, store_timestamp
+            queue.append(at, size, tags_code, store_timestamp)
             self.size_bytes += size
             self._end = at + size
         self._end = max([self._end, *(int(end) for _, end in self._journal.items(Kind.LOG))])
