@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from rmqd.broker.channel import Channel
+from rmqd.codes import LanguageCode
 from rmqd.wire.heartbeat import ConsumerData, MessageModel, SubscriptionData
 
 ConsumerIdsChangeListener = Callable[[str, Collection[Channel]], None]
@@ -18,7 +19,7 @@ class ClientChannel:
 
     channel: Channel
     client_id: str
-    language: int
+    language: LanguageCode
     version: int
     heard_at: float
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rmqd.broker.channel import Channel
 from rmqd.broker.reply import Processors, Refusal, Reply
-from rmqd.codes import LanguageCode, RequestCode, ResponseCode
+from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire.cluster import TopicList
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.group import GroupList, QuerySubscriptionResponseBody
@@ -74,7 +74,7 @@ class ConnectionsProcessor:
                 ProducerInfo(
                     client.client_id,
                     client.channel.address,
-                    _language(client),
+                    client.language.name,
                     client.version,
                     int((wall - now + client.heard_at) * 1000),
                 )
@@ -107,9 +107,4 @@ class ConnectionsProcessor:
 
 
 def _connection(client: ClientChannel) -> Connection:
-    return Connection(client.client_id, client.channel.address, _language(client), client.version)
-
-
-def _language(client: ClientChannel) -> str:
-    known = {language.value: language.name for language in LanguageCode}
-    return known.get(client.language, LanguageCode.OTHER.name)
+    return Connection(client.client_id, client.channel.address, client.language.name, client.version)
