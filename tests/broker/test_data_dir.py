@@ -18,7 +18,7 @@ from rmqd.broker.settings import BrokerSettings
 from rmqd.broker.store.data_dir import FILE_NAME, DataDir
 from rmqd.client.api.send import send_message
 from rmqd.client.remoting import RemotingClient
-from rmqd.errors import ServiceNotAvailableError, StorageError
+from rmqd.errors import ProtocolError, ServiceNotAvailableError, StorageError
 from rmqd.wire.headers.send import SendMessageRequestHeaderV2
 from rmqd.wire.settings import TopicConfig
 from tests.broker.stores import bodies, in_folder, put
@@ -125,6 +125,20 @@ async def test_what_no_reply_follows_is_kept_at_the_end_of_its_turn(tmp_path: Pa
     store, data_dir = in_folder(left)
     with closing(data_dir):
         assert bodies(store) == ["delivered"]
+
+
+async def test_text_that_cannot_be_kept_spoils_nothing_else(tmp_path: Path) -> None:
+    """A client's mistake is its own."""
+    store, data_dir = in_folder(tmp_path)
+    with closing(data_dir):
+        put(store, "before")
+        with pytest.raises(ProtocolError, match="half a character"):
+            data_dir.put(Kind.OFFSET, "T@\ud800@0", "1")
+        data_dir.commit()
+
+    store, data_dir = in_folder(tmp_path)
+    with closing(data_dir):
+        assert bodies(store) == ["before"]
 
 
 async def test_a_second_broker_is_turned_away_until_the_first_has_gone(tmp_path: Path) -> None:

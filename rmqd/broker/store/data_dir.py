@@ -20,7 +20,7 @@ from rmqd.broker.journal import Kind
 from rmqd.broker.reply import Refusal
 from rmqd.broker.store.record_log import LogRow
 from rmqd.codes import ResponseCode
-from rmqd.errors import StorageError
+from rmqd.errors import ProtocolError, StorageError
 
 log = structlog.get_logger(__name__)
 
@@ -129,7 +129,11 @@ class DataDir:
         return self._select(_ROWS)
 
     def put(self, kind: Kind, key: str, value: str) -> None:
-        """Keep a value."""
+        """Keep a value. Raises ProtocolError for text that no database takes: nothing else would be committed again."""
+        try:
+            (key + value).encode()
+        except UnicodeEncodeError as error:
+            raise ProtocolError(f"{key!r} cannot be kept, as it holds half a character") from error
         self._values[kind, key] = value
         if not self._commit_due:
             self._commit_soon()
