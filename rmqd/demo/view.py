@@ -18,7 +18,7 @@ from rmqd.demo.figures import Figures
 from rmqd.demo.render import duration, one_line, spark
 
 NARROW: Final = 55
-WIDE: Final = 110
+WIDE: Final = 116
 LEFT: Final = 54  # columns of the queues, where the handled orders stand beside them
 ROOMY: Final = 20  # lines from which on there is room for an empty one
 FEWEST_LISTED: Final = 3  # lines of a list; less tells nothing

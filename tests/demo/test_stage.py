@@ -1,0 +1,83 @@
+"""The demo's parts together, in this process: its figures against what really became of each order."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from rmqd.broker.embedded import EmbeddedOptions, embedded_rocketmq
+from rmqd.broker.settings import BrokerSettings
+from rmqd.clock import SystemClock
+from rmqd.daemon.config import RootConfig
+from rmqd.daemon.config_file import load_config
+from rmqd.demo.figures import Figures
+from rmqd.demo.run import SAMPLE, DemoOptions, read_group
+from rmqd.demo.stage import Stage
+from tests.demo import noting_handler
+
+ORDERS = 60  # among them 25, which is no JSON, 12 and 42, whose payment fails, and 40, whose payment always fails
+
+
+def config_of(plugin: str, **group: object) -> RootConfig:
+    """The sample, with another handler and other settings."""
+    settings = {"handler.plugin": plugin, **group}
+    overrides = [f"groups.order-mailer.{key}={value}" for key, value in settings.items()]
+    return load_config(SAMPLE, overrides, environ={})
+
+
+async def play(config: RootConfig, *, levels: str) -> tuple[Stage, Figures]:
+    """The stage and its last figures, after all orders were sent and the group has drained."""
+    options = EmbeddedOptions(topics={"orders": 4}, settings=BrokerSettings().changed({"messageDelayLevel": levels}))
+    async with embedded_rocketmq(options) as rocketmq:
+        stage = Stage(rocketmq, config, SystemClock(), seed=1, messages=ORDERS)
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(stage.groups.run())
+            await stage.producer.run()
+            await stage.catch_up()
+            stage.groups.stop()
+            await running
+            await stage.leave()
+        return stage, stage.figures("ended")
+
+
+async def test_the_sums_are_those_of_the_orders_themselves() -> None:
+    """What was sent is acknowledged, dead or waiting for a retry, each order in one place."""
+    noting_handler.acknowledged.clear()
+    noting_handler.given_up.clear()
+
+    stage, figures = await play(config_of("tests.demo.noting_handler:handle"), levels="1h " * 18)
+
+    acknowledged, given_up = set(noting_handler.acknowledged), set(noting_handler.given_up)
+    everything = {f"order-{number}" for number in range(1, ORDERS + 1)}
+    waiting = everything - acknowledged - given_up
+    assert len(noting_handler.acknowledged) == len(acknowledged)
+    assert given_up == {"order-25"}
+    assert waiting == {"order-12", "order-42", "order-40"}
+    account = figures.account
+    assert (figures.sent, account.stored, account.missing, account.behind) == (ORDERS, ORDERS, 0, 0)
+    assert (account.acknowledged, account.dead_letters, account.waiting) == (len(acknowledged), 1, len(waiting))
+    assert [(letter.key, letter.reason[:10]) for letter in figures.dead_letters] == [("order-25", "not JSON: ")]
+    assert stage.ledger.ages.snapshot().count == ORDERS
+
+
+async def test_what_was_not_handled_is_counted_by_what_the_broker_has_committed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rmqd.demo.stage.CATCH_UP_SECONDS", 0.05)
+    config = config_of("tests.demo.endless_handler:handle", shutdown_timeout="0s")
+
+    _, figures = await play(config, levels="1h " * 18)
+
+    account = figures.account
+    assert (account.stored, account.behind, account.missing) == (ORDERS, ORDERS, 0)
+
+
+def test_the_sample_is_the_group_of_the_sample_configuration() -> None:
+    """Name and subscriptions; its handler and its haste are the demo's own."""
+    shown, _ = read_group(DemoOptions())
+    sample = load_config(Path(__file__).parents[2] / "config" / "rmqd.yaml", environ={}, to_run=False)
+
+    assert list(shown.groups) == list(sample.groups)
+    assert shown.groups["order-mailer"].subscriptions == sample.groups["order-mailer"].subscriptions

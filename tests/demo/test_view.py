@@ -1,0 +1,96 @@
+"""The frame of the live view, as a terminal gets it."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from rmqd.demo.ledger import DeadLetter
+from rmqd.demo.view import Setting, Size, frame
+from tests.demo.figures import handled, make_figures
+
+SETTING = Setting("order-mailer", "127.0.0.1:9876", "2s, 3s, 4s", "10s, 30s, 1m", "/tmp/rmqd.log")
+HINT = "Ctrl-C to end"
+
+
+def lines(width: int, height: int, *, ascii_only: bool = False, **changed: Any) -> list[str]:
+    """The lines of a frame, as wide as they are."""
+    console = Console(file=io.StringIO(), width=width, height=height, force_terminal=False)
+    shown = frame(SETTING, make_figures(**changed), HINT, Size(width, height, ascii_only))
+    return ["".join(segment.text for segment in line) for line in console.render_lines(shown, pad=False)]
+
+
+@pytest.mark.parametrize("width", [1, 7, 20, 54, 55, 79, 80, 115, 116, 120, 250])
+@pytest.mark.parametrize("height", [1, 2, 5, 10, 19, 20, 24, 40, 70])
+def test_it_is_as_high_as_the_terminal_and_never_wider(width: int, height: int) -> None:
+    """One line more would scroll, and the view would tremble."""
+    shown = lines(width, height)
+
+    assert len(shown) == height
+    assert all(cell_len(line) <= width for line in shown), shown
+    if width >= 20:
+        assert shown[-1].strip() == HINT
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40), (115, 30), (116, 24)])
+def test_an_ordinary_terminal_shows_all_there_is(width: int, height: int) -> None:
+    text = "\n".join(lines(width, height))
+
+    for told in (
+        "order-mailer  running",
+        "1m 23s",
+        "127.0.0.1:9876",
+        "retries after 2s, 3s, 4s here",
+        "42/s",
+        "99/s",
+        "4,321",
+        "4,200",
+        "orders 3",
+        "1,050",
+        "retries 0",
+        "order-4321",
+        "Ada Lovelace",
+        "12.50 EUR",
+        "order-0",
+        "not JSON: Expecting value",
+    ):
+        assert told in text, f"{told}\n{text}"
+
+
+def test_columns_stand_below_each_other_whatever_the_script() -> None:
+    bodies = [
+        f'{{"customer": "{name}", "amount": "1.00", "currency": "EUR"}}'.encode() for name in ("李雷", "Nguyễn An")
+    ]
+    shown = [line for line in lines(80, 40, handled=[handled(1, body=body) for body in bodies]) if "EUR" in line]
+
+    assert len({cell_len(line.partition("1.00")[0]) for line in shown}) == 1
+
+
+@pytest.mark.parametrize("field", ["key", "reason", "body"])
+def test_what_comes_in_a_message_cannot_upset_the_terminal(field: str) -> None:
+    evil = "\x1b[2Jgone\r\nand\x07more\x9b31m"
+    letters = [DeadLetter(evil if field == "key" else "order-1", evil if field == "reason" else "why")]
+    text = "\n".join(lines(80, 40, dead_letters=letters, handled=[handled(1, body=evil.encode())]))
+
+    assert not any(character in text for character in "\x1b\r\x07\x9b")
+    assert "gone" in text
+
+
+def test_a_terminal_without_block_characters_gets_others() -> None:
+    def figures_alone(ascii_only: bool) -> str:
+        return "\n".join(lines(80, 24, ascii_only=ascii_only))
+
+    assert figures_alone(True).isascii()
+    assert not figures_alone(False).isascii()
+
+
+def test_nothing_yet_is_said() -> None:
+    empty = "\n".join(
+        lines(80, 24, queues=[], handled=[], dead_letters=[], in_history=[], out_history=[], state="starting")
+    )
+
+    assert empty.count("none yet") == 2
