@@ -73,17 +73,15 @@ class ScheduleMessageService:
         Raises as MessageStore.put, Refusal for a time too far ahead, and ProtocolError for a level that is no number.
         """
         properties = message.properties
-        level = parse_integer(properties[DELAY], DELAY) if DELAY in properties else 0
-        if level > 0:
+        if DELAY in properties and (level := parse_integer(properties[DELAY], DELAY)) > 0:
             return self._delay(message, min(level, len(self._delays_ms)))
-        out_ms = None
-        if message.topic != TIMER_TOPIC:
+        if not REQUESTED.isdisjoint(properties) and message.topic != TIMER_TOPIC:
             out_ms = timer_out_ms(properties, self._now_ms(), self._settings)
-        if out_ms is None:
-            return Scheduled(self._store.put(message), message)
-        held = Scheduled(*self._timers.hold(message, out_ms))
-        self._wake_for(out_ms + PRECISION_MS)
-        return held
+            if out_ms is not None:
+                held = Scheduled(*self._timers.hold(message, out_ms))
+                self._wake_for(out_ms + PRECISION_MS)
+                return held
+        return Scheduled(self._store.put(message), message)
 
     def next_due(self) -> float | None:
         """When the next message is due, in seconds since 1970; None where none waits."""

@@ -33,12 +33,11 @@ _QUEUE_ID: Final = 0
 
 
 def timer_out_ms(properties: Mapping[str, str], now_ms: int, settings: BrokerSettings) -> int | None:
-    """The second that a message asks for, in milliseconds since 1970; None where it asks for none, or for one now over.
+    """The second that a message with one of REQUESTED asks for, in milliseconds since 1970; None where it is over.
 
     Raises Refusal for a time too far ahead, and for what is no time. To take a message back is refused as well.
     """
-    asks = not properties.keys().isdisjoint(REQUESTED) and TIMER_OUT_MS not in properties
-    if not asks:
+    if TIMER_OUT_MS in properties:  # it was a timer already
         return None
     try:
         if TIMER_DELAY_SEC in properties:

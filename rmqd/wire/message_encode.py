@@ -21,14 +21,19 @@ _MAX_V1_TOPIC_BYTES: Final = 127
 _MAX_TOPIC_BYTES: Final = 0xFFFF
 _CRC_MASK: Final = 0x7FFFFFFF
 
-_RECORD_HEAD: Final = Struct(">IIIiiqqiq")
-_RECORD_MIDDLE: Final = Struct(">iqi")
-_LONG: Final = Struct(">q")
+_RECORD_HEADS: Final = {
+    (BORN_HOST_V6 if born > 8 else 0) | (STORE_HOST_V6 if store > 8 else 0): Struct(f">IIIiiqqiq{born}sq{store}siqi")
+    for born in (8, 20)
+    for store in (8, 20)
+}
+"""What comes before the body, by the flags of its two hosts."""
+_SYS_FLAG: Final = Struct(">i")
+_SYS_FLAG_AT: Final = 36
 _SHORT: Final = Struct(">H")
 _BATCH_HEAD: Final = Struct(">iiiii")  # total size, magic, CRC, flag, body size; magic and CRC stay zero
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # not frozen: made once for every message, and that would take it thrice as long
 class StoredMessage:
     """One record of the commit log. The body is written as given: compress it first where `sys_flag` says so.
 
@@ -76,11 +81,10 @@ def encode_record(
         magic, topic_size = _MAGIC_V1, bytes((len(topic),))
     sys_flag = message.sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6)
     sys_flag |= (BORN_HOST_V6 if len(born_host) > 8 else 0) | (STORE_HOST_V6 if len(store_host) > 8 else 0)
-    tail = b"".join((topic_size, topic, _SHORT.pack(len(properties)), properties))
-    size = _RECORD_HEAD.size + len(born_host) + _LONG.size + len(store_host) + _RECORD_MIDDLE.size
+    head = _RECORD_HEADS[sys_flag & (BORN_HOST_V6 | STORE_HOST_V6)]
     try:
-        head = _RECORD_HEAD.pack(
-            size + len(body) + len(tail),
+        packed = head.pack(
+            head.size + len(body) + len(topic_size) + len(topic) + _SHORT.size + len(properties),
             magic,
             body_crc(body),
             message.queue_id,
@@ -89,24 +93,41 @@ def encode_record(
             commit_log_offset,
             sys_flag,
             message.born_timestamp,
+            born_host,
+            store_timestamp,
+            store_host,
+            message.reconsume_times,
+            message.prepared_transaction_offset,
+            len(body),
         )
-        stored = _LONG.pack(store_timestamp)
-        middle = _RECORD_MIDDLE.pack(message.reconsume_times, message.prepared_transaction_offset, len(body))
     except StructError as error:
         raise InvalidMessageError(f"a message that cannot be written: {error}") from error
-    return b"".join((head, born_host, stored, store_host, middle, body, tail))
+    return b"".join((packed, body, topic_size, topic, _SHORT.pack(len(properties)), properties))
 
 
 def decode_record(record: bytes) -> StoredMessage:
     """What `encode_message` wrote. The body is neither checked nor decompressed. Raises ProtocolError."""
     try:
-        _, magic, _, queue_id, flag, queue_offset, commit_log_offset, sys_flag, born = _RECORD_HEAD.unpack_from(record)
-        at = _RECORD_HEAD.size
-        born_host, at = _host(record, at, sys_flag & BORN_HOST_V6)
-        (stored,) = _LONG.unpack_from(record, at)
-        store_host, at = _host(record, at + _LONG.size, sys_flag & STORE_HOST_V6)
-        reconsume_times, prepared, body_size = _RECORD_MIDDLE.unpack_from(record, at)
-        at += _RECORD_MIDDLE.size
+        (written,) = _SYS_FLAG.unpack_from(record, _SYS_FLAG_AT)
+        head = _RECORD_HEADS[written & (BORN_HOST_V6 | STORE_HOST_V6)]
+        (
+            _,
+            magic,
+            _,
+            queue_id,
+            flag,
+            queue_offset,
+            commit_log_offset,
+            sys_flag,
+            born_timestamp,
+            born_host,
+            store_timestamp,
+            store_host,
+            reconsume_times,
+            prepared_transaction_offset,
+            body_size,
+        ) = head.unpack_from(record)
+        at = head.size
         end = at + body_size
         topic_start = end + (1 if magic == _MAGIC_V1 else 2)
         topic_end = topic_start + int.from_bytes(record[end:topic_start])
@@ -120,23 +141,22 @@ def decode_record(record: bytes) -> StoredMessage:
             commit_log_offset=commit_log_offset,
             flag=flag,
             sys_flag=sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6),
-            born_timestamp=born,
-            born_host=born_host,
-            store_timestamp=stored,
-            store_host=store_host,
+            born_timestamp=born_timestamp,
+            born_host=_written_host(born_host),
+            store_timestamp=store_timestamp,
+            store_host=_written_host(store_host),
             reconsume_times=reconsume_times,
-            prepared_transaction_offset=prepared,
+            prepared_transaction_offset=prepared_transaction_offset,
             properties=parse_properties(record[properties_start : properties_start + properties_size]),
         )
     except (StructError, UnicodeDecodeError) as error:
         raise ProtocolError(f"a record that cannot be read: {error}") from error
 
 
-def _host(record: bytes, at: int, is_v6: int) -> tuple[str, int]:
-    """A host as "ip:port", and where what follows it begins."""
-    end = at + (20 if is_v6 else 8)
-    text = host_text(record[at : end - 4])
-    return f"{f'[{text}]' if is_v6 else text}:{int.from_bytes(record[end - 4 : end])}", end
+def _written_host(host: bytes) -> str:
+    """A host as it is stored, as "ip:port"."""
+    text = host_text(host[:-4])
+    return f"{f'[{text}]' if len(host) > 8 else text}:{int.from_bytes(host[-4:])}"
 
 
 def body_crc(body: bytes) -> int:

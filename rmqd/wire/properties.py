@@ -44,6 +44,7 @@ DLQ_ORIGIN_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
 MAX_PROPERTIES_BYTES: Final = 32767  # the record's length field is a signed short
 KEY_END: Final = "\x01"
 ENTRY_END: Final = "\x02"
+_SEPARATORS: Final = {KEY_END, ENTRY_END}
 
 
 def parse_properties(data: str | bytes) -> dict[str, str]:
@@ -66,13 +67,13 @@ def format_properties(properties: Mapping[str, str]) -> str:
 
     Raises InvalidMessageError for what the format cannot carry.
     """
-    parts = []
-    for key, value in properties.items():
-        if not key or KEY_END in key + value or ENTRY_END in key + value:
-            raise InvalidMessageError(
-                f"property {key!r}={value!r}: the name must not be empty, and neither name nor value may contain "
-                "the characters U+0001 and U+0002, which RocketMQ uses as separators"
-            )
-        if value:
-            parts.append(f"{key}{KEY_END}{value}{ENTRY_END}")
-    return "".join(parts)
+    parts = [f"{key}{KEY_END}{value}{ENTRY_END}" for key, value in properties.items() if value]
+    text = "".join(parts)
+    # separators inside of a name or a value show as too many
+    if text.count(KEY_END) == text.count(ENTRY_END) == len(parts) and "" not in properties:
+        return text
+    key, value = next(entry for entry in properties.items() if not entry[0] or _SEPARATORS & set("".join(entry)))
+    raise InvalidMessageError(
+        f"property {key!r}={value!r}: the name must not be empty, and neither name nor value may contain "
+        "the characters U+0001 and U+0002, which RocketMQ uses as separators"
+    )

@@ -304,7 +304,9 @@ async def test_it_wakes_by_itself() -> None:
         await come.wait()
 
 
-async def test_a_message_that_comes_while_it_sleeps_wakes_it() -> None:
+async def test_a_message_that_comes_while_it_sleeps_wakes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether nothing waits, or what waits has time."""
+    monkeypatch.setattr("rmqd.broker.schedule.LOOK_AGAIN_SECONDS", 3600)
     clock = ShiftedClock()
     store = in_memory(clock=clock)  # type: ignore[arg-type]
     schedule = service(store, clock, levels="0s 1h")
@@ -312,10 +314,14 @@ async def test_a_message_that_comes_while_it_sleeps_wakes_it() -> None:
     store.on_arrival(lambda arrival: come.set() if arrival.topic == "T" else None)
 
     async with running(schedule), asyncio.timeout(10):
-        schedule.put(delayed(2))
-        await asyncio.sleep(0)
-        schedule.put(delayed(1))
-        await come.wait()
+        for waits in (False, True):
+            if waits:
+                schedule.put(delayed(2))
+            for _ in range(5):
+                await asyncio.sleep(0)
+            come.clear()
+            schedule.put(delayed(1))
+            await come.wait()
 
 
 async def test_a_store_that_takes_nothing_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
