@@ -145,6 +145,8 @@ async def test_all_groups_in_pages(peer: Peer) -> None:
     assert await page(100, 2, version) == []
     await peer.call(UPDATE, {}, body(groupName="g", consumeEnable=False))
     assert await page(2, 2, version) == names[:2]
+    changed = SubscriptionGroupWrapper.from_json((await peer.call(ALL)).body)
+    assert changed.data_version.counter == everything.data_version.counter + 1
 
 
 @pytest.mark.parametrize(("clean", "left"), [(None, {0: 1}), ("false", {0: 1}), ("true", {})])
