@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from bench import contenders, goals, help_time, profiling
+from bench import contenders, goals, help_time, kit_time, profiling
 from bench.scenarios import SCENARIOS, Arena, say
 from tests.rocketmq import ClusterError, RocketMqUnavailable
 from tests.rocketmq.archives import prepare
@@ -50,11 +50,12 @@ def parser() -> argparse.ArgumentParser:
     )
     root.add_argument("--quick", action="store_true", help="one short run of each, to see that all works")
     root.add_argument("--json", type=Path, metavar="FILE", help="also write every run's figures as JSON")
-    commands = root.add_subparsers(dest="command", metavar="profile")
+    commands = root.add_subparsers(dest="command", metavar="profile|kit")
     sub = commands.add_parser("profile", help="run rmqd's drain under a profiler instead")
     sub.add_argument("--how", choices=("sample", "trace"), default="sample", help="a sampler (default), or cProfile")
     sub.add_argument("--batch", type=int, default=1, help="consume_message_batch_max_size (default 1)")
     sub.add_argument("--orderly", action="store_true", help="consume_mode: orderly")
+    commands.add_parser("kit", help="measure a handler's test with rmqd.testing alone; needs no RocketMQ")
     return root
 
 
@@ -78,6 +79,7 @@ def compete(options: argparse.Namespace) -> int:
         print(note)
     if "rmqd" in chosen:
         print(help_time.measure())
+        print("\n".join(kit_time.measure()))
     if options.json:
         options.json.write_text(json.dumps(goals.as_json(results), indent=1) + "\n")
     return 1 if results.failures else 0
@@ -88,6 +90,9 @@ def main() -> int:
     options = parser().parse_args()
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)
+    if options.command == "kit":
+        print("\n".join(kit_time.measure()))
+        return 0
     try:
         prepare()
         if options.command == "profile":
