@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -73,7 +73,7 @@ class ScheduleMessageService:
         Raises as MessageStore.put, Refusal for a time too far ahead, and ProtocolError for a level that is no number.
         """
         properties = message.properties
-        if DELAY in properties and (level := parse_integer(properties[DELAY], DELAY)) > 0:
+        if DELAY in properties and (level := delay_level(properties)) > 0:
             return self._delay(message, min(level, len(self._delays_ms)))
         if not REQUESTED.isdisjoint(properties) and message.topic != TIMER_TOPIC:
             out_ms = timer_out_ms(properties, self._now_ms(), self._settings)
@@ -180,6 +180,11 @@ class ScheduleMessageService:
     def _now_ms(self) -> int:
         # rounded, so that a clock that stands at `next_due` is not a millisecond short of it
         return round(self._clock.wall() * 1000)
+
+
+def delay_level(properties: Mapping[str, str]) -> int:
+    """The level that a message asks for; 0 for none. Raises ProtocolError for what is no number."""
+    return parse_integer(properties.get(DELAY, "0"), DELAY)
 
 
 def _time_up(record: bytes) -> StoredMessage:

@@ -6,17 +6,18 @@ import base64
 import os
 import random
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from rmqd.broker.channel import Channel
 from rmqd.broker.reply import SEE_FAQ, Processors, Refusal, Reply
-from rmqd.broker.schedule import Scheduled
+from rmqd.broker.schedule import Scheduled, delay_level
 from rmqd.broker.system_topics import READ_WRITE
 from rmqd.broker.timers import REQUESTED
 from rmqd.broker.topics import NOT_ALLOWED_SEND_TOPICS, UNIT, UNIT_SUB, fault_of_topic
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import InvalidMessageError, ProtocolError
 from rmqd.wire.command import RemotingCommand
+from rmqd.wire.headers.send import ReceivedSendHeader
 from rmqd.wire.message_encode import StoredMessage, decode_batch
 from rmqd.wire.message_id import UniqueKeys, offset_message_id, parse_host
 from rmqd.wire.properties import (
@@ -47,32 +48,6 @@ HEEDS_MAX_RECONSUME_TIMES: Final = 121
 _FIELDS: Final = {MSG_REGION: REGION, TRACE_ON: "true"}
 """Of every reply to a send, refusals included, and of every message but those of batches."""
 _MAX_V1_TOPIC: Final = 127
-_LETTERS: Final = {
-    "topic": "b",
-    "defaultTopic": "c",
-    "defaultTopicQueueNums": "d",
-    "queueId": "e",
-    "sysFlag": "f",
-    "bornTimestamp": "g",
-    "flag": "h",
-    "properties": "i",
-    "reconsumeTimes": "j",
-    "unitMode": "k",
-    "maxReconsumeTimes": "l",
-    "batch": "m",
-}
-
-
-class SendHeader(NamedTuple):
-    """The header of a send. Read here, and not by its dataclass, as every message passes by."""
-
-    topic: str
-    queue_id: int
-    sys_flag: int
-    born_timestamp: int
-    flag: int
-    properties: str
-    reconsume_times: int
 
 
 class SendMessageProcessor:
@@ -93,16 +68,13 @@ class SendMessageProcessor:
 
     def send(self, channel: Channel, request: RemotingCommand) -> Reply:
         """10, 310 and 320: whether it is a batch is said by a field, not by the code."""
-        fields: Mapping[str, str] = request.ext_fields
-        if request.code == RequestCode.SEND_MESSAGE:
-            fields = {_LETTERS[name]: value for name, value in fields.items() if name in _LETTERS}
-        header = _read(fields)
+        header = ReceivedSendHeader.from_request(request)
         body = request.body
         if not body:
             raise ProtocolError("a message without a body")
         try:
-            config = self._topic(channel, header, fields)
-            if fields.get("m", "").lower() == "true":
+            config = self._topic(channel, header)
+            if header.batch:
                 return self._send_batch(channel, header, config, body)
             return self._send_one(channel, request, header, config, body)
         except InvalidMessageError:
@@ -111,7 +83,7 @@ class SendMessageProcessor:
             return Reply(refusal.code, refusal.remark, _FIELDS)
 
     def _send_one(
-        self, channel: Channel, request: RemotingCommand, header: SendHeader, config: TopicConfig, body: bytes
+        self, channel: Channel, request: RemotingCommand, header: ReceivedSendHeader, config: TopicConfig, body: bytes
     ) -> Reply:
         broker, topic = self._broker, header.topic
         queue_id = _queue(header, config)
@@ -138,18 +110,18 @@ class SendMessageProcessor:
             properties=properties,
         )
         stored = broker.schedule.put(message)
-        return Reply(
-            ext_fields={
-                **_FIELDS,
-                "msgId": offset_message_id(self._store_host, stored.result.commit_log_offset),
-                "queueId": str(queue_id),
-                "queueOffset": str(stored.result.queue_offset),
-                "transactionId": properties[UNIQ_KEY],
-                **self._recall_handle(stored),
-            }
-        )
+        fields = {
+            **_FIELDS,
+            "msgId": offset_message_id(self._store_host, stored.result.commit_log_offset),
+            "queueId": str(queue_id),
+            "queueOffset": str(stored.result.queue_offset),
+            "transactionId": properties[UNIQ_KEY],
+        }
+        if stored.message is not message:
+            fields |= self._recall_handle(stored)
+        return Reply(ext_fields=fields)
 
-    def _send_batch(self, channel: Channel, header: SendHeader, config: TopicConfig, body: bytes) -> Reply:
+    def _send_batch(self, channel: Channel, header: ReceivedSendHeader, config: TopicConfig, body: bytes) -> Reply:
         """Its messages are stored as they are: they get none of the properties that single ones get."""
         topic, queue_id = header.topic, _queue(header, config)
         if len(topic) > _MAX_V1_TOPIC:
@@ -157,7 +129,7 @@ class SendMessageProcessor:
         if topic.startswith(RETRY_PREFIX):
             raise Refusal(ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {topic}")
         properties = parse_properties(header.properties)
-        later = int(properties.get(DELAY) or 0) > 0 or not properties.keys().isdisjoint(REQUESTED)
+        later = delay_level(properties) > 0 or not REQUESTED.isdisjoint(properties)
         if later or header.sys_flag & (TRANSACTION_MASK | INNER_BATCH):
             raise self._illegal()
         if len(body) > self._broker.settings.maxMessageSize:
@@ -189,7 +161,7 @@ class SendMessageProcessor:
             fields["transactionId"] = properties[UNIQ_KEY]
         return Reply(ext_fields=fields)
 
-    def _topic(self, channel: Channel, header: SendHeader, fields: Mapping[str, str]) -> TopicConfig:
+    def _topic(self, channel: Channel, header: ReceivedSendHeader) -> TopicConfig:
         """The topic to store in, made where that is allowed."""
         topics, topic = self._broker.topics, header.topic
         config = topics.get(topic)
@@ -201,22 +173,19 @@ class SendMessageProcessor:
         if topic in NOT_ALLOWED_SEND_TOPICS:
             raise Refusal(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
         if config is None:
-            config = self._create_topic(topic, fields)
+            config = self._create_topic(header)
         if header.queue_id >= max(config.write_queue_nums, config.read_queue_nums):
             remark = f"request queueId[{header.queue_id}] is illegal, {_written(config)} Producer: {channel.address}"
             raise Refusal(ResponseCode.INVALID_PARAMETER, remark)
         return config
 
-    def _create_topic(self, topic: str, fields: Mapping[str, str]) -> TopicConfig:
+    def _create_topic(self, header: ReceivedSendHeader) -> TopicConfig:
+        topic = header.topic
+        if header.default_topic is None:
+            raise ProtocolError(f"topic {topic} does not exist, and a new one needs a topic as its pattern")
         is_retry = topic.startswith(RETRY_PREFIX)
-        unit = 0
-        if fields.get("k", "").lower() == "true":
-            unit = UNIT_SUB if is_retry else UNIT
-        try:
-            default_topic, queue_nums = fields["c"], int(fields["d"])
-        except (KeyError, ValueError) as error:
-            raise ProtocolError(f"a topic cannot be made without its pattern: {error!r}") from error
-        config = self._broker.topics.create_in_send(topic, default_topic, queue_nums, unit)
+        unit = (UNIT_SUB if is_retry else UNIT) if header.unit_mode else 0
+        config = self._broker.topics.create_in_send(topic, header.default_topic, header.default_topic_queue_nums, unit)
         if config is None and is_retry:
             config = self._broker.topics.create_in_send_back(topic, 1, READ_WRITE, unit)
         if config is None:
@@ -224,23 +193,22 @@ class SendMessageProcessor:
             raise Refusal(ResponseCode.TOPIC_NOT_EXIST, remark)
         return config
 
-    def _is_dead_letter(self, request: RemotingCommand, header: SendHeader) -> bool:
+    def _is_dead_letter(self, request: RemotingCommand, header: ReceivedSendHeader) -> bool:
         """Whether a retry that a consumer sends as a message of its own has had all its attempts."""
         group = header.topic.removeprefix(RETRY_PREFIX)
         config = self._broker.groups.find(group)
         if config is None:
             raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {group} {SEE_FAQ}")
         most = config.retry_max_times
-        own = request.ext_fields.get("maxReconsumeTimes" if request.code == RequestCode.SEND_MESSAGE else "l")
-        if own and request.version >= HEEDS_MAX_RECONSUME_TIMES:
-            most = int(own)
+        if header.max_reconsume_times is not None and request.version >= HEEDS_MAX_RECONSUME_TIMES:
+            most = header.max_reconsume_times
         # an orderly group's retries come here only once it gave up
         return header.reconsume_times > most or self._broker.locks.has_any(group)
 
-    def _check(self, header: SendHeader, properties: Mapping[str, str], topic: str, body: bytes) -> None:
+    def _check(self, header: ReceivedSendHeader, properties: Mapping[str, str], topic: str, body: bytes) -> None:
         """What RocketMQ's store refuses, and transactions."""
         if properties.get(TRANSACTION_PREPARED, "").lower() == "true":
-            old_client = header.reconsume_times > 0 and int(properties.get(DELAY) or 0) > 0
+            old_client = header.reconsume_times > 0 and delay_level(properties) > 0
             transactional = not old_client
         else:
             transactional = header.sys_flag & TRANSACTION_MASK not in (0, TRANSACTION_COMMIT)
@@ -278,22 +246,7 @@ class SendMessageProcessor:
         return self._broker.address.rpartition(":")[0]
 
 
-def _read(fields: Mapping[str, str]) -> SendHeader:
-    try:
-        return SendHeader(
-            fields["b"],
-            int(fields["e"]),
-            int(fields["f"]),
-            int(fields["g"]),
-            int(fields["h"]),
-            fields.get("i", ""),
-            int(fields.get("j") or 0),
-        )
-    except (KeyError, ValueError) as error:
-        raise ProtocolError(f"a send whose header lacks a field, or has a wrong one: {error!r}") from error
-
-
-def _queue(header: SendHeader, config: TopicConfig) -> int:
+def _queue(header: ReceivedSendHeader, config: TopicConfig) -> int:
     """The queue to store in: below zero the broker chooses. Raises ProtocolError where the topic has none."""
     if header.queue_id >= 0:
         return header.queue_id

@@ -88,6 +88,11 @@ class RequestHeader(Header):
     bname: str | None = None
 
 
+def wire_names(cls: type[Header]) -> dict[str, str]:
+    """What a header's fields are called on the wire, by their own names."""
+    return {field.name: field.wire for field in _fields(cls)}
+
+
 def _fields(cls: type[Header]) -> tuple[_Field, ...]:
     known = _FIELDS.get(cls)
     if known is None:

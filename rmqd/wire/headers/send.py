@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from functools import cache
+from typing import ClassVar, NamedTuple, Self
 
 from rmqd.codes import RequestCode
-from rmqd.wire.headers.base import Header, RequestHeader, wire_name
+from rmqd.errors import ProtocolError
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.headers.base import Header, RequestHeader, wire_name, wire_names
 from rmqd.wire.topics import DEFAULT_TOPIC
 
 
@@ -51,6 +54,56 @@ class SendMessageRequestHeaderV2(RequestHeader):
     max_reconsume_times: int | None = wire_name("l", None)
     batch: bool | None = wire_name("m", None)
     broker_name: str | None = wire_name("n", None)
+
+
+class ReceivedSendHeader(NamedTuple):
+    """The header of any send as a broker reads it: leniently, as RocketMQ, and fast, as every message passes by."""
+
+    topic: str
+    default_topic: str | None
+    default_topic_queue_nums: int
+    queue_id: int
+    sys_flag: int
+    born_timestamp: int
+    flag: int
+    properties: str
+    reconsume_times: int
+    unit_mode: bool
+    max_reconsume_times: int | None
+    batch: bool
+
+    @classmethod
+    def from_request(cls, request: RemotingCommand) -> Self:
+        """Read the header of 10, 310 or 320. Raises ProtocolError."""
+        fields = request.ext_fields
+        if request.code == RequestCode.SEND_MESSAGE:
+            letters = _letters_by_names()
+            fields = {letters[name]: value for name, value in fields.items() if name in letters}
+        get = fields.get
+        most = get("l")
+        try:
+            return cls(
+                fields["b"],
+                get("c"),
+                int(get("d") or 0),
+                int(fields["e"]),
+                int(fields["f"]),
+                int(fields["g"]),
+                int(fields["h"]),
+                get("i", ""),
+                int(get("j") or 0),
+                get("k", "").lower() == "true",
+                int(most) if most else None,
+                get("m", "").lower() == "true",
+            )
+        except (KeyError, ValueError) as error:
+            raise ProtocolError(f"the header of a send lacks a field, or has a wrong one: {error!r:.200}") from error
+
+
+@cache
+def _letters_by_names() -> dict[str, str]:
+    names, letters = wire_names(SendMessageRequestHeader), wire_names(SendMessageRequestHeaderV2)
+    return {name: letters[field] for field, name in names.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
