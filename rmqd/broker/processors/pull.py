@@ -18,7 +18,12 @@ from rmqd.broker.store.message_store import GetResult
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import InvalidNameError
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader, PullReplyTemplate
+from rmqd.wire.headers.pull import (
+    PullMessageRequestHeader,
+    PullMessageResponseHeader,
+    PullReplyTemplate,
+    decode_pull_request,
+)
 from rmqd.wire.heartbeat import MessageModel, SubscriptionData
 from rmqd.wire.route import PERM_READ
 from rmqd.wire.settings import SubscriptionGroupConfig, TopicConfig
@@ -68,7 +73,7 @@ class PullMessageProcessor:
         return self._answer(channel, request, first=False)
 
     def _answer(self, channel: Channel, request: RemotingCommand, *, first: bool) -> Answer:
-        header = PullMessageRequestHeader.from_ext_fields(request.ext_fields)
+        header = decode_pull_request(request.ext_fields)
         broker = self._broker
         group, topic, queue_id, sys_flag = header.consumer_group, header.topic, header.queue_id, header.sys_flag
         group_config, topic_config = self._checked(channel, request, header)

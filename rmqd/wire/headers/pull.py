@@ -39,6 +39,27 @@ class PullMessageRequestHeader(RequestHeader):
     max_msg_bytes: int | None = None
 
 
+def decode_pull_request(ext_fields: Mapping[str, str]) -> PullMessageRequestHeader:
+    """A request's header, read directly: brokers get thousands each second. Raises ProtocolError."""
+    get = ext_fields.get
+    try:
+        return PullMessageRequestHeader(
+            consumer_group=ext_fields["consumerGroup"],
+            topic=ext_fields["topic"],
+            queue_id=int(ext_fields["queueId"]),
+            queue_offset=int(ext_fields["queueOffset"]),
+            max_msg_nums=int(ext_fields["maxMsgNums"]),
+            sys_flag=int(ext_fields["sysFlag"]),
+            commit_offset=int(ext_fields["commitOffset"]),
+            suspend_timeout_millis=int(ext_fields["suspendTimeoutMillis"]),
+            subscription=get("subscription"),
+            sub_version=int(ext_fields["subVersion"]),
+            expression_type=get("expressionType"),
+        )
+    except (KeyError, ValueError):
+        return PullMessageRequestHeader.from_ext_fields(ext_fields)  # which says what is wrong
+
+
 class PullMessageResponseHeader(NamedTuple):
     """Where to go on, and the queue's ends. A tuple, because thousands are made each second."""
 
