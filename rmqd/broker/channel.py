@@ -110,7 +110,7 @@ class Channel(asyncio.Protocol):
     def close(self) -> None:
         """Close the connection; what is queued still leaves."""
         if self._transport is not None:
-            self.flush()
+            self._server.flush()
             self._transport.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -62,7 +62,7 @@ class RemotingServer:
             self._idle_scan.cancel()
         for server in self._servers:
             server.close()
-        self._flush()
+        self.flush()
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -87,7 +87,7 @@ class RemotingServer:
     def flush_soon(self, channel: Channel) -> None:
         """A channel has frames to send at the end of this turn."""
         if not self._dirty:
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self.flush)
         self._dirty.append(channel)
 
     def dispatch(self, channel: Channel, request: RemotingCommand) -> None:
@@ -135,7 +135,8 @@ class RemotingServer:
             log.error("broker.request_failed", server=self.name, code=request.code, exc_info=error)
         return Reply(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Send what channels have queued; called at the end of a turn, and before a connection is closed."""
         if not self._dirty:
             return
         dirty, self._dirty = self._dirty, []

@@ -18,7 +18,10 @@ from rmqd.broker.settings import BrokerSettings
 from rmqd.broker.store.data_dir import FILE_NAME, DataDir
 from rmqd.client.api.send import send_message
 from rmqd.client.remoting import RemotingClient
+from rmqd.codes import ResponseCode
 from rmqd.errors import ProtocolError, ServiceNotAvailableError, StorageError
+from rmqd.wire.command import decode_command, encode_request
+from rmqd.wire.frame import FrameDecoder
 from rmqd.wire.headers.send import SendMessageRequestHeaderV2
 from rmqd.wire.settings import TopicConfig
 from tests.broker.stores import bodies, in_folder, put
@@ -30,18 +33,12 @@ def _crashed(directory: Path) -> Path:
     return Path(shutil.copytree(directory, directory.parent / "crashed"))
 
 
+def _header() -> SendMessageRequestHeaderV2:
+    return SendMessageRequestHeaderV2(producer_group="P", topic="T", queue_id=0, sys_flag=0, born_timestamp=0, flag=0)
+
+
 async def _send(remoting: RemotingClient, rocketmq: EmbeddedRocketMQ, body: bytes) -> int:
-    header = SendMessageRequestHeaderV2(
-        producer_group="P",
-        topic="T",
-        default_topic="TBW102",
-        default_topic_queue_nums=1,
-        queue_id=0,
-        sys_flag=0,
-        born_timestamp=0,
-        flag=0,
-    )
-    return (await send_message(remoting, rocketmq.broker.address, header, body)).queue_offset
+    return (await send_message(remoting, rocketmq.broker.address, _header(), body)).queue_offset
 
 
 @contextmanager
@@ -146,6 +143,22 @@ async def test_a_second_broker_is_turned_away_until_the_first_has_gone(tmp_path:
     with closing(DataDir(tmp_path)), pytest.raises(StorageError, match="in use by another broker"):
         DataDir(tmp_path)
     DataDir(tmp_path).close()
+
+
+async def test_a_connection_that_is_closed_is_told_nothing_that_is_not_kept(tmp_path: Path) -> None:
+    """What cannot be decoded ends a connection at once; a send before it in the same turn may not be acknowledged."""
+    options = EmbeddedOptions(data_dir=tmp_path, topics={"T": 1})
+    header = _header()
+    async with embedded_rocketmq(options) as rocketmq:
+        reader, writer = await asyncio.open_connection(*rocketmq.broker.address.split(":"))
+        with _full_disk(tmp_path / FILE_NAME):
+            no_command = bytes([0, 0, 0, 6, 0, 0, 0, 2]) + b"??"
+            writer.write(encode_request(header.code, 1, header.ext_fields(), b"unsure" * 10_000) + no_command)
+            [payload] = FrameDecoder().feed(await reader.read())
+        writer.close()
+        await writer.wait_closed()
+
+    assert decode_command(payload).code == ResponseCode.SERVICE_NOT_AVAILABLE
 
 
 def _noise(path: Path) -> None:

@@ -297,7 +297,7 @@ class MessageStore:
         """Make the queues of what the log has; the journal knows where those begin that gave something up."""
         queues = self._queues
         for row, min_offset in self._journal.items(Kind.QUEUE):
-            name, number = row.split(_SEPARATOR)
+            name, number = row.rsplit(_SEPARATOR, 1)
             queues[name, int(number)] = ConsumeQueue(int(min_offset))
         for at, topic, queue_id, queue_offset, tags_code, store_timestamp, size in self._log.rows():
             queue = queues.get((topic, queue_id))
