@@ -53,6 +53,7 @@ COMMIT;
 """
 _APPEND: Final = "INSERT INTO record VALUES (?, ?, ?, ?, ?, ?, ?)"
 _READ: Final = "SELECT record FROM record WHERE commit_log_offset = ?"
+_READ_MANY: Final = "SELECT commit_log_offset, record FROM record WHERE commit_log_offset IN ({})"
 _DISCARD: Final = "DELETE FROM record WHERE commit_log_offset = ?"
 _ROWS: Final = """SELECT commit_log_offset, topic, queue_id, queue_offset, tags_code, store_timestamp, length(record)
 FROM record ORDER BY commit_log_offset"""
@@ -110,10 +111,11 @@ class DataDir:
     def read_many(self, commit_log_offsets: Sequence[int]) -> list[bytes]:
         """Records that are there."""
         newest = self._newest
-        try:
+        older = [offset for offset in commit_log_offsets if offset not in newest]
+        if not older:
             return [newest[offset] for offset in commit_log_offsets]
-        except KeyError:
-            return [self._read_old(offset) for offset in commit_log_offsets]
+        found = dict(self._select(_READ_MANY.format(",".join("?" * len(older))), *older))
+        return [newest.get(offset) or found[offset] for offset in commit_log_offsets]
 
     def discard(self, commit_log_offsets: Iterable[int]) -> None:
         """Forget records."""
@@ -175,7 +177,7 @@ class DataDir:
             self.commit()
         self._connection.close()
 
-    def _select(self, query: str, *values: str) -> Iterator[Any]:
+    def _select(self, query: str, *values: str | int) -> Iterator[Any]:
         try:
             yield from self._connection.execute(query, values)
         except sqlite3.Error as error:
@@ -208,12 +210,6 @@ class DataDir:
             self.commit()
         except StorageError as error:
             raise Refusal(ResponseCode.SERVICE_NOT_AVAILABLE, _FULL) from error
-
-    def _read_old(self, offset: int) -> bytes:
-        record = self.read(offset)
-        if record is None:
-            raise KeyError(offset)
-        return record
 
     def _forget_older(self) -> None:
         """At once a quarter of what is held: where a dict begins is slow to find once much is gone from there."""
