@@ -192,7 +192,7 @@ def _decode_json(payload: bytes, body_start: int) -> RemotingCommand:
                 "".join(ext_fields.values())  # the cheapest way to ask whether all are strings
             except TypeError:
                 ext_fields = {key: _as_text(value) for key, value in ext_fields.items() if value is not None}
-        if "\\u" in text:
+        if "\\ud" in text or "\\uD" in text:  # other escapes are in every send: its properties' separators
             remark, ext_fields = _without_surrogates(remark, ext_fields)
         if remark is not None and type(remark) is not str:
             remark = _as_text(remark)

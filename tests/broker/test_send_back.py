@@ -138,7 +138,7 @@ async def test_delay_levels(rocketmq: EmbeddedRocketMQ, peer: Peer, asked: int, 
 )
 async def test_dead_letters(rocketmq: EmbeddedRocketMQ, peer: Peer, offset: int, changed: dict[str, Any]) -> None:
     broker = rocketmq.broker
-    broker.groups.put(SubscriptionGroupConfig(group_name="strict", retry_max_times=0, retry_queue_nums=3))
+    broker.groups.put(SubscriptionGroupConfig(group_name="strict", retry_max_times=0, retry_queue_nums=1000))
     topic = f"%DLQ%{changed.get('group', 'g')}"
 
     assert (await send_back(peer, **{"offset": offset} | changed)).code == 0

@@ -127,7 +127,7 @@ def test_values_that_are_no_strings_become_what_java_keeps() -> None:
 
 
 def test_half_characters_become_question_marks() -> None:
-    header = rb'{"code":0,"opaque":1,"remark":"a\ud800","extFields":{"k\udfff":"\ud83d\ude00"}}'
+    header = rb'{"code":0,"opaque":1,"remark":"a\ud800","extFields":{"k\uDFFF":"\ud83d\ude00"}}'
     decoded = decode_command(payload(header))
     assert decoded.remark == "a?"
     assert decoded.ext_fields == {"k?": "\U0001f600"}
