@@ -126,8 +126,14 @@ def test_values_that_are_no_strings_become_what_java_keeps() -> None:
     assert decode_command(payload(header)).ext_fields == {"n": "5", "f": "0.5", "t": "true", "s": "x"}
 
 
-def test_half_characters_become_question_marks() -> None:
-    header = rb'{"code":0,"opaque":1,"remark":"a\ud800","extFields":{"k\uDFFF":"\ud83d\ude00"}}'
+@pytest.mark.parametrize(
+    "header",
+    [
+        rb'{"code":0,"opaque":1,"remark":"a\ud800","extFields":{"k\udfff":"\ud83d\ude00"}}',
+        rb'{"code":0,"opaque":1,"remark":"a\uD800","extFields":{"k\uDFFF":"\uD83D\uDE00"}}',
+    ],
+)
+def test_half_characters_become_question_marks(header: bytes) -> None:
     decoded = decode_command(payload(header))
     assert decoded.remark == "a?"
     assert decoded.ext_fields == {"k?": "\U0001f600"}
