@@ -23,6 +23,7 @@ from rmqd.broker.store.message_store import MessageStore
 from rmqd.clock import SystemClock
 from rmqd.codes import ResponseCode
 from rmqd.errors import ProtocolError
+from rmqd.wire.delay_offset import DelayOffsetSerializeWrapper
 from rmqd.wire.filter import java_hash
 from rmqd.wire.message_encode import StoredMessage
 from tests.broker.peer import connected
@@ -254,6 +255,21 @@ def test_what_waits_is_kept() -> None:
     schedule.wake()
     assert bodies(store, "T", 2) == ["waits"]
     assert records(store, SCHEDULE, 0) == []
+
+
+async def test_how_far_it_is_can_be_asked() -> None:
+    clock = ManualClock()
+    async with embedded_rocketmq(clock=clock) as rocketmq, connected(rocketmq.broker.address) as peer:
+        assert DelayOffsetSerializeWrapper.from_json((await peer.call(45)).body).offset_table == {}
+        for level in (1, 1, 18):
+            rocketmq.broker.schedule.put(delayed(level))
+        clock.advance(1)
+        rocketmq.broker.schedule.wake()
+
+        reply = await peer.call(45)
+
+    assert b'"offsetTable":{1:2,18:0}' in reply.body
+    assert DelayOffsetSerializeWrapper.from_json(reply.body).offset_table == {1: 2, 18: 0}
 
 
 # --- after a restart

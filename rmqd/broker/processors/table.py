@@ -17,6 +17,7 @@ from rmqd.broker.processors.pull import PullMessageProcessor
 from rmqd.broker.processors.queries import QueryMessageProcessor
 from rmqd.broker.processors.queue_ends import QueueEndsProcessor
 from rmqd.broker.processors.runtime import RuntimeProcessor
+from rmqd.broker.processors.schedule import ScheduleProcessor
 from rmqd.broker.processors.send import SendMessageProcessor
 from rmqd.broker.processors.send_back import SendBackProcessor
 from rmqd.broker.processors.stats import StatsProcessor
@@ -39,6 +40,7 @@ ALL = (
     QueryMessageProcessor,
     QueueEndsProcessor,
     RuntimeProcessor,
+    ScheduleProcessor,
     SendBackProcessor,
     SendMessageProcessor,
     StatsProcessor,

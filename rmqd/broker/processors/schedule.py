@@ -1,0 +1,30 @@
+"""How far delayed messages have been delivered (45; `AdminBrokerProcessor.java`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rmqd.broker.channel import Channel
+from rmqd.broker.reply import Processors, Reply
+from rmqd.codes import RequestCode
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.delay_offset import DelayOffsetSerializeWrapper
+
+if TYPE_CHECKING:
+    from rmqd.broker.controller import BrokerController
+
+
+class ScheduleProcessor:
+    """What administrators ask of the schedule."""
+
+    def __init__(self, broker: BrokerController) -> None:
+        self._broker = broker
+
+    def processors(self) -> Processors:
+        """The requests that it answers."""
+        return {RequestCode.GET_ALL_DELAY_OFFSET: self.all_delay_offsets}
+
+    def all_delay_offsets(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """45: everything, as RocketMQ keeps it in delayOffset.json."""
+        offsets = {level: offset for level, (offset, _) in sorted(self._broker.schedule.progress().items())}
+        return Reply(body=DelayOffsetSerializeWrapper(offsets).to_json())
