@@ -114,7 +114,7 @@ class Observer:
             max_lag=self._max_lag,
             in_history=[_rate(new.sent - old.sent, new.seconds - old.seconds) for old, new in steps],
             out_history=[_rate(new.handled - old.handled, new.seconds - old.seconds) for old, new in steps],
-            lag_history=[sample.lag for sample in samples],
+            lag_history=[sample.lag for sample in samples[1:]],
             queues=[self._row(queue) for queue in sorted(group.queues, key=_order)],
             handled=list(reversed(self._ledger.handled)),
             dead_letters=list(reversed(self._ledger.dead_letters)),

@@ -18,11 +18,11 @@ from rmqd.demo.figures import Figures
 from rmqd.demo.render import duration, one_line, spark
 
 NARROW: Final = 55
-WIDE: Final = 116
-LEFT: Final = 54  # columns of the queues, where the handled orders stand beside them
+WIDE: Final = 119
+LEFT: Final = 56  # columns of the queues, where the handled orders stand beside them
 ROOMY: Final = 20  # lines from which on there is room for an empty one
 FEWEST_LISTED: Final = 3  # lines of a list; less tells nothing
-KEY_WIDTH: Final = 11
+KEY_WIDTH: Final = 12
 GAP: Final = "  "
 STATE_STYLES: Final = {
     "handling": "green",
@@ -106,7 +106,7 @@ def _meters(figures: Figures, width: int, ascii_only: bool) -> list[Text]:
         ("waiting for a retry", account.waiting, "magenta" if account.waiting else ""),
         ("dead letters", account.dead_letters, "red" if account.dead_letters else ""),
     ]
-    right = 2 + max(len(label) for label, _, _ in totals) + 9 if width >= NARROW else 0
+    right = 1 + max(len(label) for label, _, _ in totals) + 9 if width >= NARROW else 0
     room = max(0, width - 18 - right - 2)
     rows = [
         ("in", f"{figures.in_rate:.0f}/s", figures.in_history, "cyan"),
@@ -122,7 +122,7 @@ def _meters(figures: Figures, width: int, ascii_only: bool) -> list[Text]:
         line.append(spark(history, peak, room, ascii_only=ascii_only), style)
         if right:
             line.append(" " * (width - right - line.cell_len))
-            line.append(f"{label:<{right - 11}}", "dim").append(f"{total:>9,}", color)
+            line.append(f"{label:<{right - 10}}", "dim").append(f"{total:>9,}", color)
         lines.append(line)
     return [*(lines if right else lines[:3]), Text()]
 
@@ -137,9 +137,7 @@ def _queues(figures: Figures, width: int) -> list[Text]:
         line.append(f"{row.state.replace('_', ' '):<16}", STATE_STYLES.get(row.state, "dim"))
         committed = "-" if row.committed is None else f"{row.committed:,}"
         lines.append(line.append(f"{committed:>9}{row.lag:>8,}{row.cached:>8,}"))
-    if not figures.queues:
-        lines.append(Text(" none yet" if figures.state == "starting" else " none", "dim"))
-    return [*lines, Text()]
+    return [*(lines if figures.queues else [*lines, _nothing()]), Text()]
 
 
 def _handled(figures: Figures, width: int, height: int) -> list[Text]:
@@ -150,11 +148,11 @@ def _handled(figures: Figures, width: int, height: int) -> list[Text]:
         customer, amount = one.described()
         line = Text(" " + set_cell_size(one_line(one.key), KEY_WIDTH))
         if width >= NARROW:
-            line.append(set_cell_size(one_line(customer), max(8, min(20, width - 49))) + f"{amount:>11}" + GAP)
+            line.append(set_cell_size(one_line(customer), max(8, min(20, width - 50))) + f"{amount:>11}" + GAP)
         line.append(set_cell_size(one.tag, 10), "dim")
         line.append(one.verdict, VERDICT_STYLES[one.verdict])
         lines.append(line.append(f" #{one.attempt}" if one.attempt > 1 else "", "dim"))
-    return [*lines, Text()]
+    return [*(lines if figures.handled else [*lines, _nothing()]), Text()]
 
 
 def _dead_letters(figures: Figures, width: int, height: int) -> list[Text]:
@@ -164,7 +162,7 @@ def _dead_letters(figures: Figures, width: int, height: int) -> list[Text]:
     for one in figures.dead_letters[: height - 1]:
         line = Text(" " + set_cell_size(one_line(one.key), KEY_WIDTH))
         lines.append(line.append(one_line(one.reason), "red"))
-    return [*lines, *([Text(" none yet", "dim")] if len(lines) == 1 else [])]
+    return lines if figures.dead_letters else [*lines, _nothing()]
 
 
 def _side_by_side(left: Sequence[Text], right: Sequence[Text]) -> Iterable[Text]:
@@ -172,6 +170,10 @@ def _side_by_side(left: Sequence[Text], right: Sequence[Text]) -> Iterable[Text]
         line = one.copy()
         line.truncate(LEFT, pad=True)
         yield Text.assemble(line, other)
+
+
+def _nothing() -> Text:
+    return Text(" none", "dim")
 
 
 def _hint(text: str) -> Text:

@@ -24,7 +24,7 @@ def lines(width: int, height: int, *, ascii_only: bool = False, **changed: Any) 
     return ["".join(segment.text for segment in line) for line in console.render_lines(shown, pad=False)]
 
 
-@pytest.mark.parametrize("width", [1, 7, 20, 54, 55, 79, 80, 115, 116, 120, 250])
+@pytest.mark.parametrize("width", [1, 7, 20, 54, 55, 79, 80, 118, 119, 120, 250])
 @pytest.mark.parametrize("height", [1, 2, 5, 10, 19, 20, 24, 40, 70])
 def test_it_is_as_high_as_the_terminal_and_never_wider(width: int, height: int) -> None:
     """One line more would scroll, and the view would tremble."""
@@ -36,7 +36,7 @@ def test_it_is_as_high_as_the_terminal_and_never_wider(width: int, height: int) 
         assert shown[-1].strip() == HINT
 
 
-@pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40), (115, 30), (116, 24)])
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40), (118, 30), (119, 24)])
 def test_an_ordinary_terminal_shows_all_there_is(width: int, height: int) -> None:
     text = "\n".join(lines(width, height))
 
@@ -93,4 +93,4 @@ def test_nothing_yet_is_said() -> None:
         lines(80, 24, queues=[], handled=[], dead_letters=[], in_history=[], out_history=[], state="starting")
     )
 
-    assert empty.count("none yet") == 2
+    assert empty.count(" none") == 3

@@ -1,0 +1,70 @@
+"""docs/demo.svg, from a real run: `python -m tests.docs.demo_picture` runs the demo for a while and writes it."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import re
+from pathlib import Path
+from typing import Final
+
+from rmqd.daemon import logs
+
+# isort: split
+
+from rich.console import Console
+from rich.terminal_theme import TerminalTheme
+
+from rmqd.broker.embedded import EmbeddedOptions, embedded_rocketmq
+from rmqd.broker.settings import BrokerSettings
+from rmqd.clock import SystemClock
+from rmqd.demo.figures import Figures
+from rmqd.demo.run import DELAY_LEVELS, DELAYS_TOLD, HINT, USUAL_DELAYS, DemoOptions, read_group
+from rmqd.demo.screen import LiveScreen
+from rmqd.demo.stage import Stage
+from rmqd.demo.view import Setting, Size, frame
+
+PICTURE: Final = Path(__file__).parents[2] / "docs" / "demo.svg"
+SECONDS: Final = 34.0  # past the second burst
+SIZE: Final = Size(126, 28)
+THEME: Final = TerminalTheme(
+    (24, 26, 31), (214, 217, 222),
+    [(24, 26, 31), (224, 91, 91), (78, 190, 118), (214, 168, 72), (98, 150, 224), (198, 110, 200), (72, 178, 204),
+     (214, 217, 222)],
+)  # fmt: skip
+
+
+async def last_figures() -> tuple[Setting, Figures]:
+    """What the demo shows after so many seconds."""
+    config, group = read_group(DemoOptions())
+    settings = BrokerSettings().changed({"messageDelayLevel": DELAY_LEVELS})
+    async with embedded_rocketmq(EmbeddedOptions(topics={"orders": 4}, settings=settings)) as rocketmq:
+        stage = Stage(rocketmq, config, SystemClock(), seed=7, messages=None)
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(stage.groups.run())
+            sending = tasks.create_task(stage.producer.run())
+            for _ in range(round(SECONDS / LiveScreen.interval_seconds)):
+                figures = stage.figures()
+                await asyncio.sleep(LiveScreen.interval_seconds)
+            stage.producer.stop()
+            await sending
+            stage.groups.stop()
+            await running
+            await stage.leave()
+        return Setting(group, rocketmq.nameserver, DELAYS_TOLD, USUAL_DELAYS, ""), figures
+
+
+def main() -> None:
+    """Write the picture."""
+    logs.configure_logging("critical", "console")
+    setting, figures = asyncio.run(last_figures())
+    console = Console(file=io.StringIO(), record=True, width=SIZE.width, height=SIZE.height, force_terminal=True)
+    console.print(frame(setting, figures, HINT, SIZE))
+    svg = console.export_svg(title="rmqd demo", theme=THEME, unique_id="demo")
+    # a picture in a page loads nothing from elsewhere: the reader's own monospaced font will do
+    svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL).replace("Fira Code, ", "")
+    PICTURE.write_text("\n".join(line.rstrip() for line in svg.splitlines()) + "\n")
+
+
+if __name__ == "__main__":
+    main()
