@@ -17,6 +17,7 @@ from rmqd.errors import ProtocolError
 from rmqd.wire.cluster import ClusterInfo, TopicList
 from rmqd.wire.command import RemotingCommand, decode_command, encode_command, encode_request
 from rmqd.wire.compression import compress
+from rmqd.wire.delay_offset import DelayOffsetSerializeWrapper
 from rmqd.wire.frame import FrameDecoder
 from rmqd.wire.group import (
     GetConsumerListByGroupResponseBody,
@@ -31,7 +32,7 @@ from rmqd.wire.headers.send import SendMessageRequestHeaderV2, SendMessageRespon
 from rmqd.wire.heartbeat import CheckClientRequestBody, HeartbeatData, SubscriptionData
 from rmqd.wire.lock import LockBatchRequestBody, LockBatchResponseBody
 from rmqd.wire.message import Message, MessageQueue, decode_messages
-from rmqd.wire.message_encode import StoredMessage, decode_batch, encode_message
+from rmqd.wire.message_encode import StoredMessage, decode_batch, decode_record, encode_message
 from rmqd.wire.message_id import parse_offset_message_id
 from rmqd.wire.route import TopicRouteData
 from rmqd.wire.running_info import ConsumeMessageDirectlyResult, ConsumerRunningInfo
@@ -49,6 +50,7 @@ BODIES: list[Callable[[bytes], object]] = [
     ConsumerRunningInfo.from_json,
     ConsumeStats.from_json,
     ConsumerConnection.from_json,
+    DelayOffsetSerializeWrapper.from_json,
     GetConsumerListByGroupResponseBody.from_json,
     GetConsumerStatusBody.from_json,
     HeartbeatData.from_json,
@@ -64,6 +66,7 @@ BODIES: list[Callable[[bytes], object]] = [
     TopicRouteData.from_json,
     TopicStatsTable.from_json,
     decode_batch,
+    decode_record,
 ]
 HEADERS: list[type[Header]] = [
     OffsetResponseHeader,
