@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import random
 import resource
 import shutil
 import sqlite3
@@ -243,6 +245,33 @@ async def test_offsets_are_never_given_twice(tmp_path: Path) -> None:
     with closing(data_dir):
         assert store.queue("T", 0) is None
         assert put(store).commit_log_offset > stored.commit_log_offset
+
+
+async def test_a_crash_leaves_what_the_store_had_at_the_end_of_a_turn(tmp_path: Path) -> None:
+    """Whatever was stored, given up for its age or its size, or deleted with its topic."""
+    chance, clock = random.Random(5), ManualClock()
+    settings = BrokerSettings(fileReservedTime=1, maxStoreSize=4000)
+    store, data_dir = in_folder(tmp_path / "data", settings, clock)
+    with closing(data_dir):
+        for turn in range(25):
+            for _ in range(chance.randrange(6)):
+                put(store, b"x" * chance.randrange(200), topic=chance.choice("TU"), queue_id=chance.randrange(2))
+            clock.advance(chance.choice((1, 600)))
+            if turn % 4 == 1:
+                store.expire()
+            if turn % 9 == 8:
+                store.delete_topic("U")
+            await asyncio.sleep(0)
+
+            left = shutil.copytree(tmp_path / "data", tmp_path / str(turn))
+            again, its_data_dir = in_folder(Path(left), settings, clock)
+            with closing(its_data_dir):
+                for topic, queue_id in itertools.product("TU", range(2)):
+                    assert again.min_offset(topic, queue_id) == store.min_offset(topic, queue_id)
+                    assert again.max_offset(topic, queue_id) == store.max_offset(topic, queue_id)
+                    assert bodies(again, topic, queue_id) == bodies(store, topic, queue_id)
+                assert (again.end, again.size_bytes) == (store.end, store.size_bytes)
+    assert store.min_offset("T", 0) > 0
 
 
 async def test_room_is_used_again(tmp_path: Path) -> None:
