@@ -28,7 +28,7 @@ from rmqd.wire.group import (
 from rmqd.wire.headers.base import Header, RequestHeader
 from rmqd.wire.headers.offset import OffsetResponseHeader
 from rmqd.wire.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader
-from rmqd.wire.headers.send import SendMessageRequestHeaderV2, SendMessageResponseHeader
+from rmqd.wire.headers.send import ReceivedSendHeader, SendMessageRequestHeaderV2, SendMessageResponseHeader
 from rmqd.wire.heartbeat import CheckClientRequestBody, HeartbeatData, SubscriptionData
 from rmqd.wire.lock import LockBatchRequestBody, LockBatchResponseBody
 from rmqd.wire.message import Message, MessageQueue, decode_messages
@@ -72,7 +72,6 @@ HEADERS: list[type[Header]] = [
     OffsetResponseHeader,
     PullMessageRequestHeader,
     SendMessageRequestHeaderV2,
-    SendMessageResponseHeader,
     RequestHeader,
 ]
 # sizes, signs and depths at which decoders like to break
@@ -218,6 +217,8 @@ def _decode(payload: bytes, report: FuzzReport) -> None:
     for header in HEADERS:
         _attempt(header.from_ext_fields, command.ext_fields, report)
     _attempt(PullMessageResponseHeader.from_ext_fields, command.ext_fields, report)
+    _attempt(SendMessageResponseHeader.from_ext_fields, command.ext_fields, report)
+    _attempt(ReceivedSendHeader.from_request, command, report)
     for text in command.ext_fields.values():
         _attempt(parse_offset_message_id, text, report)
     try:

@@ -31,6 +31,7 @@ from rmqd.wire.headers.pull import PullMessageRequestHeader, PullMessageResponse
 from rmqd.wire.headers.route import GetRouteInfoRequestHeader
 from rmqd.wire.headers.send import (
     ConsumerSendMsgBackRequestHeader,
+    ReceivedSendHeader,
     SendMessageRequestHeader,
     SendMessageRequestHeaderV2,
     SendMessageResponseHeader,
@@ -161,6 +162,26 @@ def test_send_replies_are_read() -> None:
     batch = SendMessageResponseHeader.from_ext_fields(command("send_batch_response").ext_fields)
     assert len(batch.msg_id.split(",")) == 3
     assert batch.queue_offset == 6
+    for reply in (single, batch, SendMessageResponseHeader("id", 1, 2, "t", "b", "r")):
+        assert SendMessageResponseHeader.from_ext_fields(reply.ext_fields()) == reply
+    for wrong in ({"queueOffset": "x"}, {"queueId": str(2**63)}):
+        with pytest.raises(ProtocolError):
+            SendMessageResponseHeader.from_ext_fields(single.ext_fields() | wrong)
+    with pytest.raises(ProtocolError, match="msgId"):
+        SendMessageResponseHeader.from_ext_fields({"queueId": "0", "queueOffset": "0"})
+
+
+@pytest.mark.parametrize("name", ["send_v1_request", "send_v2_request", "java_send_batch_request"])
+def test_a_broker_reads_every_send_alike(name: str) -> None:
+    """By letters, and by the long names of old clients."""
+    recorded = command(name)
+    kind = SendMessageRequestHeader if recorded.code == RequestCode.SEND_MESSAGE else SendMessageRequestHeaderV2
+    whole = kind.from_ext_fields(recorded.ext_fields)
+    read = ReceivedSendHeader.from_request(recorded)
+    missing = {"properties": "", "reconsume_times": 0, "unit_mode": False, "batch": False}
+    for field, value in read._asdict().items():
+        expected = getattr(whole, field)
+        assert value == (missing.get(field) if expected is None else expected), field
 
 
 def test_query_reply_is_read() -> None:

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Final
 
 from rmqd.broker.channel import Channel
 from rmqd.broker.reply import SEE_FAQ, Processors, Refusal, Reply
-from rmqd.broker.schedule import Scheduled, delay_level
+from rmqd.broker.schedule import delay_level
 from rmqd.broker.system_topics import READ_WRITE
 from rmqd.broker.timers import REQUESTED
 from rmqd.broker.topics import NOT_ALLOWED_SEND_TOPICS, UNIT, UNIT_SUB, fault_of_topic
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import InvalidMessageError, ProtocolError
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.headers.send import ReceivedSendHeader
+from rmqd.wire.headers.send import ReceivedSendHeader, SendMessageResponseHeader
 from rmqd.wire.message_encode import StoredMessage, decode_batch
 from rmqd.wire.message_id import UniqueKeys, offset_message_id, parse_host
 from rmqd.wire.properties import (
@@ -110,16 +110,14 @@ class SendMessageProcessor:
             properties=properties,
         )
         stored = broker.schedule.put(message)
-        fields = {
-            **_FIELDS,
-            "msgId": offset_message_id(self._store_host, stored.result.commit_log_offset),
-            "queueId": str(queue_id),
-            "queueOffset": str(stored.result.queue_offset),
-            "transactionId": properties[UNIQ_KEY],
-        }
-        if stored.message is not message:
-            fields |= self._recall_handle(stored)
-        return Reply(ext_fields=fields)
+        reply = SendMessageResponseHeader(
+            msg_id=offset_message_id(self._store_host, stored.result.commit_log_offset),
+            queue_id=queue_id,
+            queue_offset=stored.result.queue_offset,
+            transaction_id=properties[UNIQ_KEY],
+            recall_handle=None if stored.message is message else self._recall_handle(stored.message),
+        )
+        return Reply(ext_fields=_FIELDS | reply.ext_fields())
 
     def _send_batch(self, channel: Channel, header: ReceivedSendHeader, config: TopicConfig, body: bytes) -> Reply:
         """Its messages are stored as they are: they get none of the properties that single ones get."""
@@ -151,15 +149,13 @@ class SendMessageProcessor:
             )
             for member in members
         ]
-        fields = {
-            **_FIELDS,
-            "msgId": ",".join(offset_message_id(self._store_host, one.commit_log_offset) for one in stored),
-            "queueId": str(queue_id),
-            "queueOffset": str(stored[0].queue_offset),
-        }
-        if UNIQ_KEY in properties:
-            fields["transactionId"] = properties[UNIQ_KEY]
-        return Reply(ext_fields=fields)
+        reply = SendMessageResponseHeader(
+            msg_id=",".join(offset_message_id(self._store_host, one.commit_log_offset) for one in stored),
+            queue_id=queue_id,
+            queue_offset=stored[0].queue_offset,
+            transaction_id=properties.get(UNIQ_KEY),
+        )
+        return Reply(ext_fields=_FIELDS | reply.ext_fields())
 
     def _topic(self, channel: Channel, header: ReceivedSendHeader) -> TopicConfig:
         """The topic to store in, made where that is allowed."""
@@ -223,15 +219,14 @@ class SendMessageProcessor:
         ):
             raise self._illegal()
 
-    def _recall_handle(self, stored: Scheduled) -> dict[str, str]:
+    def _recall_handle(self, waiting: StoredMessage) -> str | None:
         """What a producer may take a timer message back by."""
-        properties = stored.message.properties
-        out_ms, topic = properties.get(TIMER_OUT_MS), properties.get(REAL_TOPIC)
-        if out_ms is None or topic is None or topic.startswith(RETRY_PREFIX):
-            return {}
-        name = self._broker.name
-        handle = f"v1 {topic} {name} {int(out_ms) + 1} {properties[UNIQ_KEY]}"
-        return {"recallHandle": base64.urlsafe_b64encode(handle.encode()).decode()}
+        properties = waiting.properties
+        out_ms, topic = properties.get(TIMER_OUT_MS), properties[REAL_TOPIC]
+        if out_ms is None or topic.startswith(RETRY_PREFIX):
+            return None
+        handle = f"v1 {topic} {self._broker.name} {int(out_ms) + 1} {properties[UNIQ_KEY]}"
+        return base64.urlsafe_b64encode(handle.encode()).decode()
 
     def _illegal(self) -> Refusal:
         return Refusal(

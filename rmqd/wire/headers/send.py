@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import ClassVar, NamedTuple, Self
@@ -9,7 +10,7 @@ from typing import ClassVar, NamedTuple, Self
 from rmqd.codes import RequestCode
 from rmqd.errors import ProtocolError
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.headers.base import Header, RequestHeader, wire_name, wire_names
+from rmqd.wire.headers.base import RequestHeader, parse_integer, wire_name, wire_names
 from rmqd.wire.topics import DEFAULT_TOPIC
 
 
@@ -106,9 +107,11 @@ def _letters_by_names() -> dict[str, str]:
     return {name: letters[field] for field, name in names.items()}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendMessageResponseHeader(Header):
-    """Where the message was stored; for a batch the ids are joined by commas and the offset is the first one's."""
+class SendMessageResponseHeader(NamedTuple):
+    """Where the message was stored; for a batch the ids are joined by commas and the offset is the first one's.
+
+    A tuple, because a broker makes one for every message.
+    """
 
     msg_id: str
     queue_id: int
@@ -116,6 +119,32 @@ class SendMessageResponseHeader(Header):
     transaction_id: str | None = None
     batch_uniq_id: str | None = None
     recall_handle: str | None = None
+
+    @classmethod
+    def from_ext_fields(cls, ext_fields: Mapping[str, str]) -> Self:
+        """Read the reply to a send that was stored. Raises ProtocolError."""
+        try:
+            return cls(
+                ext_fields["msgId"],
+                parse_integer(ext_fields["queueId"], "queueId"),
+                parse_integer(ext_fields["queueOffset"], "queueOffset"),
+                ext_fields.get("transactionId"),
+                ext_fields.get("batchUniqId"),
+                ext_fields.get("recallHandle"),
+            )
+        except KeyError as error:
+            raise ProtocolError(f"the reply to a send lacks {error}") from error
+
+    def ext_fields(self) -> dict[str, str]:
+        """The header as ext fields."""
+        fields = {"msgId": self.msg_id, "queueId": str(self.queue_id), "queueOffset": str(self.queue_offset)}
+        if self.transaction_id is not None:
+            fields["transactionId"] = self.transaction_id
+        if self.batch_uniq_id is not None:
+            fields["batchUniqId"] = self.batch_uniq_id
+        if self.recall_handle is not None:
+            fields["recallHandle"] = self.recall_handle
+        return fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
