@@ -95,7 +95,6 @@ class MessageStore:
     def __init__(
         self, clock: Clock, store_host: str, settings: BrokerSettings, log: RecordLog, journal: Journal
     ) -> None:
-        self.store_host = store_host
         self.size_bytes = 0
         """What the records take."""
         self.newest = 0, 0
