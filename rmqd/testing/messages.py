@@ -50,7 +50,7 @@ def make_message(
     for what no broker could store.
     """
     now = time.time()
-    properties = dict(properties or {})
+    properties = as_properties(properties or {})
     for name, value in ((KEYS, keys), (TAGS, tags), (UNIQ_KEY, msg_id)):
         if value is not None:
             properties[name] = value
@@ -112,6 +112,14 @@ def as_bytes(body: Body) -> bytes:
     raise TypeError(
         f"a body cannot be {type(body).__name__}; accepted: bytes, text, or a mapping or list to send as JSON"
     )
+
+
+def as_properties(properties: Mapping[str, str]) -> dict[str, str]:
+    """The properties as they are sent. Raises TypeError for values that are no text."""
+    for name, value in properties.items():
+        if not isinstance(value, str):
+            raise TypeError(f"property {name!r} cannot be {type(value).__name__}; accepted: text")
+    return dict(properties)
 
 
 class _Lease:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from rmqd.consumer.hooks import Hook, HookContext
+from rmqd.consumer.settlement import default_decision
 from rmqd.handler import Batch
+from rmqd.handler import Outcome as Decided
 from rmqd.wire.message import Message
 
-Outcome = Literal["acked", "retried", "dead_lettered"]
+Outcome = Literal["acked", "retried", "dead_lettered", "dropped"]
+"""`dropped` is what fails in a broadcasting group: there is no second attempt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,8 @@ class RunResult:
 
     def __repr__(self) -> str:
         counts = Counter(attempt.outcome for attempt in self.attempts)
-        shown = ", ".join(f"{counts[kind]} {kind}" for kind in ("acked", "retried", "dead_lettered"))
+        usual: tuple[Outcome, ...] = ("acked", "retried", "dead_lettered")
+        shown = ", ".join(f"{counts[kind]} {kind}" for kind in get_args(Outcome) if kind in usual or counts[kind])
         return f"<RunResult {shown} in {len(self.attempts)} attempts, {self.elapsed_seconds:.0f} s>"
 
 
@@ -69,6 +73,8 @@ class _Call:
     number: int
     at: float
     error: BaseException | None = None
+    is_acked: bool = False
+    """By the handler; what it says of a message that hangs comes too late to matter."""
 
 
 @dataclass(slots=True)
@@ -93,7 +99,7 @@ class Recorder:
         attempts = []
         for index, call in enumerate(self.calls):
             msg_id = call.message.msg_id
-            ended: Outcome = "dead_lettered" if msg_id in dead_ids else "acked"
+            ended: Outcome = "dead_lettered" if msg_id in dead_ids else "acked" if call.is_acked else "dropped"
             outcome = ended if last[msg_id] == index else "retried"
             attempts.append(Attempt(call.message, call.number, outcome, call.error, call.at))
         return RunResult(tuple(attempts), dead, elapsed_seconds)
@@ -108,5 +114,7 @@ class Recorder:
     def _after(self, batch: Batch, context: HookContext) -> None:
         self.handling.pop(id(batch), None)
         calls: Sequence[_Call] = context.values["calls"]
-        for call in calls:
+        decisions, rest = batch.decisions(), default_decision(context.exception)
+        for index, call in enumerate(calls):
             call.error = context.exception
+            call.is_acked = decisions.get(index, rest).outcome is Decided.ACK

@@ -19,8 +19,8 @@ from rmqd.testing.background import BackgroundLoop
 from rmqd.testing.clock import JumpingClock
 from rmqd.testing.group import GroupToRun, group_of
 from rmqd.testing.logs import logs_by_logging
-from rmqd.testing.messages import Body, as_bytes
-from rmqd.testing.records import messages_of_topic
+from rmqd.testing.messages import Body, as_bytes, as_properties
+from rmqd.testing.records import messages_of
 from rmqd.testing.result import RunResult
 from rmqd.testing.run import HandlerRun
 from rmqd.wire.message import Message
@@ -41,6 +41,7 @@ class RocketMQ:
 
     def __init__(self) -> None:
         self._clock = JumpingClock()
+        self._runs: set[HandlerRun] = set()
         self._ending = contextlib.ExitStack()
         self._async_ending = contextlib.AsyncExitStack()
 
@@ -97,7 +98,7 @@ class RocketMQ:
             as_bytes(body),
             keys=keys or "",
             tags=tags or "",
-            properties=properties or {},
+            properties=as_properties(properties or {}),
             delay_level=delay_level,
             sharding_key=sharding_key,
         )
@@ -106,7 +107,7 @@ class RocketMQ:
 
     def messages(self, topic: str) -> list[Message]:
         """Everything that a topic has, in the order of storing; nothing is consumed by that."""
-        return self._do(lambda: messages_of_topic(self._embedded.broker, topic))
+        return self._do(lambda: messages_of(self._embedded.broker, topic))
 
     def dead_letters(self, group: str) -> list[Message]:
         """What a group gave up, in that order; the reason is in the property RMQD_REASON."""
@@ -153,7 +154,7 @@ class RocketMQ:
             for topic in options.subscriptions:
                 if self._embedded.broker.topics.get(topic) is None:
                     raise RmqdError(f"topic {topic} does not exist: rocketmq.create_topic({topic!r}) makes it")
-            return await HandlerRun(self._embedded, self._clock, options, handler).run(timeout)
+            return await HandlerRun(self._embedded, self._clock, options, handler, self._runs).run(timeout)
 
         return self._run(run, timeout)
 

@@ -32,10 +32,16 @@ class HandlerRun:
     """One group, from its start to the moment when nothing is left to do, and its graceful end."""
 
     def __init__(
-        self, rocketmq: EmbeddedRocketMQ, clock: JumpingClock, options: ConsumerOptions, handler: LoadedHandler
+        self,
+        rocketmq: EmbeddedRocketMQ,
+        clock: JumpingClock,
+        options: ConsumerOptions,
+        handler: LoadedHandler,
+        beside: set[HandlerRun],
     ) -> None:
         self._rocketmq = rocketmq
         self._clock = clock
+        self._all = beside  # the runs that are under way on this broker, while it runs with itself
         self._group = options.group
         self._recorder = Recorder(clock.wall)
         self._client = ClientInstance(ClientOptions(nameservers=(rocketmq.nameserver,)), clock=clock)
@@ -43,11 +49,12 @@ class HandlerRun:
 
     async def run(self, timeout_seconds: float) -> RunResult:
         """Raises StillBusyError after `timeout_seconds`, and what the group failed by: its handler's start, say."""
-        store, dead_letter_topic = self._rocketmq.broker.store, dlq_topic(self._group)
-        dead_before = store.max_offset(dead_letter_topic, 0)
+        broker = self._rocketmq.broker
+        stored_before = broker.store.end
         began, wall_began = time.monotonic(), self._clock.wall()
         serving = asyncio.create_task(self._client.run(), name="client")
         consuming = asyncio.create_task(self._consumer.run(), name=f"group {self._group}")
+        self._all.add(self)
         try:
             try:
                 async with asyncio.timeout(timeout_seconds):
@@ -59,18 +66,19 @@ class HandlerRun:
         except BaseExceptionGroup as error:
             raise _only_one(error) from None
         finally:
+            self._all.remove(self)
             self._consumer.stop(shutdown_timeout_seconds=0)
             await asyncio.wait((consuming,))
             self._client.stop()
             await asyncio.wait((serving,))
-        dead = messages_of(self._rocketmq.broker, dead_letter_topic, 0, dead_before)
+        dead = [one for one in messages_of(broker, dlq_topic(self._group)) if one.commit_log_offset >= stored_before]
         return self._recorder.result(dead, self._clock.wall() - wall_began)
 
     async def _until_quiet(self, consuming: asyncio.Task[None]) -> None:
         """Return when nothing is left to do, and jump on whenever only time is missing."""
         schedule = self._rocketmq.broker.schedule
         while not consuming.done():
-            if self._is_quiet():
+            if all(run.is_quiet() for run in self._all):
                 due = min(filter(None, (schedule.next_due(), self._clock.next_due())), default=None)
                 if due is None:
                     return
@@ -80,7 +88,7 @@ class HandlerRun:
         await consuming
         raise RmqdError(f"group {self._group} ended by itself")
 
-    def _is_quiet(self) -> bool:
+    def is_quiet(self) -> bool:
         """Whether all goes on only by time: every pull is held, nothing is cached, and no request is open."""
         if self._rocketmq.open_requests:
             return False
@@ -88,7 +96,7 @@ class HandlerRun:
         if not queues:
             return False
         held = self._rocketmq.broker.held_pulls.queues_of(self._group)
-        return all(_is_at_rest(queue, held) for queue in queues)
+        return all(is_at_rest(queue, held) for queue in queues)
 
     def _what_is_left(self, seconds: float) -> str:
         lines = list(self._pending())
@@ -119,7 +127,7 @@ class HandlerRun:
             yield f"a message is to be delivered in {due - self._clock.wall():.0f} s by the broker's clock"
 
 
-def _is_at_rest(queue: ProcessQueue, held: set[tuple[str, int]]) -> bool:
+def is_at_rest(queue: ProcessQueue, held: set[tuple[str, int]]) -> bool:
     """Whether nothing moves in a queue. What failed in it may rest until the clock says so: it need not be pulled."""
     place = queue.message_queue
     is_held = not queue.pending and (place.topic, place.queue_id) in held

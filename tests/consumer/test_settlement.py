@@ -10,13 +10,14 @@ import pytest
 
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
-from rmqd.clock import SystemClock
+from rmqd.clock import Clock, SystemClock
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.process_queue import ProcessQueue
 from rmqd.consumer.send_back import SendBack, reconsume_limit
-from rmqd.consumer.settlement import EXPIRED, Settlement
+from rmqd.consumer.settlement import EXPIRED, LOCAL_RETRY_SECONDS, Settlement
 from rmqd.consumer.stats import TopicStats
 from rmqd.handler import Batch, DeadLetter, Retry
+from rmqd.testing.clock import JumpingClock
 from rmqd.wire.message import MessageBlock, decode_messages
 from rmqd.wire.message_encode import StoredMessage, encode_message
 from rmqd.wire.properties import MAX_PROPERTIES_BYTES
@@ -36,9 +37,11 @@ class Case:
     client: ClientInstance
     again: list[ProcessQueue]
 
-    def settlement(self, *, delay_level: int = 0, max_reconsume_times: int = -1) -> Settlement:
+    def settlement(
+        self, *, delay_level: int = 0, max_reconsume_times: int = -1, clock: Clock | None = None
+    ) -> Settlement:
         limit = reconsume_limit(group_options(max_reconsume_times=max_reconsume_times))
-        return Settlement(SendBack(self.client, GROUP, limit), delay_level, self.again.append, SystemClock())
+        return Settlement(SendBack(self.client, GROUP, limit), delay_level, self.again.append, clock or SystemClock())
 
     def sent_back(self) -> list[tuple[int, int, int | None]]:
         """Commit log offset, delay level and limit of what came by CONSUMER_SEND_MSG_BACK."""
@@ -218,16 +221,16 @@ async def test_where_send_back_is_refused_the_message_is_sent_to_the_retry_topic
     assert handled(queue) == {"retried": 1}
 
 
-async def test_what_no_broker_takes_is_handed_out_again_later(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_no_broker_takes_is_handed_out_again_later(case: Case) -> None:
     """Only that: the rest of the batch is done. Until then the offset stays below."""
-    monkeypatch.setattr("rmqd.consumer.settlement.LOCAL_RETRY_SECONDS", 0.05)
+    clock = JumpingClock()
     case.broker.peer.on(RequestCode.CONSUMER_SEND_MSG_BACK, REFUSED)
     case.broker.peer.on(RequestCode.SEND_MESSAGE_V2, REFUSED)
     queue, batch = batch_of(3)
     batch.ack(batch[0])
-    await case.settlement().settle(queue, batch, RuntimeError("no"))
+    await case.settlement(clock=clock).settle(queue, batch, RuntimeError("no"))
     assert (queue.commit_offset(), queue.retrying, len(queue.pending)) == (1, 2, 0)
-    await eventually(lambda: case.again, "the messages are handed out again")
+    clock.jump_to(clock.wall() + LOCAL_RETRY_SECONDS)
     assert case.again == [queue]
     assert [message.queue_offset for message in queue.pending] == [1, 2]
     assert queue.retrying == 0

@@ -96,3 +96,8 @@ def test_what_only_orderly_groups_have_is_refused_elsewhere() -> None:
         make_batch(revoked=True)
     with pytest.raises(ValueError, match="accepted: concurrently, orderly"):
         make_batch(consume_mode="pop")  # type: ignore[arg-type]
+
+
+def test_properties_are_text() -> None:
+    with pytest.raises(TypeError, match="property 'amount' cannot be int; accepted: text"):
+        make_message(properties={"amount": 100})  # type: ignore[dict-item]

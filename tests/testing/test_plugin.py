@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 
 import pytest
+import structlog
 
 from rmqd import Batch
 from rmqd.testing import RocketMQ, RunResult
@@ -117,6 +118,17 @@ def test_nothing_is_left_behind(folder: UserFolder) -> None:
     deadline = time.monotonic() + 10
     while set(threading.enumerate()) - before:  # the handler's own thread was told to end
         assert time.monotonic() < deadline, threading.enumerate()
+
+
+def test_logging_is_left_as_it_was() -> None:
+    assert not structlog.is_configured()
+    with RocketMQ():
+        assert structlog.is_configured()
+    assert not structlog.is_configured()
+    structlog.configure(processors=[structlog.processors.JSONRenderer()])
+    with RocketMQ():
+        assert len(structlog.get_config()["processors"]) == 1, "somebody has said where logs go"
+    assert structlog.is_configured()
 
 
 def test_a_run_may_be_of_a_thread_of_the_tests_own(rocketmq: RocketMQ, run_handler: Callable[..., RunResult]) -> None:

@@ -350,6 +350,17 @@ def test_each_test_has_a_broker_of_its_own(rocketmq: RocketMQ) -> None:
         assert len(other.messages("orders")) == 1
 
 
+def test_what_fails_in_a_broadcasting_group_is_dropped(rocketmq: RocketMQ, run_handler: Run) -> None:
+    rocketmq.send("orders", "one", keys="order-1")
+
+    def fail(batch: Batch) -> None:
+        raise Broken("once")
+
+    result = run_handler(fail, topic="orders", group="mailer", message_model="broadcasting")
+    assert [one.outcome for one in result.attempts_of("order-1")] == ["dropped"]
+    assert result.acked == []
+
+
 def test_broadcasting_keeps_its_offsets_too(rocketmq: RocketMQ, run_handler: Run, seen: Seen) -> None:
     rocketmq.send("orders", "one")
     run_handler(seen.sync, topic="orders", group="mailer", message_model="broadcasting")
