@@ -166,15 +166,14 @@ class DataDir:
         if self._failing:
             log.warning("broker.data_dir_recovered", path=self.name)
         self._failing = False
-        self._appended.clear()
-        self._discarded.clear()
-        self._values.clear()
+        self._nothing_to_write()
         self._forget_older()
 
     def close(self) -> None:
         """Commit, and let another process have the folder."""
         with contextlib.suppress(StorageError):  # which is in the log already
             self.commit()
+        self._nothing_to_write()  # also where that failed: a retry may be due, and has no database any more
         self._connection.close()
 
     def _select(self, query: str, *values: str | int) -> Iterator[Any]:
@@ -203,6 +202,11 @@ class DataDir:
                 connection.execute("ROLLBACK")
             return error
         return None
+
+    def _nothing_to_write(self) -> None:
+        self._appended.clear()
+        self._discarded.clear()
+        self._values.clear()
 
     def _try_again(self) -> None:
         """What is to be kept does not grow while the disk is full."""
