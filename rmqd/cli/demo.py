@@ -47,6 +47,7 @@ def demo(
 
     put_off_garbage_collection()
 
-    from rmqd.demo.run import DemoOptions, run_demo
+    from rmqd.demo.options import DemoOptions
+    from rmqd.demo.run import run_demo
 
     leave(run_demo(DemoOptions(config, group, seconds, messages)))

@@ -9,9 +9,11 @@ import sys
 import threading
 import time
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 import uvloop
+
+Result = TypeVar("Result")
 
 # Messages make no reference cycles worth looking for every 700 objects.
 GC_THRESHOLD = 50_000
@@ -33,7 +35,7 @@ def settle_garbage_collection() -> None:
     gc.set_threshold(GC_THRESHOLD, 20, 50)
 
 
-def run_in_loop(main: Coroutine[Any, Any, int]) -> int:
+def run_in_loop(main: Coroutine[Any, Any, Result]) -> Result:
     """Run `main` in an event loop of its own, and wait for no thread afterwards.
 
     `asyncio.run` would join the threads of the default executor: one that hangs in a name lookup, or in what a

@@ -53,6 +53,8 @@ class Figures:
 
     elapsed_seconds: float
     state: str
+    problem: str
+    """Why the group does not run, or does not get on; empty where it does."""
     sent: int
     failed: int
     account: Account
@@ -105,6 +107,7 @@ class Observer:
         return Figures(
             elapsed_seconds=elapsed_seconds,
             state=state,
+            problem=_problem(group),
             sent=sent,
             failed=self._producer.failed,
             account=account,
@@ -142,6 +145,12 @@ class Observer:
         topic, name = (self._ledger.retry_topic, "retries") if queue.is_retry else (queue.topic, queue.topic)
         behind = self._behind(topic, queue.queue)
         return QueueRow(f"{name} {queue.queue}", queue.state, queue.committed, behind, queue.cached)
+
+
+def _problem(group: GroupSnapshot) -> str:
+    stalls = (queue.stall for queue in group.queues)
+    found = next((problem for problem in (*group.problems, *stalls) if problem is not None), None)
+    return group.failure or (f"{found.evidence}; {found.next}" if found is not None else "")
 
 
 def _order(queue: QueueSnapshot) -> tuple[bool, str, int]:

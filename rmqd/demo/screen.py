@@ -5,16 +5,17 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Final, Protocol, TextIO
+from typing import TYPE_CHECKING, Final, Protocol, TextIO
 
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from rmqd.demo.figures import Figures
 from rmqd.demo.render import one_line
 from rmqd.demo.view import Setting, Size, frame
+
+if TYPE_CHECKING:
+    from rmqd.demo.figures import Figures
 
 DUMB: Final = ("", "dumb", "unknown")
 
@@ -25,8 +26,8 @@ class Screen(Protocol):
     interval_seconds: float
     """How often it wants to be given new ones."""
 
-    def open(self, log: Path) -> contextlib.AbstractContextManager[None]:
-        """Take the terminal for a block; what others print meanwhile goes to the file `log`."""
+    def open(self, log: TextIO) -> contextlib.AbstractContextManager[None]:
+        """Take the terminal for a block; what others print meanwhile goes to `log`. Raises nothing."""
 
     def show(self, setting: Setting, figures: Figures, hint: str) -> None:
         """Show the state of this moment."""
@@ -56,12 +57,18 @@ class LiveScreen:
         )
 
     @contextlib.contextmanager
-    def open(self, log: Path) -> Iterator[None]:
+    def open(self, log: TextIO) -> Iterator[None]:
         """A handler may print, and a library may warn: neither must tear the view."""
-        with log.open("a", encoding="utf-8") as file, self._live:
-            self._live.refresh()
-            with contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(contextlib.redirect_stdout(log))
+            stack.enter_context(contextlib.redirect_stderr(log))
+            with contextlib.suppress(OSError):
+                self._live.start(refresh=True)
+            try:
                 yield
+            finally:
+                with contextlib.suppress(OSError):
+                    self._live.stop()
 
     def show(self, setting: Setting, figures: Figures, hint: str) -> None:
         """Draw over the last frame."""
@@ -81,7 +88,7 @@ class PlainScreen:
         self._is_begun = False
 
     @contextlib.contextmanager
-    def open(self, log: Path) -> Iterator[None]:
+    def open(self, log: TextIO) -> Iterator[None]:
         """Nothing is taken: lines of others stand between ours, on standard error too."""
         yield
 
@@ -103,6 +110,7 @@ class PlainScreen:
             f"in {figures.in_rate:.0f}/s, out {figures.out_rate:.0f}/s, lag {account.behind:,}, "
             f"sent {figures.sent:,}, acknowledged {account.acknowledged:,}, "
             f"waiting for a retry {account.waiting:,}, dead letters {account.dead_letters:,}"
+            + (f"; {one_line(figures.problem)}" if figures.problem else "")
         )
 
     def _write(self, line: str) -> None:

@@ -8,14 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, zip_longest
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from rich.cells import set_cell_size
 from rich.console import Group
 from rich.text import Text
 
-from rmqd.demo.figures import Figures
 from rmqd.demo.render import duration, one_line, spark
+
+if TYPE_CHECKING:
+    from rmqd.demo.figures import Figures
 
 NARROW: Final = 55
 WIDE: Final = 119
@@ -95,7 +97,8 @@ def _head(setting: Setting, figures: Figures, width: int) -> list[Text]:
         f" in place of {setting.usual_delays}",
     )
     fitting = [text for text in accumulate(parts) if len(text) < width]
-    return [title, Text(fitting[-1] if fitting else parts[0], "dim"), Text()]
+    below = Text(fitting[-1] if fitting else parts[0], "dim")
+    return [title, Text(f" {one_line(figures.problem)}", "red") if figures.problem else below, Text()]
 
 
 def _meters(figures: Figures, width: int, ascii_only: bool) -> list[Text]:

@@ -21,6 +21,7 @@ def make_figures(**changed: Any) -> Figures:
     figures = Figures(
         elapsed_seconds=83.4,
         state="running",
+        problem="",
         sent=4321,
         failed=0,
         account=Account(stored=4321, acknowledged=4200, dead_letters=9, waiting=12, behind=100),

@@ -13,7 +13,8 @@ from rmqd.clock import SystemClock
 from rmqd.daemon.config import RootConfig
 from rmqd.daemon.config_file import load_config
 from rmqd.demo.figures import Figures
-from rmqd.demo.run import SAMPLE, DemoOptions, read_group
+from rmqd.demo.options import DemoOptions
+from rmqd.demo.play import SAMPLE, read_group
 from rmqd.demo.stage import Stage
 from tests.demo import noting_handler
 
@@ -76,7 +77,7 @@ async def test_what_was_not_handled_is_counted_by_what_the_broker_has_committed(
 
 def test_the_sample_is_the_group_of_the_sample_configuration() -> None:
     """Name and subscriptions; its handler and its haste are the demo's own."""
-    shown, _ = read_group(DemoOptions())
+    shown = read_group(DemoOptions())
     sample = load_config(Path(__file__).parents[2] / "config" / "rmqd.yaml", environ={}, to_run=False)
 
     assert list(shown.groups) == list(sample.groups)

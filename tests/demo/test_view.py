@@ -94,3 +94,10 @@ def test_nothing_yet_is_said() -> None:
     )
 
     assert empty.count(" none") == 3
+
+
+def test_a_group_that_fails_says_why() -> None:
+    text = "\n".join(lines(80, 24, state="failed", problem="OSError: no room\x1b[1m\nleft"))
+
+    assert "order-mailer  failed" in text
+    assert "OSError: no room [1m left" in text

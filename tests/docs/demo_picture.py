@@ -15,11 +15,11 @@ from rmqd.daemon import logs
 from rich.console import Console
 from rich.terminal_theme import TerminalTheme
 
-from rmqd.broker.embedded import EmbeddedOptions, embedded_rocketmq
-from rmqd.broker.settings import BrokerSettings
+from rmqd.broker.embedded import embedded_rocketmq
 from rmqd.clock import SystemClock
 from rmqd.demo.figures import Figures
-from rmqd.demo.run import DELAY_LEVELS, DELAYS_TOLD, HINT, USUAL_DELAYS, DemoOptions, read_group
+from rmqd.demo.options import DemoOptions
+from rmqd.demo.play import DELAYS_TOLD, HINT, USUAL_DELAYS, demo_broker, read_group
 from rmqd.demo.screen import LiveScreen
 from rmqd.demo.stage import Stage
 from rmqd.demo.view import Setting, Size, frame
@@ -36,9 +36,8 @@ THEME: Final = TerminalTheme(
 
 async def last_figures() -> tuple[Setting, Figures]:
     """What the demo shows after so many seconds."""
-    config, group = read_group(DemoOptions())
-    settings = BrokerSettings().changed({"messageDelayLevel": DELAY_LEVELS})
-    async with embedded_rocketmq(EmbeddedOptions(topics={"orders": 4}, settings=settings)) as rocketmq:
+    config = read_group(DemoOptions())
+    async with embedded_rocketmq(demo_broker(["orders"])) as rocketmq:
         stage = Stage(rocketmq, config, SystemClock(), seed=7, messages=None)
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(stage.groups.run())
@@ -51,7 +50,7 @@ async def last_figures() -> tuple[Setting, Figures]:
             stage.groups.stop()
             await running
             await stage.leave()
-        return Setting(group, rocketmq.nameserver, DELAYS_TOLD, USUAL_DELAYS, ""), figures
+        return Setting(stage.group, rocketmq.nameserver, DELAYS_TOLD, USUAL_DELAYS, ""), figures
 
 
 def main() -> None:

@@ -1,0 +1,162 @@
+"""One run of the demo: the group's configuration, the broker, those who play, and the end in order."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from rmqd.broker.embedded import EmbeddedOptions, embedded_rocketmq
+from rmqd.broker.settings import BrokerSettings
+from rmqd.clock import SystemClock
+from rmqd.daemon.config import ClientConfig, RootConfig
+from rmqd.daemon.config_file import load_config
+from rmqd.daemon.loop import run_in_loop, settle_garbage_collection
+from rmqd.daemon.signals import signals_handled
+from rmqd.demo.options import DemoOptions, Ending
+from rmqd.demo.screen import Screen
+from rmqd.demo.stage import Stage
+from rmqd.demo.summary import Summary
+from rmqd.demo.view import Setting
+from rmqd.errors import ConfigError
+from rmqd.exit_codes import ExitCode
+from rmqd.wire.topics import SUBSCRIPTION_ALL
+
+log = structlog.get_logger(__name__)
+
+SAMPLE: Final = Path(__file__).parent / "rmqd.yaml"
+PLACEHOLDER: Final = "127.0.0.1:9876"  # until the broker is there; no file needs to name one
+QUEUES: Final = 4
+DELAY_LEVELS: Final = "1s 1s 2s 3s 4s 5s 6s 8s 10s 12s 15s 20s 25s 30s 40s 50s 1m 2m"
+DELAYS_TOLD: Final = "2s, 3s, 4s"  # a retry begins at the third level
+USUAL_DELAYS: Final = "10s, 30s, 1m"
+HINT: Final = "Ctrl-C to end"
+HINT_DRAINING: Final = "ending in order; Ctrl-C again to end at once"
+
+
+def play(options: DemoOptions, directory: Path, log_file: Path, screen: Screen) -> Ending:
+    """Run until a signal, or as long as asked for, with local state in `directory`. Raises ConfigError."""
+    config = read_group(options).model_copy(update={"state_dir": str(directory)})
+    return run_in_loop(Play(config, options, log_file, screen).run())
+
+
+def read_group(options: DemoOptions) -> RootConfig:
+    """A configuration with the one group that is shown: the first, if none is named. Raises ConfigError."""
+    overrides = (f"nameserver={PLACEHOLDER}", "nameserver_url=")
+    wanted = () if options.group is None else (options.group,)
+    config = load_config(options.config or SAMPLE, overrides, groups=wanted)
+    group = options.group or next(iter(config.groups))
+    if group not in config.groups:
+        raise ConfigError([f"--group {group}: there is no such group; configured: {', '.join(config.groups)}"])
+    return config.model_copy(update={"groups": {group: config.groups[group]}, "client": ClientConfig()})
+
+
+def demo_broker(topics: Iterable[str]) -> EmbeddedOptions:
+    """A broker in memory with these topics, whose retries come soon."""
+    settings = BrokerSettings().changed({"messageDelayLevel": DELAY_LEVELS})
+    return EmbeddedOptions(settings=settings, topics=dict.fromkeys(topics, QUEUES))
+
+
+class Play:
+    """Everything that takes part runs in this process, and ends with it."""
+
+    def __init__(self, config: RootConfig, options: DemoOptions, log_file: Path, screen: Screen) -> None:
+        self._config = config
+        self._options = options
+        self._log_file = log_file
+        self._screen = screen
+        [(self._group, settings)] = config.groups.items()
+        self._subscriptions = settings.subscriptions
+        self._state = ""
+        self._is_unseen = False  # nobody can see it any more, which is a reason to end
+        self._stop = asyncio.Event()
+        self._main: asyncio.Task[Ending] | None = None
+        self._signals: list[signal.Signals] = []
+
+    async def run(self) -> Ending:
+        """Run until a signal, and drain."""
+        self._main = asyncio.current_task()
+        try:
+            with signals_handled(self._on_stop, self._stop.set):
+                return Ending(ExitCode.OK, "\n".join((await self._broker()).lines()))
+        except asyncio.CancelledError:
+            return Ending(128 + self._signals[-1], "rmqd demo: ended before the group had drained")
+        except (ExceptionGroup, OSError) as error:
+            log.critical("demo.failed", exc_info=error)
+            return Ending(ExitCode.FAILURE, f"rmqd demo: {_first(error)}; log: {self._log_file}")
+
+    async def _broker(self) -> Summary:
+        options, cpu_seconds = self._options, time.process_time()
+        async with embedded_rocketmq(demo_broker(self._subscriptions)) as rocketmq:
+            stage = Stage(rocketmq, self._config, SystemClock(), seed=options.seed, messages=options.messages)
+            settle_garbage_collection()
+            await self._perform(stage, self._setting(rocketmq.nameserver))
+            return Summary(
+                stage.figures("ended"),
+                stage.ledger.ages.snapshot(),
+                stage.ledger.reasons,
+                time.process_time() - cpu_seconds,
+                stage.producer.last_failure,
+                any(one.expression != SUBSCRIPTION_ALL for one in self._subscriptions.values()),
+                str(self._log_file),
+            )
+
+    def _setting(self, nameserver: str) -> Setting:
+        return Setting(self._group, nameserver, DELAYS_TOLD, USUAL_DELAYS, str(self._log_file))
+
+    async def _perform(self, stage: Stage, setting: Setting) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            showing = tasks.create_task(self._keep_showing(stage, setting), name="view")
+            running = tasks.create_task(stage.groups.run(), name="group")
+            sending = tasks.create_task(stage.producer.run(), name="producer")
+            stop = tasks.create_task(self._stop.wait(), name="stop")
+            await asyncio.wait(
+                {stop, sending, running}, timeout=self._options.seconds, return_when=asyncio.FIRST_COMPLETED
+            )
+            self._enter("catching up", stage, setting)
+            stage.producer.stop()
+            await sending
+            await stage.catch_up()
+            self._enter("draining", stage, setting)
+            stage.groups.stop()
+            await running
+            await stage.leave()
+            stop.cancel()
+            showing.cancel()
+
+    async def _keep_showing(self, stage: Stage, setting: Setting) -> None:
+        while True:
+            self._show(stage, setting)
+            await asyncio.sleep(self._screen.interval_seconds)
+
+    def _enter(self, state: str, stage: Stage, setting: Setting) -> None:
+        """Come to another part of the end, and show it, however short it is."""
+        self._state = state
+        self._show(stage, setting)
+
+    def _show(self, stage: Stage, setting: Setting) -> None:
+        if self._is_unseen:
+            return
+        try:
+            self._screen.show(setting, stage.figures(self._state), HINT_DRAINING if self._state else HINT)
+        except OSError:  # such as a closed terminal, or `rmqd demo | head`
+            self._is_unseen = True
+            self._stop.set()
+
+    def _on_stop(self, number: signal.Signals) -> None:
+        self._signals.append(number)
+        if not self._stop.is_set():
+            self._stop.set()
+        elif self._main is not None:
+            self._main.cancel()
+
+
+def _first(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
