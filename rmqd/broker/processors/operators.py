@@ -128,5 +128,5 @@ class OperatorProcessor:
                 return None
             return GetConsumerStatusBody.from_json(reply.body).message_queue_table
         except (RemotingTimeoutError, RemotingClosedError, ProtocolError) as error:
-            log.warning("broker.member_silent", client_id=client.client_id, code=question.code, error=str(error))
+            log.warning("broker.member_silent", client_id=client.client_id, code=int(question.code), error=str(error))
             return None
