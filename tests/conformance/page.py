@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from tests.comparison.differences import ACCEPTED
 from tests.conformance.declaration import AREAS, Behaviour, declared_by
 from tests.rocketmq import release
 
@@ -29,6 +30,15 @@ VERSION={OLDER}` found different on a real RocketMQ {OLDER}. Not to be edited: a
 """
 LAST_COLUMNS = (release.DEFAULT, "Embedded", f"Differs on {OLDER}")
 COLUMNS = ("Behaviour", "Java", "rmqd", "How it was checked", *LAST_COLUMNS)
+
+DIFFERENCES = """
+## Where the embedded broker answers otherwise
+
+One script of requests goes to a real broker and to the embedded one, and what comes back is compared field by field:
+codes, remarks, header fields, bodies, and the records in them (times, ids and addresses aside, and what others have their
+part in: `tests/comparison/rules.py`). This is all that may differ; one that is gone fails the run as much as a new one.
+
+"""
 
 Results = dict[str, dict[str, str]]
 """By version, then by the behaviour's sentence: `holds`, `failed`, or `skipped: reason`."""
@@ -73,7 +83,7 @@ def record(version: str, outcomes: Mapping[str, str]) -> None:
 
 def render(found: Declared, results: Results) -> str:
     """The page."""
-    return HEAD + "".join(_section(area, found, results) for area in AREAS)
+    return HEAD + "".join(_section(area, found, results) for area in AREAS) + DIFFERENCES + _accepted()
 
 
 def _section(area: str, found: Declared, results: Results) -> str:
@@ -82,6 +92,11 @@ def _section(area: str, found: Declared, results: Results) -> str:
         return ""
     head = [f"\n## {AREAS[area]}\n", _line(COLUMNS), _line(["---"] * len(COLUMNS))]
     return "\n".join([*head, *map(_line, rows)]) + "\n"
+
+
+def _accepted() -> str:
+    rows = ([one.what, f"`{one.path}`" + (f", where {one.where}" if one.where else ""), one.why] for one in ACCEPTED)
+    return "\n".join(map(_line, [["Request", "Part of the answer", "Why"], ["---"] * 3, *rows])) + "\n"
 
 
 def _row(one: Behaviour, tests: list[str], results: Results) -> Iterator[str]:

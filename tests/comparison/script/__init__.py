@@ -6,6 +6,7 @@ from tests.comparison.traffic import Step
 STEPS: list[Step] = [
     *sending.SENDING,
     *pulling.PULLING,
+    *pulling.LIMITS,
     *groups.GROUPS,
     *operators.OPERATORS,
     *administration.ADMINISTRATION,

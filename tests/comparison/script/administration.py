@@ -202,6 +202,16 @@ SETTINGS: list[Step] = [
         fields={"srcGroup": GROUP, "destGroup": "{mark}_clone", "topic": TOPIC, "offline": "true"},
     ),
     Ask(
+        what="clone all offsets",
+        code=314,
+        fields={"srcGroup": GROUP, "destGroup": "{mark}_clone_2", "offline": "true"},
+    ),
+    Ask(
+        what="offset that was cloned with all",
+        code=14,
+        fields=offset_fields(TOPIC, "{mark}_clone_2") | {"setZeroIfNotFound": "false"},
+    ),
+    Ask(
         what="offset that was cloned",
         code=14,
         fields=offset_fields(TOPIC, "{mark}_clone") | {"setZeroIfNotFound": "false"},
@@ -209,6 +219,11 @@ SETTINGS: list[Step] = [
     Ask(what="forbid a group", code=353, fields={"group": GROUP, "topic": TOPIC, "readable": "false"}),
     Ask(what="allow a group", code=353, fields={"group": GROUP, "topic": TOPIC, "readable": "true"}),
     Ask(what="offsets below others", code=308, fields={"compareGroup": GROUP, "topic": TOPIC}),
+    Ask(
+        what="offsets below others, of which some are left out",
+        code=308,
+        fields={"compareGroup": GROUP, "topic": TOPIC, "filterGroups": "{mark}_clone"},
+    ),
     Ask(what="all offsets", code=43, only=listed),
     Ask(what="all offsets of delay levels", code=45, only=shape),
     Ask(
@@ -260,4 +275,51 @@ UNKNOWN_CODES: list[Step] = [
     _name_server("a request that no name server knows", 9999),
     _name_server("a broker's request to the name server", 11),
 ]
-ADMINISTRATION: list[Step] = [*TOPICS, *STATISTICS, *SETTINGS, *UNKNOWN_CODES]
+# what the embedded broker gets with the clients that need it
+LATER: list[Step] = [
+    Ask(
+        what="not here: pop",
+        code=200050,
+        fields={
+            "consumerGroup": GROUP,
+            "topic": TOPIC,
+            "queueId": 0,
+            "maxMsgNums": 1,
+            "invisibleTime": 10000,
+            "pollTime": 0,
+            "bornTime": "{now}",
+            "initMode": 0,
+        },
+    ),
+    Ask(
+        what="not here: queues as a broker divides them",
+        code=400,
+        body={
+            "topic": TOPIC,
+            "consumerGroup": GROUP,
+            "clientId": CLIENT,
+            "strategyName": "AVG",
+            "messageModel": "CLUSTERING",
+        },
+    ),
+    Ask(what="not here: modes of requests", code=402),
+    Ask(
+        what="not here: the end of a transaction",
+        code=37,
+        fields={
+            "producerGroup": "{mark}_producer",
+            "tranStateTableOffset": 0,
+            "commitLogOffset": 0,
+            "commitOrRollback": 8,
+            "msgId": "{look0[msgId]}",
+        },
+    ),
+    Ask(what="not here: users", code=3005, fields={"filter": ""}),
+    Ask(
+        what="not here: another broker's registration",
+        code=901,
+        fields={"clusterName": "DefaultCluster", "brokerName": "broker-a"},
+        to=NAME_SERVER,
+    ),
+]
+ADMINISTRATION: list[Step] = [*TOPICS, *STATISTICS, *SETTINGS, *UNKNOWN_CODES, *LATER]

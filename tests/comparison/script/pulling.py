@@ -9,6 +9,8 @@ from tests.comparison.script.shapes import (
     CONSUMER,
     SUSPEND,
     WITH_SUBSCRIPTION,
+    batch_body,
+    by_letters,
     consumer,
     found,
     heartbeat,
@@ -16,15 +18,22 @@ from tests.comparison.script.shapes import (
     offset_fields,
     pull,
     send,
+    send_fields,
     subscription,
 )
 from tests.comparison.traffic import Ask, Quiet, Step, Take
 
 PULLED, EMPTY, CLOSED = "{mark}_pulled", "{mark}_empty", "{mark}_closed"
 HELD, EXPIRING = "{mark}_held", "{mark}_expiring"
+MANY, LARGE = "{mark}_many", "{mark}_large"
 GROUP = "{mark}_pullers"
 CLIENT = "127.0.0.1@{mark}_puller"
 BY_HEARTBEAT: dict[str, Any] = {"consumerGroup": GROUP, "sysFlag": 0, "link": "puller"}
+
+
+def _batch(what: str, topic: str, messages: int, body: bytes, properties: dict[str, str]) -> Ask:
+    fields = by_letters(send_fields(topic, batch="true"))
+    return Ask(what=what, code=320, fields=fields, body=batch_body(*[(body, properties)] * messages), silent=True)
 
 
 def _group(what: str, **changes: object) -> Ask:
@@ -157,6 +166,19 @@ PULLING: list[Step] = [
     pull("pull behind the end that may be held", HELD, 99, sysFlag=WITH_SUBSCRIPTION | SUSPEND),
     Ask(what="pull without a topic", code=11, fields={"consumerGroup": CONSUMER}),
     Ask(what="pull from an offset that is no number", code=11, fields=pull("", PULLED, queueOffset="x").fields),
+]
+
+LIMITS: list[Step] = [
+    make_topic(MANY),
+    make_topic(LARGE),
+    _batch("prepare many messages", MANY, 900, b"small", {"TAGS": "A"}),
+    _batch("prepare large messages", LARGE, 4, b"x" * 100_000, {"TAGS": "A"}),
+    pull("pull a message that shows that many are there", MANY, 899, until=found),
+    pull("pull a message that shows that large ones are there", LARGE, 3, until=found),
+    pull("pull as many as there are", MANY, maxMsgNums=1000),
+    pull("pull as many large ones as there are", LARGE),
+    pull("pull what nobody has among many", MANY, subscription="Z"),
+    pull("pull what nobody has among many, and ask for more", MANY, subscription="Z", maxMsgNums=850),
 ]
 
 WAITED_FOR: list[Step] = [Take(what="answer to: pull whose time runs out")]
