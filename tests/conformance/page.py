@@ -35,8 +35,9 @@ DIFFERENCES = """
 ## Where the embedded broker answers otherwise
 
 One script of requests goes to a real broker and to the embedded one, and what comes back is compared field by field:
-codes, remarks, header fields, bodies, and the records in them (times, ids and addresses aside, and what others have their
-part in: `tests/comparison/rules.py`). This is all that may differ; one that is gone fails the run as much as a new one.
+codes, remarks, header fields, bodies, and the records in them (times, ids and addresses aside, and what others have
+their part in: `tests/comparison/rules.py`). This is all that may differ; one that is gone fails the run as much as a
+new one.
 
 """
 
