@@ -10,13 +10,14 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from bench import contenders, goals, help_time, kit_time, profiling
+from bench import brokers, contenders, goals, help_time, kit_time, profiling
 from bench.scenarios import SCENARIOS, Arena, say
 from tests.rocketmq import ClusterError, RocketMqUnavailable
 from tests.rocketmq.archives import prepare
 
 QUICK_MESSAGES = 100_000
 QUICK_PACED_SECONDS = 5
+BROKERS_SHARE = 3  # a session of the two brokers takes this part of a drain's messages: they are four times as long
 
 
 def names(text: str) -> tuple[str, ...]:
@@ -37,7 +38,7 @@ def parser() -> argparse.ArgumentParser:
     root.add_argument(
         "--scenario",
         action="append",
-        choices=[scenario.name for scenario in SCENARIOS],
+        choices=[*(scenario.name for scenario in SCENARIOS), brokers.NAME],
         help="some scenarios; may be given several times",
     )
     root.add_argument("--paced-seconds", type=int, default=20, help="length of a paced run (default 20)")
@@ -64,6 +65,10 @@ def compete(options: argparse.Namespace) -> int:
     if options.quick:
         options.messages, options.runs, options.paced_seconds = QUICK_MESSAGES, 1, QUICK_PACED_SECONDS
         options.patience = 0
+    compared = options.messages // BROKERS_SHARE, options.runs, options.patience
+    if options.scenario == [brokers.NAME]:
+        print(brokers.measure(*compared))
+        return 0
     available = contenders.available()
     for name in set(options.only) - set(available):
         say(f"{name} is left out: it is not installed here")
@@ -77,6 +82,8 @@ def compete(options: argparse.Namespace) -> int:
     print(goals.goals_table(results), end="\n\n")
     for note in goals.notes(results):
         print(note)
+    if not options.scenario or brokers.NAME in options.scenario:
+        print(f"\n{brokers.measure(*compared)}\n")
     if "rmqd" in chosen:
         print(help_time.measure())
         print("\n".join(kit_time.measure()))

@@ -266,3 +266,12 @@ async def test_a_pull_that_lacks_a_field_is_refused(peer: Peer) -> None:
     assert reply.code == 1
     assert reply.remark is not None
     assert "queueOffset" in reply.remark
+
+
+async def test_what_was_pulled_is_counted(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
+    for _ in range(3):
+        await peer.send("T")
+    await pull(peer, maxMsgNums=2)
+    await pull(peer, queueOffset=3)
+    stats = rocketmq.broker.stats
+    assert (stats.gets.total, stats.get_misses.total) == (2, 1)

@@ -274,7 +274,7 @@ class Inventor:
         elif kind < 7:
             yield from (*self._operand(), *maybe_not, "BETWEEN", *self._operand(), "AND", *self._operand())
         elif kind < 8:
-            texts = ", ".join(repr(choose(VALUES)).replace('"', "'") for _ in range(self.random.randint(1, 6)))
+            texts = ", ".join(repr(choose(VALUES)).replace('"', "'") for _ in range(self.random.randint(1, 4)))
             yield from (choose(NAMES), *maybe_not, "IN", "(", texts, ")")
         elif kind < 9:
             yield from (*self._operand(), *maybe_not, choose(("CONTAINS", "STARTSWITH", "endswith")))

@@ -101,7 +101,9 @@ class PullMessageProcessor:
             topic_sys_flag=topic_config.topic_sys_flag,
             group_sys_flag=group_config.group_sys_flag,
         )
-        channel.write(self._frame(request.opaque, code, _REMARKS[found.status], reply, found.records))
+        records = found.records
+        broker.stats.pulled(group, topic, len(records), sum(map(len, records)))
+        channel.write(self._frame(request.opaque, code, _REMARKS[found.status], reply, records))
         return None
 
     def _checked(
