@@ -91,21 +91,22 @@ class SubscriptionGroupManager:
 
     def delete(self, group: str) -> None:
         """Forget a group."""
-        for one, topic in [key for key in self._forbidden if key[0] == group]:
-            self.forbid_reading(one, topic, forbidden=False)
+        self.allow_reading(group)
         if self._configs.pop(group, None) is not None:
             self._journal.delete(Kind.GROUP, group)
             self._changed()
 
-    def forbid_reading(self, group: str, topic: str, *, forbidden: bool) -> None:
-        """Keep a group from a topic, or let it in again."""
-        if forbidden:
-            self._forbidden.add((group, topic))
-            self._journal.put(Kind.FORBIDDEN, f"{group}@{topic}", "")
-            self._changed()
-        else:
-            self._forbidden.discard((group, topic))
-            self._journal.delete(Kind.FORBIDDEN, f"{group}@{topic}")
+    def forbid_reading(self, group: str, topic: str) -> None:
+        """Keep a group from a topic."""
+        self._forbidden.add((group, topic))
+        self._journal.put(Kind.FORBIDDEN, f"{group}@{topic}", "")
+        self._changed()
+
+    def allow_reading(self, group: str) -> None:
+        """Let a group in again, to all topics from which it was kept: RocketMQ forgets them together."""
+        for one in [one for one in self._forbidden if one[0] == group]:
+            self._forbidden.discard(one)
+            self._journal.delete(Kind.FORBIDDEN, "@".join(one))
 
     def is_reading_forbidden(self, group: str, topic: str) -> bool:
         """Whether a group is kept from a topic."""

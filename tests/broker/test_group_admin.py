@@ -167,12 +167,12 @@ async def test_group_is_deleted(
 
 
 async def test_group_is_kept_from_a_topic(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
-    """Until it is let in again, or deleted."""
+    """Until it is let in again, which then holds for all topics, or deleted."""
 
-    async def readable(**change: str) -> bool:
-        reply = await peer.call(FORBIDDEN, {"group": "g", "topic": "T"} | change)
+    async def readable(topic: str = "T", **change: str) -> bool:
+        reply = await peer.call(FORBIDDEN, {"group": "g", "topic": topic} | change)
         forbidden = GroupForbidden.from_json(reply.body)
-        assert (forbidden.group, forbidden.topic) == ("g", "T")
+        assert (forbidden.group, forbidden.topic) == ("g", topic)
         return forbidden.readable
 
     await asked(peer, "g")
@@ -181,7 +181,9 @@ async def test_group_is_kept_from_a_topic(rocketmq: EmbeddedRocketMQ, peer: Peer
     assert not await readable()
     groups = SubscriptionGroupWrapper.from_json((await peer.call(ALL)).body)
     assert groups.forbidden_table == {"g": {"T": READ_FORBIDDEN}}
+    assert not await readable("T2", readable="false")
     assert await readable(readable="true")
+    assert await readable("T2")
     await readable(readable="false")
     await peer.call(DELETE, {"groupName": "g"})
     assert await readable()

@@ -147,7 +147,7 @@ async def test_who_forbids_a_pull_is_told_by_a_number(rocketmq: EmbeddedRocketMQ
     remark = "the consumer group[alone] can not consume by broadcast way"
     assert summary(await pull(peer, consumerGroup="alone", sysFlag=0)) == (16, remark, {"forbiddenType": "4"})
 
-    broker.groups.forbid_reading("out", "T", forbidden=True)
+    broker.groups.forbid_reading("out", "T")
     await peer.heartbeat("out", [SubscriptionData("T")])
     remark = "the consumer group[out] is forbidden for topic[T]"
     assert summary(await pull(peer, consumerGroup="out", sysFlag=0)) == (16, remark, {"forbiddenType": "5"})

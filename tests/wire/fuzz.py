@@ -20,8 +20,10 @@ from rmqd.wire.compression import compress
 from rmqd.wire.delay_offset import DelayOffsetSerializeWrapper
 from rmqd.wire.frame import FrameDecoder
 from rmqd.wire.group import (
+    ConsumerOffsetSerializeWrapper,
     GetConsumerListByGroupResponseBody,
     GetConsumerStatusBody,
+    QueryCorrectionOffsetBody,
     QuerySubscriptionResponseBody,
     ResetOffsetBody,
 )
@@ -36,7 +38,14 @@ from rmqd.wire.message_encode import StoredMessage, decode_batch, decode_record,
 from rmqd.wire.message_id import parse_offset_message_id
 from rmqd.wire.route import TopicRouteData
 from rmqd.wire.running_info import ConsumeMessageDirectlyResult, ConsumerRunningInfo
-from rmqd.wire.settings import SubscriptionGroupConfig, TopicConfig
+from rmqd.wire.settings import (
+    GroupForbidden,
+    SetMessageRequestModeRequestBody,
+    SubscriptionGroupConfig,
+    SubscriptionGroupWrapper,
+    TopicConfig,
+    subscription_group_list_from_json,
+)
 from rmqd.wire.stats import ConsumerConnection, ConsumeStats, TopicStatsTable
 from rmqd.wire.sys_flag import CompressionType
 from rmqd.wire.time_span import QueryConsumeTimeSpanBody
@@ -50,17 +59,23 @@ BODIES: list[Callable[[bytes], object]] = [
     ConsumerRunningInfo.from_json,
     ConsumeStats.from_json,
     ConsumerConnection.from_json,
+    ConsumerOffsetSerializeWrapper.from_json,
     DelayOffsetSerializeWrapper.from_json,
     GetConsumerListByGroupResponseBody.from_json,
     GetConsumerStatusBody.from_json,
+    GroupForbidden.from_json,
     HeartbeatData.from_json,
     LockBatchRequestBody.from_json,
     LockBatchResponseBody.from_json,
+    QueryCorrectionOffsetBody.from_json,
     QuerySubscriptionResponseBody.from_json,
     QueryConsumeTimeSpanBody.from_json,
     ResetOffsetBody.from_json,
+    SetMessageRequestModeRequestBody.from_json,
     SubscriptionData.from_json,
     SubscriptionGroupConfig.from_json,
+    SubscriptionGroupWrapper.from_json,
+    subscription_group_list_from_json,
     TopicConfig.from_json,
     TopicList.from_json,
     TopicRouteData.from_json,

@@ -98,8 +98,10 @@ class GroupAdminProcessor:
         """353: whether a group may read a topic, which may be changed by the way."""
         groups = self._broker.groups
         header = UpdateGroupForbiddenRequestHeader.from_ext_fields(request.ext_fields)
-        if header.readable is not None:
-            groups.forbid_reading(header.group, header.topic, forbidden=not header.readable)
+        if header.readable:
+            groups.allow_reading(header.group)
+        elif header.readable is False:
+            groups.forbid_reading(header.group, header.topic)
         readable = not groups.is_reading_forbidden(header.group, header.topic)
         return Reply(remark="", body=GroupForbidden(header.group, header.topic, readable).to_json())
 

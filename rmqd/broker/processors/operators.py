@@ -109,12 +109,9 @@ class OperatorProcessor:
             )
         try:
             reply = await client.channel.call(request.code, fields, body, timeout_seconds=self._call_seconds)
-        except RemotingTimeoutError as error:
+        except (RemotingTimeoutError, RemotingClosedError) as error:  # for one that goes RocketMQ also waits in vain
             remark = f"consumer <{group}> <{client_id}> Timeout: {error}"
             raise Refusal(ResponseCode.CONSUME_MSG_TIMEOUT, remark) from None
-        except RemotingClosedError as error:
-            remark = f"invoke consumer <{group}> <{client_id}> Exception: {error}"
-            raise Refusal(ResponseCode.SYSTEM_ERROR, remark) from None
         return Reply(reply.code, reply.remark, reply.ext_fields, reply.body)
 
     async def _held_offsets(
