@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Final, Literal, get_args
 
 from rmqd.consumer.hooks import Hook, HookContext
 from rmqd.consumer.settlement import default_decision
@@ -15,6 +15,8 @@ from rmqd.wire.message import Message
 
 Outcome = Literal["acked", "retried", "dead_lettered", "dropped"]
 """`dropped` is what fails in a broadcasting group: there is no second attempt."""
+_RETRIED: Final[Outcome] = "retried"
+_DROPPED: Final[Outcome] = "dropped"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,8 @@ class Recorder:
     """Takes down each call of a handler, as a hook of its group. Handlers' threads call it side by side."""
 
     wall: Callable[[], float]
+    comes_again: bool
+    """Whether what fails in the group is delivered again."""
     calls: list[_Call] = field(default_factory=list)
     handling: dict[int, tuple[Batch, float]] = field(default_factory=dict)
     """The batches that handlers have now, and since when, by the batch's identity."""
@@ -91,15 +95,15 @@ class Recorder:
         return Hook("rmqd.testing", self._before, self._after)
 
     def result(self, dead_letters: Iterable[Message], elapsed_seconds: float) -> RunResult:
-        """What there is once nothing is left to do. A message's last attempt decided, those before it were retried."""
+        """What there is at the end. A message's last attempt decided, those before it were retried."""
         dead = tuple(dead_letters)
         dead_ids, last = {message.msg_id for message in dead}, {}
         for index, call in enumerate(self.calls):
             last[call.message.msg_id] = index
-        attempts = []
+        attempts, failed = [], _RETRIED if self.comes_again else _DROPPED
         for index, call in enumerate(self.calls):
             msg_id = call.message.msg_id
-            ended: Outcome = "dead_lettered" if msg_id in dead_ids else "acked" if call.is_acked else "dropped"
+            ended: Outcome = "dead_lettered" if msg_id in dead_ids else "acked" if call.is_acked else failed
             outcome = ended if last[msg_id] == index else "retried"
             attempts.append(Attempt(call.message, call.number, outcome, call.error, call.at))
         return RunResult(tuple(attempts), dead, elapsed_seconds)

@@ -128,9 +128,12 @@ class RocketMQ:
         group: str = "",
         *,
         timeout: float = RUN_SECONDS,
+        until: Callable[[], object] | None = None,
         **group_keys: Any,
     ) -> RunResult:
         """Have a group consume until nothing is left to do, retries and delayed messages included, and end it.
+
+        With `until` it ends once that gives something true, which must happen before nothing is left to do.
 
         `handler` is a function, a class or an object as a plugin may be, or the name of one. `group_keys` are those of
         the group in YAML, `options` and `concurrency` among them; `expression` filters the topic, `subscriptions` may
@@ -144,9 +147,11 @@ class RocketMQ:
             raise TypeError("run_handler() needs a group, such as group='mailer'")
         if bool(topic) == ("subscriptions" in group_keys):
             raise TypeError("run_handler() needs a topic, such as topic='orders', or subscriptions in its place")
-        return self.run_group(group_of(handler, topic, group, group_keys), timeout)
+        return self.run_group(group_of(handler, topic, group, group_keys), timeout, until)
 
-    def run_group(self, group: GroupToRun, timeout: float = RUN_SECONDS) -> RunResult:
+    def run_group(
+        self, group: GroupToRun, timeout: float = RUN_SECONDS, until: Callable[[], object] | None = None
+    ) -> RunResult:
         """The same for a group that was put together already."""
         options, handler = group.options(self._state_dir), group.make_handler()
 
@@ -154,7 +159,7 @@ class RocketMQ:
             for topic in options.subscriptions:
                 if self._embedded.broker.topics.get(topic) is None:
                     raise RmqdError(f"topic {topic} does not exist: rocketmq.create_topic({topic!r}) makes it")
-            return await HandlerRun(self._embedded, self._clock, options, handler, self._runs).run(timeout)
+            return await HandlerRun(self._embedded, self._clock, options, handler, self._runs).run(timeout, until)
 
         return self._run(run, timeout)
 

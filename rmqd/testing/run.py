@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from rmqd.broker.embedded import EmbeddedRocketMQ
@@ -43,12 +43,15 @@ class HandlerRun:
         self._clock = clock
         self._all = beside  # the runs that are under way on this broker, while it runs with itself
         self._group = options.group
-        self._recorder = Recorder(clock.wall)
+        self._recorder = Recorder(clock.wall, comes_again=options.message_model != "broadcasting")
         self._client = ClientInstance(ClientOptions(nameservers=(rocketmq.nameserver,)), clock=clock)
         self._consumer = PushConsumer(options, handler, self._client, clock, [self._recorder.hook()])
 
-    async def run(self, timeout_seconds: float) -> RunResult:
-        """Raises StillBusyError after `timeout_seconds`, and what the group failed by: its handler's start, say."""
+    async def run(self, timeout_seconds: float, until: Callable[[], object] | None = None) -> RunResult:
+        """Run to the end, or until that is true.
+
+        Raises StillBusyError after `timeout_seconds`, and what the group failed by: its handler's start, say.
+        """
         broker = self._rocketmq.broker
         stored_before = broker.store.end
         began, wall_began = time.monotonic(), self._clock.wall()
@@ -58,7 +61,7 @@ class HandlerRun:
         try:
             try:
                 async with asyncio.timeout(timeout_seconds):
-                    await self._until_quiet(consuming)
+                    await self._until_quiet(consuming, until)
             except TimeoutError:
                 raise StillBusyError(self._what_is_left(time.monotonic() - began)) from None
             self._consumer.stop()
@@ -74,12 +77,18 @@ class HandlerRun:
         dead = [one for one in messages_of(broker, dlq_topic(self._group)) if one.commit_log_offset >= stored_before]
         return self._recorder.result(dead, self._clock.wall() - wall_began)
 
-    async def _until_quiet(self, consuming: asyncio.Task[None]) -> None:
+    async def _until_quiet(self, consuming: asyncio.Task[None], until: Callable[[], object] | None) -> None:
         """Return when nothing is left to do, and jump on whenever only time is missing."""
         schedule = self._rocketmq.broker.schedule
         while not consuming.done():
+            if until is not None and until():
+                return
             if all(run.is_quiet() for run in self._all):
                 due = min(filter(None, (schedule.next_due(), self._clock.next_due())), default=None)
+                if due is None and until is not None:
+                    raise RmqdError(
+                        f"group {self._group} has nothing left to do, and what it should run until is false"
+                    )
                 if due is None:
                     return
                 self._clock.jump_to(due)

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import pydantic
 import pytest
@@ -348,6 +349,36 @@ def test_each_test_has_a_broker_of_its_own(rocketmq: RocketMQ) -> None:
         assert other.nameserver != rocketmq.nameserver
         assert rocketmq.messages("orders") == []
         assert len(other.messages("orders")) == 1
+
+
+def test_it_may_run_until_something_is_true(rocketmq: RocketMQ, run_handler: Run, seen: Seen) -> None:
+    rocketmq.send("orders", "poison")
+
+    def fail(batch: Batch) -> None:
+        seen.sync(batch)
+        raise Broken
+
+    result = run_handler(fail, topic="orders", group="mailer", until=lambda: len(seen.bodies) == 3)
+    assert [one.outcome for one in result.attempts] == ["retried"] * 3
+    assert rocketmq.dead_letters("mailer") == []
+    with pytest.raises(RmqdError, match="has nothing left to do, and what it should run until is false"):
+        run_handler(seen.sync, topic="orders", group="mailer", until=lambda: len(seen.bodies) == 9)
+
+
+@pytest.mark.parametrize("kind", [Mock, AsyncMock])
+def test_a_mock_as_a_handler(rocketmq: RocketMQ, run_handler: Run, kind: Callable[..., Any]) -> None:
+    rocketmq.send("orders", "one", keys="order-1")
+    handler = kind(side_effect=[Broken("once"), None])
+    run_handler(handler, topic="orders", group="mailer")
+    assert [call.args[0][0].keys for call in handler.call_args_list] == ["order-1", "order-1"]
+
+
+def test_a_condition_of_sql_filters_the_topic(rocketmq: RocketMQ, run_handler: Run, seen: Seen) -> None:
+    rocketmq.create_topic("orders")
+    for amount in ("50", "150"):
+        rocketmq.send("orders", amount, properties={"amount": amount})
+    run_handler(seen.sync, group="mailer", subscriptions={"orders": {"sql": "amount > 100"}})
+    assert seen.bodies == [b"150"]
 
 
 def test_what_fails_in_a_broadcasting_group_is_dropped(rocketmq: RocketMQ, run_handler: Run) -> None:
