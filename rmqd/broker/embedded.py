@@ -23,6 +23,7 @@ from rmqd.clock import Clock, SystemClock
 from rmqd.wire.settings import TopicConfig
 
 LOOPBACK: Final = "127.0.0.1"
+VIP_DISTANCE: Final = 2  # a broker's second port is that much below its own; old clients can be set to send there
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +78,13 @@ async def embedded_rocketmq(
 async def _running(
     options: EmbeddedOptions, clock: Clock | None, log: RecordLog, journal: Journal, commit: Callable[[], None]
 ) -> AsyncIterator[EmbeddedRocketMQ]:
-    broker_server, name_server = RemotingServer("broker", commit), RemotingServer("name server")
+    broker_server, name_server = RemotingServer("broker", commit), RemotingServer("name server", commit)
     try:
         host = numeric_host(options.host)
         announced = announced_host(host, options.settings.brokerIP1)
         port = await _listen(broker_server, host, options.broker_port)
+        if options.broker_port > VIP_DISTANCE:  # below a port that was not named, another one's may be
+            await _listen(broker_server, host, options.broker_port - VIP_DISTANCE)
         settings = replace(options.settings, brokerIP1=announced)
         broker = BrokerController(settings, clock or SystemClock(), log, journal, joined(announced, port))
         for processors in broker_processors(broker):

@@ -14,7 +14,7 @@ import structlog
 
 from rmqd.broker.channel import Channel
 from rmqd.broker.key_values import KVConfigManager
-from rmqd.broker.reply import Processors, Refusal, Reply
+from rmqd.broker.reply import SEE_FAQ, Processors, Refusal, Reply
 from rmqd.broker.settings import NameServerSettings
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire.cluster import ClusterInfo, KVTable, TopicList
@@ -32,6 +32,7 @@ log = structlog.get_logger(__name__)
 
 ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"  # the namespace of ordered topics
 REGISTER_SECONDS: Final = 30.0  # Java: registerNameServerPeriod
+_JAVA_NULL: Final = "null"  # a topic that is not named
 _STRICT_JSON_SINCE: Final = 401  # 4.9.4
 _READ_WRITE: Final = PERM_READ | PERM_WRITE
 _UNIT, _UNIT_SUB = 1, 2  # TopicSysFlag
@@ -86,14 +87,11 @@ class NameServer:
 
     def route(self, channel: Channel, request: RemotingCommand) -> Reply:
         """105: in strict JSON where the client can tell the difference."""
-        header = GetRouteInfoRequestHeader.from_ext_fields(request.ext_fields)
+        header = GetRouteInfoRequestHeader.from_ext_fields({"topic": _JAVA_NULL, **request.ext_fields})
         queues = self._queues(header.topic)
         if queues is None:
-            raise Refusal(
-                ResponseCode.TOPIC_NOT_EXIST,
-                f"No topic route info in name server for the topic: {header.topic}\n"
-                "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details.",
-            )
+            text = f"No topic route info in name server for the topic: {header.topic}{SEE_FAQ}"
+            raise Refusal(ResponseCode.TOPIC_NOT_EXIST, text)
         ordered = self._key_values.get(ORDER_TOPIC_CONFIG, header.topic) if self.settings.orderMessageEnable else None
         strict = request.version >= _STRICT_JSON_SINCE or header.accept_standard_json_only is True
         return Reply(body=TopicRouteData((queues,), (self._broker_data(),), ordered).to_json(strict=strict))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
 from rmqd.wire import fields, loose_json
@@ -25,13 +26,16 @@ class QueueTimeSpan:
     delay_time: int
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON object, without Java's renderings of the times as text."""
+        """The JSON object; beside the times stands how Java's tools print them."""
         return {
             "consumeTimeStamp": self.consume_time_stamp,
+            "consumeTimeStampStr": _local(self.consume_time_stamp),
             "delayTime": self.delay_time,
             "maxTimeStamp": self.max_time_stamp,
+            "maxTimeStampStr": _local(self.max_time_stamp),
             "messageQueue": queue_to_dict(self.message_queue),
             "minTimeStamp": self.min_time_stamp,
+            "minTimeStampStr": _local(self.min_time_stamp),
         }
 
     @classmethod
@@ -62,3 +66,8 @@ class QueryConsumeTimeSpanBody:
         """Read the body of the reply to 303. Raises ProtocolError."""
         items = fields.items(fields.body_object(body), "consumeTimeSpanSet")
         return cls(tuple(QueueTimeSpan.from_dict(item) for item in items))
+
+
+def _local(milliseconds: int) -> str:
+    at = (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=milliseconds)).astimezone()
+    return f"{at:%Y-%m-%d#%H:%M:%S}:{at.microsecond // 1000:03}"

@@ -119,14 +119,17 @@ class StatsProcessor:
         """321: entries of a queue's index."""
         header = QueryConsumeQueueRequestHeader.from_ext_fields(request.ext_fields)
         topic, place = header.topic, f"{header.queue_id}@{header.topic}"
-        config, queue = self._broker.topics.get(topic), self._broker.store.queue(topic, header.queue_id)
-        if config is None and queue is None:
+        queue = self._broker.store.queue(topic, header.queue_id)
+        if queue is None:
             raise Refusal(ResponseCode.SYSTEM_ERROR, f"{place} is not exist!")
-        if queue is None or not queue.min_offset <= header.index < queue.max_offset:
+        if not queue.min_offset <= header.index < queue.max_offset:
             return Reply(remark=f"Index {header.index} of {place} is not exist!")
-        info = self._broker.consumers.get(header.consumer_group or "")
-        subscription = None if info is None else info.subscriptions.get(topic)
-        offline = header.consumer_group is not None and subscription is None
+        subscription, filter_data = None, None
+        if header.consumer_group is not None:
+            info = self._broker.consumers.get(header.consumer_group)
+            subscription = None if info is None else info.subscriptions.get(topic)
+            # Java writes its filter down as JSON, and has one for SQL92 only
+            filter_data = f"{header.consumer_group}@{topic} is not online!" if subscription is None else "null"
         entries = (
             ConsumeQueueData(entry.commit_log_offset, entry.size, entry.tags_code)
             for entry in queue.entries(header.index, header.count)
@@ -136,7 +139,7 @@ class StatsProcessor:
             queue.max_offset,
             tuple(entries),
             subscription,
-            f"{header.consumer_group}@{topic} is not online!" if offline else None,
+            filter_data,
         )
         return Reply(remark=NO_CODE, body=body.to_json())
 

@@ -1,0 +1,55 @@
+"""One embedded RocketMQ, asked by frames: its broker and its name server."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+from rmqd.broker.embedded import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.headers.admin import CreateTopicRequestHeader
+from tests.broker.peer import Peer, connected
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """Connections to both."""
+
+    rocketmq: EmbeddedRocketMQ
+    broker: Peer
+    name_server: Peer
+
+    async def create(self, topic: str, queues: int = 2, **changed: Any) -> RemotingCommand:
+        """17."""
+        values = {"topic": topic, "read_queue_nums": queues, "write_queue_nums": queues, **changed}
+        header = CreateTopicRequestHeader(**values)
+        return await self.broker.call(header.code, header.ext_fields())
+
+    async def route(self, topic: str, **header: Any) -> RemotingCommand:
+        """105."""
+        return await self.name_server.call(105, {"topic": topic}, **header)
+
+
+@contextlib.asynccontextmanager
+async def asking(options: EmbeddedOptions | None = None) -> AsyncIterator[Asking]:
+    """For the time of the block."""
+    async with (
+        embedded_rocketmq(options) as rocketmq,
+        connected(rocketmq.broker.address) as broker,
+        connected(rocketmq.nameserver) as name_server,
+    ):
+        yield Asking(rocketmq, broker, name_server)
+
+
+def told(reply: RemotingCommand) -> tuple[int, str | None]:
+    """How a request ended."""
+    return int(reply.code), reply.remark
+
+
+def body(reply: RemotingCommand) -> Any:
+    """A body in strict JSON, of a request that succeeded."""
+    assert reply.code == 0, reply.remark
+    return json.loads(reply.body)
