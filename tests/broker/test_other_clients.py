@@ -1,0 +1,221 @@
+"""The official Java client and the Go client on the embedded broker: nothing lost, nothing twice, orderly in order."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import zlib
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rmqd.wire.running_info import ConsumerRunningInfo
+from tests.broker.embedded_cluster import embedded  # noqa: F401 - a fixture
+from tests.conformance.attempts import Attempt
+from tests.consumer.members import member
+from tests.integration.consuming import Seen, dead_letter_count, until
+from tests.integration.waiting import wait_until
+from tests.rocketmq import RealCluster, go_peers, ledger, rpc
+from tests.rocketmq.fixtures import fresh_name
+from tests.rocketmq.peers import Peer, PeerOptions, start_consumer, start_lite_pull, start_producer, start_scripted
+from tests.rocketmq.producer import Producer
+
+pytestmark = [pytest.mark.rocketmq, pytest.mark.timeout(240)]
+
+MESSAGES = 60
+FAIL_EVERY = 7
+SHARDING_KEYS = 6
+GET_CONSUMER_RUNNING_INFO = 307
+needs_go = pytest.mark.skipif(not go_peers.available(), reason="no Go on PATH (Debian: apt-get install golang-go)")
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest, embedded: RealCluster) -> str:  # noqa: F811
+    """A fresh topic with 4 queues."""
+    return embedded.create_topic(fresh_name(request.node.name, "topic"), 4)
+
+
+def java_producer(cluster: RealCluster, topic: str, path: Path, sharding_keys: int) -> Peer:
+    return start_producer(PeerOptions(cluster.nameserver, topic, path), MESSAGES, sharding_keys=sharding_keys)
+
+
+def go_producer(cluster: RealCluster, topic: str, path: Path, sharding_keys: int) -> Peer:
+    options: dict[str, object] = {"namesrv": cluster.nameserver, "topic": topic, "instance": "producer"}
+    options |= {"ledger": path, "messages": MESSAGES, "sharding_keys": sharding_keys}
+    return go_peers.start_member(path.parent, options)
+
+
+def java_consumer(cluster: RealCluster, topic: str, group: str, path: Path, orderly: bool) -> Peer:
+    peer = PeerOptions(cluster.nameserver, topic, path)
+    return start_consumer(peer, group, orderly=str(orderly).lower(), fail_every=FAIL_EVERY)
+
+
+def lite_pull_consumer(cluster: RealCluster, topic: str, group: str, path: Path, orderly: bool) -> Peer:
+    return start_lite_pull(PeerOptions(cluster.nameserver, topic, path), group)
+
+
+def go_consumer(cluster: RealCluster, topic: str, group: str, path: Path, orderly: bool) -> Peer:
+    options: dict[str, object] = {"namesrv": cluster.nameserver, "topic": topic, "instance": "consumer"}
+    options |= {"group": group, "ledger": path, "orderly": orderly, "fail_every": FAIL_EVERY}
+    return go_peers.start_member(path.parent, options)
+
+
+Producing = Callable[[RealCluster, str, Path, int], Peer]
+Consuming = Callable[[RealCluster, str, str, Path, bool], Peer]
+java = pytest.param(java_producer, java_consumer, id="java")
+go = pytest.param(go_producer, go_consumer, id="go", marks=needs_go)
+lite_pull = pytest.param(java_producer, lite_pull_consumer, id="lite_pull")
+
+
+@pytest.mark.parametrize(("produce", "consume"), [java, go, lite_pull])
+def test_concurrent_consumer_handles_each_message_once_and_failed_ones_again(
+    embedded: RealCluster,  # noqa: F811
+    topic: str,
+    group: str,
+    tmp_path: Path,
+    produce: Producing,
+    consume: Consuming,
+) -> None:
+    """What failed comes back by the retry topic; the committed offsets are at the ends of the queues."""
+    sent, handled = tmp_path / "sent", tmp_path / "handled"
+    with produce(embedded, topic, sent, 0) as producer:
+        assert producer.wait() == 0
+    stored = {entry.key: (entry.queue, entry.offset) for entry in ledger.read(sent)}
+    assert len(stored) == MESSAGES
+    failing = _failing(stored) if consume is not lite_pull_consumer else set()
+
+    with consume(embedded, topic, group, handled, False) as consumer:
+        wait_until(lambda: ledger.Tail().finished([handled]) == set(stored), "all is finished", 60)
+        consumer.stop()
+
+    entries = ledger.read(handled)
+    finished = [entry for entry in entries if entry.event == ledger.FINISH]
+    assert Counter(entry.key for entry in finished) == dict.fromkeys(stored, 1)
+    first = {entry.key: (entry.queue, entry.offset) for entry in finished if entry.reconsume_times == 0}
+    assert first == {key: place for key, place in stored.items() if key not in failing}
+    assert {entry.key for entry in entries if entry.event == ledger.FAIL} == failing
+    assert {entry.reconsume_times for entry in finished if entry.key in failing} <= {1}
+    _check_committed(embedded, topic, group)
+
+
+@pytest.mark.parametrize(("produce", "consume"), [java, go])
+def test_orderly_consumer_keeps_each_sharding_keys_order(
+    embedded: RealCluster,  # noqa: F811
+    topic: str,
+    group: str,
+    tmp_path: Path,
+    produce: Producing,
+    consume: Consuming,
+) -> None:
+    """A failed message is repeated before the next one of its key is begun."""
+    sent, handled = tmp_path / "sent", tmp_path / "handled"
+    with produce(embedded, topic, sent, SHARDING_KEYS) as producer:
+        assert producer.wait() == 0
+    keys = [entry.key for entry in ledger.read(sent)]
+    queues = {(ledger.sharding(entry.key)[0], entry.queue) for entry in ledger.read(sent)}
+    assert len(keys) == MESSAGES
+    assert len(queues) == SHARDING_KEYS
+
+    with consume(embedded, topic, group, handled, True) as consumer:
+        wait_until(lambda: ledger.Tail().finished([handled]) == set(keys), "all is finished", 60)
+        consumer.stop()
+
+    entries = ledger.read(handled)
+    assert Counter(entry.key for entry in entries if entry.event == ledger.FINISH) == dict.fromkeys(keys, 1)
+    assert {entry.key for entry in entries if entry.event == ledger.FAIL} == _failing(keys)
+    for name, _ in queues:
+        starts = [ledger.sharding(entry.key) for entry in entries if entry.event == ledger.START]
+        numbers = [number for key, number in starts if key == name]
+        assert numbers == sorted(numbers)
+        assert list(dict.fromkeys(numbers)) == list(range(MESSAGES // SHARDING_KEYS))
+    _check_committed(embedded, topic, group)
+
+
+@needs_go
+async def test_members_of_three_clients_share_a_group(
+    embedded: RealCluster,  # noqa: F811
+    topic: str,
+    group: str,
+    tmp_path: Path,
+) -> None:
+    """Each queue has one owner, whoever it is, and so each message is handled once."""
+    by_java, by_go, by_rmqd = tmp_path / "java", tmp_path / "go", Seen()
+    with (
+        java_consumer(embedded, topic, group, by_java, False) as java_member,
+        go_consumer(embedded, topic, group, by_go, False),
+    ):
+        async with member(embedded.nameserver, by_rmqd, group=group, subscriptions=[topic]):
+            async with asyncio.timeout(60):
+                # in a thread: the rmqd member, which is asked too, answers in this one
+                while not await asyncio.to_thread(_is_shared, embedded, group, topic, java_member.client_id):  # noqa: ASYNC110
+                    await asyncio.sleep(0.1)
+            keys = {f"m-{number}" for number in range(MESSAGES)}
+            with Producer(embedded.broker.address, topic, 4) as producer:
+                for key in sorted(keys):
+                    producer.send(b"body", key=key)
+            tail = ledger.Tail()
+            await until(lambda: keys <= {*tail.finished([by_java, by_go]), *by_rmqd.keys}, "all is handled", 60)
+
+    finished = [entry.key for entry in ledger.read(by_java, by_go) if entry.event == ledger.FINISH]
+    assert Counter([*finished, *by_rmqd.keys]) == dict.fromkeys(keys, 1)
+    assert ledger.Tail().finished([by_java])
+    assert ledger.Tail().finished([by_go])
+    assert by_rmqd.keys
+
+
+def test_what_java_fails_too_often_is_a_dead_letter(
+    embedded: RealCluster,  # noqa: F811
+    topic: str,
+    group: str,
+    tmp_path: Path,
+) -> None:
+    """By way of two retries, each after its delay."""
+    attempts = tmp_path / "attempts"
+    options = {"attempts": attempts, "subscriptions": f"{topic}=TAG=*", "max_reconsume_times": 2}
+    with Producer(embedded.broker.address, topic, 4) as producer:
+        producer.send(b"poison", key="bad", properties={"script": "later"})
+        producer.send(b"good", key="good", properties={"script": "ok"})
+    with start_scripted(embedded.nameserver, group, tmp_path, **options):
+        wait_until(lambda: dead_letter_count(embedded, group), "there is a dead letter", 60)
+
+    lines = [Attempt.parse(line) for line in attempts.read_text().splitlines()]
+    assert [one.reconsume_times for one in lines if one.keys == "bad"] == [0, 1, 2]
+    assert [one.reconsume_times for one in lines if one.keys == "good"] == [0]
+    assert dead_letter_count(embedded, group) == 1
+
+
+def _is_shared(cluster: RealCluster, group: str, topic: str, client_id: str) -> bool:
+    """Whether there are three members, this one among them, who have the four queues between them."""
+    answer = rpc.call(
+        cluster.broker.address, rpc.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": group}, accepted=(rpc.SUCCESS, 1)
+    )
+    members: list[str] = json.loads(answer.body)["consumerIdList"] if answer.body else []
+    if len(members) != 3 or client_id not in members:
+        return False
+    owned = [_queues(cluster, group, one, topic) for one in members]
+    return all(owned) and sorted(queue for queues in owned for queue in queues) == [0, 1, 2, 3]
+
+
+def _queues(cluster: RealCluster, group: str, client_id: str, topic: str) -> set[int]:
+    """The queues that a member says it has."""
+    asked: dict[str, object] = {"consumerGroup": group, "clientId": client_id, "jstackEnable": "false"}
+    answer = rpc.call(cluster.broker.address, GET_CONSUMER_RUNNING_INFO, asked)
+    table = ConsumerRunningInfo.from_json(answer.body).mq_table
+    return {queue.queue_id for queue in table if queue.topic == topic}
+
+
+def _failing(keys: object) -> set[str]:
+    """The keys whose first attempt the peers let fail."""
+    assert isinstance(keys, dict | list)
+    return {key for key in keys if zlib.crc32(key.encode()) % FAIL_EVERY == FAIL_EVERY - 1}
+
+
+def _check_committed(cluster: RealCluster, topic: str, group: str) -> None:
+    for queue in range(4):
+        place: dict[str, object] = {"topic": topic, "queueId": queue}
+        end = int(rpc.call(cluster.broker.address, rpc.GET_MAX_OFFSET, place).fields["offset"])
+        asked = place | {"consumerGroup": group, "setZeroIfNotFound": "true"}
+        committed = rpc.call(cluster.broker.address, rpc.QUERY_CONSUMER_OFFSET, asked)
+        assert int(committed.fields["offset"]) == end
