@@ -12,6 +12,15 @@ TOPIC, GROUP, UNKNOWN = "{mark}_looked_at", "{mark}_lookers", "{mark}_unknown"
 CLIENT = "127.0.0.1@{mark}_looker"
 
 
+READ_BY_CLUSTER_LIST = (
+    *("putTps", "getTransferredTps", "sendThreadPoolQueueSize", "pullThreadPoolQueueSize", "timerReadBehind"),
+    *("sendThreadPoolQueueHeadWaitTimeMills", "pullThreadPoolQueueHeadWaitTimeMills", "pageCacheLockTimeMills"),
+    *("earliestMessageTimeStamp", "commitLogDiskRatio", "timerOffsetBehind", "timerCongestNum", "timerEnqueueTps"),
+    *("timerDequeueTps", "brokerActive", "msgPutTotalTodayNow", "msgPutTotalTodayMorning"),
+    *("msgPutTotalYesterdayMorning", "msgGetTotalTodayNow", "msgGetTotalTodayMorning", "msgGetTotalYesterdayMorning"),
+)
+
+
 def listed(body: Any, mark: str) -> Any:
     """Of a list or a table of everything there is, what this run made."""
     if isinstance(body, dict):
@@ -32,6 +41,11 @@ def _is_ours(name: str, item: Any, mark: str) -> bool:
 def only(*names: str) -> Callable[[Any, str], Any]:
     """Of a table, these names; those that are missing are missed."""
     return lambda body, mark: {name: (body.get("table", body) or {}).get(name) for name in names}
+
+
+def present(*names: str) -> Callable[[Any, str], Any]:
+    """Of a table, whether it has these names: what they say is the broker's own."""
+    return lambda body, mark: {name: name in (body.get("table") or {}) for name in names}
 
 
 def shape(body: Any, mark: str) -> Any:
@@ -239,6 +253,7 @@ SETTINGS: list[Step] = [
         code=28,
         only=only("brokerVersionDesc", "brokerVersion", "bootTimestamp", "brokerActive"),
     ),
+    Ask(what="what clusterList reads of a broker", code=28, only=present(*READ_BY_CLUSTER_LIST)),
     _name_server("settings of the name server", 319, only=only("orderMessageEnable")),
     Ask(what="prepare a read-only broker", code=25, body="brokerPermission=4\n", silent=True),
     send("send to a read-only broker", TOPIC),

@@ -56,6 +56,7 @@ SENDING: list[Step] = [
     send("send to a new topic after one that passes nothing on", "{mark}_made_5", defaultTopic=SENT),
     Ask(what="the topic that a send made", code=351, fields={"topic": "{mark}_made_1"}),
     Ask(what="the topic with many queues", code=351, fields={"topic": "{mark}_made_2"}),
+    send("send the half of a transaction", SENT, b"half", {"TRAN_MSG": "true", "PGROUP": "{mark}_producer"}, sysFlag=4),
     # what is refused
     send("send to a topic that is only read", SHUT),
     send("send to a name with a space", "bad name"),
