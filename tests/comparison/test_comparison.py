@@ -13,7 +13,7 @@ from tests.comparison.bodies import decoded
 from tests.comparison.differences import ACCEPTED, Accepted, Difference, compared, gone, open_ones
 from tests.comparison.rules import flattened, generalised
 from tests.comparison.script import STEPS
-from tests.comparison.traffic import BROKER, NAME_SERVER, Drive
+from tests.comparison.traffic import BROKER, NAME_SERVER, NO_ANSWER, Drive
 from tests.rocketmq import ClusterSpec, RealCluster, release
 from tests.rocketmq.fixtures import fresh_name
 
@@ -30,8 +30,11 @@ def test_both_brokers_answer_the_same(rocketmq: RealCluster, tmp_path: Path) -> 
     ):
         addresses = [{BROKER: side.broker.address, NAME_SERVER: side.nameserver} for side in (rocketmq, embedded)]
         runs = [both.submit(Drive(one, mark, now_ms).run, STEPS) for one in addresses]
-        found = compared(runs[0].result(), runs[1].result(), (addresses[0], addresses[1]))
+        real, ours = (run.result() for run in runs)
+    found = compared(real, ours, (addresses[0], addresses[1]))
 
+    unanswered = [what for what, frame in real.items() if NO_ANSWER in frame]
+    assert not unanswered, "the real broker was asked for what it never answers: the script is wrong"
     left = open_ones(found)
     assert not left, "\n".join(["what differs, and is not accepted:", *map(str, left)])
     assert not gone(found), f"accepted, and the same by now: {gone(found)}"

@@ -16,6 +16,7 @@ from tests.comparison.bodies import decoded
 
 BROKER, NAME_SERVER = "broker", "name server"
 ONEWAY, RESPONSE = 2, 1
+NO_ANSWER = "no answer"
 VERSION = 513  # of a client 5.5.0: what is answered depends on it here and there
 ANSWER_SECONDS = 15.0
 AGAIN_SECONDS = 0.05
@@ -175,7 +176,7 @@ class Drive:
         self.record: dict[str, Any] = {}
 
     def run(self, steps: Iterable[Step]) -> dict[str, Any]:
-        """What came back at each step, by what it is about; `no answer: …` where nothing did."""
+        """What came back at each step, by what it is about; NO_ANSWER and why where nothing did."""
         try:
             for step in steps:
                 if step.what in self.record:
@@ -184,7 +185,7 @@ class Drive:
                 try:
                     frame = self._do(step)
                 except (OSError, KeyError) as error:
-                    frame = {"no answer": f"{type(error).__name__}: {error}"}
+                    frame = {NO_ANSWER: f"{type(error).__name__}: {error}"}
                 if frame is not None:
                     self.record[step.what] = frame
         finally:
