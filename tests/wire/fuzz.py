@@ -14,15 +14,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from rmqd.errors import ProtocolError
-from rmqd.wire.cluster import ClusterInfo, TopicList
+from rmqd.wire.cluster import ClusterInfo, KVTable, TopicList
 from rmqd.wire.command import RemotingCommand, decode_command, encode_command, encode_request
 from rmqd.wire.compression import compress
+from rmqd.wire.consume_queue import QueryConsumeQueueResponseBody
 from rmqd.wire.delay_offset import DelayOffsetSerializeWrapper
 from rmqd.wire.frame import FrameDecoder
 from rmqd.wire.group import (
     ConsumerOffsetSerializeWrapper,
     GetConsumerListByGroupResponseBody,
     GetConsumerStatusBody,
+    GroupList,
     QueryCorrectionOffsetBody,
     QuerySubscriptionResponseBody,
     ResetOffsetBody,
@@ -36,17 +38,20 @@ from rmqd.wire.lock import LockBatchRequestBody, LockBatchResponseBody
 from rmqd.wire.message import Message, MessageQueue, decode_messages
 from rmqd.wire.message_encode import StoredMessage, decode_batch, decode_record, encode_message
 from rmqd.wire.message_id import parse_offset_message_id
+from rmqd.wire.producers import ProducerConnection, ProducerTableInfo
 from rmqd.wire.route import TopicRouteData
 from rmqd.wire.running_info import ConsumeMessageDirectlyResult, ConsumerRunningInfo
 from rmqd.wire.settings import (
+    CreateTopicListRequestBody,
     GroupForbidden,
     SetMessageRequestModeRequestBody,
     SubscriptionGroupConfig,
     SubscriptionGroupWrapper,
     TopicConfig,
+    TopicConfigSerializeWrapper,
     subscription_group_list_from_json,
 )
-from rmqd.wire.stats import ConsumerConnection, ConsumeStats, TopicStatsTable
+from rmqd.wire.stats import BrokerStatsData, ConsumerConnection, ConsumeStats, ConsumeStatsList, TopicStatsTable
 from rmqd.wire.sys_flag import CompressionType
 from rmqd.wire.time_span import QueryConsumeTimeSpanBody
 from tests.wire.golden_frames import NAMES, frame
@@ -77,6 +82,15 @@ BODIES: list[Callable[[bytes], object]] = [
     SubscriptionGroupWrapper.from_json,
     subscription_group_list_from_json,
     TopicConfig.from_json,
+    BrokerStatsData.from_json,
+    ConsumeStatsList.from_json,
+    CreateTopicListRequestBody.from_json,
+    GroupList.from_json,
+    KVTable.from_json,
+    ProducerConnection.from_json,
+    ProducerTableInfo.from_json,
+    QueryConsumeQueueResponseBody.from_json,
+    TopicConfigSerializeWrapper.from_json,
     TopicList.from_json,
     TopicRouteData.from_json,
     TopicStatsTable.from_json,
