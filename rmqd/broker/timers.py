@@ -12,6 +12,8 @@ from rmqd.broker.reply import Refusal
 from rmqd.broker.settings import BrokerSettings
 from rmqd.broker.store.message_store import MessageStore, PutResult
 from rmqd.codes import ResponseCode
+from rmqd.errors import ProtocolError
+from rmqd.wire.headers.base import parse_integer
 from rmqd.wire.message_encode import StoredMessage, decode_record, encode_properties
 from rmqd.wire.properties import (
     REAL_QUEUE_ID,
@@ -41,12 +43,12 @@ def timer_out_ms(properties: Mapping[str, str], now_ms: int, settings: BrokerSet
         return None
     try:
         if TIMER_DELAY_SEC in properties:
-            deliver_ms = now_ms + int(properties[TIMER_DELAY_SEC]) * 1000
+            deliver_ms = now_ms + parse_integer(properties[TIMER_DELAY_SEC], TIMER_DELAY_SEC) * 1000
         elif TIMER_DELAY_MS in properties:
-            deliver_ms = now_ms + int(properties[TIMER_DELAY_MS])
+            deliver_ms = now_ms + parse_integer(properties[TIMER_DELAY_MS], TIMER_DELAY_MS)
         else:
-            deliver_ms = int(properties[TIMER_DELIVER_MS])
-    except ValueError:
+            deliver_ms = parse_integer(properties[TIMER_DELIVER_MS], TIMER_DELIVER_MS)
+    except ProtocolError:
         raise _illegal(settings) from None
     if deliver_ms - now_ms > settings.timerMaxDelaySec * 1000 or TIMER_DEL_UNIQKEY in properties:
         raise _illegal(settings)

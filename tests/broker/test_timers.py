@@ -127,6 +127,7 @@ def test_a_delay_level_goes_first(clock: ManualClock) -> None:
     "asked",
     [
         {"TIMER_DELAY_SEC": "soon"},
+        {"TIMER_DELAY_MS": "1_0"},
         {"TIMER_DELAY_SEC": str(3 * DAY_SECONDS + 1)},
         {"TIMER_DELIVER_MS": str(NOW_MS + 4 * DAY_SECONDS * 1000)},
         {"TIMER_DELIVER_MS": str(NOW_MS - 5), "TIMER_DEL_UNIQKEY": "u"},
