@@ -11,6 +11,7 @@ from types import FrameType
 from typing import NoReturn
 
 from bench import brokers, contenders, goals, help_time, kit_time, profiling
+from bench.contest import ContestError
 from bench.scenarios import SCENARIOS, Arena, say
 from tests.rocketmq import ClusterError, RocketMqUnavailable
 from tests.rocketmq.archives import prepare
@@ -106,7 +107,7 @@ def main() -> int:
             print(profiling.profile(options.messages, options.batch, options.how, orderly=options.orderly))
             return 0
         return compete(options)
-    except (ClusterError, RocketMqUnavailable) as error:
+    except (ClusterError, ContestError, RocketMqUnavailable) as error:
         say(str(error))
         return 1
     except KeyboardInterrupt:

@@ -62,7 +62,7 @@ class Figures:
 def measure(messages: int, runs: int, patience_seconds: float) -> str:
     """The table, for people, with what its reader must know below it.
 
-    `messages` are stored for the drains; the slower sends take a part of them. Raises ClusterError.
+    `messages` are stored for the drains; the slower sends take a part of them. Raises ClusterError and ContestError.
     """
     contenders.build(("rmqd",))
     figures = Figures()
@@ -77,8 +77,8 @@ def measure(messages: int, runs: int, patience_seconds: float) -> str:
         for line in LINES:
             for run in range(runs):
                 for broker in brokers[run % len(brokers) :] + brokers[: run % len(brokers)]:
-                    _measure_once(line, broker, brokers, max(1, int(messages * line.share_of_messages)), figures)
                     wait_until_quiet(patience_seconds)
+                    _measure_once(line, broker, brokers, max(1, int(messages * line.share_of_messages)), figures)
     return _report(figures, messages, runs)
 
 
@@ -100,7 +100,7 @@ def _report(figures: Figures, messages: int, runs: int) -> str:
         cpu = [f"{statistics.median(figures.cpu[line.what, name]):.1f}" for name in (REAL, MEMORY, FOLDER)]
         rates = (f"{real:,.0f}", f"{memory:,.0f}", f"{memory / real:.2f}", f"{folder:,.0f}", f"{folder / real:.2f}")
         rows.append((line.what, *rates, *cpu))
-    head = ("msg/s", REAL, MEMORY, "share", "--data-dir", "share", "its µs/msg", "embedded", "--data-dir")
+    head = ("msg/s", REAL, MEMORY, "share", "--data-dir", "share", "its µs/msg", "embedded's", "--data-dir's")
     text = (
         f"medians of {runs} runs; bodies of {BODY_BYTES:,} bytes in {QUEUES} queues, {messages:,} messages in a drain, "
         f"{INFLIGHT} sends under way; share: of RocketMQ's\n\n{table(head, rows)}"
@@ -127,8 +127,10 @@ def _embedded(name: str) -> Iterator[Broker]:
     environment = contenders.environment()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=contenders.ROOT, env=environment)
     try:
-        nameserver = process.stdout.readline().split()[-1] if process.stdout else ""
-        yield Broker(name, nameserver, [process.pid])
+        first_line = process.stdout.readline().split() if process.stdout else []
+        if not first_line:
+            raise contest.ContestError(f"`{' '.join(command)}` did not start")
+        yield Broker(name, first_line[-1], [process.pid])
     finally:
         process.send_signal(signal.SIGTERM)
         try:
@@ -140,17 +142,20 @@ def _embedded(name: str) -> Iterator[Broker]:
 
 
 def _rate(broker: Broker, command: list[str], **options: object) -> float:
-    """What a program that prints a line of figures says."""
+    """What a program that prints a line of figures says. Raises ContestError."""
     arguments = [part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", str(value))]
-    done = subprocess.run(
-        [*command, "--namesrv", broker.nameserver, *arguments],
-        cwd=contenders.ROOT,
-        env=contenders.environment(),
-        stdout=subprocess.PIPE,
-        timeout=TIMEOUT_SECONDS,
-        check=True,
-        text=True,
-    )
+    try:
+        done = subprocess.run(
+            [*command, "--namesrv", broker.nameserver, *arguments],
+            cwd=contenders.ROOT,
+            env=contenders.environment(),
+            stdout=subprocess.PIPE,
+            timeout=TIMEOUT_SECONDS,
+            check=True,
+            text=True,
+        )
+    except subprocess.SubprocessError as error:
+        raise contest.ContestError(f"{broker.name}: {error}") from error
     rate: float = json.loads(done.stdout.splitlines()[-1])["msgs_per_s"]
     return rate
 
