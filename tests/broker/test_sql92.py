@@ -5,6 +5,7 @@ The tables are answers of RocketMQ 5.5.0; beside it, conditions are made up and 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import socket
@@ -12,6 +13,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rmqd.broker.filter.lexer import ExpressionError
 from rmqd.broker.filter.parser import compile_condition
@@ -346,3 +349,11 @@ def pulled(link: socket.socket, topic: str, condition: str) -> dict[bytes, Messa
     fields |= {"subscription": condition, "expressionType": "SQL92"}
     answer = rpc.exchange(link, PULL, fields, accepted=(0, 20))
     return {message.body: message for message in decode_messages(answer.body, MessageQueue(topic, "b", 0)).messages}
+
+
+@given(st.lists(st.sampled_from([*WORDS, *LITERALS, *NAMES, "é", "\x00", '"']), max_size=12), st.data())
+def test_nothing_but_refusals_comes_of_what_anybody_may_send(words: list[str], data: st.DataObject) -> None:
+    separator = data.draw(st.sampled_from(["", " ", "\t\n"]))
+    properties = data.draw(st.dictionaries(st.sampled_from(NAMES), st.one_of(st.sampled_from(VALUES), st.text())))
+    with contextlib.suppress(ExpressionError):
+        assert evaluate(separator.join(words), properties) in (True, False, None, "no answer")
