@@ -29,7 +29,7 @@ FILLED, SENT = "bench_filled", "bench_sent"
 REAL, MEMORY, FOLDER = "RocketMQ", "embedded", "embedded, --data-dir"
 END_SECONDS = 30
 WARM_DRAINS = 2  # a JVM first compiles what it is asked for
-WARM_MESSAGES = 20_000
+WARM_MESSAGES = 10_000
 
 
 @dataclass(frozen=True, slots=True)
