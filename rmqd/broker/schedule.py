@@ -166,8 +166,7 @@ class ScheduleMessageService:
         """Each level in which something was ever stored, its queue, and where in it the next message to deliver is."""
         for queue_id, queue in self._store.queues(SCHEDULE_TOPIC).items():
             level = queue_id + 1
-            offset = max(self._offsets.get(level, 0), queue.min_offset)
-            yield level, queue, min(offset, queue.max_offset)
+            yield level, queue, self._offsets.get(level, 0)
 
     def _due_ms(self, level: int, due_ms: int, now_ms: int) -> int:
         """A message waits no longer than its level says now."""
