@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -117,6 +118,16 @@ async def test_keys_and_values_survive_with_a_data_dir(tmp_path: Path) -> None:
         await mq.name_server.call(PUT_KV, {"namespace": "N", "key": "gone", "value": "v"})
         await mq.name_server.call(DELETE_KV, {"namespace": "N", "key": "gone"})
     async with asking(options) as mq:
+        assert body(await mq.name_server.call(KV_LIST, {"namespace": "N"})) == {"table": {"k": "v"}}
+
+
+async def test_value_is_durable_once_it_is_acknowledged(tmp_path: Path) -> None:
+    """What is on the disk at that moment, as kill -9 leaves it, has it."""
+    as_killed = tmp_path / "as killed"
+    async with asking(EmbeddedOptions(data_dir=tmp_path / "running")) as mq:
+        await mq.name_server.call(PUT_KV, {"namespace": "N", "key": "k", "value": "v"})
+        shutil.copytree(tmp_path / "running", as_killed)
+    async with asking(EmbeddedOptions(data_dir=as_killed)) as mq:
         assert body(await mq.name_server.call(KV_LIST, {"namespace": "N"})) == {"table": {"k": "v"}}
 
 

@@ -215,7 +215,7 @@ async def test_producers(mq: Asking) -> None:
     assert (one.client_id, one.language) == ("c", "PYTHON")
     everyone = ProducerTableInfo.from_json((await mq.broker.call(ALL_PRODUCERS)).body)
     ((producer,),) = everyone.data.values()
-    assert (producer.client_id, producer.remote_ip) == ("c", one.client_addr)
+    assert (producer.client_id, producer.remote_ip) == ("c", f"/{one.client_addr}")
     assert producer.last_update_timestamp > 1_700_000_000_000
 
 
