@@ -64,13 +64,21 @@ class StatsItem:
         self.times += times
 
     def last(self, seconds: float) -> StatsSnapshot:
-        """What was counted in the last seconds, at most a day."""
+        """What was counted in the last seconds, at most a day; samples' distance is how exact that is."""
         now = self._now()
-        samples = self._fine if seconds <= HOUR else self._coarse
-        base = next((sample for sample in reversed(samples) if sample.at <= now - seconds), samples[0])
+        samples, distance = (self._fine, _SAMPLE_SECONDS) if seconds <= HOUR else (self._coarse, _COARSE_SECONDS)
+        base = samples[0]
+        later = _Sample(now, self.total, self.times)
+        for sample in reversed(samples):
+            if sample.at <= now - seconds:
+                # what was counted after a sample was so within the distance: else there would be another one
+                base = later if sample.at + distance <= now - seconds else sample
+                break
+            later = sample
         total, times = self.total - base.total, self.times - base.times
         # over less than the samples' distance a rate would say nothing
-        return StatsSnapshot(total, total / max(now - base.at, _SAMPLE_SECONDS), total / times if times else 0.0)
+        span = max(_SAMPLE_SECONDS, min(seconds, now - samples[0].at))
+        return StatsSnapshot(total, total / span, total / times if times else 0.0)
 
 
 class BrokerStatsManager:

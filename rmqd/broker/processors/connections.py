@@ -73,7 +73,7 @@ class ConnectionsProcessor:
             group: tuple(
                 ProducerInfo(
                     client.client_id,
-                    client.channel.address,
+                    f"/{client.channel.address}",  # as Java prints an address
                     client.language.name,
                     client.version,
                     int((wall - now + client.heard_at) * 1000),

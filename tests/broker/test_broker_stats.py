@@ -1,0 +1,89 @@
+"""Counters over the last minute, hour and day, on a clock of the test's."""
+
+from __future__ import annotations
+
+import pytest
+
+from rmqd.broker.broker_stats import DAY, HOUR, MINUTE, BrokerStatsManager, StatsItem, StatsSnapshot
+from rmqd.broker.store.message_store import Arrival
+from rmqd.clock import SystemClock
+
+
+class Now:
+    """Time that a test sets."""
+
+    def __init__(self) -> None:
+        self.seconds = 1000.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+@pytest.fixture
+def now() -> Now:
+    return Now()
+
+
+def test_what_was_just_counted_counts_as_of_ten_seconds(now: Now) -> None:
+    item = StatsItem(now)
+    item.add(200, times=2)
+    assert item.last(MINUTE) == StatsSnapshot(200, 20.0, 100.0)
+    assert item.last(DAY) == StatsSnapshot(200, 20.0, 100.0)
+
+
+def test_nothing_was_counted(now: Now) -> None:
+    assert StatsItem(now).last(MINUTE) == StatsSnapshot(0, 0.0, 0.0)
+
+
+def test_old_counts_leave_the_minute_the_hour_and_the_day_in_turn(now: Now) -> None:
+    """A sample is taken only when something is counted: none between is lost."""
+    item = StatsItem(now)
+    item.add(1)
+    now.seconds += MINUTE + 10
+    item.add(10)
+    assert [item.last(span).total for span in (MINUTE, HOUR, DAY)] == [10, 11, 11]
+
+    now.seconds += HOUR + 10
+    item.add(100)
+    assert [item.last(span).total for span in (MINUTE, HOUR, DAY)] == [100, 100, 111]
+
+    now.seconds += DAY + 600
+    item.add(1000)
+    assert [item.last(span).total for span in (MINUTE, HOUR, DAY)] == [1000, 1000, 1000]
+
+
+def test_rate_of_a_steady_stream(now: Now) -> None:
+    item = StatsItem(now)
+    for _ in range(600):
+        now.seconds += 1.0
+        item.add(5)
+    assert item.last(MINUTE).per_second == pytest.approx(5.0, rel=0.2)
+    assert item.last(HOUR).per_second == pytest.approx(5.0, rel=0.02)
+
+
+def test_silence_brings_the_rate_to_nothing(now: Now) -> None:
+    item = StatsItem(now)
+    item.add(5)
+    now.seconds += 5 * MINUTE
+    assert item.last(MINUTE) == StatsSnapshot(0, 0.0, 0.0)
+
+
+def test_totals_at_the_last_two_midnights(now: Now) -> None:
+    stats = BrokerStatsManager(now, SystemClock(), "DefaultCluster")
+    stats.arrived(Arrival("T", 0, 0, 0, b"record"))
+    stats.begin_day()
+    stats.arrived(Arrival("T", 0, 1, 0, b"record"))
+    stats.pulled("g", "T", 2, 12)
+    assert (stats.puts_at_midnights, stats.gets_at_midnights) == ((0, 1), (0, 0))
+    stats.begin_day()
+    assert (stats.puts_at_midnights, stats.gets_at_midnights) == ((1, 2), (0, 2))
+
+
+def test_topic_that_is_gone_has_no_counters(now: Now) -> None:
+    stats = BrokerStatsManager(now, SystemClock(), "DefaultCluster")
+    for topic in ("T", "T2"):
+        stats.arrived(Arrival(topic, 0, 0, 0, b"record"))
+        stats.pulled("g", topic, 1, 6)
+    stats.forget_topic("T")
+    assert (stats.put_per_second("T"), stats.get_per_second("g", "T")) == (0.0, 0.0)
+    assert (stats.put_per_second("T2"), stats.get_per_second("g", "T2")) == (0.1, 0.1)
