@@ -15,7 +15,6 @@ from rmqd.demo.producer import OrderProducer
 SAMPLE_SECONDS: Final = 0.5
 SAMPLES: Final = 400  # more than the widest terminal has columns
 RATE_SECONDS: Final = 2.0
-SENT_BACK: Final = ("retried", "expired")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +110,7 @@ class Observer:
             sent=sent,
             failed=self._producer.failed,
             account=account,
-            retried=_count(group, *SENT_BACK),
+            retried=_sent_back(group),
             in_rate=_rate(sent - past.sent, elapsed_seconds - past.seconds),
             out_rate=_rate(handled - past.handled, elapsed_seconds - past.seconds),
             max_lag=self._max_lag,
@@ -134,7 +133,7 @@ class Observer:
             stored=sum(self._ledger.stored(topic) for topic in self._topics),
             acknowledged=_count(group, "acked"),
             dead_letters=self._ledger.given_up,
-            waiting=max(0, _count(group, *SENT_BACK) - handled_again),
+            waiting=max(0, _sent_back(group) - handled_again),
             behind=sum(self._behind(topic, queue) for topic, queue in self._ledger.ends if topic in self._topics),
         )
 
@@ -159,6 +158,11 @@ def _order(queue: QueueSnapshot) -> tuple[bool, str, int]:
 
 def _count(group: GroupSnapshot, *results: str) -> int:
     return sum(topic.handled[result] for topic in group.topics for result in results)
+
+
+def _sent_back(group: GroupSnapshot) -> int:
+    """To the broker: what an orderly group tries again stays where it is."""
+    return sum(sum(topic.retries.values()) for topic in group.topics)
 
 
 def _rate(count: int, seconds: float) -> float:

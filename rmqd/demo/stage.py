@@ -59,8 +59,12 @@ class Stage:
         """Let the group handle what is stored, for as long as it may take a while."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CATCH_UP_SECONDS):
-                while self.figures("catching up").account.behind:  # noqa: ASYNC110 a group tells when it is asked
+                while self._is_behind():  # noqa: ASYNC110 a group tells when it is asked
                     await asyncio.sleep(POLL_SECONDS)
+
+    def _is_behind(self) -> bool:
+        figures = self.figures()
+        return figures.account.behind > 0 and figures.state != "failed"
 
     async def leave(self) -> None:
         """After the group has given up its queues: see what it has committed, and close the producer's client."""

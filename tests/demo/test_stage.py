@@ -63,6 +63,17 @@ async def test_the_sums_are_those_of_the_orders_themselves() -> None:
     assert stage.ledger.ages.snapshot().count == ORDERS
 
 
+async def test_an_orderly_group_has_nothing_waiting_elsewhere() -> None:
+    """What it tries again stays in its queue, and is handled or dead before the messages after it."""
+    orderly = {"consume_mode": "orderly", "max_reconsume_times": 1, "suspend_current_queue_time": "10ms"}
+
+    _, figures = await play(config_of("rmqd.demo.handler:handle", **orderly), levels="1h " * 18)
+
+    account = figures.account
+    assert (account.stored, account.waiting, account.behind, account.missing) == (ORDERS, 0, 0, 0)
+    assert {"order-25", "order-40"} <= {letter.key for letter in figures.dead_letters}
+
+
 async def test_what_was_not_handled_is_counted_by_what_the_broker_has_committed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
