@@ -33,6 +33,7 @@ $(VENV)/.installed: pyproject.toml handlers/pyproject.toml constraints.txt
 		rm -rf $(VENV) && $$python -m venv $(VENV); }
 	@PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(PYTHON) -m pip install --quiet \
 		--disable-pip-version-check --editable '.[dev]' --editable handlers
+	@$(PYTHON) -m compileall -q rmqd handlers # an editable install compiles nothing, and the first start would wait for it
 	@touch $@
 
 # Ctrl-C reaches all that the terminal has in front, and make would take it as a failure: `set -m` gives rmqd that place.
