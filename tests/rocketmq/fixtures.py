@@ -12,6 +12,7 @@ import os
 import re
 import time
 from collections.abc import Generator, Iterator
+from functools import partial
 
 import pytest
 
@@ -29,10 +30,15 @@ _numbers = itertools.count(1)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whoever asks for a cluster carries the marker."""
+    """Whoever asks for a cluster carries the marker; not who has a fixture of his own by the same name."""
     for item in items:
-        if CLUSTER_FIXTURES.intersection(getattr(item, "fixturenames", ())):
+        if isinstance(item, pytest.Function) and any(map(partial(_is_ours, item), CLUSTER_FIXTURES)):
             item.add_marker(pytest.mark.rocketmq)
+
+
+def _is_ours(item: pytest.Function, name: str) -> bool:
+    fixtures = item._fixtureinfo.name2fixturedefs.get(name)
+    return fixtures is not None and fixtures[-1].func.__module__ == __name__
 
 
 @pytest.hookimpl(trylast=True)
