@@ -195,6 +195,12 @@ def test_a_condition(condition: str, expected: object) -> None:
         ),
         ("a BETWEEN NULL AND 5", f"{RUNTIME}Illegal values of between, values can not be null!"),
         ("a BETWEEN 'a' AND 5", f'{RUNTIME}java.lang.NumberFormatException: For input string: "a"'),
+        ("a BETWEEN '' AND 5.0", f"{RUNTIME}java.lang.NumberFormatException: empty String"),
+        (
+            "a BETWEEN 'a' AND TRUE",
+            "java.lang.ClassCastException: class java.lang.Boolean cannot be cast to class java.lang.String "
+            "(java.lang.Boolean and java.lang.String are in module java.base of loader 'bootstrap')",
+        ),
         ("99999999999999999999 = a", 'java.lang.NumberFormatException: For input string: "99999999999999999999"'),
         ("0.0 < a", f"{RUNTIME}0.0 is less than 4.9E-324"),
         ("1e999 = a", f"{RUNTIME}1e999 is greater than 1.7976931348623157E308"),

@@ -226,7 +226,7 @@ def _between(value: Expression, low: Expression, high: Expression, negated: bool
         try:
             order = compare(high.value, low.value)
         except EvaluationError as error:
-            raise refused(str(error)) from error
+            raise ExpressionError(str(error)) from error
         if order < 0:
             raise refused(
                 f"Illegal values of between, left value({plain_text(low.value)}) must less than or equal to right "

@@ -16,6 +16,10 @@ from rmqd.broker.filter.lexer import ExpressionError
 Value = str | int | float | bool | None
 
 _RUNTIME: Final = "java.lang.RuntimeException"
+_BOOLEAN_FIRST: Final = (
+    "java.lang.ClassCastException: class java.lang.Boolean cannot be cast to class java.lang.String "
+    "(java.lang.Boolean and java.lang.String are in module java.base of loader 'bootstrap')"
+)
 _INT_MIN, _INT_MAX = -(2**31), 2**31 - 1
 _LONG_MIN, _LONG_MAX = -(2**63), 2**63 - 1
 _MOST_DOUBLE: Final = "1.7976931348623157E308"
@@ -30,7 +34,7 @@ _CONTROLS: Final = "".join(map(chr, range(33)))  # what Java's `trim` takes away
 
 
 class EvaluationError(Exception):
-    """The condition has no answer for this message: Java throws, and the broker gives it to nobody."""
+    """The condition has no answer for this message: Java throws this text, and the broker gives it to nobody."""
 
 
 def refused(text: str) -> ExpressionError:
@@ -66,7 +70,7 @@ def compare(left: str | float | bool, right: str | float | bool) -> int:
             left = _as_kind_of(right, left)
     elif isinstance(left, bool):
         if isinstance(right, str):
-            raise EvaluationError("java.lang.ClassCastException: class java.lang.Boolean")
+            raise EvaluationError(_BOOLEAN_FIRST)
         if not isinstance(right, bool):
             return -1
     elif isinstance(right, bool):
@@ -124,11 +128,13 @@ def _double(text: str) -> float:
         return float(stripped.rstrip("fFdD"))
     if _HEX_DOUBLE.fullmatch(stripped):
         return float.fromhex(stripped.rstrip("fFdD"))
-    raise _no_number(text) if stripped else EvaluationError("java.lang.NumberFormatException: empty String")
+    raise (
+        _no_number(text) if stripped else EvaluationError(f"{_RUNTIME}: java.lang.NumberFormatException: empty String")
+    )
 
 
 def _no_number(text: str) -> EvaluationError:
-    return EvaluationError(f'java.lang.NumberFormatException: For input string: "{text}"')
+    return EvaluationError(f'{_RUNTIME}: java.lang.NumberFormatException: For input string: "{text}"')
 
 
 def _order(left: Any, right: Any) -> int:
