@@ -290,14 +290,16 @@ async def test_room_is_used_again(tmp_path: Path) -> None:
 
 
 async def test_old_records_are_read_from_the_disk(tmp_path: Path) -> None:
-    """Memory holds the newest only, whatever the folder has."""
-    store, data_dir = in_folder(tmp_path)
-    with closing(data_dir):
+    """Memory holds the newest only, whatever the folder has; a read may want both."""
+    with closing(DataDir(tmp_path, held_bytes=10_000)) as data_dir:
         for number in range(40):
-            put(store, str(number).ljust(1_000_000))
+            data_dir.append(number, "T", 0, number, 0, 0, b"%d" % number * 500)
             data_dir.commit()
 
-        assert [body.strip() for body in bodies(store)] == [str(number) for number in range(40)]
+        assert data_dir.read_many(range(20, 40)) == [b"%d" % number * 500 for number in range(20, 40)]
+        assert data_dir.read(3) == b"3" * 500
+        with pytest.raises(KeyError):
+            data_dir.read_many([3, 40])
 
 
 async def test_a_full_disk_acknowledges_nothing_and_loses_nothing(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ FILE_NAME: Final = "broker.sqlite3"
 DISK_BYTES: Final = 1024 * 1024 * 1024
 APPLICATION_ID: Final = 0x524D5144  # "RMQD"
 SCHEMA_VERSION: Final = 1
-_HELD_BYTES: Final = 32 * 1024 * 1024  # the newest records, which consumers that keep up read from memory
+HELD_BYTES: Final = 64 * 1024 * 1024  # the newest records, which consumers that keep up read from memory
 _RETRY_SECONDS: Final = 1.0
 _FULL: Final = (
     "service not available now. It may be caused by one of the following reasons: "
@@ -62,12 +62,16 @@ _DELETE: Final = "DELETE FROM journal WHERE kind = ? AND key = ?"
 
 
 class DataDir:
-    """A RecordLog and a Journal. Raises StorageError where the folder cannot be had, and where it cannot be read."""
+    """A RecordLog and a Journal; `held_bytes` of the newest records are in memory too.
+
+    Raises StorageError where the folder cannot be had, and where it cannot be read.
+    """
 
     usual_capacity_bytes = DISK_BYTES
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, held_bytes: int = HELD_BYTES) -> None:
         self.name = str(directory / FILE_NAME)
+        self._held_bytes = held_bytes
         self._loop = asyncio.get_running_loop()
         self._appended: list[tuple[int, str, int, int, int, int, bytes]] = []
         self._discarded: list[int] = []
@@ -217,11 +221,11 @@ class DataDir:
 
     def _forget_older(self) -> None:
         """At once a quarter of what is held: where a dict begins is slow to find once much is gone from there."""
-        if self._newest_bytes <= _HELD_BYTES:
+        if self._newest_bytes <= self._held_bytes:
             return
         older = []
         for offset, record in self._newest.items():
-            if self._newest_bytes <= _HELD_BYTES * 3 // 4:
+            if self._newest_bytes <= self._held_bytes * 3 // 4:
                 break
             older.append(offset)
             self._newest_bytes -= len(record)
