@@ -11,130 +11,142 @@ from typing import Final, NamedTuple
 from rmqd.broker.store.message_store import Arrival
 from rmqd.clock import Clock
 
-TOPIC_PUT_NUMS: Final = "TOPIC_PUT_NUMS"
-TOPIC_PUT_SIZE: Final = "TOPIC_PUT_SIZE"
-GROUP_GET_NUMS: Final = "GROUP_GET_NUMS"  # its keys, and those of GROUP_GET_SIZE, are topic@group
-GROUP_GET_SIZE: Final = "GROUP_GET_SIZE"
-BROKER_PUT_NUMS: Final = "BROKER_PUT_NUMS"  # its keys, and those of BROKER_GET_NUMS, are clusters
-BROKER_GET_NUMS: Final = "BROKER_GET_NUMS"
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 _SAMPLE_SECONDS: Final = 10.0
 _COARSE_SECONDS: Final = 600.0
+_NUMS, _SIZE = "_NUMS", "_SIZE"
 
 
 class _Sample(NamedTuple):
     """How far a counter was at a time (loop time)."""
 
     at: float
-    total: int
-    times: int
+    messages: int
+    size_bytes: int
 
 
 class StatsSnapshot(NamedTuple):
-    """What a counter gained in a span of time, a second, and each time."""
+    """What a counter gained in a span of time, how much that is a second, and for each message."""
 
     total: int = 0
     per_second: float = 0.0
-    per_time: float = 0.0
+    per_message: float = 0.0
 
 
 class StatsItem:
-    """A counter that remembers how far it was at times during the last day."""
+    """Counts messages and their bytes, and remembers how far it was at times during the last day."""
 
-    __slots__ = ("_coarse", "_fine", "_next", "_now", "times", "total")
+    __slots__ = ("_coarse", "_fine", "_next", "messages", "size_bytes")
 
-    def __init__(self, now: Callable[[], float]) -> None:
-        self.total = self.times = 0
-        self._now = now
-        start = _Sample(now(), 0, 0)
+    def __init__(self, now: float) -> None:
+        self.messages = self.size_bytes = 0
+        start = _Sample(now, 0, 0)
         self._fine = deque([start], maxlen=int(HOUR / _SAMPLE_SECONDS) + 1)
         self._coarse = deque([start], maxlen=int(DAY / _COARSE_SECONDS) + 1)
-        self._next = start.at + _SAMPLE_SECONDS
+        self._next = now + _SAMPLE_SECONDS
 
-    def add(self, amount: int, times: int = 1) -> None:
+    def add(self, now: float, messages: int, size_bytes: int) -> None:
         """Count."""
-        now = self._now()
         if now >= self._next:
-            sample = _Sample(now, self.total, self.times)
+            sample = _Sample(now, self.messages, self.size_bytes)
             self._fine.append(sample)
             if now >= self._coarse[-1].at + _COARSE_SECONDS:
                 self._coarse.append(sample)
             self._next = now + _SAMPLE_SECONDS
-        self.total += amount
-        self.times += times
+        self.messages += messages
+        self.size_bytes += size_bytes
 
-    def last(self, seconds: float) -> StatsSnapshot:
-        """What was counted in the last seconds, at most a day; samples' distance is how exact that is."""
-        now = self._now()
+    def nums(self, now: float, seconds: float) -> StatsSnapshot:
+        """The messages of the last seconds, at most a day; samples' distance is how exact that is."""
+        gained, span = self._gained(now, seconds)
+        return StatsSnapshot(gained.messages, gained.messages / span, 1.0 if gained.messages else 0.0)
+
+    def size(self, now: float, seconds: float) -> StatsSnapshot:
+        """The same for their bytes."""
+        gained, span = self._gained(now, seconds)
+        each = gained.size_bytes / gained.messages if gained.messages else 0.0
+        return StatsSnapshot(gained.size_bytes, gained.size_bytes / span, each)
+
+    def _gained(self, now: float, seconds: float) -> tuple[_Sample, float]:
+        """What was counted, and over how many seconds: less than samples' distance would say nothing."""
         samples, distance = (self._fine, _SAMPLE_SECONDS) if seconds <= HOUR else (self._coarse, _COARSE_SECONDS)
         base = samples[0]
-        later = _Sample(now, self.total, self.times)
+        later = _Sample(now, self.messages, self.size_bytes)
         for sample in reversed(samples):
             if sample.at <= now - seconds:
                 # what was counted after a sample was so within the distance: else there would be another one
                 base = later if sample.at + distance <= now - seconds else sample
                 break
             later = sample
-        total, times = self.total - base.total, self.times - base.times
-        # over less than the samples' distance a rate would say nothing
-        span = max(_SAMPLE_SECONDS, min(seconds, now - samples[0].at))
-        return StatsSnapshot(total, total / span, total / times if times else 0.0)
+        gained = _Sample(now, self.messages - base.messages, self.size_bytes - base.size_bytes)
+        return gained, max(_SAMPLE_SECONDS, min(seconds, now - samples[0].at))
 
 
 class BrokerStatsManager:
-    """Counters by name and key. `now` is the loop's time; days change by the clock, at this machine's midnight."""
+    """Counters of topics and groups. `now` is the loop's time; days change by the clock, at this machine's midnight."""
 
     def __init__(self, now: Callable[[], float], clock: Clock, cluster: str) -> None:
-        self._now = now
+        self.now = now
         self._clock = clock
-        self._items: dict[tuple[str, str], StatsItem] = {}
-        self.puts = self.item(BROKER_PUT_NUMS, cluster)
-        self.gets = self.item(BROKER_GET_NUMS, cluster)
-        self.get_misses = StatsItem(now)
+        self.puts = StatsItem(now())
+        self.gets = StatsItem(now())
+        self.get_misses = StatsItem(now())
         """Pulls that found nothing."""
         self.puts_at_midnights = self.gets_at_midnights = (0, 0)
         """How many messages there were yesterday morning, and this morning."""
-
-    def item(self, name: str, key: str) -> StatsItem:
-        """A counter, made where it is not there."""
-        known = self._items.get((name, key))
-        if known is None:
-            known = self._items[name, key] = StatsItem(self._now)
-        return known
-
-    def find(self, name: str, key: str) -> StatsItem | None:
-        """A counter, where something was counted."""
-        return self._items.get((name, key))
+        self._topics: dict[str, StatsItem] = {}
+        self._groups: dict[str, StatsItem] = {}
+        # RocketMQ's names begin with these, and end with what is counted
+        self._tables: Final = {
+            "TOPIC_PUT": self._topics,
+            "GROUP_GET": self._groups,
+            "BROKER_PUT": {cluster: self.puts},
+            "BROKER_GET": {cluster: self.gets},
+        }
 
     def arrived(self, arrival: Arrival) -> None:
         """A message was stored."""
-        self.puts.add(1)
-        self.item(TOPIC_PUT_NUMS, arrival.topic).add(1)
-        self.item(TOPIC_PUT_SIZE, arrival.topic).add(len(arrival.record))
+        now, size = self.now(), len(arrival.record)
+        self.puts.add(now, 1, size)
+        item = self._topics.get(arrival.topic)
+        if item is None:
+            item = self._topics[arrival.topic] = StatsItem(now)
+        item.add(now, 1, size)
 
     def pulled(self, group: str, topic: str, count: int, size_bytes: int) -> None:
         """A pull was answered with so many messages."""
+        now = self.now()
         if not count:
-            self.get_misses.add(1)
+            self.get_misses.add(now, 1, 0)
             return
-        key = f"{topic}@{group}"
-        self.gets.add(count)
-        self.item(GROUP_GET_NUMS, key).add(count)
-        self.item(GROUP_GET_SIZE, key).add(size_bytes)
+        self.gets.add(now, count, size_bytes)
+        key = _group_key(group, topic)
+        item = self._groups.get(key)
+        if item is None:
+            item = self._groups[key] = StatsItem(now)
+        item.add(now, count, size_bytes)
 
     def put_per_second(self, topic: str) -> float:
         """Messages a second over the last minute."""
-        return self._per_second(TOPIC_PUT_NUMS, topic)
+        return self._per_second(self._topics.get(topic))
 
     def get_per_second(self, group: str, topic: str) -> float:
         """Messages a second over the last minute."""
-        return self._per_second(GROUP_GET_NUMS, f"{topic}@{group}")
+        return self._per_second(self._groups.get(_group_key(group, topic)))
+
+    def named(self, name: str, key: str) -> Callable[[float], StatsSnapshot] | None:
+        """A counter by RocketMQ's name, such as TOPIC_PUT_NUMS, asked with seconds; None where nothing was counted."""
+        item = self._tables.get(name.removesuffix(_NUMS).removesuffix(_SIZE), {}).get(key)
+        if item is None or not name.endswith((_NUMS, _SIZE)):
+            return None
+        gained = item.nums if name.endswith(_NUMS) else item.size
+        return lambda seconds: gained(self.now(), seconds)
 
     def forget_topic(self, topic: str) -> None:
         """The topic is gone."""
-        for name, key in list(self._items):
-            if key == topic or key.startswith(f"{topic}@"):
-                del self._items[name, key]
+        self._topics.pop(topic, None)
+        for key in [key for key in self._groups if key.startswith(_group_key("", topic))]:
+            del self._groups[key]
 
     async def run(self) -> None:
         """Take note of each midnight, until cancelled."""
@@ -146,9 +158,12 @@ class BrokerStatsManager:
 
     def begin_day(self) -> None:
         """It is midnight."""
-        self.puts_at_midnights = self.puts_at_midnights[1], self.puts.total
-        self.gets_at_midnights = self.gets_at_midnights[1], self.gets.total
+        self.puts_at_midnights = self.puts_at_midnights[1], self.puts.messages
+        self.gets_at_midnights = self.gets_at_midnights[1], self.gets.messages
 
-    def _per_second(self, name: str, key: str) -> float:
-        item = self.find(name, key)
-        return 0.0 if item is None else item.last(MINUTE).per_second
+    def _per_second(self, item: StatsItem | None) -> float:
+        return 0.0 if item is None else item.nums(self.now(), MINUTE).per_second
+
+
+def _group_key(group: str, topic: str) -> str:
+    return f"{topic}@{group}"

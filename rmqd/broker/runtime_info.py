@@ -58,21 +58,21 @@ def runtime_info(broker: BrokerController) -> dict[str, str]:
         "commitLogMaxOffset": str(store.end),
         "commitLogMinOffset": str(0 if oldest is None else oldest.commit_log_offset),
         "earliestMessageTimeStamp": str(_NO_TIME if oldest is None else oldest.store_timestamp),
-        "putMessageTimesTotal": str(puts.total),
+        "putMessageTimesTotal": str(puts.messages),
         "putMessageFailedTimes": "0",
-        "putMessageSizeTotal": str(store.end),
-        "putMessageAverageSize": str(store.end / puts.total if puts.total else 0.0),
-        "putTps": _rates(puts),
-        "getFoundTps": _rates(gets),
-        "getMissTps": _rates(stats.get_misses),
-        "getTotalTps": _rates(gets, stats.get_misses),
-        "getTransferredTps": _rates(gets),
+        "putMessageSizeTotal": str(puts.size_bytes),
+        "putMessageAverageSize": str(puts.size_bytes / puts.messages if puts.messages else 0.0),
+        "putTps": _rates(stats.now(), puts),
+        "getFoundTps": _rates(stats.now(), gets),
+        "getMissTps": _rates(stats.now(), stats.get_misses),
+        "getTotalTps": _rates(stats.now(), gets, stats.get_misses),
+        "getTransferredTps": _rates(stats.now(), gets),
         "msgPutTotalYesterdayMorning": str(stats.puts_at_midnights[0]),
         "msgPutTotalTodayMorning": str(stats.puts_at_midnights[1]),
-        "msgPutTotalTodayNow": str(puts.total),
+        "msgPutTotalTodayNow": str(puts.messages),
         "msgGetTotalYesterdayMorning": str(stats.gets_at_midnights[0]),
         "msgGetTotalTodayMorning": str(stats.gets_at_midnights[1]),
-        "msgGetTotalTodayNow": str(gets.total),
+        "msgGetTotalTodayNow": str(gets.messages),
     }
     for name, capacity in _QUEUES.items():
         table[f"{name}ThreadPoolQueueSize"] = "0"
@@ -83,10 +83,10 @@ def runtime_info(broker: BrokerController) -> dict[str, str]:
     return dict(sorted(table.items()))
 
 
-def _rates(*items: StatsItem) -> str:
+def _rates(now: float, *items: StatsItem) -> str:
     """Three figures: over ten seconds, a minute and ten minutes."""
     return " ".join(
-        str(sum(item.last(seconds).per_second for item in items)) for seconds in (10.0, MINUTE, 10 * MINUTE)
+        str(sum(item.nums(now, seconds).per_second for item in items)) for seconds in (10.0, MINUTE, 10 * MINUTE)
     )
 
 

@@ -25,47 +25,66 @@ def now() -> Now:
 
 
 def test_what_was_just_counted_counts_as_of_ten_seconds(now: Now) -> None:
-    item = StatsItem(now)
-    item.add(200, times=2)
-    assert item.last(MINUTE) == StatsSnapshot(200, 20.0, 100.0)
-    assert item.last(DAY) == StatsSnapshot(200, 20.0, 100.0)
+    item = StatsItem(now())
+    item.add(now(), 2, 200)
+    for span in (MINUTE, DAY):
+        assert item.nums(now(), span) == StatsSnapshot(2, 0.2, 1.0)
+        assert item.size(now(), span) == StatsSnapshot(200, 20.0, 100.0)
 
 
 def test_nothing_was_counted(now: Now) -> None:
-    assert StatsItem(now).last(MINUTE) == StatsSnapshot(0, 0.0, 0.0)
+    item = StatsItem(now())
+    assert item.nums(now(), MINUTE) == item.size(now(), MINUTE) == StatsSnapshot(0, 0.0, 0.0)
 
 
 def test_old_counts_leave_the_minute_the_hour_and_the_day_in_turn(now: Now) -> None:
     """A sample is taken only when something is counted: none between is lost."""
-    item = StatsItem(now)
-    item.add(1)
+    item = StatsItem(now())
+
+    def totals() -> list[int]:
+        return [item.nums(now(), span).total for span in (MINUTE, HOUR, DAY)]
+
+    item.add(now(), 1, 0)
     now.seconds += MINUTE + 10
-    item.add(10)
-    assert [item.last(span).total for span in (MINUTE, HOUR, DAY)] == [10, 11, 11]
+    item.add(now(), 10, 0)
+    assert totals() == [10, 11, 11]
 
     now.seconds += HOUR + 10
-    item.add(100)
-    assert [item.last(span).total for span in (MINUTE, HOUR, DAY)] == [100, 100, 111]
+    item.add(now(), 100, 0)
+    assert totals() == [100, 100, 111]
 
     now.seconds += DAY + 600
-    item.add(1000)
-    assert [item.last(span).total for span in (MINUTE, HOUR, DAY)] == [1000, 1000, 1000]
+    item.add(now(), 1000, 0)
+    assert totals() == [1000, 1000, 1000]
 
 
 def test_rate_of_a_steady_stream(now: Now) -> None:
-    item = StatsItem(now)
+    item = StatsItem(now())
     for _ in range(600):
         now.seconds += 1.0
-        item.add(5)
-    assert item.last(MINUTE).per_second == pytest.approx(5.0, rel=0.2)
-    assert item.last(HOUR).per_second == pytest.approx(5.0, rel=0.02)
+        item.add(now(), 5, 0)
+    assert item.nums(now(), MINUTE).per_second == pytest.approx(5.0, rel=0.2)
+    assert item.nums(now(), HOUR).per_second == pytest.approx(5.0, rel=0.02)
 
 
 def test_silence_brings_the_rate_to_nothing(now: Now) -> None:
-    item = StatsItem(now)
-    item.add(5)
+    item = StatsItem(now())
+    item.add(now(), 5, 5)
     now.seconds += 5 * MINUTE
-    assert item.last(MINUTE) == StatsSnapshot(0, 0.0, 0.0)
+    assert item.nums(now(), MINUTE) == item.size(now(), MINUTE) == StatsSnapshot(0, 0.0, 0.0)
+
+
+def test_counters_have_rocketmqs_names(now: Now) -> None:
+    stats = BrokerStatsManager(now, SystemClock(), "DefaultCluster")
+    stats.arrived(Arrival("T", 0, 0, 0, b"record"))
+    stats.pulled("g", "T", 2, 12)
+    expected = {("TOPIC_PUT", "T"): (1, 6), ("GROUP_GET", "T@g"): (2, 12)}
+    expected |= {("BROKER_PUT", "DefaultCluster"): (1, 6), ("BROKER_GET", "DefaultCluster"): (2, 12)}
+    for (name, key), totals in expected.items():
+        gained = [stats.named(f"{name}{kind}", key) for kind in ("_NUMS", "_SIZE")]
+        assert tuple(one(MINUTE).total for one in gained if one is not None) == totals
+    for name, key in (("TOPIC_PUT_NUMS", "U"), ("TOPIC_PUT", "T"), ("NOPE_NUMS", "T")):
+        assert stats.named(name, key) is None
 
 
 def test_totals_at_the_last_two_midnights(now: Now) -> None:

@@ -274,4 +274,4 @@ async def test_what_was_pulled_is_counted(rocketmq: EmbeddedRocketMQ, peer: Peer
     await pull(peer, maxMsgNums=2)
     await pull(peer, queueOffset=3)
     stats = rocketmq.broker.stats
-    assert (stats.gets.total, stats.get_misses.total) == (2, 1)
+    assert (stats.gets.messages, stats.get_misses.messages) == (2, 1)

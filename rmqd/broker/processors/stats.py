@@ -108,12 +108,12 @@ class StatsProcessor:
     def counter(self, channel: Channel, request: RemotingCommand) -> Reply:
         """315."""
         header = ViewBrokerStatsDataRequestHeader.from_ext_fields(request.ext_fields)
-        item = self._broker.stats.find(header.stats_name, header.stats_key)
-        if item is None:
+        gained = self._broker.stats.named(header.stats_name, header.stats_key)
+        if gained is None:
             text = f"The stats <{header.stats_name}> <{header.stats_key}> not exist"
             raise Refusal(ResponseCode.SYSTEM_ERROR, text)
         spans = (broker_stats.MINUTE, broker_stats.HOUR, broker_stats.DAY)
-        return Reply(body=BrokerStatsData(*(BrokerStatsItem(*item.last(seconds)) for seconds in spans)).to_json())
+        return Reply(body=BrokerStatsData(*(BrokerStatsItem(*gained(seconds)) for seconds in spans)).to_json())
 
     def consume_queue(self, channel: Channel, request: RemotingCommand) -> Reply:
         """321: entries of a queue's index."""
