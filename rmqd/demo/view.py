@@ -80,7 +80,6 @@ def frame(setting: Setting, figures: Figures, hint: str, size: Size) -> Group:
     lines += _dead_letters(figures, width, body - len(lines))
     shown = [*lines[:body], *([Text()] * (body - len(lines))), *end]
     for line in shown:
-        line.truncate(width)
         line.no_wrap = True
     return Group(*shown)
 

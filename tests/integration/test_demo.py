@@ -102,6 +102,7 @@ def test_a_terminal_without_colours_gets_none(variables: dict[str, str], is_live
         assert terminal.wait() == 0, terminal.text
 
     assert (ALTERNATE_SCREEN in terminal.written) == is_live
+    assert ("s  catching up: in " in terminal.text) != is_live
     assert not COLOURS.search(terminal.written)
     check_sums(terminal.text.replace("\r", ""))
 
