@@ -66,6 +66,11 @@ class ConsumeQueue:
         span = self._span(offset, most)
         return self._commit_log_offsets[span], self._sizes[span]
 
+    def tagged_records(self, offset: int, most: int) -> Iterator[tuple[int, int, int]]:
+        """The same with the hashes of tags, one message after the other."""
+        span = self._span(offset, most)
+        return zip(self._commit_log_offsets[span], self._sizes[span], self._tags_codes[span], strict=True)
+
     def newest_first(self, begin_ms: int, end_ms: int) -> Iterator[int]:
         """The commit log offsets of what was stored in this time, its ends included."""
         first = bisect_left(self._store_timestamps, begin_ms)

@@ -204,9 +204,9 @@ class MessageStore:
         if wanted is None:
             records = self._read(*queue.records(offset, max(1, min(max_nums, MAX_TRANSFER_COUNT))))
             return GetResult(GetMessageStatus.FOUND, offset + len(records), low, high, records)
-        records, scanned = self._read_wanted(queue.entries(offset, max(MAX_SCANNED, max_nums)), max_nums, wanted)
+        records, following = self._read_wanted(queue, offset, max_nums, wanted)
         status = GetMessageStatus.FOUND if records else GetMessageStatus.NO_MATCHED_MESSAGE
-        return GetResult(status, offset + scanned, low, high, records)
+        return GetResult(status, following, low, high, records)
 
     def delete_topic(self, topic: str) -> None:
         """Forget a topic's messages."""
@@ -240,19 +240,22 @@ class MessageStore:
             del offsets[max(1, fitting) :]
         return self._log.read_many(offsets)
 
-    def _read_wanted(self, entries: list[QueueEntry], max_nums: int, wanted: MessageFilter) -> tuple[list[bytes], int]:
-        """The records that are wanted, and how many entries that took: also Java's is full before it looks at a tag."""
+    def _read_wanted(
+        self, queue: ConsumeQueue, offset: int, max_nums: int, wanted: MessageFilter
+    ) -> tuple[list[bytes], int]:
+        """The records that are wanted, and where to go on: also Java's is full before it looks at a tag."""
         records: list[bytes] = []
-        size, most = 0, min(max_nums, MAX_TRANSFER_COUNT)
-        for scanned, entry in enumerate(entries):
-            if records and (len(records) >= most or size + entry.size > MAX_TRANSFER_BYTES):
-                return records, scanned
-            if wanted.matches_code(entry.tags_code):
-                (record,) = self._log.read_many((entry.commit_log_offset,))
-                if wanted.matches_record(record):
+        bytes_left, most, read = MAX_TRANSFER_BYTES, min(max_nums, MAX_TRANSFER_COUNT), self._log.read
+        for at, size, tags_code in queue.tagged_records(offset, max(MAX_SCANNED, max_nums)):
+            if records and (len(records) >= most or size > bytes_left):
+                break
+            offset += 1
+            if wanted.matches_code(tags_code):
+                record = read(at)
+                if record is not None and wanted.matches_record(record):
                     records.append(record)
-                    size += entry.size
-        return records, len(entries)
+                    bytes_left -= size
+        return records, offset
 
     def _make_room(self) -> None:
         """Give up so much that the next puts need not look again."""
