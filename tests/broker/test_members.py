@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,8 @@ from rmqd.wire.heartbeat import ConsumerData, ConsumeType, MessageModel
 from rmqd.wire.settings import SubscriptionGroupConfig, TopicConfig
 from tests.broker.beats import UNREGISTER, beat, consumer, heard, members
 from tests.broker.peer import Peer, connected
+from tests.consumer.members import Member, member
+from tests.integration.consuming import Seen, until
 
 
 @pytest.fixture
@@ -251,3 +254,52 @@ async def test_silent_clients_are_looked_for(monkeypatch: pytest.MonkeyPatch) ->
         await beat(peer, "one", consumer())
         await peer.closed()
         assert rocketmq.broker.consumers.get("g") is None
+
+
+async def test_rmqds_own_members_share_the_queues(rocketmq: EmbeddedRocketMQ) -> None:
+    """Each notice is a rebalance: nobody waits for the next one by the clock, not when a member dies either."""
+    seen = Seen()
+
+    async def share(*members: Member) -> None:
+        whole = {("T", queue) for queue in range(4)}
+        await until(
+            lambda: (
+                [len(one.owned()) for one in members] == [4 // len(members)] * len(members)
+                and set().union(*(one.owned() for one in members)) == whole
+            ),
+            f"{len(members)} share the queues",
+        )
+
+    async with member(rocketmq.nameserver, seen, group="g", subscriptions=["T"]) as one:
+        await share(one)
+        async with member(rocketmq.nameserver, seen, group="g", subscriptions=["T"]) as other:
+            await share(one, other)
+            await other.die()
+            await share(one)
+        async with member(rocketmq.nameserver, seen, group="g", subscriptions=["T"]) as other:
+            await share(one, other)
+            await one.stop()
+            await share(other)
+
+
+async def test_rmqds_own_orderly_members_hand_their_locks_over(
+    rocketmq: EmbeddedRocketMQ, peers: tuple[Peer, Peer]
+) -> None:
+    """In order, queue by queue, while messages come."""
+    producer, _ = peers
+    seen = Seen()
+    options: dict[str, Any] = {"group": "g", "subscriptions": ["T"], "consume_mode": "orderly"}
+    async with member(rocketmq.nameserver, seen, **options) as one:
+        await until(lambda: len(one.owned()) == 4, "one has all queues")
+        async with member(rocketmq.nameserver, seen, **options) as other:
+            await until(lambda: len(one.owned()) == len(other.owned()) == 2, "they share the queues")
+            for number in range(40):
+                await producer.send("T", queue_id=number % 4, KEYS=str(number))
+            await until(lambda: len(seen.keys) == 40, "all is handled")
+            assert rocketmq.broker.locks.has_any("g")
+            await other.stop()
+        await until(lambda: len(one.owned()) == 4, "one has all queues again")
+        await one.stop()
+    assert not rocketmq.broker.locks.has_any("g")
+    for queue in range(4):
+        assert [key for key in seen.keys if int(key) % 4 == queue] == [str(number) for number in range(queue, 40, 4)]
