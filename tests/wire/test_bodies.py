@@ -144,6 +144,15 @@ def test_our_body_has_the_recorded_fields(name: str) -> None:
     assert loads(body.to_json()) == loads(command(name).body)
 
 
+def test_number_keys_are_bare_in_the_loose_dialect_alone() -> None:
+    """Of routes the client's version decides; the cluster is told loosely always."""
+    route, cluster = dict(BODIES)["route_response_loose_json_v0"], dict(BODIES)["cluster_info_response"]
+    assert isinstance(route, TopicRouteData)
+    assert route.to_json(strict=False) == command("route_response_loose_json_v0").body
+    assert route.to_json() == command("route_response_strict_json_v493").body
+    assert cluster.to_json() == command("cluster_info_response").body
+
+
 def test_reset_reply_is_written_as_java_writes_it() -> None:
     recorded = command("reset_offset_222_server_side_response").body
     assert loads(ResetOffsetBody({Q0: 0, Q1: 0}).to_json()) == loads(recorded)

@@ -81,6 +81,13 @@ def test_anything_else_is_a_protocol_error(text: str) -> None:
         loads(text)
 
 
+def test_keys_that_are_numbers_are_written_with_quotes_or_bare() -> None:
+    value = {1: {2: [{3: "x"}]}, "k": True}
+    assert dumps(value) == b'{"1":{"2":[{"3":"x"}]},"k":true}'
+    assert dumps(value, bare_keys=True) == b'{1:{2:[{3:"x"}]},"k":true}'
+    assert loads(dumps(value, bare_keys=True)) == value
+
+
 def test_bytes_that_are_no_text() -> None:
     with pytest.raises(ProtocolError):
         loads(b'{"a":"\xff"}')
