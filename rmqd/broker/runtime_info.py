@@ -7,7 +7,6 @@ queues in front of thread pools nor a page cache to wait for: these figures are 
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from rmqd.broker.broker_stats import MINUTE, StatsItem
@@ -46,7 +45,7 @@ def runtime_info(broker: BrokerController) -> dict[str, str]:
     """The table, by name."""
     stats, store = broker.stats, broker.store
     puts, gets, oldest = stats.puts, stats.gets, store.oldest
-    disk = shutil.disk_usage(Path.cwd())
+    disk = shutil.disk_usage("/")
     ratio = f"{disk.used / disk.total:.2f}"
     table = {
         **_CONSTANT,
