@@ -1,0 +1,39 @@
+"""When time jumps: at the level of one run in a loop of the test's own."""
+
+from __future__ import annotations
+
+import asyncio
+
+from rmqd.broker.embedded import EmbeddedOptions, embedded_rocketmq
+from rmqd.client.instance import ClientInstance
+from rmqd.client.options import ClientOptions
+from rmqd.client.producer import OutgoingMessage
+from rmqd.handler import LoadedHandler
+from rmqd.testing.clock import JumpingClock
+from rmqd.testing.run import LOOK_SECONDS, HandlerRun
+from tests.client.peer import eventually
+from tests.consumer.groups import group_options
+
+LOOKS = 30
+
+
+async def test_time_stands_while_a_request_is_open() -> None:
+    """What a broker has to answer, such as what it asks of a client, may bring anything."""
+    clock = JumpingClock()
+    handler = LoadedHandler("nothing", lambda batch: None, False, None, None)
+    async with embedded_rocketmq(EmbeddedOptions(topics={"t1": 1}), clock) as rocketmq:
+        client = ClientInstance(ClientOptions(nameservers=(rocketmq.nameserver,)), clock=clock)
+        await client.producer.send(OutgoingMessage("t1", b"in two hours", delay_level=18))
+        await client.close()
+        (server, *_) = rocketmq.servers
+        server.open_requests += 1
+        running = asyncio.create_task(HandlerRun(rocketmq, clock, group_options(), handler, set()).run(30))
+        queues = {("t1", 0), ("%RETRY%g1", 0)}
+        await eventually(lambda: rocketmq.broker.held_pulls.queues_of("g1") == queues, "every pull is held")
+        for _ in range(LOOKS):
+            await asyncio.sleep(LOOK_SECONDS)
+        assert clock.jumped_seconds == 0
+        server.open_requests -= 1
+        result = await running
+        assert [message.body for message in result.acked] == [b"in two hours"]
+        assert clock.jumped_seconds > 7000
