@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rmqd.broker.filter.lexer import ExpressionError
@@ -357,6 +357,7 @@ def pulled(link: socket.socket, topic: str, condition: str) -> dict[bytes, Messa
     return {message.body: message for message in decode_messages(answer.body, MessageQueue(topic, "b", 0)).messages}
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from([*WORDS, *LITERALS, *NAMES, "é", "\x00", '"']), max_size=12), st.data())
 def test_nothing_but_refusals_comes_of_what_anybody_may_send(words: list[str], data: st.DataObject) -> None:
     separator = data.draw(st.sampled_from(["", " ", "\t\n"]))
