@@ -106,6 +106,21 @@ async def test_figures_follow_what_is_sent_and_pulled(mq: Asking) -> None:
     assert [float(rate) for rate in table["putTps"].split()] > [0.0, 0.0, 0.0]
 
 
+@pytest.mark.parametrize("code", [306, 329])
+async def test_what_is_too_old_goes_when_it_is_asked_for(mq: Asking, code: int) -> None:
+    await mq.broker.send("T")
+    assert told(await mq.broker.call(code)) == (0, None)
+    assert (await mq.broker.call(31, {"topic": "T", "queueId": "0"})).ext_fields == {"offset": "0"}
+
+    await mq.broker.call(UPDATE, body=b"fileReservedTime=-1\n")  # whatever was stored is older than in an hour
+    assert told(await mq.broker.call(code)) == (0, None)
+    assert (await mq.broker.call(31, {"topic": "T", "queueId": "0"})).ext_fields == {"offset": "1"}
+
+
+async def test_there_are_no_unused_topics(mq: Asking) -> None:
+    assert told(await mq.broker.call(316)) == (0, None)
+
+
 def test_properties_are_read_as_java_writes_them() -> None:
     assert load_properties(b"#x\n!y\n a = b \nc=d=e\nflag\na=z\n") == {"a": "z", "c": "d=e", "flag": ""}
     assert dump_properties({"b": "1", "a": "2"}) == b"a=2\nb=1\n"

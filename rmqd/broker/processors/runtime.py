@@ -1,4 +1,4 @@
-"""The broker's settings and how it is doing (25, 26, 28; `AdminBrokerProcessor.java`)."""
+"""The broker's settings, how it is doing, and its cleaning (25, 26, 28, 306, 316, 329; `AdminBrokerProcessor.java`)."""
 
 from __future__ import annotations
 
@@ -39,6 +39,9 @@ class RuntimeProcessor:
             RequestCode.UPDATE_BROKER_CONFIG: self.update_settings,
             RequestCode.GET_BROKER_CONFIG: self.get_settings,
             RequestCode.GET_BROKER_RUNTIME_INFO: self.runtime_info,
+            RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self.expire,
+            RequestCode.DELETE_EXPIRED_COMMITLOG: self.expire,
+            RequestCode.CLEAN_UNUSED_TOPIC: self.clean_unused_topics,
         }
 
     def update_settings(self, channel: Channel, request: RemotingCommand) -> Reply:
@@ -65,3 +68,12 @@ class RuntimeProcessor:
     def runtime_info(self, channel: Channel, request: RemotingCommand) -> Reply:
         """28."""
         return Reply(body=KVTable(runtime_info(self._broker)).to_json())
+
+    def expire(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """306 and 329: give up now what is too old. A message's entry in its queue goes with it."""
+        self._broker.store.expire()
+        return Reply()
+
+    def clean_unused_topics(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """316: a topic's queues went with it, so that there are none left over."""
+        return Reply()
