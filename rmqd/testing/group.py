@@ -41,9 +41,10 @@ class GroupToRun:
             return load_handler(self.name, self.settings, self.given)
         except ConfigError as error:
             fault = error.__cause__
-            if isinstance(fault, HandlerFaultError) and fault.__cause__ is not None and self.given is not None:
-                raise fault.__cause__ from None  # the constructor's own: a test is about that
-            raise
+            if not isinstance(fault, HandlerFaultError) or fault.__cause__ is None or self.given is None:
+                raise
+            failure = fault.__cause__
+        raise failure  # as the constructor raised it, with its own cause: a test is about that
 
 
 def group_of(handler: object, topic: str, name: str, keys: Mapping[str, Any]) -> GroupToRun:

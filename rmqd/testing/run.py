@@ -59,26 +59,26 @@ class HandlerRun:
         consuming = asyncio.create_task(self._consumer.run(), name=f"group {self._group}")
         self._all.add(self)
         try:
-            try:
-                async with asyncio.timeout(timeout_seconds):
-                    await self._until_quiet(consuming, until)
-            except TimeoutError:
-                raise StillBusyError(self._what_is_left(time.monotonic() - began)) from None
-            self._consumer.stop()
-            await consuming
-        except BaseExceptionGroup as error:
-            raise _only_one(error) from None
+            async with asyncio.timeout(timeout_seconds):
+                await self._until_quiet(consuming, until)
+                self._consumer.stop()
+                await asyncio.wait((consuming,))
+        except TimeoutError:
+            raise StillBusyError(self._what_is_left(time.monotonic() - began)) from None
         finally:
             self._all.remove(self)
             self._consumer.stop(shutdown_timeout_seconds=0)
             await asyncio.wait((consuming,))
             self._client.stop()
             await asyncio.wait((serving,))
+            failures = [error for task in (consuming, serving) if (error := task.exception()) is not None]
+        if failures:
+            raise _only_one(failures[0])  # as it was raised, with its own cause
         dead = [one for one in messages_of(broker, dlq_topic(self._group)) if one.commit_log_offset >= stored_before]
         return self._recorder.result(dead, self._clock.wall() - wall_began)
 
     async def _until_quiet(self, consuming: asyncio.Task[None], until: Callable[[], object] | None) -> None:
-        """Return when nothing is left to do, and jump on whenever only time is missing."""
+        """Return when nothing is left to do, or the group failed, and jump on whenever only time is missing."""
         schedule = self._rocketmq.broker.schedule
         while not consuming.done():
             if until is not None and until():
@@ -94,8 +94,6 @@ class HandlerRun:
                 self._clock.jump_to(due)
                 schedule.wake()
             await asyncio.sleep(LOOK_SECONDS)
-        await consuming
-        raise RmqdError(f"group {self._group} ended by itself")
 
     def is_quiet(self) -> bool:
         """Whether all goes on only by time: every pull is held, nothing is cached, and no request is open."""
@@ -143,9 +141,9 @@ def is_at_rest(queue: ProcessQueue, held: set[tuple[str, int]]) -> bool:
     return not queue.in_flight and (queue.retrying > 0 or is_held)
 
 
-def _only_one(error: BaseExceptionGroup[BaseException]) -> BaseException:
+def _only_one(error: BaseException) -> BaseException:
     """The error itself, where a group of tasks failed by one."""
-    inner: BaseException = error
+    inner = error
     while isinstance(inner, BaseExceptionGroup) and len(inner.exceptions) == 1:
         inner = inner.exceptions[0]
     return inner

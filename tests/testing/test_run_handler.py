@@ -233,7 +233,7 @@ class BrokenConstructor:
     """Cannot be made."""
 
     def __init__(self) -> None:
-        raise Broken("in the constructor")
+        raise Broken("in the constructor") from KeyError("the cause")
 
     def handle(self, batch: Batch) -> None:
         """Never called."""
@@ -243,7 +243,7 @@ class BrokenStart:
     """Cannot be started."""
 
     async def start(self) -> None:
-        raise Broken("in start")
+        raise Broken("in start") from KeyError("the cause")
 
     def handle(self, batch: Batch) -> None:
         """Never called."""
@@ -256,7 +256,7 @@ class BrokenStop:
         """Fine."""
 
     def stop(self) -> None:
-        raise Broken("in stop")
+        raise Broken("in stop") from KeyError("the cause")
 
 
 @pytest.mark.parametrize(
@@ -266,8 +266,9 @@ def test_what_its_constructor_start_or_stop_raises_comes_out_in_the_test(
     rocketmq: RocketMQ, run_handler: Run, handler: type, where: str
 ) -> None:
     rocketmq.create_topic("orders")
-    with pytest.raises(Broken, match=f"in {where}"):
+    with pytest.raises(Broken, match=f"in {where}") as raised:
         run_handler(handler, topic="orders", group="mailer")
+    assert isinstance(raised.value.__cause__, KeyError)
     # and the kit goes on
     assert run_handler(lambda batch: None, topic="orders", group="mailer").attempts == ()
 
