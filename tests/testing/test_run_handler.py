@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -300,7 +301,7 @@ def test_a_handler_that_does_not_end_is_told_with_its_message(rocketmq: RocketMQ
     with pytest.raises(StillBusyError) as raised:
         run_handler(hang, topic="orders", group="mailer", timeout=0.3)
     text = str(raised.value)
-    assert "group mailer has something left to do after 0." in text
+    assert re.search(r"group mailer has something left to do after \d+\.\d s", text)
     assert "(keys order-1)" in text
     assert "has not returned" in text
     # and the message is there for the next run
