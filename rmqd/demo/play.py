@@ -33,8 +33,11 @@ SAMPLE: Final = Path(__file__).parent / "rmqd.yaml"
 PLACEHOLDER: Final = "127.0.0.1:9876"  # until the broker is there; no file needs to name one
 QUEUES: Final = 4
 DELAY_LEVELS: Final = "1s 1s 2s 3s 4s 5s 6s 8s 10s 12s 15s 20s 25s 30s 40s 50s 1m 2m"
+STORE_BYTES: Final = str(32 * 1024 * 1024)  # an hour's orders; a demo may be left running
 DELAYS_TOLD: Final = "2s, 3s, 4s"  # a retry begins at the third level
 USUAL_DELAYS: Final = "10s, 30s, 1m"
+CATCH_UP_SECONDS: Final = 15.0
+END_GRACE_SECONDS: Final = 25.0  # more than a group takes that has to be abandoned
 HINT: Final = "Ctrl-C to end"
 HINT_DRAINING: Final = "ending in order; Ctrl-C again to end at once"
 
@@ -58,7 +61,7 @@ def read_group(options: DemoOptions) -> RootConfig:
 
 def demo_broker(topics: Iterable[str]) -> EmbeddedOptions:
     """A broker in memory with these topics, whose retries come soon."""
-    settings = BrokerSettings().changed({"messageDelayLevel": DELAY_LEVELS})
+    settings = BrokerSettings().changed({"messageDelayLevel": DELAY_LEVELS, "maxStoreSize": STORE_BYTES})
     return EmbeddedOptions(settings=settings, topics=dict.fromkeys(topics, QUEUES))
 
 
@@ -88,7 +91,7 @@ class Play:
             return Ending(128 + self._signals[-1], "rmqd demo: ended before the group had drained")
         except (ExceptionGroup, OSError) as error:
             log.critical("demo.failed", exc_info=error)
-            return Ending(ExitCode.FAILURE, f"rmqd demo: {_first(error)}; log: {self._log_file}")
+            return Ending(ExitCode.FAILURE, f"rmqd demo: {_first(error)!r}; log: {self._log_file}")
 
     async def _broker(self) -> Summary:
         options, cpu_seconds = self._options, time.process_time()
@@ -118,14 +121,15 @@ class Play:
             await asyncio.wait(
                 {stop, sending, running}, timeout=self._options.seconds, return_when=asyncio.FIRST_COMPLETED
             )
-            self._enter("catching up", stage, setting)
-            stage.producer.stop()
-            await sending
-            await stage.catch_up()
-            self._enter("draining", stage, setting)
-            stage.groups.stop()
-            await running
-            await stage.leave()
+            async with asyncio.timeout(CATCH_UP_SECONDS + stage.groups.longest_drain_seconds + END_GRACE_SECONDS):
+                self._enter("catching up", stage, setting)
+                stage.producer.stop()
+                await sending
+                await stage.catch_up(CATCH_UP_SECONDS)
+                self._enter("draining", stage, setting)
+                stage.groups.stop()
+                await running
+                await stage.leave()
             stop.cancel()
             showing.cancel()
 

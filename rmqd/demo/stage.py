@@ -21,7 +21,6 @@ from rmqd.demo.orders import Orders
 from rmqd.demo.producer import OrderProducer
 from rmqd.wire.message import MessageQueue
 
-CATCH_UP_SECONDS: Final = 15.0
 POLL_SECONDS: Final = 0.02
 
 
@@ -55,10 +54,10 @@ class Stage:
         [group] = self.groups.snapshot().groups
         return self._observer.figures(group, state or group.state, self._clock.monotonic() - self._began)
 
-    async def catch_up(self) -> None:
-        """Let the group handle what is stored, for as long as it may take a while."""
+    async def catch_up(self, timeout_seconds: float) -> None:
+        """Let the group handle what is stored, for so long at most."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(CATCH_UP_SECONDS):
+            async with asyncio.timeout(timeout_seconds):
                 while self._is_behind():  # noqa: ASYNC110 a group tells when it is asked
                     await asyncio.sleep(POLL_SECONDS)
 

@@ -40,6 +40,12 @@ class Terminal:
         """Change the terminal's size; the kernel tells the program."""
         fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
 
+    def close(self) -> None:
+        """Take the terminal away, as when its window is closed."""
+        if self._master >= 0:
+            os.close(self._master)
+            self._master = -1
+
     def wait_for(self, pattern: str, timeout_seconds: float = 30) -> re.Match[str]:
         """Wait until the text has this; AssertionError with the end of it after `timeout_seconds`."""
         deadline = time.monotonic() + timeout_seconds
@@ -51,7 +57,7 @@ class Terminal:
     def wait(self, timeout_seconds: float = 30) -> int:
         """Wait for the end of the program; its exit status."""
         deadline = time.monotonic() + timeout_seconds
-        while self._read(max(deadline - time.monotonic(), 0)):
+        while self._master >= 0 and self._read(max(deadline - time.monotonic(), 0)):
             pass
         return self._process.wait(max(deadline - time.monotonic(), 0.1))
 
@@ -86,10 +92,11 @@ def on_terminal(
         preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
     )
     os.close(slave)
+    terminal = Terminal(master, process)
     try:
-        yield Terminal(master, process)
+        yield terminal
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, 9)
         process.wait()
-        os.close(master)
+        terminal.close()

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-import pytest
-
 from rmqd.broker.embedded import EmbeddedOptions, embedded_rocketmq
 from rmqd.broker.settings import BrokerSettings
 from rmqd.clock import SystemClock
@@ -28,7 +26,7 @@ def config_of(plugin: str, **group: object) -> RootConfig:
     return load_config(SAMPLE, overrides, environ={})
 
 
-async def play(config: RootConfig, *, levels: str) -> tuple[Stage, Figures]:
+async def play(config: RootConfig, *, levels: str, patience_seconds: float = 30) -> tuple[Stage, Figures]:
     """The stage and its last figures, after all orders were sent and the group has drained."""
     options = EmbeddedOptions(topics={"orders": 4}, settings=BrokerSettings().changed({"messageDelayLevel": levels}))
     async with embedded_rocketmq(options) as rocketmq:
@@ -36,7 +34,7 @@ async def play(config: RootConfig, *, levels: str) -> tuple[Stage, Figures]:
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(stage.groups.run())
             await stage.producer.run()
-            await stage.catch_up()
+            await stage.catch_up(patience_seconds)
             stage.groups.stop()
             await running
             await stage.leave()
@@ -74,13 +72,10 @@ async def test_an_orderly_group_has_nothing_waiting_elsewhere() -> None:
     assert {"order-25", "order-40"} <= {letter.key for letter in figures.dead_letters}
 
 
-async def test_what_was_not_handled_is_counted_by_what_the_broker_has_committed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("rmqd.demo.stage.CATCH_UP_SECONDS", 0.05)
+async def test_what_was_not_handled_is_counted_by_what_the_broker_has_committed() -> None:
     config = config_of("tests.demo.endless_handler:handle", shutdown_timeout="0s")
 
-    _, figures = await play(config, levels="1h " * 18)
+    _, figures = await play(config, levels="1h " * 18, patience_seconds=0.05)
 
     account = figures.account
     assert (account.stored, account.behind, account.missing) == (ORDERS, ORDERS, 0)

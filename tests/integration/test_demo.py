@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -17,6 +16,12 @@ DEMO = [sys.executable, "-m", "rmqd", "demo"]
 CTRL_C = "\x03"
 ALTERNATE_SCREEN, NORMAL_SCREEN = "\x1b[?1049h", "\x1b[?1049l"
 COLOURS = re.compile(r"\x1b\[(?:\d+;)*(?:3[0-7]|9[0-7]|38;[\d;]+)m")
+
+
+@pytest.fixture(autouse=True)
+def _own_folder_for_what_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The demo leaves its log."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
 
 
 def figure(summary: str, label: str) -> int:
@@ -74,6 +79,15 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
         assert terminal.wait() == 128 + 2, terminal.text
 
     assert terminal.written.endswith("rmqd demo: ended before the group had drained\r\n")
+
+
+@pytest.mark.parametrize("shell", [[], ["sh", "-c", 'trap "" HUP; exec "$@"', "sh"]], ids=["SIGHUP", "nohup"])
+def test_it_ends_with_its_terminal(shell: list[str]) -> None:
+    """Also where the signal of that is ignored: what cannot be seen need not go on."""
+    with on_terminal([*shell, *DEMO]) as terminal:
+        terminal.wait_for(r"order-\d+ .* acked")
+        terminal.close()
+        assert terminal.wait() == 0
 
 
 def test_the_view_follows_the_terminals_size() -> None:
@@ -173,10 +187,7 @@ def test_what_cannot_be_is_refused(arguments: tuple[str, ...], code: int, told: 
 
 
 def test_the_log_is_named_and_nothing_else_stays_behind(tmp_path: Path) -> None:
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    done = subprocess.run(
-        [*DEMO, "--messages", "26"], cwd=TOP, env=environment, capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([*DEMO, "--messages", "26"], cwd=TOP, capture_output=True, text=True, check=True)
 
     named = re.search(r"^  log +(.+)$", done.stdout, re.MULTILINE)
     assert named is not None
