@@ -169,6 +169,7 @@ def read_cases(file: Path, config: Path | None = None) -> list[Case]:
         own = node.entries["group"].node if isinstance(node, Mapping) and "group" in node.entries else None
         try:
             group = GroupToRun(name, checked(name, base if own is None else _overlaid(base, own)))
+            _check_module(file, group)
         except ConfigError as error:
             problems += [problem for problem in error.problems if problem not in problems]
             continue
@@ -202,6 +203,16 @@ def _base(file: Path, model: CasesConfig, node: Node, config: Path | None) -> tu
         message = f"{path} has no group {node.value!r}; accepted: {accepted}"
         raise ConfigError([Problem(node.place, ("group",), message)])
     return node.value, known[node.value].node
+
+
+def _check_module(file: Path, group: GroupToRun) -> None:
+    """Refuse a handler's module of another folder where one of that name stands beside the file."""
+    handler = group.settings.handler
+    module = handler.plugin.partition(":")[0].partition(".")[0] if handler and ":" in handler.plugin else ""
+    beside, loaded = file.parent / f"{module}.py", getattr(sys.modules.get(module), "__file__", None)
+    if module and loaded and beside.exists() and not beside.samefile(loaded):
+        message = f"the module {module} was loaded from {loaded}, and not from {beside}; accepted: one of that name"
+        raise ConfigError([group.settings.problem(group.name, ("handler", "plugin"), message)])
 
 
 def _overlaid(base: Node, top: Node) -> Node:

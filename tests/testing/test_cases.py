@@ -236,6 +236,19 @@ def test_folders_are_searched_but_for_hidden_ones_and_environments(cases: UserFo
     assert {one["file"] for one in ended.json()} == {"inner/deep/good.cases.yaml"}
 
 
+def test_a_handler_of_another_folder_is_not_taken_for_the_one_beside_the_file(cases: UserFolder) -> None:
+    for place in ("one", "two"):
+        Path(cases.path, place).mkdir()
+        cases.write(f"{place}/handlers_of_cases.py", HANDLERS)
+        cases.write(f"{place}/good.cases.yaml", GOOD)
+    Path(cases.path, "handlers_of_cases.py").unlink()
+    ended = rmqd("test")
+    assert ended.code == 78
+    assert ended.err.splitlines()[0].startswith(
+        "two/good.cases.yaml:3:21: groups.good.handler.plugin: the module handlers_of_cases was loaded from "
+    )
+
+
 def test_it_runs_without_pytest(cases: UserFolder) -> None:
     cases.write("good.cases.yaml", GOOD)
     code, out = cases.python(
