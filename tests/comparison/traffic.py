@@ -17,6 +17,7 @@ from tests.comparison.bodies import decoded
 BROKER, NAME_SERVER = "broker", "name server"
 ONEWAY, RESPONSE = 2, 1
 NO_ANSWER = "no answer"
+BINARY, JAVA = 1, 0  # serialisation and language by their bytes
 VERSION = 513  # of a client 5.5.0: what is answered depends on it here and there
 ANSWER_SECONDS = 15.0
 AGAIN_SECONDS = 0.05
@@ -48,6 +49,8 @@ class Ask:
     """False: the answer is taken later, by a Take of the same `what`."""
     language: str = "JAVA"
     version: int = VERSION
+    binary: bool = False
+    """With the header's other serialisation."""
     silent: bool = False
     """The answer is of no interest: it prepares others, or cleans up."""
 
@@ -98,6 +101,9 @@ class Link:
     def request(self, step: Ask, fields: Mapping[str, str], body: bytes) -> int:
         """Send a request; its opaque."""
         opaque = next(self._opaques)
+        if step.binary:
+            self._send_header(BINARY, _binary_header(step.code, step.version, opaque, fields), body)
+            return opaque
         head = {"code": step.code, "language": step.language, "version": step.version, "opaque": opaque}
         self._send({**head, "flag": ONEWAY if step.oneway else 0, "extFields": dict(fields)}, body)
         return opaque
@@ -131,8 +137,11 @@ class Link:
         return heard
 
     def _send(self, head: Frame, body: bytes) -> None:
-        data = json.dumps({**head, "serializeTypeCurrentRPC": "JSON"}).encode()
-        self._socket.sendall(struct.pack(">ii", 4 + len(data) + len(body), len(data)) + data + body)
+        self._send_header(0, json.dumps({**head, "serializeTypeCurrentRPC": "JSON"}).encode(), body)
+
+    def _send_header(self, kind: int, header: bytes, body: bytes) -> None:
+        prefix = struct.pack(">ii", 4 + len(header) + len(body), kind << 24 | len(header))
+        self._socket.sendall(prefix + header + body)
 
     def _read_until(self, ready: Callable[[], object], seconds: float) -> None:
         deadline = time.monotonic() + seconds
@@ -251,6 +260,14 @@ class Drive:
         if isinstance(value, list | tuple):
             return [self._filled(item) for item in value]
         return value
+
+
+def _binary_header(code: int, version: int, opaque: int, fields: Mapping[str, str]) -> bytes:
+    pairs = b"".join(
+        struct.pack(">h", len(name.encode())) + name.encode() + struct.pack(">i", len(value.encode())) + value.encode()
+        for name, value in fields.items()
+    )
+    return struct.pack(">hbhiiii", code, JAVA, version, opaque, 0, 0, len(pairs)) + pairs
 
 
 def _commit_log_offset(frame: Frame) -> int:

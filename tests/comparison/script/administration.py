@@ -286,6 +286,8 @@ SETTINGS: list[Step] = [
 # codes that no broker has, and some that the real one has and this one refuses by the same words
 UNKNOWN_CODES: list[Step] = [
     Ask(what="a request that no broker knows", code=9999),
+    Ask(what="a request with a binary header", code=30, fields={"topic": TOPIC, "queueId": 0}, binary=True),
+    Ask(what="a request in an unknown language", code=30, fields={"topic": TOPIC, "queueId": 0}, language="KLINGON"),
     Ask(what="a one-way request that no broker knows", code=9999, oneway=True, link="unknown"),
     _name_server("a request that no name server knows", 9999),
     _name_server("a broker's request to the name server", 11),
