@@ -39,7 +39,7 @@ USUAL_DELAYS: Final = "10s, 30s, 1m"
 CATCH_UP_SECONDS: Final = 15.0
 END_GRACE_SECONDS: Final = 25.0  # more than a group takes that has to be abandoned
 HINT: Final = "Ctrl-C to end"
-HINT_DRAINING: Final = "ending in order; Ctrl-C again to end at once"
+HINT_DRAINING: Final = "ending in order; Ctrl-C to end at once"
 
 
 def play(options: DemoOptions, directory: Path, log_file: Path, screen: Screen) -> Ending:
@@ -121,6 +121,7 @@ class Play:
             await asyncio.wait(
                 {stop, sending, running}, timeout=self._options.seconds, return_when=asyncio.FIRST_COMPLETED
             )
+            self._stop.set()  # whatever began the end: a signal now is the one that cuts it short
             async with asyncio.timeout(CATCH_UP_SECONDS + stage.groups.longest_drain_seconds + END_GRACE_SECONDS):
                 self._enter("catching up", stage, setting)
                 stage.producer.stop()
@@ -130,7 +131,6 @@ class Play:
                 stage.groups.stop()
                 await running
                 await stage.leave()
-            stop.cancel()
             showing.cancel()
 
     async def _keep_showing(self, stage: Stage, setting: Setting) -> None:

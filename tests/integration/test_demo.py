@@ -50,7 +50,7 @@ def test_the_view_is_live_until_ctrl_c_and_then_it_drains_and_sums_up() -> None:
     view, _, summary = terminal.written.partition(NORMAL_SCREEN)
     assert view.count(ALTERNATE_SCREEN) == 1
     assert "Ctrl-C to end" in view
-    assert "Ctrl-C again to end at once" in view
+    assert "ending in order; Ctrl-C to end at once" in view
     assert COLOURS.search(view)
     assert "rmqd demo ran for" in summary
     assert re.search("1  not JSON: ", summary)
@@ -65,16 +65,18 @@ def test_a_retry_is_seen_and_is_acknowledged_within_seconds() -> None:
         terminal.wait_for(r"order-\d+ .* paid +(acked|retried) #2")
 
 
-def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("limit", [[], ["--messages", "20"]], ids=["Ctrl-C", "--messages"])
+def test_once_it_is_ending_a_ctrl_c_ends_it_at_once(limit: list[str], tmp_path: Path) -> None:
     config = tmp_path / "rmqd.yaml"
     config.write_text(
         "groups: {stuck: {subscriptions: {orders: '*'}, shutdown_timeout: 10m, "
         "handler: {plugin: 'tests.demo.endless_handler:handle'}}}"
     )
-    with on_terminal([*DEMO, "--config", str(config)]) as terminal:
-        terminal.wait_for(r"orders \d +handling")
-        terminal.press(CTRL_C)
-        terminal.wait_for("Ctrl-C again to end at once")
+    with on_terminal([*DEMO, "--config", str(config), *limit]) as terminal:
+        if not limit:
+            terminal.wait_for(r"orders \d +handling")
+            terminal.press(CTRL_C)
+        terminal.wait_for("ending in order; Ctrl-C to end at once")
         terminal.press(CTRL_C)
         assert terminal.wait() == 128 + 2, terminal.text
 
