@@ -330,7 +330,7 @@ def refusal(condition: str) -> str | None:
     try:
         compile_condition(condition)
     except ExpressionError as error:
-        return str(error)
+        return without_cast(str(error))
     return None
 
 
@@ -338,7 +338,12 @@ def real_refusal(link: socket.socket, topic: str, condition: str) -> str | None:
     subscription = SubscriptionData(topic, condition, expression_type="SQL92")
     body = CheckClientRequestBody("client", "g", subscription).to_json()
     answer = rpc.exchange(link, CHECK, {}, body=body, accepted=(0, 23))
-    return None if answer.code == 0 else answer.remark
+    return None if answer.code == 0 else without_cast(answer.remark or "")
+
+
+def without_cast(remark: str) -> str:
+    """Without what a wrong cast says of itself: a JVM that has compiled the code leaves it out."""
+    return remark.partition(": class java")[0]
 
 
 def store(link: socket.socket, topic: str, number: int, properties: dict[str, str]) -> None:
