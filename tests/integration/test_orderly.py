@@ -32,13 +32,13 @@ class Writer:
 
     def __init__(self, seconds: float, name: str = "rmqd") -> None:
         self.entries: list[Entry] = []
-        self._seconds = seconds
+        self.seconds = seconds
         self._name = name
 
     async def __call__(self, batch: Batch) -> None:
         for message in batch:
             self._write(START, message)
-            await asyncio.sleep(self._seconds)
+            await asyncio.sleep(self.seconds)
             self._write(FINISH, message)
 
     @property
@@ -89,7 +89,9 @@ async def test_queues_move_to_a_java_member_and_back(rocketmq: RealCluster, grou
     async with member(rocketmq.nameserver, writer, group=group, subscriptions=[topic], **OPTIONS) as one:
         await until(lambda: writer.finished > QUEUES * 5, "rmqd is at work")
         peer = PeerOptions(rocketmq.nameserver, topic, path)
+        writer.seconds = 0.5  # so that something is left for Java, however long it takes to start
         java = await asyncio.to_thread(start_consumer, peer, group, orderly=True, handle_millis=50)
+        writer.seconds = 0.05
         try:
             await until(lambda: owned(one) == QUEUES // 2, "rmqd gave half of them up")
             await until(lambda: len(ledger.read(path)) > 20, "Java is at work on them")
