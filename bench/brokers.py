@@ -28,7 +28,7 @@ PULL_BATCH = 32
 FILLED, SENT = "bench_filled", "bench_sent"
 REAL, MEMORY, FOLDER = "RocketMQ", "embedded", "embedded, --data-dir"
 END_SECONDS = 30
-WARM_DRAINS = 2  # a JVM first compiles what it is asked for
+WARM_DRAINS = 5  # a JVM first compiles what it is asked for
 WARM_MESSAGES = 10_000
 
 
@@ -74,6 +74,7 @@ def measure(messages: int, runs: int, patience_seconds: float) -> str:
             _java_send(broker, WARM_MESSAGES)
             for _ in range(WARM_DRAINS):
                 _raw_drain(broker, messages)
+            _raw_send(broker, WARM_MESSAGES)
         for line in LINES:
             for run in range(runs):
                 for broker in brokers[run % len(brokers) :] + brokers[: run % len(brokers)]:
@@ -220,7 +221,7 @@ def _drain(broker: Broker, contender: str, messages: int) -> float:
 LINES = (  # the drains first: at the end of the sends an embedded broker gives up what is oldest
     Line("drain, raw puller", 1.0, _raw_drain),
     Line("drain, rmqd", 1.0, _rmqd_drain),
-    Line("send, frames encoded beforehand", 0.5, _raw_send),
-    Line("send, Java's producer", 0.5, _java_send),
-    Line("send, rmqd's producer", 0.25, _rmqd_send),
+    Line("send, frames encoded beforehand", 0.3, _raw_send),
+    Line("send, Java's producer", 0.1, _java_send),
+    Line("send, rmqd's producer", 0.1, _rmqd_send),
 )
