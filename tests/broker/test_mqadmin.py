@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -67,6 +68,10 @@ class Script:
         topic, broker = self.topic, self.cluster.broker.address
         self.do("updateTopic", "updateTopic", "-c", CLUSTER, "-t", topic, "-r", "4", "-w", "4")
         self.do("updateTopic of a broker", "updateTopic", "-b", broker, "-t", f"{topic}_2", "-a", "+message.type=FIFO")
+        topics = self.directory / "topics.json"
+        topics.write_text(json.dumps([{"topicName": f"{topic}_3", "readQueueNums": 1, "writeQueueNums": 1}]))
+        self.do("updateTopicList", "updateTopicList", "-c", CLUSTER, "-f", str(topics))
+        self.do("topicRoute of the list", "topicRoute", "-t", f"{topic}_3")
         self.do("updateTopic refused", "updateTopic", "-b", broker, "-t", "TBW102")
         self.do("updateTopic with a bad attribute", "updateTopic", "-b", broker, "-t", topic, "-a", "+message.type=X")
         self.do("topicList", "topicList")
@@ -89,6 +94,8 @@ class Script:
         self.do("getBrokerConfig", "getBrokerConfig", "-b", broker)
         self.do("updateBrokerConfig", "updateBrokerConfig", "-b", broker, "-k", "maxMessageSize", "-v", "4194304")
         self.do("updateBrokerConfig of none", "updateBrokerConfig", "-b", broker, "-k", "noSetting", "-v", "1")
+        for command in ("cleanExpiredCQ", "cleanUnusedTopic", "deleteExpiredCommitLog"):
+            self.do(command, command, "-b", broker)
         self.do("getNamesrvConfig", "getNamesrvConfig")
         self.do("updateNamesrvConfig", "updateNamesrvConfig", "-k", "orderMessageEnable", "-v", "true")
         self.do("updateOrderConf", "updateOrderConf", "-m", "put", "-t", topic, "-v", "broker-a:4")
@@ -135,8 +142,15 @@ class Script:
             tail = ledger.Tail()
             wait_until(lambda: tail.finished([handled]) == {"k0", "k1", "k2"}, "all is handled", 40)
             self.do("consumerConnection", "consumerConnection", "-g", group)
-            self.do("producerConnection", "producerConnection", "-g", "CLIENT_INNER_PRODUCER", "-t", topic)
-            self.do("producer", "producer", "-b", broker)
+            for name, options in (
+                ("producerConnection", ("-g", "CLIENT_INNER_PRODUCER", "-t", topic)),
+                ("producer", ("-b", broker)),
+            ):
+                # those of the commands above may still be there: a heartbeat can be taken after the good-bye
+                lines = self.do(name, name, *options).splitlines()
+                own = [line for line in lines if consumer.client_id in line]
+                assert own, lines
+                self.printed[name] = "\n".join(re.sub(r"^\d{4} ", "", line) for line in own)
             self.do("consumerStatus", "consumerStatus", "-g", group)
             self.do("consumerStatus of a client", "consumerStatus", "-g", group, "-i", consumer.client_id)
             self.do("topicList -c with the group", "topicList", "-c")
@@ -168,7 +182,8 @@ class Script:
         self.do("deleteSubGroup", "deleteSubGroup", "-c", CLUSTER, "-g", group, "-r", "true")
         self.do("deleteSubGroup of the clone", "deleteSubGroup", "-c", CLUSTER, "-g", f"{group}_2", "-r", "true")
         self.do("deleteTopic", "deleteTopic", "-c", CLUSTER, "-t", topic)
-        self.do("deleteTopic of the other", "deleteTopic", "-c", CLUSTER, "-t", f"{topic}_2")
+        for number in (2, 3):
+            self.do(f"deleteTopic {number}", "deleteTopic", "-c", CLUSTER, "-t", f"{topic}_{number}")
         self.do("topicRoute of a deleted one", "topicRoute", "-t", topic)
         self.do("topicList at the end", "topicList")
 

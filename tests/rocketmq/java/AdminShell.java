@@ -17,12 +17,13 @@ public final class AdminShell {
 
     public static void main(String[] arguments) throws Exception {
         PrintStream answers = System.out;
-        Thread nudger = new Thread(AdminShell::nudge);
+        Thread commands = Thread.currentThread();
+        Thread nudger = new Thread(() -> nudge(commands));
         nudger.setDaemon(true);
         nudger.start();
         answers.println("started");
-        BufferedReader commands = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
-        for (String line = commands.readLine(); line != null; line = commands.readLine()) {
+        BufferedReader lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        for (String line = lines.readLine(); line != null; line = lines.readLine()) {
             ByteArrayOutputStream printed = new ByteArrayOutputStream();
             PrintStream out = new PrintStream(printed, true, StandardCharsets.UTF_8);
             System.setOut(out);
@@ -46,12 +47,19 @@ public final class AdminShell {
         }
     }
 
-    /** A client's shutdown now and then waits three seconds for a thread that only polls. */
-    private static void nudge() {
+    /**
+     * A client's shutdown now and then waits three seconds for a thread that only polls. Before a shutdown that thread must
+     * be left alone: it may be sending a heartbeat, and would close the connection.
+     */
+    private static void nudge(Thread commands) {
         while (true) {
-            for (Thread thread : Thread.getAllStackTraces().keySet()) {
-                if (thread.getName().equals("NettyEventExecutor")) {
-                    thread.interrupt();
+            for (StackTraceElement frame : commands.getStackTrace()) {
+                if (frame.getClassName().endsWith(".ServiceThread") && frame.getMethodName().equals("shutdown")) {
+                    for (Thread thread : Thread.getAllStackTraces().keySet()) {
+                        if (thread.getName().equals("NettyEventExecutor")) {
+                            thread.interrupt();
+                        }
+                    }
                 }
             }
             try {
