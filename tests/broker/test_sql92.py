@@ -76,6 +76,8 @@ def evaluate(condition: str, properties: dict[str, str]) -> object:
         ("n = 5 OR d > 5", True),  # the right side is not asked
         ("huge = 99999999999", True),
         ("huge > 5", "no answer"),
+        ("huge > -2147483648", True),  # the negative of a long is one, too
+        ("huge > -2147483647", "no answer"),
         ("n > huge", False),  # two strings are compared as doubles
         ("n < s", "no answer"),
         ("s = 'it''s'", True),

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from rmqd.broker.filter.values import Value, compare, compare_by_size, java_text
+from rmqd.broker.filter.values import Value, compare, compare_by_size, java_text, negative
 
 Properties = Mapping[str, str]
 
@@ -99,7 +99,7 @@ class Negation(Expression):
     def evaluate(self, properties: Properties) -> Value:
         """The number."""
         value = self.operand.evaluate(properties)
-        return -value if isinstance(value, int | float) and not isinstance(value, bool) else None
+        return negative(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
     def __str__(self) -> str:
         return f"(- {self.operand})"

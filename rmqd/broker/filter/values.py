@@ -33,6 +33,10 @@ _HEX_DOUBLE: Final = re.compile(
 _CONTROLS: Final = "".join(map(chr, range(33)))  # what Java's `trim` takes away
 
 
+class Long(int):
+    """An integer that stood in the condition as too large for Java's int, whose kind its negative keeps."""
+
+
 class EvaluationError(Exception):
     """The condition has no answer for this message: Java throws this text, and the broker gives it to nobody."""
 
@@ -47,7 +51,13 @@ def integer_constant(text: str) -> int:
     digits = text.rstrip("lL")
     if len(digits) > _MOST_DIGITS or int(digits) > _LONG_MAX:
         raise ExpressionError(f'java.lang.NumberFormatException: For input string: "{digits}"')
-    return int(digits)
+    value = int(digits)
+    return value if value <= _INT_MAX else Long(value)
+
+
+def negative(value: float) -> float:
+    """The negative of a number, of the same kind."""
+    return Long(-value) if isinstance(value, Long) else -value
 
 
 def double_constant(text: str) -> float:
@@ -114,7 +124,7 @@ def _as_kind_of(model: float | bool, text: str) -> float | bool:
         return text.lower() == "true"
     if isinstance(model, float):
         return _double(text)
-    low, high = (_INT_MIN, _INT_MAX) if _INT_MIN <= model <= _INT_MAX else (_LONG_MIN, _LONG_MAX)
+    low, high = (_LONG_MIN, _LONG_MAX) if isinstance(model, Long) else (_INT_MIN, _INT_MAX)
     if _INTEGER.fullmatch(text):
         value = int(text)
         if low <= value <= high:
