@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -37,18 +36,6 @@ ILLEGAL = {
 }
 
 
-@pytest.fixture
-async def rocketmq() -> AsyncIterator[EmbeddedRocketMQ]:
-    async with embedded_rocketmq(EmbeddedOptions(topics={"T": 4})) as running:
-        yield running
-
-
-@pytest.fixture
-async def peer(rocketmq: EmbeddedRocketMQ) -> AsyncIterator[Peer]:
-    async with connected(rocketmq.broker.address) as connection:
-        yield connection
-
-
 async def asked(peer: Peer, group: str) -> SubscriptionGroupConfig | None:
     reply = await peer.call(GET, {"group": group})
     if reply.code:
@@ -61,12 +48,12 @@ def body(**values: object) -> bytes:
     return json.dumps(values).encode()
 
 
-async def test_group_is_made_by_being_asked_for(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
+async def test_group_is_made_by_being_asked_for(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
     """Not where that is switched off, but for RocketMQ's own, and never by an illegal name."""
     assert await asked(peer, "new") == SubscriptionGroupConfig(group_name="new")
     for name in ILLEGAL:
         assert await asked(peer, name) is None
-    broker = rocketmq.broker
+    broker = embedded.broker
     broker.change_settings(broker.settings.changed({"autoCreateSubscriptionGroup": "false"}))
 
     assert await asked(peer, "another") is None
@@ -86,13 +73,13 @@ async def test_group_is_changed(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize(("name", "remark"), ILLEGAL.items(), ids=["space", "line", "blank", "long"])
-async def test_illegal_name_is_refused(rocketmq: EmbeddedRocketMQ, peer: Peer, name: str, remark: str) -> None:
+async def test_illegal_name_is_refused(embedded: EmbeddedRocketMQ, peer: Peer, name: str, remark: str) -> None:
     """In a list too, of which then none is made."""
     one = await peer.call(UPDATE, {}, body(groupName=name))
     many = await peer.call(UPDATE_LIST, {}, body(groupConfigList=[{"groupName": "good"}, {"groupName": name}]))
 
     assert (one.code, one.remark) == (many.code, many.remark) == (29, remark)
-    assert set(rocketmq.broker.groups.all()) == SYSTEM
+    assert set(embedded.broker.groups.all()) == SYSTEM
 
 
 async def test_several_groups_are_made(peer: Peer) -> None:
@@ -151,10 +138,10 @@ async def test_all_groups_in_pages(peer: Peer) -> None:
 
 @pytest.mark.parametrize(("clean", "left"), [(None, {0: 1}), ("false", {0: 1}), ("true", {})])
 async def test_group_is_deleted(
-    rocketmq: EmbeddedRocketMQ, peer: Peer, clean: str | None, left: dict[int, int]
+    embedded: EmbeddedRocketMQ, peer: Peer, clean: str | None, left: dict[int, int]
 ) -> None:
     """Its offsets only where that is said; a group that never was is no error."""
-    broker = rocketmq.broker
+    broker = embedded.broker
     await asked(peer, "g")
     broker.offsets.commit("g", "T", 0, 1)
 
@@ -166,7 +153,7 @@ async def test_group_is_deleted(
     assert (await peer.call(DELETE, {"groupName": "never"})).code == 0
 
 
-async def test_group_is_kept_from_a_topic(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
+async def test_group_is_kept_from_a_topic(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
     """Until it is let in again, which then holds for all topics, or deleted."""
 
     async def readable(topic: str = "T", **change: str) -> bool:
@@ -207,14 +194,14 @@ async def test_request_mode_is_kept(peer: Peer) -> None:
 async def test_groups_outlive_the_process(tmp_path: Path) -> None:
     """With their request modes and what they are kept from."""
     options = EmbeddedOptions(topics={"T": 1}, data_dir=tmp_path)
-    async with embedded_rocketmq(options) as rocketmq, connected(rocketmq.broker.address) as peer:
+    async with embedded_rocketmq(options) as embedded, connected(embedded.broker.address) as peer:
         await peer.call(UPDATE, {}, body(groupName="g", retryMaxTimes=3, attributes={"+priority.factor": "10"}))
         await peer.call(SET_MODE, {}, SetMessageRequestModeRequestBody("T", "g", "POP", 2).to_json())
         await peer.call(FORBIDDEN, {"group": "g", "topic": "T", "readable": "false"})
         await asked(peer, "left")
         await peer.call(DELETE, {"groupName": "left"})
-    async with embedded_rocketmq(options) as rocketmq:
-        groups = rocketmq.broker.groups
+    async with embedded_rocketmq(options) as embedded:
+        groups = embedded.broker.groups
         expected = SubscriptionGroupConfig(group_name="g", retry_max_times=3, attributes={"priority.factor": "10"})
         assert groups.get("g") == expected
         assert groups.get("left") is None

@@ -20,14 +20,8 @@ from tests.integration.consuming import Seen, until
 
 
 @pytest.fixture
-async def rocketmq() -> AsyncIterator[EmbeddedRocketMQ]:
-    async with embedded_rocketmq(EmbeddedOptions(topics={"T": 4})) as running:
-        yield running
-
-
-@pytest.fixture
-async def peers(rocketmq: EmbeddedRocketMQ) -> AsyncIterator[tuple[Peer, Peer]]:
-    async with connected(rocketmq.broker.address) as one, connected(rocketmq.broker.address) as other:
+async def peers(embedded: EmbeddedRocketMQ) -> AsyncIterator[tuple[Peer, Peer]]:
+    async with connected(embedded.broker.address) as one, connected(embedded.broker.address) as other:
         yield one, other
 
 
@@ -65,18 +59,18 @@ async def test_only_other_members_and_topics_are_told(peers: tuple[Peer, Peer]) 
     assert await heard(one) == ["g"], "the other's set replaces the first one's"
 
 
-async def test_last_heartbeat_counts_for_the_whole_group(rocketmq: EmbeddedRocketMQ, peers: tuple[Peer, Peer]) -> None:
+async def test_last_heartbeat_counts_for_the_whole_group(embedded: EmbeddedRocketMQ, peers: tuple[Peer, Peer]) -> None:
     one, other = peers
     await beat(one, "one", consumer("g", "T", "T2", sub_version=5))
     await beat(other, "other", consumer("g", "T", sub_version=3, consume_type=ConsumeType.ACTIVELY))
 
-    info = rocketmq.broker.consumers.get("g")
+    info = embedded.broker.consumers.get("g")
     assert info is not None
     assert {topic: one.sub_version for topic, one in info.subscriptions.items()} == {"T": 5}
     assert info.consume_type == ConsumeType.ACTIVELY
 
 
-async def test_good_bye_is_told_to_the_others(rocketmq: EmbeddedRocketMQ, peers: tuple[Peer, Peer]) -> None:
+async def test_good_bye_is_told_to_the_others(embedded: EmbeddedRocketMQ, peers: tuple[Peer, Peer]) -> None:
     """Of producers there is nothing to tell."""
     one, other = peers
     await beat(one, "one", consumer(), producers=["p"])
@@ -86,7 +80,7 @@ async def test_good_bye_is_told_to_the_others(rocketmq: EmbeddedRocketMQ, peers:
 
     assert (await one.call(UNREGISTER, {"clientID": "one", "consumerGroup": "g", "producerGroup": "p"})).code == 0
     assert (await heard(one), await heard(other)) == ([], ["g"])
-    assert rocketmq.broker.producers.all() == {}
+    assert embedded.broker.producers.all() == {}
 
     await one.call(UNREGISTER, {"clientID": "one", "consumerGroup": "g"})
     assert await heard(other) == ["g"], "also where it had left before"
@@ -96,7 +90,7 @@ async def test_good_bye_is_told_to_the_others(rocketmq: EmbeddedRocketMQ, peers:
     assert (gone.code, gone.remark) == (1, "no consumer for this group, g")
 
 
-async def test_connection_that_ends_is_told(rocketmq: EmbeddedRocketMQ, peers: tuple[Peer, Peer]) -> None:
+async def test_connection_that_ends_is_told(embedded: EmbeddedRocketMQ, peers: tuple[Peer, Peer]) -> None:
     """For members as for producers; a client on two connections is there twice until one ends."""
     one, other = peers
     await beat(one, "same", consumer(), producers=["p"])
@@ -108,7 +102,7 @@ async def test_connection_that_ends_is_told(rocketmq: EmbeddedRocketMQ, peers: t
 
     assert (await other.request(40)).ext_fields == {"consumerGroup": "g"}
     assert ids(await members(other)) == ("same",)
-    assert [client.channel.closed for client in rocketmq.broker.producers.get("p")] == [False]
+    assert [client.channel.closed for client in embedded.broker.producers.get("p")] == [False]
 
 
 async def test_other_client_id_on_the_same_connection_takes_its_place(peers: tuple[Peer, Peer]) -> None:
@@ -132,10 +126,10 @@ async def test_broadcasting_members_are_told_nothing(peers: tuple[Peer, Peer]) -
     assert await heard(one) == []
 
 
-async def test_group_may_switch_the_notices_off(rocketmq: EmbeddedRocketMQ, peers: tuple[Peer, Peer]) -> None:
+async def test_group_may_switch_the_notices_off(embedded: EmbeddedRocketMQ, peers: tuple[Peer, Peer]) -> None:
     """Those of joins and good-byes: the end of a connection is told all the same, as RocketMQ does."""
     one, other = peers
-    rocketmq.broker.groups.put(SubscriptionGroupConfig(group_name="g", notify_consumer_ids_changed_enable=False))
+    embedded.broker.groups.put(SubscriptionGroupConfig(group_name="g", notify_consumer_ids_changed_enable=False))
     await beat(one, "one", consumer())
     await beat(other, "other", consumer())
     await other.call(UNREGISTER, {"clientID": "other", "consumerGroup": "g"})
@@ -147,9 +141,9 @@ async def test_group_may_switch_the_notices_off(rocketmq: EmbeddedRocketMQ, peer
     assert (await one.request(40)).ext_fields == {"consumerGroup": "g"}
 
 
-async def test_broker_may_switch_the_notices_off(rocketmq: EmbeddedRocketMQ, peers: tuple[Peer, Peer]) -> None:
+async def test_broker_may_switch_the_notices_off(embedded: EmbeddedRocketMQ, peers: tuple[Peer, Peer]) -> None:
     one, other = peers
-    broker = rocketmq.broker
+    broker = embedded.broker
     broker.change_settings(broker.settings.changed({"notifyConsumerIdsChangedEnable": "false"}))
 
     await beat(one, "one", consumer())
@@ -159,7 +153,7 @@ async def test_broker_may_switch_the_notices_off(rocketmq: EmbeddedRocketMQ, pee
 
 
 async def test_second_kind_of_heartbeat_need_not_repeat_its_subscriptions(
-    rocketmq: EmbeddedRocketMQ, peers: tuple[Peer, Peer]
+    embedded: EmbeddedRocketMQ, peers: tuple[Peer, Peer]
 ) -> None:
     """The reply says whether the group's last heartbeat said something else."""
     one, other = peers
@@ -176,7 +170,7 @@ async def test_second_kind_of_heartbeat_need_not_repeat_its_subscriptions(
     assert await heard(one) == []
     assert await changed(other, "other", 8, without_sub=True) == "false"
     assert await heard(one) == ["g"]
-    info = rocketmq.broker.consumers.get("g")
+    info = embedded.broker.consumers.get("g")
     assert info is not None
     assert list(info.subscriptions) == ["T"]
     assert await changed(one, "one", 0) == "true"
@@ -185,11 +179,11 @@ async def test_second_kind_of_heartbeat_need_not_repeat_its_subscriptions(
 
 @pytest.mark.parametrize("model", [MessageModel.CLUSTERING, MessageModel.BROADCASTING])
 async def test_retry_topic_is_made_for_every_group(
-    rocketmq: EmbeddedRocketMQ, peers: tuple[Peer, Peer], model: MessageModel
+    embedded: EmbeddedRocketMQ, peers: tuple[Peer, Peer], model: MessageModel
 ) -> None:
     """As many queues as the group's configuration says; ordered where a topic that it subscribes to is."""
     one, _ = peers
-    broker = rocketmq.broker
+    broker = embedded.broker
     broker.groups.put(SubscriptionGroupConfig(group_name="g", retry_queue_nums=3))
     broker.topics.put(TopicConfig(topic_name="ordered", order=True))
     await beat(one, "one", consumer("g", "ordered", message_model=model, unit_mode=True), consumer("h"))
@@ -200,10 +194,10 @@ async def test_retry_topic_is_made_for_every_group(
     assert broker.topics.get("%RETRY%h") == TopicConfig(topic_name="%RETRY%h", read_queue_nums=1, write_queue_nums=1)
 
 
-async def test_group_that_may_not_be_made_is_passed_over(rocketmq: EmbeddedRocketMQ, peers: tuple[Peer, Peer]) -> None:
+async def test_group_that_may_not_be_made_is_passed_over(embedded: EmbeddedRocketMQ, peers: tuple[Peer, Peer]) -> None:
     """In silence: the heartbeat succeeds for the others."""
     one, _ = peers
-    broker = rocketmq.broker
+    broker = embedded.broker
     broker.groups.find("known")
     broker.change_settings(broker.settings.changed({"autoCreateSubscriptionGroup": "false"}))
 
@@ -214,10 +208,10 @@ async def test_group_that_may_not_be_made_is_passed_over(rocketmq: EmbeddedRocke
     assert broker.topics.get("%RETRY%new") is None
 
 
-async def test_clients_that_fell_silent_are_closed(rocketmq: EmbeddedRocketMQ, peers: tuple[Peer, Peer]) -> None:
+async def test_clients_that_fell_silent_are_closed(embedded: EmbeddedRocketMQ, peers: tuple[Peer, Peer]) -> None:
     """Their connections too; the others are not told, as with RocketMQ, and find out when they next rebalance."""
     one, other = peers
-    broker = rocketmq.broker
+    broker = embedded.broker
     await beat(one, "one", consumer(), producers=["p"])
     before = broker.now()
     await beat(other, "other", consumer())
@@ -231,16 +225,16 @@ async def test_clients_that_fell_silent_are_closed(rocketmq: EmbeddedRocketMQ, p
     assert broker.producers.get("p") == []
 
 
-async def test_heartbeats_keep_a_client(rocketmq: EmbeddedRocketMQ, peers: tuple[Peer, Peer]) -> None:
+async def test_heartbeats_keep_a_client(embedded: EmbeddedRocketMQ, peers: tuple[Peer, Peer]) -> None:
     one, _ = peers
     await beat(one, "one", consumer(), producers=["p"])
-    before = rocketmq.broker.now()
+    before = embedded.broker.now()
     await beat(one, "one", consumer(), producers=["p"])
 
-    rocketmq.broker.housekeeping.close_silent(before)
+    embedded.broker.housekeeping.close_silent(before)
 
     assert ids(await members(one)) == ("one",)
-    assert len(rocketmq.broker.producers.get("p")) == 1
+    assert len(embedded.broker.producers.get("p")) == 1
 
 
 async def test_silent_clients_are_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,15 +242,15 @@ async def test_silent_clients_are_looked_for(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("rmqd.broker.housekeeping.SCAN_SECONDS", 0.01)
     settings = BrokerSettings().changed({"channelExpiredTimeout": "0"})
     async with (
-        embedded_rocketmq(EmbeddedOptions(settings=settings)) as rocketmq,
-        connected(rocketmq.broker.address) as peer,
+        embedded_rocketmq(EmbeddedOptions(settings=settings)) as embedded,
+        connected(embedded.broker.address) as peer,
     ):
         await beat(peer, "one", consumer())
         await peer.closed()
-        assert rocketmq.broker.consumers.get("g") is None
+        assert embedded.broker.consumers.get("g") is None
 
 
-async def test_rmqds_own_members_share_the_queues(rocketmq: EmbeddedRocketMQ) -> None:
+async def test_rmqds_own_members_share_the_queues(embedded: EmbeddedRocketMQ) -> None:
     """Each notice is a rebalance: nobody waits for the next one by the clock, not when a member dies either."""
     seen = Seen()
 
@@ -270,36 +264,36 @@ async def test_rmqds_own_members_share_the_queues(rocketmq: EmbeddedRocketMQ) ->
             f"{len(members)} share the queues",
         )
 
-    async with member(rocketmq.nameserver, seen, group="g", subscriptions=["T"]) as one:
+    async with member(embedded.nameserver, seen, group="g", subscriptions=["T"]) as one:
         await share(one)
-        async with member(rocketmq.nameserver, seen, group="g", subscriptions=["T"]) as other:
+        async with member(embedded.nameserver, seen, group="g", subscriptions=["T"]) as other:
             await share(one, other)
             await other.die()
             await share(one)
-        async with member(rocketmq.nameserver, seen, group="g", subscriptions=["T"]) as other:
+        async with member(embedded.nameserver, seen, group="g", subscriptions=["T"]) as other:
             await share(one, other)
             await one.stop()
             await share(other)
 
 
 async def test_rmqds_own_orderly_members_hand_their_locks_over(
-    rocketmq: EmbeddedRocketMQ, peers: tuple[Peer, Peer]
+    embedded: EmbeddedRocketMQ, peers: tuple[Peer, Peer]
 ) -> None:
     """In order, queue by queue, while messages come."""
     producer, _ = peers
     seen = Seen()
     options: dict[str, Any] = {"group": "g", "subscriptions": ["T"], "consume_mode": "orderly"}
-    async with member(rocketmq.nameserver, seen, **options) as one:
+    async with member(embedded.nameserver, seen, **options) as one:
         await until(lambda: len(one.owned()) == 4, "one has all queues")
-        async with member(rocketmq.nameserver, seen, **options) as other:
+        async with member(embedded.nameserver, seen, **options) as other:
             await until(lambda: len(one.owned()) == len(other.owned()) == 2, "they share the queues")
             for number in range(40):
                 await producer.send("T", queue_id=number % 4, KEYS=str(number))
             await until(lambda: len(seen.keys) == 40, "all is handled")
-            assert rocketmq.broker.locks.has_any("g")
+            assert embedded.broker.locks.has_any("g")
             await other.stop()
         await until(lambda: len(one.owned()) == 4, "one has all queues again")
         await one.stop()
-    assert not rocketmq.broker.locks.has_any("g")
+    assert not embedded.broker.locks.has_any("g")
     for queue in range(4):
         assert [key for key in seen.keys if int(key) % 4 == queue] == [str(number) for number in range(queue, 40, 4)]

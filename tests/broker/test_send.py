@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +14,7 @@ from rmqd.wire.message import MessageQueue
 from rmqd.wire.message_encode import BatchMember, encode_batch
 from rmqd.wire.message_id import parse_offset_message_id
 from rmqd.wire.settings import SubscriptionGroupConfig, TopicConfig
-from tests.broker.peer import Peer, connected
+from tests.broker.peer import Peer
 from tests.broker.records import BORN_TIMESTAMP, letters, records
 from tests.broker.stores import bodies
 
@@ -44,21 +43,9 @@ LONG_NAMES = {
 }
 
 
-@pytest.fixture
-async def rocketmq() -> AsyncIterator[EmbeddedRocketMQ]:
-    async with embedded_rocketmq(EmbeddedOptions(topics={"T": 4})) as running:
-        yield running
-
-
-@pytest.fixture
-async def peer(rocketmq: EmbeddedRocketMQ) -> AsyncIterator[Peer]:
-    async with connected(rocketmq.broker.address) as connection:
-        yield connection
-
-
-def address(rocketmq: EmbeddedRocketMQ) -> str:
+def address(embedded: EmbeddedRocketMQ) -> str:
     """The only client's, as the broker sees it."""
-    (channel,) = rocketmq.servers[0].channels
+    (channel,) = embedded.servers[0].channels
     return channel.address
 
 
@@ -68,17 +55,17 @@ def refused(reply: RemotingCommand) -> tuple[int, str | None]:
     return reply.code, reply.remark
 
 
-async def test_a_message_is_stored_as_sent_and_the_reply_says_where(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
+async def test_a_message_is_stored_as_sent_and_the_reply_says_where(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
     sent = {"UNIQ_KEY": "U1", "TAGS": "a", "KEYS": "k1 k2", "WAIT": "true", "own": "é"}
 
     reply = await peer.call(SEND_V2, letters(properties=sent, e=3), b"body")
 
-    (stored,) = records(rocketmq.broker.store, "T", 3)
+    (stored,) = records(embedded.broker.store, "T", 3)
     assert (stored.body, stored.flag, stored.sys_flag, stored.reconsume_times) == (b"body", 5, 0, 0)
-    assert (stored.born_timestamp, stored.born_host) == (BORN_TIMESTAMP, address(rocketmq))
+    assert (stored.born_timestamp, stored.born_host) == (BORN_TIMESTAMP, address(embedded))
     assert stored.properties == sent | PUT_BY_BROKER
     assert (reply.code, reply.remark) == (0, None)
-    assert parse_offset_message_id(reply.ext_fields["msgId"]).address == rocketmq.broker.address
+    assert parse_offset_message_id(reply.ext_fields["msgId"]).address == embedded.broker.address
     assert reply.ext_fields == ALWAYS | {
         "msgId": reply.ext_fields["msgId"],
         "queueId": "3",
@@ -87,13 +74,13 @@ async def test_a_message_is_stored_as_sent_and_the_reply_says_where(rocketmq: Em
     }
 
 
-async def test_long_names_say_the_same(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
+async def test_long_names_say_the_same(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
     fields = letters(properties={"UNIQ_KEY": "U1", "TAGS": "a"}, e=1, j=2)
 
     await peer.call(SEND_V2, fields, b"1")
     reply = await peer.call(SEND, {LONG_NAMES[letter]: value for letter, value in fields.items()}, b"1")
 
-    by_letters, by_names = records(rocketmq.broker.store, "T", 1)
+    by_letters, by_names = records(embedded.broker.store, "T", 1)
     placed = (by_letters.queue_offset, by_letters.commit_log_offset, by_letters.store_timestamp)
     assert by_letters == replace(
         by_names, queue_offset=placed[0], commit_log_offset=placed[1], store_timestamp=placed[2]
@@ -101,25 +88,25 @@ async def test_long_names_say_the_same(rocketmq: EmbeddedRocketMQ, peer: Peer) -
     assert reply.ext_fields["queueOffset"] == "1"
 
 
-async def test_a_message_without_a_key_gets_one(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
+async def test_a_message_without_a_key_gets_one(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
     """Also one without any properties."""
     replies = [await peer.call(SEND_V2, letters(i=text), b"1") for text in (None, "", "UNIQ_KEY\x01\x02")]
 
-    keys = [message.properties["UNIQ_KEY"] for message in records(rocketmq.broker.store, "T")]
+    keys = [message.properties["UNIQ_KEY"] for message in records(embedded.broker.store, "T")]
     assert keys == [reply.ext_fields["transactionId"] for reply in replies]
     assert len(set(keys)) == 3
     assert {len(key) for key in keys} == {32}
 
 
-async def test_the_brokers_own_properties_cannot_be_forged(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
+async def test_the_brokers_own_properties_cannot_be_forged(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
     forged = {"UNIQ_KEY": "u", "POP_CK": "x", "MSG_REGION": "here", "TRACE_ON": "false", "CLUSTER": "c"}
 
     await peer.call(SEND_V2, letters(properties=forged), b"1")
 
-    assert records(rocketmq.broker.store, "T")[0].properties == {"UNIQ_KEY": "u"} | PUT_BY_BROKER
+    assert records(embedded.broker.store, "T")[0].properties == {"UNIQ_KEY": "u"} | PUT_BY_BROKER
 
 
-async def test_a_negative_queue_is_left_to_the_broker(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
+async def test_a_negative_queue_is_left_to_the_broker(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
     queues = {(await peer.call(SEND_V2, letters(e=-1), b"1")).ext_fields["queueId"] for _ in range(200)}
 
     assert queues == {"0", "1", "2", "3"}
@@ -132,10 +119,10 @@ async def test_a_negative_queue_is_left_to_the_broker(rocketmq: EmbeddedRocketMQ
         pytest.param(100, 8, id="no more than the pattern has"),
     ],
 )
-async def test_an_unknown_topic_is_made(rocketmq: EmbeddedRocketMQ, peer: Peer, asked: int, made: int) -> None:
+async def test_an_unknown_topic_is_made(embedded: EmbeddedRocketMQ, peer: Peer, asked: int, made: int) -> None:
     await peer.call(SEND_V2, letters("New", d=asked, k="true"), b"1")
 
-    assert rocketmq.broker.topics.get("New") == TopicConfig(
+    assert embedded.broker.topics.get("New") == TopicConfig(
         topic_name="New", read_queue_nums=made, write_queue_nums=made, perm=6, topic_sys_flag=1
     )
 
@@ -147,9 +134,9 @@ async def test_a_topic_is_made_only_after_a_pattern(peer: Peer, default_topic: s
     assert refused(reply) == (17, f"topic[New] not exist, apply first please!{FAQ}")
 
 
-async def test_making_topics_can_be_switched_off(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
+async def test_making_topics_can_be_switched_off(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
     """Until the next start, as in RocketMQ, even where it is switched on again. A group's retries need no leave."""
-    broker = rocketmq.broker
+    broker = embedded.broker
     broker.change_settings(replace(broker.settings, autoCreateTopicEnable=False))
     assert (await peer.call(SEND_V2, letters("New"), b"1")).code == 17
     assert (await peer.call(SEND_V2, letters("%RETRY%g"), b"1")).code == 0
@@ -163,8 +150,8 @@ async def test_making_topics_can_be_switched_off(rocketmq: EmbeddedRocketMQ, pee
 
 async def test_without_the_pattern_from_the_start() -> None:
     settings = BrokerSettings(autoCreateTopicEnable=False)
-    async with embedded_rocketmq(EmbeddedOptions(settings=settings)) as rocketmq:
-        assert rocketmq.broker.topics.get("TBW102") is None
+    async with embedded_rocketmq(EmbeddedOptions(settings=settings)) as embedded:
+        assert embedded.broker.topics.get("TBW102") is None
 
 
 WRONG_NAMES = [
@@ -192,13 +179,13 @@ async def test_topics_that_are_rocketmqs_own(peer: Peer, topic: str) -> None:
     )
 
 
-async def test_a_queue_that_the_topic_does_not_have(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
+async def test_a_queue_that_the_topic_does_not_have(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
     reply = await peer.call(SEND_V2, letters(e=4), b"1")
 
     assert refused(reply) == (
         29,
         "request queueId[4] is illegal, TopicConfig [topicName=T, readQueueNums=4, writeQueueNums=4, perm=RW-, "
-        f"topicFilterType=SINGLE_TAG, topicSysFlag=0, order=false, attributes={{}}] Producer: {address(rocketmq)}",
+        f"topicFilterType=SINGLE_TAG, topicSysFlag=0, order=false, attributes={{}}] Producer: {address(embedded)}",
     )
 
 
@@ -213,14 +200,14 @@ async def test_a_queue_that_the_topic_does_not_have(rocketmq: EmbeddedRocketMQ, 
     ],
 )
 async def test_what_the_store_does_not_take(
-    rocketmq: EmbeddedRocketMQ, peer: Peer, changed: dict[str, Any], size: int
+    embedded: EmbeddedRocketMQ, peer: Peer, changed: dict[str, Any], size: int
 ) -> None:
     assert refused(await peer.call(SEND_V2, letters(**changed), b"x" * size)) == (13, ILLEGAL)
-    assert rocketmq.broker.store.end == 0
+    assert embedded.broker.store.end == 0
 
 
-async def test_the_largest_body_is_a_setting(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
-    rocketmq.broker.change_settings(replace(rocketmq.broker.settings, maxMessageSize=10))
+async def test_the_largest_body_is_a_setting(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+    embedded.broker.change_settings(replace(embedded.broker.settings, maxMessageSize=10))
 
     assert (await peer.call(SEND_V2, letters(), b"x" * 10)).code == 0
     assert refused(await peer.call(SEND_V2, letters(), b"x" * 11)) == (13, ILLEGAL.replace("4194304", "10"))
@@ -235,12 +222,12 @@ async def test_the_largest_body_is_a_setting(rocketmq: EmbeddedRocketMQ, peer: P
         pytest.param({"f": 12}, id="rolled back"),
     ],
 )
-async def test_transactions_are_refused(rocketmq: EmbeddedRocketMQ, peer: Peer, changed: dict[str, Any]) -> None:
+async def test_transactions_are_refused(embedded: EmbeddedRocketMQ, peer: Peer, changed: dict[str, Any]) -> None:
     """As by a broker with rejectTransactionMessage: nobody would see an ordinary message before its time."""
     reply = await peer.call(SEND_V2, letters(**changed), b"1")
 
     assert refused(reply) == (16, "the broker[127.0.0.1] sending transaction message is forbidden")
-    assert rocketmq.broker.store.end == 0
+    assert embedded.broker.store.end == 0
 
 
 @pytest.mark.parametrize(
@@ -255,26 +242,26 @@ async def test_transactions_are_refused(rocketmq: EmbeddedRocketMQ, peer: Peer, 
         {"i": "DELAY\x01soon\x02"},
     ],
 )
-async def test_headers_that_cannot_be_read(rocketmq: EmbeddedRocketMQ, peer: Peer, changed: dict[str, Any]) -> None:
+async def test_headers_that_cannot_be_read(embedded: EmbeddedRocketMQ, peer: Peer, changed: dict[str, Any]) -> None:
     assert (await peer.call(SEND_V2, letters(**changed), b"1")).code == 1
-    assert rocketmq.broker.store.end == 0
+    assert embedded.broker.store.end == 0
 
 
-async def test_an_empty_body_is_refused(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
+async def test_an_empty_body_is_refused(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
     assert (await peer.call(SEND_V2, letters(), b"")).code == 1
-    assert rocketmq.broker.store.end == 0
+    assert embedded.broker.store.end == 0
 
 
-async def test_a_topic_without_queues(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
-    rocketmq.broker.topics.put(TopicConfig(topic_name="None", read_queue_nums=0, write_queue_nums=0))
+async def test_a_topic_without_queues(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+    embedded.broker.topics.put(TopicConfig(topic_name="None", read_queue_nums=0, write_queue_nums=0))
 
     assert (await peer.call(SEND_V2, letters("None"), b"1")).code == 29
     assert (await peer.call(SEND_V2, letters("None", e=-1), b"1")).code == 1
 
 
-async def test_a_broker_that_is_not_writable(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
+async def test_a_broker_that_is_not_writable(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
     """It takes what it is sent: producers know by the route. Only order topics are refused."""
-    broker = rocketmq.broker
+    broker = embedded.broker
     broker.topics.put(TopicConfig(topic_name="Order", order=True))
     broker.topics.put(TopicConfig(topic_name="ReadOnly", perm=4))
     broker.change_settings(replace(broker.settings, brokerPermission=4))
@@ -293,13 +280,13 @@ MEMBERS = [BatchMember(b"1", {"A": "1", "UNIQ_KEY": "U9"}, 3), BatchMember(b"22"
 
 
 @pytest.mark.parametrize("code", [BATCH, SEND_V2])
-async def test_a_batch_is_stored_message_by_message(rocketmq: EmbeddedRocketMQ, peer: Peer, code: int) -> None:
+async def test_a_batch_is_stored_message_by_message(embedded: EmbeddedRocketMQ, peer: Peer, code: int) -> None:
     """As they are, with none of the properties that single messages get. A field says what is a batch, not the code."""
     await peer.call(SEND_V2, letters(), b"0")
 
     reply = await peer.call(code, letters(properties={"UNIQ_KEY": "B"}, m="true"), encode_batch(MEMBERS))
 
-    _, *stored = records(rocketmq.broker.store, "T")
+    _, *stored = records(embedded.broker.store, "T")
     assert [BatchMember(one.body, one.properties, one.flag) for one in stored] == MEMBERS
     assert {one.born_timestamp for one in stored} == {BORN_TIMESTAMP}
     ids = [parse_offset_message_id(one).commit_log_offset for one in reply.ext_fields["msgId"].split(",")]
@@ -329,27 +316,27 @@ REFUSED_BATCHES = [
 
 @pytest.mark.parametrize(("fields", "code", "remark"), REFUSED_BATCHES, ids=range(len(REFUSED_BATCHES)))
 async def test_batches_that_are_refused(
-    rocketmq: EmbeddedRocketMQ, peer: Peer, fields: dict[str, str], code: int, remark: str
+    embedded: EmbeddedRocketMQ, peer: Peer, fields: dict[str, str], code: int, remark: str
 ) -> None:
     assert refused(await peer.call(BATCH, fields, encode_batch(MEMBERS))) == (code, remark)
-    assert rocketmq.broker.store.end == 0
+    assert embedded.broker.store.end == 0
 
 
 @pytest.mark.parametrize(
     "body", [b"garbage", encode_batch(MEMBERS)[:-1], encode_batch([BatchMember(b"y" * 3_000_000)] * 2)]
 )
-async def test_a_batch_is_stored_whole_or_not_at_all(rocketmq: EmbeddedRocketMQ, peer: Peer, body: bytes) -> None:
+async def test_a_batch_is_stored_whole_or_not_at_all(embedded: EmbeddedRocketMQ, peer: Peer, body: bytes) -> None:
     assert (await peer.call(BATCH, letters(m="true"), body)).code == 1
-    assert rocketmq.broker.store.end == 0
+    assert embedded.broker.store.end == 0
 
 
 # --- retries that consumers send as messages of their own
 
 
-async def test_a_retry_within_its_limit(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
+async def test_a_retry_within_its_limit(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
     await peer.call(SEND_V2, letters("%RETRY%g", j=3, l=3), b"1")
 
-    (stored,) = records(rocketmq.broker.store, "%RETRY%g")
+    (stored,) = records(embedded.broker.store, "%RETRY%g")
     assert stored.reconsume_times == 3
 
 
@@ -361,9 +348,9 @@ async def test_a_retry_within_its_limit(rocketmq: EmbeddedRocketMQ, peer: Peer) 
     ],
 )
 async def test_a_retry_past_its_limit_is_a_dead_letter(
-    rocketmq: EmbeddedRocketMQ, peer: Peer, changed: dict[str, Any]
+    embedded: EmbeddedRocketMQ, peer: Peer, changed: dict[str, Any]
 ) -> None:
-    broker = rocketmq.broker
+    broker = embedded.broker
     properties = {"UNIQ_KEY": "u", "DELAY": "3"}
 
     reply = await peer.call(SEND_V2, letters("%RETRY%g", properties, e=2, **changed), b"1")
@@ -377,33 +364,33 @@ async def test_a_retry_past_its_limit_is_a_dead_letter(
     )
 
 
-async def test_a_clients_limit_holds_from_3_4_9_on(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
+async def test_a_clients_limit_holds_from_3_4_9_on(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
     for version in (120, 121):
         await peer.call(SEND_V2, letters("%RETRY%g", j=4, l=3), b"%d" % version, version=version)
 
-    assert bodies(rocketmq.broker.store, "%RETRY%g") == ["120"]
-    assert bodies(rocketmq.broker.store, "%DLQ%g") == ["121"]
+    assert bodies(embedded.broker.store, "%RETRY%g") == ["120"]
+    assert bodies(embedded.broker.store, "%DLQ%g") == ["121"]
 
 
-async def test_the_groups_limit(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
-    rocketmq.broker.groups.put(SubscriptionGroupConfig(group_name="g", retry_max_times=1))
+async def test_the_groups_limit(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+    embedded.broker.groups.put(SubscriptionGroupConfig(group_name="g", retry_max_times=1))
     for times in (1, 2):
         await peer.call(SEND_V2, letters("%RETRY%g", j=times), b"%d" % times)
 
-    assert bodies(rocketmq.broker.store, "%RETRY%g") == ["1"]
-    assert bodies(rocketmq.broker.store, "%DLQ%g") == ["2"]
+    assert bodies(embedded.broker.store, "%RETRY%g") == ["1"]
+    assert bodies(embedded.broker.store, "%DLQ%g") == ["2"]
 
 
-async def test_a_retry_of_a_group_that_holds_locks_is_a_dead_letter(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
+async def test_a_retry_of_a_group_that_holds_locks_is_a_dead_letter(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
     """An orderly group repeats in place, and sends only what it gives up."""
-    locks, queue = rocketmq.broker.locks, MessageQueue("T", "broker-a", 0)
+    locks, queue = embedded.broker.locks, MessageQueue("T", "broker-a", 0)
     locks.lock("g", "client", [queue])
     await peer.call(SEND_V2, letters("%RETRY%g", j=0, l=3), b"locked")
     locks.unlock("g", "client", [queue])
     await peer.call(SEND_V2, letters("%RETRY%g", j=0, l=3), b"unlocked")
 
-    assert bodies(rocketmq.broker.store, "%DLQ%g") == ["locked"]
-    assert bodies(rocketmq.broker.store, "%RETRY%g") == ["unlocked"]
+    assert bodies(embedded.broker.store, "%DLQ%g") == ["locked"]
+    assert bodies(embedded.broker.store, "%RETRY%g") == ["unlocked"]
 
 
 async def test_a_retry_of_a_group_that_cannot_be(peer: Peer) -> None:
@@ -415,8 +402,8 @@ async def test_a_retry_of_a_group_that_cannot_be(peer: Peer) -> None:
     )
 
 
-async def test_dead_letters_may_be_sent(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
+async def test_dead_letters_may_be_sent(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
     """rmqd's own go this way where a broker does not take them back."""
     await peer.call(SEND_V2, letters("%DLQ%g", d=1), b"1")
 
-    assert bodies(rocketmq.broker.store, "%DLQ%g") == ["1"]
+    assert bodies(embedded.broker.store, "%DLQ%g") == ["1"]

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from rmqd.broker.embedded import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
+from rmqd.broker.embedded import EmbeddedRocketMQ
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_encode import StoredMessage
 from rmqd.wire.message_id import offset_message_id, parse_host
 from rmqd.wire.settings import SubscriptionGroupConfig, TopicConfig
 from rmqd.wire.sys_flag import CompressionType, compressed_flag
-from tests.broker.peer import Peer, connected
+from tests.broker.peer import Peer
 from tests.broker.records import BORN_TIMESTAMP, records
 from tests.consumer.clock import ManualClock
 
@@ -39,22 +38,10 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-async def rocketmq(clock: ManualClock) -> AsyncIterator[EmbeddedRocketMQ]:
-    async with embedded_rocketmq(EmbeddedOptions(topics={"T": 4}), clock) as running:
-        yield running
-
-
-@pytest.fixture
-async def peer(rocketmq: EmbeddedRocketMQ) -> AsyncIterator[Peer]:
-    async with connected(rocketmq.broker.address) as connection:
-        yield connection
-
-
-@pytest.fixture
-def offset(rocketmq: EmbeddedRocketMQ) -> int:
+def offset(embedded: EmbeddedRocketMQ) -> int:
     """Where MESSAGE is stored."""
-    rocketmq.broker.store.put(replace(MESSAGE, body=b"another"))
-    return rocketmq.broker.store.put(MESSAGE).commit_log_offset
+    embedded.broker.store.put(replace(MESSAGE, body=b"another"))
+    return embedded.broker.store.put(MESSAGE).commit_log_offset
 
 
 async def send_back(peer: Peer, version: int = 475, **changed: Any) -> RemotingCommand:
@@ -64,9 +51,9 @@ async def send_back(peer: Peer, version: int = 475, **changed: Any) -> RemotingC
 
 
 async def test_it_waits_and_comes_on_the_retry_topic(
-    rocketmq: EmbeddedRocketMQ, peer: Peer, clock: ManualClock, offset: int
+    embedded: EmbeddedRocketMQ, peer: Peer, clock: ManualClock, offset: int
 ) -> None:
-    broker = rocketmq.broker
+    broker = embedded.broker
 
     reply = await send_back(peer, offset=offset, delayLevel=1)
 
@@ -94,8 +81,8 @@ async def test_it_waits_and_comes_on_the_retry_topic(
     )
 
 
-async def test_what_it_was_first_stays_known(rocketmq: EmbeddedRocketMQ, peer: Peer, offset: int) -> None:
-    store = rocketmq.broker.store
+async def test_what_it_was_first_stays_known(embedded: EmbeddedRocketMQ, peer: Peer, offset: int) -> None:
+    store = embedded.broker.store
     origin = {"RETRY_TOPIC": "First", "ORIGIN_MESSAGE_ID": "FIRST"}
     again = store.put(replace(MESSAGE, topic="%RETRY%g", queue_id=0, reconsume_times=4, properties=origin))
 
@@ -116,8 +103,8 @@ async def test_what_it_was_first_stays_known(rocketmq: EmbeddedRocketMQ, peer: P
         pytest.param(0, 99, 18, id="nor by many attempts"),
     ],
 )
-async def test_delay_levels(rocketmq: EmbeddedRocketMQ, peer: Peer, asked: int, times: int, level: int) -> None:
-    store = rocketmq.broker.store
+async def test_delay_levels(embedded: EmbeddedRocketMQ, peer: Peer, asked: int, times: int, level: int) -> None:
+    store = embedded.broker.store
     at = store.put(replace(MESSAGE, reconsume_times=times)).commit_log_offset
 
     await send_back(peer, offset=at, delayLevel=asked, maxReconsumeTimes=100)
@@ -136,8 +123,8 @@ async def test_delay_levels(rocketmq: EmbeddedRocketMQ, peer: Peer, asked: int, 
         pytest.param({"group": "strict", "maxReconsumeTimes": 5, "version": 120}, id="which holds for old clients"),
     ],
 )
-async def test_dead_letters(rocketmq: EmbeddedRocketMQ, peer: Peer, offset: int, changed: dict[str, Any]) -> None:
-    broker = rocketmq.broker
+async def test_dead_letters(embedded: EmbeddedRocketMQ, peer: Peer, offset: int, changed: dict[str, Any]) -> None:
+    broker = embedded.broker
     broker.groups.put(SubscriptionGroupConfig(group_name="strict", retry_max_times=0, retry_queue_nums=1000))
     topic = f"%DLQ%{changed.get('group', 'g')}"
 
@@ -157,14 +144,14 @@ async def test_dead_letters(rocketmq: EmbeddedRocketMQ, peer: Peer, offset: int,
 
 
 async def test_the_limit_of_a_new_client_replaces_the_groups(
-    rocketmq: EmbeddedRocketMQ, peer: Peer, offset: int
+    embedded: EmbeddedRocketMQ, peer: Peer, offset: int
 ) -> None:
-    rocketmq.broker.groups.put(SubscriptionGroupConfig(group_name="strict", retry_max_times=0))
+    embedded.broker.groups.put(SubscriptionGroupConfig(group_name="strict", retry_max_times=0))
 
     await send_back(peer, 121, group="strict", offset=offset, maxReconsumeTimes=5)
 
-    assert not records(rocketmq.broker.store, "%DLQ%strict")
-    assert len(records(rocketmq.broker.store, "SCHEDULE_TOPIC_XXXX", 2)) == 1
+    assert not records(embedded.broker.store, "%DLQ%strict")
+    assert len(records(embedded.broker.store, "SCHEDULE_TOPIC_XXXX", 2)) == 1
 
 
 @pytest.mark.parametrize(
@@ -174,23 +161,23 @@ async def test_the_limit_of_a_new_client_replaces_the_groups(
         pytest.param(b"no stream", id="said to be compressed"),
     ],
 )
-async def test_the_body_stays_as_it_is(rocketmq: EmbeddedRocketMQ, peer: Peer, stored: bytes) -> None:
+async def test_the_body_stays_as_it_is(embedded: EmbeddedRocketMQ, peer: Peer, stored: bytes) -> None:
     flag = compressed_flag(CompressionType.ZLIB)
-    at = rocketmq.broker.store.put(replace(MESSAGE, body=stored, sys_flag=flag)).commit_log_offset
+    at = embedded.broker.store.put(replace(MESSAGE, body=stored, sys_flag=flag)).commit_log_offset
 
     await send_back(peer, offset=at, delayLevel=-1)
 
-    (dead,) = records(rocketmq.broker.store, "%DLQ%g")
+    (dead,) = records(embedded.broker.store, "%DLQ%g")
     assert (dead.body, dead.sys_flag) == (stored, flag)
 
 
-async def test_an_ipv6_producer_stays_known(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
+async def test_an_ipv6_producer_stays_known(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
     host = "[2001:0db8:0000:0000:0000:0000:0000:0001]:4711"
-    at = rocketmq.broker.store.put(replace(MESSAGE, born_host=host)).commit_log_offset
+    at = embedded.broker.store.put(replace(MESSAGE, born_host=host)).commit_log_offset
 
     await send_back(peer, offset=at, delayLevel=-1)
 
-    (dead,) = records(rocketmq.broker.store, "%DLQ%g")
+    (dead,) = records(embedded.broker.store, "%DLQ%g")
     assert dead.born_host == host
 
 
@@ -201,20 +188,20 @@ async def test_an_offset_at_which_no_message_begins(peer: Peer, offset: int, bes
     assert (reply.code, reply.remark) == (1, f"look message by offset failed, {offset + beside}")
 
 
-async def test_a_group_without_retry_queues(rocketmq: EmbeddedRocketMQ, peer: Peer, offset: int) -> None:
+async def test_a_group_without_retry_queues(embedded: EmbeddedRocketMQ, peer: Peer, offset: int) -> None:
     """The message is gone, and that is a success."""
-    rocketmq.broker.groups.put(SubscriptionGroupConfig(group_name="g", retry_queue_nums=0))
-    end = rocketmq.broker.store.end
+    embedded.broker.groups.put(SubscriptionGroupConfig(group_name="g", retry_queue_nums=0))
+    end = embedded.broker.store.end
 
     assert (await send_back(peer, offset=offset, delayLevel=-1)).code == 0
-    assert rocketmq.broker.store.end == end
-    assert rocketmq.broker.topics.get("%RETRY%g") is None
+    assert embedded.broker.store.end == end
+    assert embedded.broker.topics.get("%RETRY%g") is None
 
 
 async def test_the_groups_retry_queues_take_turns(
-    rocketmq: EmbeddedRocketMQ, peer: Peer, clock: ManualClock, offset: int
+    embedded: EmbeddedRocketMQ, peer: Peer, clock: ManualClock, offset: int
 ) -> None:
-    broker = rocketmq.broker
+    broker = embedded.broker
     broker.groups.put(SubscriptionGroupConfig(group_name="g", retry_queue_nums=3))
     for _ in range(60):
         await send_back(peer, offset=offset, delayLevel=1, unitMode="true")
@@ -234,9 +221,9 @@ async def test_a_group_that_cannot_be(peer: Peer, offset: int, group: str) -> No
     assert (reply.code, reply.remark) == (26, f"subscription group not exist, {group} {FAQ}")
 
 
-async def test_permissions(rocketmq: EmbeddedRocketMQ, peer: Peer, offset: int) -> None:
+async def test_permissions(embedded: EmbeddedRocketMQ, peer: Peer, offset: int) -> None:
     """The broker's and the retry topic's; a dead-letter topic takes messages whatever its own says."""
-    broker = rocketmq.broker
+    broker = embedded.broker
     broker.topics.put(TopicConfig(topic_name="%RETRY%closed", perm=4))
     broker.topics.put(TopicConfig(topic_name="%DLQ%g", perm=4))
 

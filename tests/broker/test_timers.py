@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import shutil
-from collections.abc import AsyncIterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -12,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from rmqd.broker.embedded import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
+from rmqd.broker.embedded import EmbeddedRocketMQ
 from rmqd.broker.journal import NoJournal
 from rmqd.broker.schedule import ScheduleMessageService
 from rmqd.broker.settings import BrokerSettings
 from rmqd.errors import InvalidMessageError
 from rmqd.wire.message_encode import StoredMessage
-from tests.broker.peer import Peer, connected
+from tests.broker.peer import Peer
 from tests.broker.records import letters, records
 from tests.broker.stores import bodies, in_folder, in_memory
 from tests.consumer.clock import ManualClock
@@ -31,18 +30,6 @@ DAY_SECONDS = 24 * 3600
 @pytest.fixture
 def clock() -> ManualClock:
     return ManualClock(NOW_MS / 1000)
-
-
-@pytest.fixture
-async def rocketmq(clock: ManualClock) -> AsyncIterator[EmbeddedRocketMQ]:
-    async with embedded_rocketmq(EmbeddedOptions(topics={"T": 4}), clock) as running:
-        yield running
-
-
-@pytest.fixture
-async def peer(rocketmq: EmbeddedRocketMQ) -> AsyncIterator[Peer]:
-    async with connected(rocketmq.broker.address) as connection:
-        yield connection
 
 
 def timed(body: str = "x", **properties: Any) -> StoredMessage:
@@ -135,7 +122,7 @@ def test_a_delay_level_goes_first(clock: ManualClock) -> None:
         {"TIMER_DELAY_SEC": "5", "TIMER_DEL_UNIQKEY": "u"},
     ],
 )
-async def test_times_that_are_refused(rocketmq: EmbeddedRocketMQ, peer: Peer, asked: dict[str, str]) -> None:
+async def test_times_that_are_refused(embedded: EmbeddedRocketMQ, peer: Peer, asked: dict[str, str]) -> None:
     reply = await peer.call(310, letters(properties=asked), b"1")
 
     assert (reply.code, reply.remark) == (
@@ -143,11 +130,11 @@ async def test_times_that_are_refused(rocketmq: EmbeddedRocketMQ, peer: Peer, as
         "timer message illegal, the delay time should not be bigger than the max delay 259200000ms; "
         "or if set del msg, the delay time should be bigger than the current time",
     )
-    assert rocketmq.broker.store.end == 0
+    assert embedded.broker.store.end == 0
 
 
-async def test_the_longest_delay_is_a_setting(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
-    rocketmq.broker.change_settings(replace(rocketmq.broker.settings, timerMaxDelaySec=10))
+async def test_the_longest_delay_is_a_setting(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+    embedded.broker.change_settings(replace(embedded.broker.settings, timerMaxDelaySec=10))
 
     assert (await peer.call(310, letters(properties={"TIMER_DELAY_SEC": "10"}), b"1")).code == 0
     reply = await peer.call(310, letters(properties={"TIMER_DELAY_SEC": "11"}), b"1")
@@ -156,7 +143,7 @@ async def test_the_longest_delay_is_a_setting(rocketmq: EmbeddedRocketMQ, peer: 
 
 
 async def test_the_reply_tells_the_queue_that_was_asked_for_and_a_handle(
-    rocketmq: EmbeddedRocketMQ, peer: Peer
+    embedded: EmbeddedRocketMQ, peer: Peer
 ) -> None:
     fields = letters(properties={"TIMER_DELAY_SEC": "1", "UNIQ_KEY": "u"}, e=3)
     await peer.call(310, fields, b"1")
@@ -164,7 +151,7 @@ async def test_the_reply_tells_the_queue_that_was_asked_for_and_a_handle(
     reply = await peer.call(310, fields, b"1")
 
     handle = base64.urlsafe_b64decode(reply.ext_fields.pop("recallHandle")).decode()
-    assert handle == f"v1 T {rocketmq.broker.name} 1700000001001 u"
+    assert handle == f"v1 T {embedded.broker.name} 1700000001001 u"
     assert (reply.ext_fields["queueId"], reply.ext_fields["queueOffset"]) == ("3", "1")
 
 
@@ -189,15 +176,15 @@ def test_what_would_not_fit_when_it_comes_is_refused_at_once(clock: ManualClock)
 
 
 async def test_what_was_sent_to_the_timers_topic_itself_stays_there(
-    rocketmq: EmbeddedRocketMQ, peer: Peer, clock: ManualClock
+    embedded: EmbeddedRocketMQ, peer: Peer, clock: ManualClock
 ) -> None:
     """RocketMQ's timers stand still from there on."""
     await peer.call(310, letters(TIMER_TOPIC, {"TIMER_DELAY_SEC": "1"}), b"stray")
     await peer.call(310, letters(properties={"TIMER_DELAY_SEC": "1"}), b"1")
     clock.advance(2)
-    rocketmq.broker.schedule.wake()
+    embedded.broker.schedule.wake()
 
-    assert bodies(rocketmq.broker.store, "T") == ["1"]
+    assert bodies(embedded.broker.store, "T") == ["1"]
 
 
 async def test_timers_outlast_a_crash(tmp_path: Path, clock: ManualClock) -> None:
