@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
 
 from rmqd.broker import held_pulls
-from rmqd.broker.embedded import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
+from rmqd.broker.embedded import EmbeddedRocketMQ
 from tests.broker.peer import Peer, connected
 from tests.broker.test_pull import COMMIT, PULL, SUBSCRIPTION, SUSPEND, bodies, fields, summary
 from tests.integration.consuming import until
@@ -16,42 +15,30 @@ from tests.integration.consuming import until
 WAITS = SUBSCRIPTION | SUSPEND
 
 
-@pytest.fixture
-async def rocketmq() -> AsyncIterator[EmbeddedRocketMQ]:
-    async with embedded_rocketmq(EmbeddedOptions(topics={"T": 4})) as running:
-        yield running
-
-
-@pytest.fixture
-async def peer(rocketmq: EmbeddedRocketMQ) -> AsyncIterator[Peer]:
-    async with connected(rocketmq.broker.address) as connection:
-        yield connection
-
-
-async def held(rocketmq: EmbeddedRocketMQ, peer: Peer, **changed: object) -> int:
+async def held(embedded: EmbeddedRocketMQ, peer: Peer, **changed: object) -> int:
     """Post a pull, and wait until it is held; its opaque."""
-    before = rocketmq.broker.held_pulls.count
+    before = embedded.broker.held_pulls.count
     opaque = peer.post(PULL, fields(sysFlag=WAITS, **changed))
-    await until(lambda: rocketmq.broker.held_pulls.count == before + 1, "a pull is held")
+    await until(lambda: embedded.broker.held_pulls.count == before + 1, "a pull is held")
     return opaque
 
 
-async def test_a_message_wakes_every_pull_of_its_queue_and_no_other(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
-    waiting = rocketmq.broker.held_pulls
-    first = await held(rocketmq, peer, consumerGroup="g1")
-    second = await held(rocketmq, peer, consumerGroup="g2")
-    await held(rocketmq, peer, consumerGroup="g1", queueId=1)
+async def test_a_message_wakes_every_pull_of_its_queue_and_no_other(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+    waiting = embedded.broker.held_pulls
+    first = await held(embedded, peer, consumerGroup="g1")
+    second = await held(embedded, peer, consumerGroup="g2")
+    await held(embedded, peer, consumerGroup="g1", queueId=1)
     assert (waiting.waiting("T", 0), waiting.queues_of("g1")) == (2, {("T", 0), ("T", 1)})
     await peer.send("T", b"here")
     assert bodies(await peer.reply(first)) == bodies(await peer.reply(second)) == [b"here"]
     assert (waiting.count, waiting.queues_of("g1"), waiting.queues_of("g2")) == (1, {("T", 1)}, set())
 
 
-async def test_without_the_bit_or_with_another_answer_nothing_waits(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
+async def test_without_the_bit_or_with_another_answer_nothing_waits(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
     assert (await peer.call(PULL, fields())).code == 19
     assert (await peer.call(PULL, fields(sysFlag=WAITS, queueOffset=7))).code == 21
     assert (await peer.call(PULL, fields(sysFlag=WAITS, topic="none"))).code == 17
-    assert rocketmq.broker.held_pulls.count == 0
+    assert embedded.broker.held_pulls.count == 0
 
 
 async def test_a_pull_whose_time_is_over_is_answered_with_nothing(peer: Peer) -> None:
@@ -59,17 +46,17 @@ async def test_a_pull_whose_time_is_over_is_answered_with_nothing(peer: Peer) ->
     assert (reply.code, reply.remark) == (19, "NO_MESSAGE_IN_QUEUE")
 
 
-async def test_without_long_polling_the_broker_says_how_long(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
-    broker = rocketmq.broker
+async def test_without_long_polling_the_broker_says_how_long(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+    broker = embedded.broker
     broker.change_settings(replace(broker.settings, longPollingEnable=False, shortPollingTimeMills=1))
     assert (await peer.call(PULL, fields(sysFlag=WAITS, suspendTimeoutMillis=60_000))).code == 19
 
 
-async def test_a_message_that_a_pull_does_not_want_leaves_it_waiting(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
-    by_tag = await held(rocketmq, peer, subscription="A")
-    by_condition = await held(rocketmq, peer, subscription="a = 1", expressionType="SQL92")
+async def test_a_message_that_a_pull_does_not_want_leaves_it_waiting(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+    by_tag = await held(embedded, peer, subscription="A")
+    by_condition = await held(embedded, peer, subscription="a = 1", expressionType="SQL92")
     await peer.send("T", b"B", TAGS="B", a="2")
-    assert rocketmq.broker.held_pulls.count == 2
+    assert embedded.broker.held_pulls.count == 2
     await peer.send("T", b"A", TAGS="A", a="1")
     for opaque in (by_tag, by_condition):
         reply = await peer.reply(opaque)
@@ -77,19 +64,19 @@ async def test_a_message_that_a_pull_does_not_want_leaves_it_waiting(rocketmq: E
 
 
 async def test_unwanted_messages_are_passed_before_the_pulls_time_is_over(
-    rocketmq: EmbeddedRocketMQ, peer: Peer, monkeypatch: pytest.MonkeyPatch
+    embedded: EmbeddedRocketMQ, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(held_pulls, "PASSED_SECONDS", 0.01)
-    opaque = await held(rocketmq, peer, subscription="A", suspendTimeoutMillis=60_000)
+    opaque = await held(embedded, peer, subscription="A", suspendTimeoutMillis=60_000)
     await peer.send("T", TAGS="B")
     reply = await peer.reply(opaque)
     assert (reply.code, reply.remark, reply.ext_fields["nextBeginOffset"]) == (20, "NO_MATCHED_MESSAGE", "1")
 
 
-async def test_a_pull_commits_when_it_comes_and_not_when_it_is_woken(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
-    offsets = rocketmq.broker.offsets
+async def test_a_pull_commits_when_it_comes_and_not_when_it_is_woken(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+    offsets = embedded.broker.offsets
     opaque = peer.post(PULL, fields(sysFlag=WAITS | COMMIT, commitOffset=0))
-    await until(lambda: rocketmq.broker.held_pulls.count == 1, "one pull is held")
+    await until(lambda: embedded.broker.held_pulls.count == 1, "one pull is held")
     assert offsets.get("g", "T", 0) == 0
     offsets.commit("g", "T", 0, 5)
     await peer.send("T")
@@ -97,31 +84,31 @@ async def test_a_pull_commits_when_it_comes_and_not_when_it_is_woken(rocketmq: E
     assert offsets.get("g", "T", 0) == 5
 
 
-async def test_a_woken_pull_is_checked_anew(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
-    opaque = await held(rocketmq, peer, suspendTimeoutMillis=50)
-    rocketmq.broker.topics.delete("T")
-    rocketmq.broker.store.delete_topic("T")
+async def test_a_woken_pull_is_checked_anew(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+    opaque = await held(embedded, peer, suspendTimeoutMillis=50)
+    embedded.broker.topics.delete("T")
+    embedded.broker.store.delete_topic("T")
     assert (await peer.reply(opaque)).code == 17
 
 
-async def test_a_woken_pull_tells_a_reset(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
+async def test_a_woken_pull_tells_a_reset(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
     await peer.send("T")
-    opaque = await held(rocketmq, peer, queueOffset=1)
-    rocketmq.broker.offsets.reset("g", "T", 0, 0)
+    opaque = await held(embedded, peer, queueOffset=1)
+    embedded.broker.offsets.reset("g", "T", 0, 0)
     await peer.send("T")
     assert summary(await peer.reply(opaque))[:2] == (21, "OFFSET_RESET")
 
 
-async def test_pulls_of_a_connection_that_ended_are_dropped_at_once(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
-    await held(rocketmq, peer, consumerGroup="stays")
-    async with connected(rocketmq.broker.address) as other:
+async def test_pulls_of_a_connection_that_ended_are_dropped_at_once(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+    await held(embedded, peer, consumerGroup="stays")
+    async with connected(embedded.broker.address) as other:
         for queue_id in (0, 0, 1):
-            await held(rocketmq, other, consumerGroup="goes", queueId=queue_id)
-    await until(lambda: rocketmq.broker.held_pulls.count == 1, "one pull is held")
-    assert rocketmq.broker.held_pulls.queues_of("stays") == {("T", 0)}
-    assert rocketmq.broker.held_pulls.queues_of("goes") == set()
+            await held(embedded, other, consumerGroup="goes", queueId=queue_id)
+    await until(lambda: embedded.broker.held_pulls.count == 1, "one pull is held")
+    assert embedded.broker.held_pulls.queues_of("stays") == {("T", 0)}
+    assert embedded.broker.held_pulls.queues_of("goes") == set()
 
 
-async def test_held_pulls_do_not_count_as_open_requests(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
-    await held(rocketmq, peer)
-    assert rocketmq.open_requests == 0
+async def test_held_pulls_do_not_count_as_open_requests(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+    await held(embedded, peer)
+    assert embedded.open_requests == 0

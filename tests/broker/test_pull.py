@@ -2,35 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from rmqd.broker.embedded import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
+from rmqd.broker.embedded import EmbeddedRocketMQ
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.filter import java_hash, tag_subscription
 from rmqd.wire.heartbeat import CheckClientRequestBody, MessageModel, SubscriptionData
 from rmqd.wire.message import MessageQueue, decode_messages
 from rmqd.wire.settings import SubscriptionGroupConfig, TopicConfig
-from tests.broker.peer import Peer, connected
+from tests.broker.peer import Peer
 
 PULL, LITE_PULL, CHECK = 11, 361, 46
 COMMIT, SUSPEND, SUBSCRIPTION = 1, 2, 4
 FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
-
-
-@pytest.fixture
-async def rocketmq() -> AsyncIterator[EmbeddedRocketMQ]:
-    async with embedded_rocketmq(EmbeddedOptions(topics={"T": 4})) as running:
-        yield running
-
-
-@pytest.fixture
-async def peer(rocketmq: EmbeddedRocketMQ) -> AsyncIterator[Peer]:
-    async with connected(rocketmq.broker.address) as connection:
-        yield connection
 
 
 def fields(**changed: object) -> dict[str, str]:
@@ -120,8 +108,8 @@ async def test_a_queue_that_there_is_not(peer: Peer, queue_id: int) -> None:
     assert reply.remark.startswith(start)
 
 
-async def test_who_forbids_a_pull_is_told_by_a_number(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
-    broker = rocketmq.broker
+async def test_who_forbids_a_pull_is_told_by_a_number(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+    broker = embedded.broker
     everyone = broker.settings
     broker.change_settings(replace(everyone, brokerPermission=2, litePullMessageEnable=False))
     assert summary(await pull(peer)) == (
@@ -198,8 +186,8 @@ async def test_a_wrong_condition_is_refused_in_a_heartbeat_and_ignored_in_a_requ
     assert (await pull(peer, subscription="price >", expressionType="SQL92")).code == 0
 
 
-async def test_conditions_may_be_switched_off(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
-    rocketmq.broker.change_settings(replace(rocketmq.broker.settings, enablePropertyFilter=False))
+async def test_conditions_may_be_switched_off(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+    embedded.broker.change_settings(replace(embedded.broker.settings, enablePropertyFilter=False))
     remark = "The broker does not support consumer to filter message by SQL92"
     assert summary(await pull(peer, subscription="a = 1", expressionType="SQL92")) == (1, remark, {})
     assert summary(await check(peer, "a = 1")) == (1, remark, {})
@@ -234,11 +222,11 @@ async def check(peer: Peer, expression: str, kind: str = "SQL92") -> RemotingCom
 
 
 async def test_a_pull_commits_where_it_passes_the_checks_whatever_it_finds(
-    rocketmq: EmbeddedRocketMQ, peer: Peer
+    embedded: EmbeddedRocketMQ, peer: Peer
 ) -> None:
     for _ in range(3):
         await peer.send("T")
-    offsets = rocketmq.broker.offsets
+    offsets = embedded.broker.offsets
     await pull(peer, sysFlag=SUBSCRIPTION | COMMIT, commitOffset=2, queueOffset=99)
     assert offsets.get("g", "T", 0) == 2
     await pull(peer, sysFlag=SUBSCRIPTION, commitOffset=1)
@@ -246,17 +234,17 @@ async def test_a_pull_commits_where_it_passes_the_checks_whatever_it_finds(
     assert offsets.get("g", "T", 0) == 2
 
 
-async def test_how_far_the_group_pulled_is_noted(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
+async def test_how_far_the_group_pulled_is_noted(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
     for _ in range(3):
         await peer.send("T")
     await pull(peer, maxMsgNums=2)
-    assert rocketmq.broker.offsets.pulled("g", "T", 0) == 2
+    assert embedded.broker.offsets.pulled("g", "T", 0) == 2
 
 
-async def test_a_reset_is_told_once(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
+async def test_a_reset_is_told_once(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
     for _ in range(3):
         await peer.send("T")
-    rocketmq.broker.offsets.reset("g", "T", 0, 1)
+    embedded.broker.offsets.reset("g", "T", 0, 1)
     assert summary(await pull(peer, queueOffset=3)) == (21, "OFFSET_RESET", ends(1, 0, 3))
     assert (await pull(peer, queueOffset=3)).code == 19
 
@@ -268,10 +256,10 @@ async def test_a_pull_that_lacks_a_field_is_refused(peer: Peer) -> None:
     assert "queueOffset" in reply.remark
 
 
-async def test_what_was_pulled_is_counted(rocketmq: EmbeddedRocketMQ, peer: Peer) -> None:
+async def test_what_was_pulled_is_counted(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
     for _ in range(3):
         await peer.send("T")
     await pull(peer, maxMsgNums=2)
     await pull(peer, queueOffset=3)
-    stats = rocketmq.broker.stats
+    stats = embedded.broker.stats
     assert (stats.gets.messages, stats.get_misses.messages) == (2, 1)
