@@ -8,7 +8,7 @@ import socket
 import struct
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,6 +44,8 @@ class Ask:
     until: Callable[[Frame], object] | None = None
     only: Callable[[Any, str], Any] | None = None
     """What of the body is compared, where others have their part in it; called with the body and the run's mark."""
+    aside: Collection[str] = ()
+    """Header fields of the answer that are not compared, as others have their part in them."""
     oneway: bool = False
     answered: bool = True
     """False: the answer is taken later, by a Take of the same `what`."""
@@ -236,6 +238,8 @@ class Drive:
             time.sleep(AGAIN_SECONDS)
         if step.keep:
             self._known[step.keep] = defaultdict(str, frame["fields"], at=_commit_log_offset(frame))
+        for name in step.aside:
+            frame["fields"].pop(name, None)
         if step.only is not None:
             frame["body"] = step.only(frame["body"], self._mark)
         return None if step.silent else frame

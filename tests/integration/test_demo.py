@@ -100,8 +100,11 @@ def test_the_view_follows_the_terminals_size() -> None:
 
 
 def test_make_demo_ends_with_success_at_ctrl_c() -> None:
-    """Else make would call the Ctrl-C an error. `-o venv`: what is installed stays as it is."""
-    with on_terminal(["make", "-o", "venv", "demo"]) as terminal:
+    """Else make would call the Ctrl-C an error. `-o venv`: what is installed stays as it is.
+
+    What a make that runs this test hands down, such as its ARGS, is not for this one.
+    """
+    with on_terminal(["make", "-o", "venv", "demo"], environment={"MAKEFLAGS": "", "ARGS": ""}) as terminal:
         terminal.wait_for("LAST HANDLED")
         terminal.press(CTRL_C)
         assert terminal.wait() == 0, terminal.text

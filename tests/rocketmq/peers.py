@@ -82,7 +82,9 @@ class Peer:
         if not line.startswith("started"):
             self._process.wait(10)
             self._errors.seek(0)
-            raise ClusterError(f"the {self.language} peer did not start:\n{self._errors.read()}")
+            said = self._errors.read()
+            self._close()
+            raise ClusterError(f"the {self.language} peer did not start:\n{said}")
         return line.removeprefix("started").strip()
 
     def _close(self) -> None:

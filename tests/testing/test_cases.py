@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rmqd.cli.app import app
+from tests.cli import command
 from tests.cli.command import Ended
 from tests.testing.user_folder import TOP, UserFolder
 
@@ -259,7 +260,7 @@ def test_it_runs_without_pytest(cases: UserFolder) -> None:
 
 
 def test_the_example_of_the_handlers_holds() -> None:
-    ended = rmqd("test", TOP / "handlers" / "examples")
+    ended = command.rmqd("test", TOP / "handlers" / "examples")  # in a process where no other `mailer` was imported
     assert ended.code == 0, ended.out
     assert "3 cases: 3 as expected, 0 not" in ended.out
 

@@ -16,6 +16,7 @@ from tests.comparison.traffic import Ask, Quiet, Step
 SENT, SHUT = "{mark}_sent", "{mark}_shut"
 DELAYED, TIMED, TIMED_MS = "{mark}_delayed", "{mark}_timed", "{mark}_timed_ms"
 TWO = batch_body((b"one", {"KEYS": "k1", "TAGS": "A", "UNIQ_KEY": "u1"}), (b"two", {"KEYS": "k2"}))
+WAITING = ("queueOffset",)  # in the topic where all wait that comes later
 MANY_PROPERTIES = {"KEYS": "key-1 key-2", "TAGS": "TagA", "price": "12.5", "WAIT": "true", "empty": ""}
 
 SENDING: list[Step] = [
@@ -74,12 +75,12 @@ SENDING: list[Step] = [
     Ask(what="send by code 10 without a topic", code=10, fields={"producerGroup": "{mark}_producer"}),
     Ask(what="send to a queue that is no number", code=310, fields=by_letters(send_fields(SENT, queueId="one"))),
     # delays
-    send("send with delay level 1", DELAYED, b"level 1", {"DELAY": "1", "KEYS": "d1"}, keep="delayed"),
-    send("send with a delay level above all", SENT, b"level 99", {"DELAY": "99"}),
+    send("send with delay level 1", DELAYED, b"level 1", {"DELAY": "1", "KEYS": "d1"}, keep="delayed", aside=WAITING),
+    send("send with a delay level above all", SENT, b"level 99", {"DELAY": "99"}, aside=WAITING),
     send("send with delay level 0", DELAYED, b"level 0", {"DELAY": "0"}),
     send("send with a delay level that is no number", SENT, b"level x", {"DELAY": "x"}),
-    send("send with a timer of a second", TIMED, b"timer 1 s", {"TIMER_DELAY_SEC": "1"}),
-    send("send with a timer in milliseconds", TIMED_MS, b"timer 1000 ms", {"TIMER_DELAY_MS": "1000"}),
+    send("send with a timer of a second", TIMED, b"timer 1 s", {"TIMER_DELAY_SEC": "1"}, aside=WAITING),
+    send("send with a timer in milliseconds", TIMED_MS, b"timer 1000 ms", {"TIMER_DELAY_MS": "1000"}, aside=WAITING),
     send("send with a timer in the past", DELAYED, b"timer past", {"TIMER_DELIVER_MS": "{now}"}),
     send("send with a timer beyond the longest", DELAYED, b"never", {"TIMER_DELAY_SEC": "259201"}),
     send("send with a timer that is no number", DELAYED, b"timer x", {"TIMER_DELAY_SEC": "x"}),

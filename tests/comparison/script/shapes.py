@@ -87,7 +87,7 @@ def send(
     **changes: Any,
 ) -> Ask:
     """A message by request 310; `keep` is the name by which later steps know its answer."""
-    ask = {name: changes.pop(name) for name in ("keep", "silent", "link", "oneway") if name in changes}
+    ask = {name: changes.pop(name) for name in ("keep", "silent", "link", "oneway", "aside") if name in changes}
     return Ask(what=what, code=310, fields=by_letters(send_fields(topic, properties, **changes)), body=body, **ask)
 
 
