@@ -1,9 +1,9 @@
 """A query's place in all its queues, as Spark keeps it in the checkpoint. Pure: imports neither pyspark nor pyarrow.
 
 The JSON is `{"v": 1, "q": {topic: {broker: {queue id: offset}}}, "new": {...}}`. An offset is the first one that was
-not read. `new` has the queues that this batch is the first to read, with the offsets at which it starts there: a batch
-that is repeated from the checkpoint then reads just what it read the first time. Spark compares the text, so that the
-order of keys is part of the value: it is sorted at every level.
+not read. `new` has the queues that this batch is the first to read (for a query's first batch: all), with the offsets
+at which it starts there: a batch that is repeated from the checkpoint then reads just what it read the first time.
+Spark compares the text, so that the order of keys is part of the value: it is sorted at every level.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Offsets:
         found = {}
         for queue in sorted(end.positions):
             high = end.positions[queue]
-            low = self.positions.get(queue, end.new.get(queue, high))
+            low = end.new.get(queue, self.positions.get(queue, high))
             if low < high:
                 found[queue] = low, high
         return found

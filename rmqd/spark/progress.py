@@ -32,6 +32,11 @@ class Heads:
         self.last: dict[MessageQueue, int] = {}
         """As they were when they were last asked for."""
 
+    @property
+    def pinned(self) -> bool:
+        """Whether they are kept to for ever."""
+        return self._pinned is not None
+
     def pin(self, cluster: Cluster, queues: Iterable[MessageQueue]) -> None:
         """Keep to the ends of now for ever. Raises RmqdError where one is not to be had."""
         self._pinned = everyone(cluster.max_offsets(queues))
@@ -73,7 +78,8 @@ class Progress:
                 backlog[queue] = head - low
         back = {queue: heads[queue] for queue, count in backlog.items() if count < 0 and cluster.has_master(queue)}
         self._went_back(begin, back)
-        if not starts and not back and not self._is_enough(backlog, takes_all=takes_all):
+        patient = not takes_all and self._options.min_offsets is not None
+        if patient and not starts and not back and not self._is_enough(backlog):
             return None
         taken = self._admit(cluster, begin, starts, backlog, takes_all=takes_all)
         positions = {**begin.positions, **starts, **back}
@@ -106,12 +112,11 @@ class Progress:
             waiting = share_bytes(waiting, sizes, options.max_bytes)
         return waiting
 
-    def _is_enough(self, backlog: Mapping[MessageQueue, int], *, takes_all: bool) -> bool:
+    def _is_enough(self, backlog: Mapping[MessageQueue, int]) -> bool:
         """Whether so much waits, or for so long, that a batch is worth while."""
-        waiting, least = sum(count for count in backlog.values() if count > 0), self._options.min_offsets
-        if takes_all or least is None or waiting >= least:
-            return waiting > 0
-        return waiting > 0 and time.monotonic() - self._last_batch_at >= self._options.max_trigger_delay_seconds
+        waiting = sum(count for count in backlog.values() if count > 0)
+        is_late = time.monotonic() - self._last_batch_at >= self._options.max_trigger_delay_seconds
+        return waiting >= (self._options.min_offsets or 0) or (waiting > 0 and is_late)
 
     def _went_back(self, begin: Offsets, back: Mapping[MessageQueue, int]) -> None:
         """Queues that end before where the query is: made anew, or a broker has lost what came last."""

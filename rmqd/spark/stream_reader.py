@@ -23,6 +23,7 @@ from pyspark.sql.streaming.datasource import (
     ReadLimit,
     ReadMaxBytes,
     ReadMaxRows,
+    ReadMinRows,
     SupportsTriggerAvailableNow,
 )
 
@@ -67,6 +68,8 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxRows(self._options.max_offsets)
         if self._options.max_bytes is not None:
             return ReadMaxBytes(self._options.max_bytes)
+        if self._options.min_offsets is not None:
+            return ReadMinRows(self._options.min_offsets)
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
@@ -85,7 +88,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options.drain_file and Path(self._options.drain_file).exists():
             return start
         try:
-            end = self._advance(begin, limit)
+            end = self._advance(begin, limit, is_first=start == self._initial)
         except DataLossError:
             raise
         except RmqdError as error:
@@ -124,13 +127,18 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._group.pin(starts)
         return Offsets(starts)
 
-    def _advance(self, begin: Offsets, limit: ReadLimit) -> Offsets | None:
+    def _advance(self, begin: Offsets, limit: ReadLimit, *, is_first: bool) -> Offsets | None:
         cluster = cluster_of(self._options.nameserver)
         queues = self._subscribed.refreshed(cluster)
         heads = self._heads.now(cluster, queues)
         self._silent_since = None
-        takes_all = isinstance(limit, ReadAllAvailable)
-        return self._progress.next(cluster, begin, heads, takes_all=takes_all)
+        # what is available now would never come to its end, waiting for more
+        takes_all = isinstance(limit, ReadAllAvailable) or (self._heads.pinned and isinstance(limit, ReadMinRows))
+        end = self._progress.next(cluster, begin, heads, takes_all=takes_all)
+        if end is None or not is_first:
+            return end
+        # the checkpoint does not have where the first batch starts: Spark asks `initialOffset` anew if it is repeated
+        return Offsets(end.positions, {**begin.positions, **end.new})
 
     def _bear(self, error: RmqdError) -> None:
         """No broker answers: wait for one, but not for ever."""
