@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from struct import Struct
 from typing import Any, Final
 
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from rmqd.spark.columns import COLUMNS
-from rmqd.wire.message import Message, MessageBlock
-from rmqd.wire.properties import KEYS, SHARDING_KEY, TAGS
+from rmqd.wire.message import MessageQueue
+from rmqd.wire.message_columns import HostTexts, MessageColumns, Texts, parse_all
+from rmqd.wire.properties import KEYS, RETRY_TOPIC, SHARDING_KEY, TAGS, UNIQ_KEY
+from rmqd.wire.topics import RETRY_PREFIX
 
 _TYPES: Final = {
     "string": pa.string(),
@@ -19,29 +22,9 @@ _TYPES: Final = {
     "timestamp": pa.timestamp("us", tz="UTC"),
     "map<string,string>": pa.map_(pa.string(), pa.string()),
 }
-
-_READ: Final[dict[str, Callable[[Message], object]]] = {
-    "topic": lambda message: message.topic,
-    "broker": lambda message: message.broker_name,
-    "queue_id": lambda message: message.queue_id,
-    "queue_offset": lambda message: message.queue_offset,
-    "msg_id": lambda message: message.msg_id,
-    "offset_msg_id": lambda message: message.offset_msg_id,
-    "keys": lambda message: message.properties.get(KEYS),
-    "tags": lambda message: message.properties.get(TAGS),
-    "body": lambda message: message.body,
-    "flag": lambda message: message.flag,
-    "sys_flag": lambda message: message.sys_flag,
-    "born_timestamp": lambda message: message.born_timestamp * 1000,
-    "store_timestamp": lambda message: message.store_timestamp * 1000,
-    "born_host": lambda message: message.born_host,
-    "store_host": lambda message: message.store_host,
-    "reconsume_times": lambda message: message.reconsume_times,
-    "sharding_key": lambda message: message.properties.get(SHARDING_KEY),
-    "commit_log_offset": lambda message: message.commit_log_offset,
-    "store_size": lambda message: message.store_size,
-    "source_topic": lambda message: message.record_topic,
-}
+_BY_PROPERTY: Final = {"keys": KEYS, "tags": TAGS, "sharding_key": SHARDING_KEY}
+_MILLISECONDS: Final = pa.timestamp("ms", tz="UTC")
+_OFFSET: Final = Struct(">q")
 
 
 def arrow_schema(columns: Sequence[str]) -> pa.Schema:
@@ -50,45 +33,115 @@ def arrow_schema(columns: Sequence[str]) -> pa.Schema:
 
 
 class BatchBuilder:
-    """Collects messages, and makes a batch of them."""
+    """Collects one queue's messages, and makes batches of them."""
 
-    def __init__(self, columns: Sequence[str]) -> None:
+    def __init__(self, columns: Sequence[str], queue: MessageQueue) -> None:
         self._columns = tuple(columns)
         self._schema = arrow_schema(columns)
-        self._blocks: list[MessageBlock] = []
-        self.rows = 0
-        self.size_bytes = 0
-
-    def add(self, block: MessageBlock) -> None:
-        """Take a block's messages."""
-        self._blocks.append(block)
-        self.rows += len(block.messages)
-        self.size_bytes += block.size_bytes
+        self._queue = queue
+        self._hosts = HostTexts()
+        self._topics = Texts()
+        self.messages = MessageColumns()
 
     def finish(self) -> pa.RecordBatch:
-        """A batch of all that was added since the last one."""
-        messages = [message for block in self._blocks for message in block.messages]
-        self._blocks, self.rows, self.size_bytes = [], 0, 0
-        return pa.RecordBatch.from_arrays([_array(name, messages) for name in self._columns], schema=self._schema)
+        """A batch of all that was put into `messages` since the last one."""
+        rows, self.messages = _Rows(self.messages), MessageColumns()
+        return pa.RecordBatch.from_arrays([self._array(name, rows) for name in self._columns], schema=self._schema)
+
+    def _array(self, name: str, rows: _Rows) -> pa.Array:
+        make = _MAKERS.get(name)
+        if make is not None:
+            return make(self, rows)
+        values, kind = rows.fixed[name], COLUMNS[name][0]
+        if kind == "timestamp":
+            return pa.array(values, pa.int64()).cast(_MILLISECONDS).cast(_TYPES[kind])
+        return pa.array(values, _TYPES[kind])
+
+    def _body(self, rows: _Rows) -> pa.Array:
+        return pa.array(rows.messages.bodies, pa.binary())
+
+    def _broker(self, rows: _Rows) -> pa.Array:
+        return pa.repeat(pa.scalar(self._queue.broker_name, pa.string()), len(rows.messages))
+
+    def _queue_id(self, rows: _Rows) -> pa.Array:
+        return pa.repeat(pa.scalar(self._queue.queue_id, pa.int32()), len(rows.messages))
+
+    def _source_topic(self, rows: _Rows) -> pa.Array:
+        return pa.array(list(map(self._topics.__getitem__, rows.messages.topics)), pa.string())
+
+    def _topic(self, rows: _Rows) -> pa.Array:
+        names = list(map(self._topics.__getitem__, rows.messages.topics))
+        if self._queue.topic.startswith(RETRY_PREFIX):
+            names = [entries.get(RETRY_TOPIC, name) for name, entries in zip(names, rows.properties, strict=True)]
+        return pa.array(names, pa.string())
+
+    def _born_host(self, rows: _Rows) -> pa.Array:
+        return pa.array(list(map(self._hosts.__getitem__, rows.fixed["born_host"])), pa.string())
+
+    def _store_host(self, rows: _Rows) -> pa.Array:
+        return pa.array(list(map(self._hosts.__getitem__, rows.fixed["store_host"])), pa.string())
+
+    def _properties(self, rows: _Rows) -> pa.Array:
+        starts, names, values = [0], list[str](), list[str]()
+        for entries in rows.properties:
+            names += entries
+            values += entries.values()
+            starts.append(len(names))
+        return pa.MapArray.from_arrays(
+            pa.array(starts, pa.int32()), pa.array(names, pa.string()), pa.array(values, pa.string())
+        )
+
+    def _msg_id(self, rows: _Rows) -> pa.Array:
+        ids = [entries.get(UNIQ_KEY) for entries in rows.properties]
+        if None in ids:  # not of a producer, which always gives one
+            ids = [unique or other for unique, other in zip(ids, rows.offset_ids, strict=True)]
+        return pa.array(ids, pa.string())
+
+    def _offset_msg_id(self, rows: _Rows) -> pa.Array:
+        return pa.array(rows.offset_ids, pa.string())
 
 
-def _array(name: str, messages: list[Message]) -> pa.Array:
-    kind = COLUMNS[name][0]
-    if name == "properties":
-        return _map_array(messages)
-    values: list[Any] = list(map(_READ[name], messages))
-    if kind == "timestamp":
-        return pa.array(values, pa.int64()).cast(_TYPES[kind])
-    return pa.array(values, _TYPES[kind])
+class _Rows:
+    """What several columns are made of, made once."""
+
+    def __init__(self, messages: MessageColumns) -> None:
+        self.messages = messages
+        self.fixed = messages.columns()
+        self._properties: list[dict[str, str]] | None = None
+        self._offset_ids: list[str] | None = None
+
+    @property
+    def properties(self) -> list[dict[str, str]]:
+        if self._properties is None:
+            self._properties = parse_all(self.messages.properties)
+        return self._properties
+
+    @property
+    def offset_ids(self) -> list[str]:
+        if self._offset_ids is None:
+            pairs = zip(self.fixed["store_host"], self.fixed["commit_log_offset"], strict=True)
+            pack = _OFFSET.pack
+            self._offset_ids = [(host + pack(offset)).hex().upper() for host, offset in pairs]
+        return self._offset_ids
 
 
-def _map_array(messages: list[Message]) -> pa.Array:
-    starts, names, values = [0], list[str](), list[str]()
-    for message in messages:
-        properties = message.properties
-        names += properties.keys()
-        values += properties.values()
-        starts.append(len(names))
-    return pa.MapArray.from_arrays(
-        pa.array(starts, pa.int32()), pa.array(names, pa.string()), pa.array(values, pa.string())
-    )
+def _by_property(name: str) -> Callable[[BatchBuilder, _Rows], Any]:
+    def make(_: BatchBuilder, rows: _Rows) -> pa.Array:
+        return pa.array([entries.get(name) for entries in rows.properties], pa.string())
+
+    return make
+
+
+_MAKERS: Final[dict[str, Callable[[BatchBuilder, _Rows], Any]]] = {
+    "topic": BatchBuilder._topic,
+    "source_topic": BatchBuilder._source_topic,
+    "broker": BatchBuilder._broker,
+    "queue_id": BatchBuilder._queue_id,
+    "msg_id": BatchBuilder._msg_id,
+    "offset_msg_id": BatchBuilder._offset_msg_id,
+    "body": BatchBuilder._body,
+    "properties": BatchBuilder._properties,
+    "born_host": BatchBuilder._born_host,
+    "store_host": BatchBuilder._store_host,
+    **{column: _by_property(name) for column, name in _BY_PROPERTY.items()},
+}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -18,7 +18,6 @@ from rmqd.spark.pull_connection import PullConnection, keep_connection, next_opa
 from rmqd.wire.filter import tag_subscription
 from rmqd.wire.headers.pull import PullMessageResponseHeader, PullRequestTemplate
 from rmqd.wire.heartbeat import EXPRESSION_TAG
-from rmqd.wire.message import MessageBlock, decode_messages
 from rmqd.wire.sys_flag import PullSysFlag
 
 if TYPE_CHECKING:
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 
     from rmqd.spark.queue_range import QueueRange
     from rmqd.wire.command import RemotingCommand
+    from rmqd.wire.message_columns import MessageColumns
 
 log = structlog.get_logger(__name__)
 
@@ -48,13 +48,13 @@ def read_range(queue_range: QueueRange, columns: Sequence[str]) -> Iterator[pa.R
     that is corrupt, and RemotingError or BrokerError where no replica answers for `patience_seconds`.
     """
     log_to_stderr()
-    builder = BatchBuilder(columns)
+    builder = BatchBuilder(columns, queue_range.queue)
     settings = queue_range.pull
-    for block in RangePuller(queue_range).blocks():
-        builder.add(block)
-        if builder.rows >= settings.rows_per_batch or builder.size_bytes >= settings.bytes_per_batch:
+    for _ in RangePuller(queue_range).into(lambda: builder.messages):
+        messages = builder.messages
+        if len(messages) >= settings.rows_per_batch or messages.size_bytes >= settings.bytes_per_batch:
             yield builder.finish()
-    if builder.rows:
+    if builder.messages:
         yield builder.finish()
 
 
@@ -103,8 +103,8 @@ class RangePuller:
     def _by_tag(self) -> bool:
         return self._range.subscription.kind == EXPRESSION_TAG
 
-    def blocks(self) -> Iterator[MessageBlock]:
-        """The messages in blocks; a block of which nothing is wanted is left out."""
+    def into(self, messages: Callable[[], MessageColumns]) -> Iterator[None]:
+        """Put the messages where `messages()` says; yields whenever an answer's are there."""
         try:
             while self._planned < self._range.end or self._spans:
                 try:
@@ -112,13 +112,14 @@ class RangePuller:
                 except (RemotingError, ProtocolError) as error:
                     self._failed(error)
                     continue
-                block = self._settle(span, reply)
+                found = self._settle(span, reply)
                 try:
                     self._plan()  # before the caller builds a batch: the broker answers meanwhile
                 except RemotingError as error:
                     self._failed(error)
-                if block is not None and block.messages:
-                    yield block
+                if found is not None:
+                    self._decode(messages(), reply, *found)
+                    yield
             if self._connection is not None:
                 keep_connection(self._connection)
                 self._connection = None
@@ -159,8 +160,11 @@ class RangePuller:
         if frames:
             self._connection.send(frames, self._settings.timeout_seconds)
 
-    def _settle(self, span: _Span, reply: RemotingCommand) -> MessageBlock | None:
-        """Take what an answer brings; the span ends, or begins later and is pulled again."""
+    def _settle(self, span: _Span, reply: RemotingCommand) -> tuple[int, int] | None:
+        """See what an answer brings: the span ends, or begins later and is pulled again.
+
+        Returns the offsets of which the answer has messages, the last exclusive; None where it has none.
+        """
         span.opaque = -1
         if reply.code not in (_FOUND, _NOTHING, _AGAIN, _MOVED):
             self._refused(BrokerError.of(reply.code, reply.remark, self._connected_to()))
@@ -174,12 +178,12 @@ class RangePuller:
             self._nothing(span, header)
             return None
         self._recovered()
-        block = self._decode(span, reply) if reply.code == _FOUND else None
+        high = span.high
         if not self._one_by_one:
             full = following >= span.high
             self._stride = min(2 * self._stride, self._settings.batch_size) if full else max(1, following - low)
         self._go_on(span, following)
-        return block
+        return (low, high) if reply.code == _FOUND else None
 
     def _go_on(self, span: _Span, offset: int) -> None:
         if offset >= span.high:
@@ -187,20 +191,12 @@ class RangePuller:
         else:
             span.low = offset
 
-    def _decode(self, span: _Span, reply: RemotingCommand) -> MessageBlock:
-        block = decode_messages(reply.payload, self._queue, reply.body_start)
-        for corrupt in block.corrupt:
-            offset = corrupt.message.queue_offset
-            if span.low <= offset < span.high:
-                raise ProtocolError(f"the message at offset {offset} of {self._queue} is corrupt: {corrupt.reason}")
-        messages = block.messages
-        if messages and not (span.low <= messages[0].queue_offset and messages[-1].queue_offset < span.high):
-            messages = [message for message in messages if span.low <= message.queue_offset < span.high]
-        if self._tags:
-            # brokers compare hashes
-            messages = [message for message in messages if message.has_tag(self._tags)]
-        block.messages = messages
-        return block
+    def _decode(self, messages: MessageColumns, reply: RemotingCommand, low: int, high: int) -> None:
+        try:
+            # brokers compare hashes of tags; here the tags themselves are compared
+            messages.add(reply.payload, reply.body_start, low, high, self._tags)
+        except ProtocolError as error:
+            raise ProtocolError(f"{self._queue}: {error}") from error
 
     def _moved(self, span: _Span, header: PullMessageResponseHeader, remark: str) -> None:
         """The broker does not have the offset, or tells once that an operator reset the group."""
