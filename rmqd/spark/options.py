@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 from rmqd.errors import ConfigError, RmqdError
 from rmqd.spark.bounds import Bound, Kind, offsets_bound, timestamps_bound
 from rmqd.spark.columns import COLUMNS, DEFAULT_COLUMNS
+from rmqd.spark.option_values import milliseconds, nameservers, positive
 from rmqd.spark.queue_range import NO_GROUP, Filter, PullSettings
 from rmqd.wire.filter import sql_subscription, tag_subscription
 from rmqd.wire.heartbeat import EXPRESSION_SQL92, EXPRESSION_TAG
@@ -33,7 +34,6 @@ BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimesta
 _PROPER: Final = {name.lower(): name for name in NAMES}
 _STARTS: Final = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
 _WHAT: Final = ("subscribe", "subscribePattern", "assign")
-_HOST_PORT: Final = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}", re.ASCII)
 _DURATION: Final = re.compile(r"([0-9]+)(ms|s|m|h)")
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -110,7 +110,7 @@ class _Reading:
         if minimum is not None and maximum is not None and minimum > maximum:
             self._problem("minOffsetsPerTrigger", f"{minimum} is more than maxOffsetsPerTrigger, {maximum}")
         values: dict[str, Any] = {
-            "nameserver": self._read("nameserver", _nameserver, ""),
+            "nameserver": self._read("nameserver", nameservers, ""),
             **self._what(),
             "subscription": self._filter(),
             "columns": self._read("columns", _columns, DEFAULT_COLUMNS),
@@ -128,9 +128,9 @@ class _Reading:
             "min_partitions": self._count("minPartitions"),
             "max_records_per_partition": self._count("maxRecordsPerPartition"),
             "fail_on_data_loss": self._read("failOnDataLoss", _flag, True),
-            "fetch_interval_seconds": self._read("fetchOffset.intervalMs", _millis, 0.2),
-            "route_refresh_seconds": self._read("routeRefreshMs", _millis, 30.0),
-            "tolerance_seconds": self._read("unavailableToleranceMs", _millis, 60.0),
+            "fetch_interval_seconds": self._read("fetchOffset.intervalMs", milliseconds, 0.2),
+            "route_refresh_seconds": self._read("routeRefreshMs", milliseconds, 30.0),
+            "tolerance_seconds": self._read("unavailableToleranceMs", milliseconds, 60.0),
             "drain_file": self._values.get("drainFile", ""),
             "pull": self._pull(group),
         }
@@ -183,8 +183,8 @@ class _Reading:
             group=group or NO_GROUP,
             batch_size=min(self._count("pullBatchSize") or 32, 1024),
             in_flight=min(self._count("pullParallelism") or 4, 64),
-            timeout_seconds=self._read("pullTimeoutMs", _millis, 10.0),
-            patience_seconds=self._read("unavailableToleranceMs", _millis, 60.0, quietly=True),
+            timeout_seconds=self._read("pullTimeoutMs", milliseconds, 10.0),
+            patience_seconds=self._read("unavailableToleranceMs", milliseconds, 60.0, quietly=True),
             rows_per_batch=rows,
         )
 
@@ -193,7 +193,7 @@ class _Reading:
         return maximum if maximum is not None else self._count("maxRowsPerTrigger")
 
     def _count(self, name: str) -> int | None:
-        return self._read(name, _positive, None)
+        return self._read(name, positive, None)
 
     def _read(self, name: str, parse: Callable[[str], T], default: T, *, quietly: bool = False) -> T:
         text = self._values.get(name)
@@ -215,18 +215,6 @@ class _Reading:
         self._problems.append(f"{name}: {text}")
 
 
-def _positive(text: str) -> int:
-    if not text.strip().isdecimal() or int(text) == 0:
-        raise ValueError(f"{text!r} is no number above 0")
-    return int(text)
-
-
-def _millis(text: str) -> float:
-    if not text.strip().isdecimal():
-        raise ValueError(f"{text!r} is no number of milliseconds")
-    return int(text) / 1000
-
-
 def _duration(text: str) -> float:
     match = _DURATION.fullmatch(text.strip())
     if match is None:
@@ -239,14 +227,6 @@ def _flag(text: str) -> bool:
     if word not in ("true", "false"):
         raise ValueError(f"{text!r} is neither true nor false")
     return word == "true"
-
-
-def _nameserver(text: str) -> str:
-    addresses = [part.strip() for part in re.split("[;,]", text) if part.strip()]
-    wrong = [address for address in addresses if not _HOST_PORT.fullmatch(address)]
-    if wrong or not addresses:
-        raise ValueError(f"{(wrong or [text])[0]!r} is not host:port")
-    return ";".join(addresses)
 
 
 def _topics(text: str) -> tuple[str, ...]:
