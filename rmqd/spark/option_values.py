@@ -1,4 +1,4 @@
-"""How values that more than one set of options has are read. Pure; each raises ValueError that says what is accepted."""
+"""How values that more than one set of options has are read. Pure; each raises ValueError with what is accepted."""
 
 from __future__ import annotations
 

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+)
 from pyspark.sql.types import StructType
 
 from rmqd.spark.columns import ddl
@@ -47,6 +53,18 @@ class RocketMQSource(DataSource):
         options = self._parsed()
         options.refuse_batch_only()
         return RocketMQStreamReader(options)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        """For `df.write`."""
+        from rmqd.spark.sink import RocketMQWriter, make_options
+
+        return RocketMQWriter(make_options(dict(self.options.items()), schema, overwrite=overwrite))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        """For `df.writeStream`; in output mode complete, which says overwrite, every batch is sent whole."""
+        from rmqd.spark.sink import RocketMQStreamWriter, make_options
+
+        return RocketMQStreamWriter(make_options(dict(self.options.items()), schema, overwrite=False))
 
     def _parsed(self) -> SourceOptions:
         return parse_options(dict(self.options.items()))
