@@ -1,4 +1,4 @@
-"""The format `rocketmq` in a real Spark session: what only a JVM can show."""
+"""The sink in a real Spark session: what only a JVM can show."""
 
 from __future__ import annotations
 
