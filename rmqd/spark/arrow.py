@@ -52,7 +52,7 @@ class BatchBuilder:
         make = _MAKERS.get(name)
         if make is not None:
             return make(self, rows)
-        values, kind = rows.fixed[name], COLUMNS[name][0]
+        values, kind = rows.messages.column(name), COLUMNS[name][0]
         if kind == "timestamp":
             return pa.array(values, pa.int64()).cast(_MILLISECONDS).cast(_TYPES[kind])
         return pa.array(values, _TYPES[kind])
@@ -76,10 +76,10 @@ class BatchBuilder:
         return pa.array(names, pa.string())
 
     def _born_host(self, rows: _Rows) -> pa.Array:
-        return pa.array(list(map(self._hosts.__getitem__, rows.fixed["born_host"])), pa.string())
+        return pa.array(list(map(self._hosts.__getitem__, rows.messages.column("born_host"))), pa.string())
 
     def _store_host(self, rows: _Rows) -> pa.Array:
-        return pa.array(list(map(self._hosts.__getitem__, rows.fixed["store_host"])), pa.string())
+        return pa.array(list(map(self._hosts.__getitem__, rows.messages.column("store_host"))), pa.string())
 
     def _properties(self, rows: _Rows) -> pa.Array:
         starts, names, values = [0], list[str](), list[str]()
@@ -106,7 +106,6 @@ class _Rows:
 
     def __init__(self, messages: MessageColumns) -> None:
         self.messages = messages
-        self.fixed = messages.columns()
         self._properties: list[dict[str, str]] | None = None
         self._offset_ids: list[str] | None = None
 
@@ -119,7 +118,8 @@ class _Rows:
     @property
     def offset_ids(self) -> list[str]:
         if self._offset_ids is None:
-            pairs = zip(self.fixed["store_host"], self.fixed["commit_log_offset"], strict=True)
+            column = self.messages.column
+            pairs = zip(column("store_host"), column("commit_log_offset"), strict=True)
             pack = _OFFSET.pack
             self._offset_ids = [(host + pack(offset)).hex().upper() for host, offset in pairs]
         return self._offset_ids

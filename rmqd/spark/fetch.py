@@ -108,17 +108,17 @@ class RangePuller:
         try:
             while self._planned < self._range.end or self._spans:
                 try:
-                    span, reply = self._next()
+                    self._await_first()
                 except (RemotingError, ProtocolError) as error:
                     self._failed(error)
                     continue
-                found = self._settle(span, reply)
+                found = list(self._settle_first_ones())
                 try:
-                    self._plan()  # before the caller builds a batch: the broker answers meanwhile
+                    self._plan()  # before what came is decoded: the broker answers meanwhile
                 except RemotingError as error:
                     self._failed(error)
-                if found is not None:
-                    self._decode(messages(), reply, *found)
+                for reply, low, high in found:
+                    self._decode(messages(), reply, low, high)
                     yield
             if self._connection is not None:
                 keep_connection(self._connection)
@@ -126,21 +126,27 @@ class RangePuller:
         finally:
             self._disconnect()
 
-    def _next(self) -> tuple[_Span, RemotingCommand]:
-        """The first span's answer."""
+    def _await_first(self) -> None:
+        """Have the first span's answer; what comes meanwhile, and is there already, is kept for the others."""
         if self._connection is None:
             self._connection = self._connect()
             for span in self._spans:
                 span.opaque, span.reply = -1, None
         self._plan()
-        head = self._spans[0]
-        while head.reply is None:
-            reply = self._connection.receive(self._settings.timeout_seconds)
-            for span in self._spans:
-                if span.opaque == reply.opaque:
-                    span.reply = reply
-        reply, head.reply = head.reply, None
-        return head, reply
+        asked = {span.opaque: span for span in self._spans}
+        while self._spans[0].reply is None:
+            for reply in self._connection.receive(self._settings.timeout_seconds):
+                if reply.opaque in asked:
+                    asked[reply.opaque].reply = reply
+
+    def _settle_first_ones(self) -> Iterator[tuple[RemotingCommand, int, int]]:
+        """Settle spans in their order, as far as they have answers: those with messages, and the offsets of these."""
+        while self._spans and (reply := self._spans[0].reply) is not None:
+            span = self._spans[0]
+            span.reply = None
+            found = self._settle(span, reply)
+            if found is not None:
+                yield reply, *found
 
     def _plan(self) -> None:
         """Have pulls under way, as many as there may be."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import socket
-from collections import deque
 from typing import Final
 
 from rmqd.client.connection import OPAQUE
@@ -28,7 +27,6 @@ class PullConnection:
     def __init__(self, address: str) -> None:
         self.address = address
         self._frames = FrameDecoder()
-        self._replies: deque[RemotingCommand] = deque()
         host, _, port = address.rpartition(":")
         try:
             self._socket = socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT_SECONDS)
@@ -44,21 +42,22 @@ class PullConnection:
         except OSError as error:
             raise RemotingClosedError(self.address, str(error) or "it takes no request") from error
 
-    def receive(self, timeout_seconds: float) -> RemotingCommand:
-        """The next reply. Raises RemotingError or ProtocolError."""
+    def receive(self, timeout_seconds: float) -> list[RemotingCommand]:
+        """All replies that are there, one at least. Raises RemotingError or ProtocolError."""
+        replies: list[RemotingCommand] = []
         try:
             self._socket.settimeout(timeout_seconds)
-            while not self._replies:
+            while not replies:
                 data = self._socket.recv(RECEIVE_BYTES)
                 if not data:
                     raise RemotingClosedError(self.address, "the peer closed the connection")
                 commands = map(decode_command, self._frames.feed(data))
-                self._replies.extend(command for command in commands if command.is_response)
+                replies = [command for command in commands if command.is_response]
         except TimeoutError:
             raise RemotingTimeoutError(self.address, f"no answer to a pull in {timeout_seconds:g} s") from None
         except OSError as error:
             raise RemotingClosedError(self.address, str(error)) from error
-        return self._replies.popleft()
+        return replies
 
     def close(self) -> None:
         """Close at once; replies under way are lost."""

@@ -7,6 +7,7 @@ one go for each record and turned by `zip`; properties and names are kept as byt
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 from struct import Struct
 from struct import error as StructError
 from typing import Any, Final
@@ -61,9 +62,9 @@ class MessageColumns:
     def __len__(self) -> int:
         return len(self.bodies)
 
-    def columns(self) -> dict[str, tuple[Any, ...]]:
-        """The fixed fields by name."""
-        return dict(zip(FIXED, zip(*self.fixed, strict=True), strict=True)) if self.fixed else {}
+    def column(self, name: str) -> list[Any]:
+        """One of the fields in FIXED."""
+        return list(map(itemgetter(FIXED.index(name)), self.fixed))
 
     def add(self, data: bytes, start: int, low: int, high: int, tags: frozenset[bytes] = frozenset()) -> None:
         """Take the records that fill `data` from `start` on: those of the offsets from `low` to before `high`.
