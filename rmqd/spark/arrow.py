@@ -7,10 +7,12 @@ from struct import Struct
 from typing import Any, Final
 
 import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
 
 from rmqd.spark.columns import COLUMNS
+from rmqd.spark.property_arrays import PropertyArrays
 from rmqd.wire.message import MessageQueue
-from rmqd.wire.message_columns import HostTexts, MessageColumns, Texts, parse_all
+from rmqd.wire.message_columns import HostTexts, MessageColumns, Texts
 from rmqd.wire.properties import KEYS, RETRY_TOPIC, SHARDING_KEY, TAGS, UNIQ_KEY
 from rmqd.wire.topics import RETRY_PREFIX
 
@@ -70,10 +72,10 @@ class BatchBuilder:
         return pa.array(list(map(self._topics.__getitem__, rows.messages.topics)), pa.string())
 
     def _topic(self, rows: _Rows) -> pa.Array:
-        names = list(map(self._topics.__getitem__, rows.messages.topics))
+        names = self._source_topic(rows)
         if self._queue.topic.startswith(RETRY_PREFIX):
-            names = [entries.get(RETRY_TOPIC, name) for name, entries in zip(names, rows.properties, strict=True)]
-        return pa.array(names, pa.string())
+            names = pc.coalesce(rows.properties.column(RETRY_TOPIC), names)
+        return names
 
     def _born_host(self, rows: _Rows) -> pa.Array:
         return pa.array(list(map(self._hosts.__getitem__, rows.messages.column("born_host"))), pa.string())
@@ -82,20 +84,12 @@ class BatchBuilder:
         return pa.array(list(map(self._hosts.__getitem__, rows.messages.column("store_host"))), pa.string())
 
     def _properties(self, rows: _Rows) -> pa.Array:
-        starts, names, values = [0], list[str](), list[str]()
-        for entries in rows.properties:
-            names += entries
-            values += entries.values()
-            starts.append(len(names))
-        return pa.MapArray.from_arrays(
-            pa.array(starts, pa.int32()), pa.array(names, pa.string()), pa.array(values, pa.string())
-        )
+        return rows.properties.map()
 
     def _msg_id(self, rows: _Rows) -> pa.Array:
-        ids = [entries.get(UNIQ_KEY) for entries in rows.properties]
-        if None in ids:  # not of a producer, which always gives one
-            ids = [unique or other for unique, other in zip(ids, rows.offset_ids, strict=True)]
-        return pa.array(ids, pa.string())
+        ids = rows.properties.column(UNIQ_KEY)
+        # only what is not of a producer has none
+        return pc.coalesce(ids, pa.array(rows.offset_ids, pa.string())) if ids.null_count else ids
 
     def _offset_msg_id(self, rows: _Rows) -> pa.Array:
         return pa.array(rows.offset_ids, pa.string())
@@ -106,13 +100,13 @@ class _Rows:
 
     def __init__(self, messages: MessageColumns) -> None:
         self.messages = messages
-        self._properties: list[dict[str, str]] | None = None
+        self._properties: PropertyArrays | None = None
         self._offset_ids: list[str] | None = None
 
     @property
-    def properties(self) -> list[dict[str, str]]:
+    def properties(self) -> PropertyArrays:
         if self._properties is None:
-            self._properties = parse_all(self.messages.properties)
+            self._properties = PropertyArrays(self.messages.properties)
         return self._properties
 
     @property
@@ -127,7 +121,7 @@ class _Rows:
 
 def _by_property(name: str) -> Callable[[BatchBuilder, _Rows], Any]:
     def make(_: BatchBuilder, rows: _Rows) -> pa.Array:
-        return pa.array([entries.get(name) for entries in rows.properties], pa.string())
+        return rows.properties.column(name)
 
     return make
 

@@ -182,7 +182,7 @@ class _Reading:
         return PullSettings(
             group=group or NO_GROUP,
             batch_size=min(self._count("pullBatchSize") or 32, 1024),
-            in_flight=min(self._count("pullParallelism") or 4, 64),
+            in_flight=min(self._count("pullParallelism") or 16, 64),
             timeout_seconds=self._read("pullTimeoutMs", milliseconds, 10.0),
             patience_seconds=self._read("unavailableToleranceMs", milliseconds, 60.0, quietly=True),
             rows_per_batch=rows,

@@ -33,7 +33,7 @@ class PullSettings:
 
     group: str = NO_GROUP
     batch_size: int = 32
-    in_flight: int = 4
+    in_flight: int = 16
     timeout_seconds: float = 10.0
     patience_seconds: float = 60.0
     rows_per_batch: int = 4096
