@@ -90,6 +90,8 @@ def _missing() -> str:
         for package in PACKAGES:
             importlib.import_module(package)
         find_java(os.environ)
-    except (ImportError, RmqdError) as error:
+    except ImportError as error:
         return f"{error}; `make spark` brings it"
+    except RmqdError as error:
+        return str(error)
     return ""

@@ -95,6 +95,7 @@ spark.stop()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_spark_runs_without_a_java_on_the_machine(tmp_path: Path) -> None:
     """The extra's own runtime starts Spark, and its Python processes have what this Python has."""

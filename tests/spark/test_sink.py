@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import datetime
 import pickle
+import re
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rmqd.errors import ConfigError, InvalidMessageError, RemotingError, RouteNotFoundError
-from rmqd.spark.sink_options import parse_sink_options
+from rmqd.spark.sink_options import NAMES, SINK_COLUMNS, parse_sink_options
 from rmqd.testing.rocketmq import RocketMQ
 from tests.spark.embedded_broker import EmbeddedBroker
 from tests.spark.needed import need
@@ -36,8 +38,8 @@ TYPES = {
 
 
 @pytest.fixture
-def rocketmq() -> Iterator[RocketMQ]:
-    """An embedded one."""
+def embedded() -> Iterator[RocketMQ]:
+    """The kit's, in memory."""
     with RocketMQ() as rocketmq:
         yield rocketmq
 
@@ -78,15 +80,15 @@ def test_all_problems_are_told_at_once() -> None:
     ]
 
 
-def test_a_row_becomes_a_message(rocketmq: RocketMQ) -> None:
+def test_a_row_becomes_a_message(embedded: RocketMQ) -> None:
     """With all that columns say; what RocketMQ sets itself is not copied from the properties of another message."""
-    rocketmq.create_topic("orders", 4)
+    embedded.create_topic("orders", 4)
     row = {
         "body": "paid 7", "topic": "elsewhere", "tags": "paid", "keys": "k1 k2", "sharding_key": "c1", "queue_id": 3,
         "properties": {"n": "7", "UNIQ_KEY": "another", "DELAY": "5", "TAGS": "old", "CLUSTER": "other"},
     }  # fmt: skip
-    assert write(rocketmq.nameserver, [row]) == Stored(1, 6)
-    (message,) = rocketmq.messages("orders")
+    assert write(embedded.nameserver, [row]) == Stored(1, 6)
+    (message,) = embedded.messages("orders")
     assert (message.body, message.tags, message.keys, message.queue_id) == (b"paid 7", "paid", "k1 k2", 3)
     assert message.properties["n"] == "7"
     assert message.properties["__SHARDINGKEY"] == "c1"
@@ -95,24 +97,24 @@ def test_a_row_becomes_a_message(rocketmq: RocketMQ) -> None:
     assert message.properties["CLUSTER"] != "other"
 
 
-def test_the_topic_of_a_row(rocketmq: RocketMQ) -> None:
+def test_the_topic_of_a_row(embedded: RocketMQ) -> None:
     """By the column, where the option is not set."""
-    rocketmq.create_topic("a")
-    rocketmq.create_topic("b")
+    embedded.create_topic("a")
+    embedded.create_topic("b")
     schema = StructType().add("body", "string").add("topic", "string")
-    writer = RocketMQSource({"nameserver": rocketmq.nameserver}).writer(schema, False)
+    writer = RocketMQSource({"nameserver": embedded.nameserver}).writer(schema, False)
     writer.write(iter([batch([{"body": "1", "topic": "a"}, {"body": "2", "topic": "b"}])]))
-    assert [message.body for topic in "ab" for message in rocketmq.messages(topic)] == [b"1", b"2"]
+    assert [message.body for topic in "ab" for message in embedded.messages(topic)] == [b"1", b"2"]
 
 
-def test_delays(rocketmq: RocketMQ) -> None:
+def test_delays(embedded: RocketMQ) -> None:
     """A level, or a time; a run of a handler sees both, as the kit's clock jumps."""
-    rocketmq.create_topic("orders")
-    due = datetime.datetime.fromtimestamp(int(rocketmq.now()) + 3600, datetime.UTC)
-    write(rocketmq.nameserver, [{"body": "level", "delay_level": 3}, {"body": "time", "deliver_at": due}])
-    assert rocketmq.messages("orders") == []
+    embedded.create_topic("orders")
+    due = datetime.datetime.fromtimestamp(int(embedded.now()) + 3600, datetime.UTC)
+    write(embedded.nameserver, [{"body": "level", "delay_level": 3}, {"body": "time", "deliver_at": due}])
+    assert embedded.messages("orders") == []
     seen: dict[bytes, float] = {}
-    rocketmq.run_handler(lambda batch: seen.update({one.body: rocketmq.now() for one in batch}), "orders", "late")
+    embedded.run_handler(lambda batch: seen.update({one.body: embedded.now() for one in batch}), "orders", "late")
     assert seen.keys() == {b"level", b"time"}
     assert seen[b"time"] >= due.timestamp()
 
@@ -125,37 +127,37 @@ def test_delays(rocketmq: RocketMQ) -> None:
         ({"body": "b", "delay_level": -1}, "its delay_level is -1"),
     ],
 )
-def test_a_row_that_cannot_be_sent(rocketmq: RocketMQ, row: dict[str, Any], said: str) -> None:
+def test_a_row_that_cannot_be_sent(embedded: RocketMQ, row: dict[str, Any], said: str) -> None:
     """Its number is told."""
-    rocketmq.create_topic("orders")
+    embedded.create_topic("orders")
     with pytest.raises(InvalidMessageError, match=said):
-        write(rocketmq.nameserver, [{"body": "fine"}, row])
+        write(embedded.nameserver, [{"body": "fine"}, row])
 
 
-def test_rows_of_a_sharding_key_stay_in_order(rocketmq: RocketMQ) -> None:
+def test_rows_of_a_sharding_key_stay_in_order(embedded: RocketMQ) -> None:
     """In one queue, over batches, while other keys' rows are under way."""
-    rocketmq.create_topic("orders", 4)
+    embedded.create_topic("orders", 4)
     rows = [{"body": str(number), "sharding_key": f"c{number % 7}"} for number in range(420)]
-    assert write(rocketmq.nameserver, rows[:300], rows[300:]).messages == 420
-    stored = rocketmq.messages("orders")
+    assert write(embedded.nameserver, rows[:300], rows[300:]).messages == 420
+    stored = embedded.messages("orders")
     for key in range(7):
         mine = [message for message in stored if message.properties["__SHARDINGKEY"] == f"c{key}"]
         assert len({message.queue_id for message in mine}) == 1
         assert [int(message.body) for message in mine] == list(range(key, 420, 7))
 
 
-def test_what_is_written_again_can_be_told(rocketmq: RocketMQ) -> None:
+def test_what_is_written_again_can_be_told(embedded: RocketMQ) -> None:
     """A task that Spark tries again gives every row the marks that it had."""
-    rocketmq.create_topic("orders", 4)
+    embedded.create_topic("orders", 4)
     rows = [{"body": str(number)} for number in range(100)]
     schema = StructType().add("body", "string")
-    writer = RocketMQSource({"nameserver": rocketmq.nameserver, "topic": "orders"}).writer(schema, False)
+    writer = RocketMQSource({"nameserver": embedded.nameserver, "topic": "orders"}).writer(schema, False)
     for _ in range(2):
         pickle.loads(pickle.dumps(writer)).write(iter([batch(rows[:60]), batch(rows[60:])]))
     names = ("RMQD_QUERY", "RMQD_PART", "RMQD_SEQ")
     marks = [
         (*(message.properties[name] for name in names), message.body.decode())
-        for message in rocketmq.messages("orders")
+        for message in embedded.messages("orders")
     ]
     assert len(marks) == 200
     assert len(set(marks)) == 100
@@ -185,8 +187,18 @@ def test_a_broker_that_comes_back_is_waited_for(broker: EmbeddedBroker) -> None:
         write(broker.nameserver, [{"body": "lost"}], unavailableToleranceMs="0")
 
 
-def test_a_topic_that_is_not_there_is_not_waited_for(rocketmq: RocketMQ) -> None:
+def test_a_topic_that_is_not_there_is_not_waited_for(embedded: RocketMQ) -> None:
     """Nor a queue."""
-    rocketmq.create_topic("orders", 2)
+    embedded.create_topic("orders", 2)
     with pytest.raises(RouteNotFoundError, match="orders has no queue 7"):
-        write(rocketmq.nameserver, [{"body": "a", "queue_id": 7}])
+        write(embedded.nameserver, [{"body": "a", "queue_id": 7}])
+
+
+def test_the_page_lists_what_the_sink_takes() -> None:
+    """Options and columns, in docs/spark.md."""
+    page = (Path(__file__).parents[2] / "docs" / "spark.md").read_text().split("\n## Writing\n")[1].split("\n## ")[0]
+    options, columns = page.split("| option of the sink |")[1].split("| column of the sink |")
+    assert tuple(re.findall(r"^\| `(\w+)` \|", options, re.MULTILINE)) == NAMES
+    rows = re.findall(r"^\| `(\w+)` \| (.*?) \| (.*) \|$", columns, re.MULTILINE)
+    listed = {name: (tuple(re.findall(r"`(.*?)`", kinds)), text) for name, kinds, text in rows}
+    assert listed == SINK_COLUMNS

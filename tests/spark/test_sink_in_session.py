@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def rocketmq() -> Iterator[RocketMQ]:
-    """An embedded one."""
+def embedded() -> Iterator[RocketMQ]:
+    """The kit's, in memory."""
     with RocketMQ() as rocketmq:
         yield rocketmq
 
 
-def test_a_query_is_written_to_a_topic(spark: SparkSession, rocketmq: RocketMQ) -> None:
+def test_a_query_is_written_to_a_topic(spark: SparkSession, embedded: RocketMQ) -> None:
     """Batch: each row once, from several partitions, with its columns."""
-    rocketmq.create_topic("orders", 4)
+    embedded.create_topic("orders", 4)
     rows = spark.range(0, 1000, 1, 4).selectExpr(
         "cast(id as string) as body", "concat('t', id % 2) as tags", "map('n', string(id)) as properties"
     )
-    rows.write.format("rocketmq").options(nameserver=rocketmq.nameserver, topic="orders").mode("append").save()
-    stored = rocketmq.messages("orders")
+    rows.write.format("rocketmq").options(nameserver=embedded.nameserver, topic="orders").mode("append").save()
+    stored = embedded.messages("orders")
     assert sorted(int(message.body) for message in stored) == list(range(1000))
     assert all(message.tags == f"t{int(message.body) % 2}" for message in stored)
     assert all(message.properties["n"] == message.body.decode() for message in stored)
@@ -42,30 +42,30 @@ def test_what_is_wrong_with_a_write_is_told_at_once(spark: SparkSession) -> None
     assert "nameserver: is missing" in str(raised.value)
 
 
-def test_a_stream_copies_a_topic(spark: SparkSession, rocketmq: RocketMQ, tmp_path: Path) -> None:
+def test_a_stream_copies_a_topic(spark: SparkSession, embedded: RocketMQ, tmp_path: Path) -> None:
     """Source to sink, in batches that are marked; a second run goes on where the first ended."""
-    rocketmq.create_topic("orders", 2)
-    rocketmq.create_topic("copies", 2)
+    embedded.create_topic("orders", 2)
+    embedded.create_topic("copies", 2)
 
     def run() -> None:
         source = spark.readStream.format("rocketmq").options(
-            nameserver=rocketmq.nameserver, subscribe="orders", startingOffsets="earliest", maxOffsetsPerTrigger=10
+            nameserver=embedded.nameserver, subscribe="orders", startingOffsets="earliest", maxOffsetsPerTrigger=10
         )
         query = (
             source.load()
             .writeStream.format("rocketmq")
-            .options(nameserver=rocketmq.nameserver, topic="copies", checkpointLocation=str(tmp_path / "checkpoint"))
+            .options(nameserver=embedded.nameserver, topic="copies", checkpointLocation=str(tmp_path / "checkpoint"))
             .trigger(availableNow=True)
             .start()
         )
         assert query.awaitTermination(60)
 
     for number in range(20):
-        rocketmq.send("orders", str(number), keys=f"k{number}", tags="t", queue_id=number % 2)
+        embedded.send("orders", str(number), keys=f"k{number}", tags="t", queue_id=number % 2)
     run()
-    rocketmq.send("orders", "20", queue_id=0)
+    embedded.send("orders", "20", queue_id=0)
     run()
-    copies = rocketmq.messages("copies")
+    copies = embedded.messages("copies")
     assert sorted(int(message.body) for message in copies) == list(range(21))
     assert {(message.keys, message.tags) for message in copies if message.body == b"7"} == {("k7", "t")}
     assert {message.properties["RMQD_BATCH"] for message in copies} == {"0", "1", "2"}
