@@ -13,10 +13,10 @@ endif
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help venv spark demo test check format bench campaign conformance
+.PHONY: help venv spark demo test check format bench bench-spark campaign conformance
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 venv: $(VENV)/.installed ## make .venv (Python 3.11 or later), or say what to install
 
@@ -61,6 +61,9 @@ format: venv ## put imports and formatting right
 
 bench: venv ## rmqd against the Java and Go clients and the broker's limit: docs/benchmarks.md
 	$(PYTHON) -m bench $(ARGS)
+
+bench-spark: spark ## reading with Spark beside the broker's limit, on a real RocketMQ
+	$(PYTHON) -m bench.spark_source $(ARGS)
 
 campaign: venv ## a long run with faults: make campaign churn, orderly, owners, durability, fuzz; or on an older RocketMQ: 4.9.7
 	$(PYTHON) -m tests.campaigns $(NAME) $(ARGS)

@@ -7,6 +7,10 @@ pickled to executors: readers hold options alone, and connections live in `clust
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Final
 
 from rmqd.errors import RmqdError
@@ -18,9 +22,17 @@ LEAST_PYSPARK: Final = (4, 2)
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format `rocketmq` known to a session. Raises RmqdError where PySpark is too old for it."""
+    """Make the format `rocketmq` known to a session. Raises RmqdError where PySpark is too old for it.
+
+    Also where the Python that Spark starts here is one that cannot read topics.
+    """
     check_versions()
+    from pyspark.sql.utils import is_remote
+
     from rmqd.spark.source import RocketMQSource
+
+    if not is_remote() and str(spark.sparkContext.master).startswith("local"):
+        check_python(spark.sparkContext.pythonExec)
 
     spark.dataSource.register(RocketMQSource)
 
@@ -37,4 +49,18 @@ def check_versions() -> None:
         raise RmqdError(
             f"rmqd's source for Spark needs PySpark 4.2 or later, and {version} is installed here: before 4.2 a Python "
             "source cannot limit what a batch reads. pip install -U 'rmqd[spark]'"
+        )
+
+
+def check_python(executable: str) -> None:
+    """Raise RmqdError where a Python that Spark is to start does not have rmqd: Spark would only say "crashed"."""
+    path = shutil.which(executable)
+    if path is None or os.path.abspath(path) == sys.executable:  # what is not there is Spark's to tell
+        return
+    tried = subprocess.run([path, "-c", "import pyarrow, rmqd.spark"], stderr=subprocess.PIPE, text=True, check=False)
+    if tried.returncode:
+        reason = (tried.stderr.strip().splitlines() or ["it failed"])[-1]
+        raise RmqdError(
+            f"Spark's Python processes are started by {path}, and there: {reason}. Call rmqd.spark.prepare.prepare() "
+            f"before the session is made, or set PYSPARK_PYTHON, such as to {sys.executable}"
         )

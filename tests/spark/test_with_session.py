@@ -63,6 +63,23 @@ def test_a_topic_in_sql(spark: SparkSession, broker: EmbeddedBroker) -> None:
     assert len(frame.where("queue_offset = 3").collect()[0]) == len(COLUMNS) == len(DEFAULT_COLUMNS) + 1
 
 
+def test_the_documents_notebook_runs(
+    spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As it is written, but for where RocketMQ and the files are, and the session, which others need still."""
+    page = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
+    code = page.split("```python no-run\n")[1].split("```")[0]
+    for there, here in (("127.0.0.1:9876", broker.nameserver), ("/data", str(tmp_path)), ("spark.stop()", "")):
+        assert there in code
+        code = code.replace(there, here)
+    broker.create_topic("orders", 1)
+    broker.send("orders", "first", "second", tags="paid")
+    exec(compile(code, "docs/spark.md", "exec"), {})
+    assert "|paid|       2|" in capfd.readouterr().out
+    assert [row.body for row in spark.read.parquet(str(tmp_path / "orders")).collect()] == ["first", "second"]
+    assert broker.offsets("orders_archive", "orders") == {0: 2}
+
+
 def test_wrong_options_are_told_by_load(spark: SparkSession) -> None:
     """All of them, before anything is read."""
     with pytest.raises(Exception, match="nameserver: is missing") as raised:
