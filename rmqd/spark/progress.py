@@ -42,6 +42,11 @@ class Heads:
         self._pinned = everyone(cluster.max_offsets(queues))
         self.last = dict(self._pinned)
 
+    def reach(self, positions: Mapping[MessageQueue, int]) -> None:
+        """A query starts here. Ends that were noted before are not behind it: what came between is nobody's loss."""
+        if self._pinned is not None:
+            self._pinned |= {queue: max(self._pinned.get(queue, at), at) for queue, at in positions.items()}
+
     def now(self, cluster: Cluster, queues: Iterable[MessageQueue]) -> Mapping[MessageQueue, int]:
         """The ends of the queues whose brokers answered. Raises RmqdError where none did."""
         if self._pinned is not None:
@@ -76,7 +81,11 @@ class Progress:
             low = begin.positions.get(queue, starts.get(queue))
             if low is not None:
                 backlog[queue] = head - low
-        back = {queue: heads[queue] for queue, count in backlog.items() if count < 0 and cluster.has_master(queue)}
+        back = {
+            queue: heads[queue]
+            for queue, count in backlog.items()
+            if count < 0 and queue in begin.positions and cluster.has_master(queue)
+        }
         self._went_back(begin, back)
         patient = not takes_all and self._options.min_offsets is not None
         if patient and not starts and not back and not self._is_enough(backlog):

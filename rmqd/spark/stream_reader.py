@@ -59,7 +59,9 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         """Where the first batch starts. Asked twice and answered once: "latest" has moved on by then."""
         if self._initial is None:
-            self._initial = patiently(self._resolve_start, self._options.tolerance_seconds).to_json()
+            start = patiently(self._resolve_start, self._options.tolerance_seconds)
+            self._heads.reach(start.positions)
+            self._initial = start.to_json()
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:

@@ -143,6 +143,17 @@ def test_what_is_available_now_ends_where_it_was(broker: EmbeddedBroker) -> None
     assert Query(checkpoint, options(broker), available_now=True).run_until_idle() == [["0:5", "1:0"]]
 
 
+def test_what_is_available_now_may_be_nothing(broker: EmbeddedBroker) -> None:
+    """Spark asks for the beginning after the end was noted; messages that came between are for the next run."""
+    broker.fill("orders", 1, 2)
+    checkpoint, more = Checkpoint(), options(broker, startingOffsets="latest")
+    query = Query(checkpoint, more, available_now=True)
+    broker.send("orders", "0:2")
+    assert query.run_until_idle() == [[]]
+    broker.send("orders", "0:3")
+    assert Query(checkpoint, more, available_now=True).run_until_idle() == [["0:3"]]
+
+
 def test_a_new_queue_is_read_from_its_first_message(broker: EmbeddedBroker) -> None:
     """Also where the query began at the end; a batch that died starts there again."""
     broker.fill("orders", 1, 3)
