@@ -231,6 +231,19 @@ def test_a_group_whose_offsets_are_not_wanted_is_left_alone(broker: EmbeddedBrok
     assert broker.offsets("reports", "orders") == {}
 
 
+def test_an_idle_query_commits_nothing(broker: EmbeddedBroker) -> None:
+    """What an operator sets meanwhile stays until the query has done more."""
+    broker.fill("orders", 1, 5)
+    query = Query(Checkpoint(), grouped(broker))
+    query.run_until_idle()
+    broker.commit("reports", "orders", {0: 2})
+    assert not query.poll()
+    assert broker.offsets("reports", "orders") == {0: 2}
+    broker.send("orders", "0:5")
+    query.run_until_idle()
+    assert broker.offsets("reports", "orders") == {0: 6}
+
+
 def test_the_lag_is_in_the_progress(broker: EmbeddedBroker) -> None:
     """Spark shows it as latestOffset."""
     broker.fill("orders", 1, 5)
