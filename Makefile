@@ -13,10 +13,10 @@ endif
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check format bench campaign conformance
+.PHONY: help venv spark demo test check format bench bench-spark campaign conformance
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 venv: $(VENV)/.installed ## make .venv (Python 3.11 or later), or say what to install
 
@@ -36,14 +36,21 @@ $(VENV)/.installed: pyproject.toml handlers/pyproject.toml constraints.txt
 	@$(PYTHON) -m compileall -q rmqd handlers # an editable install compiles nothing, and the first start would wait for it
 	@touch $@
 
+spark: $(VENV)/.spark ## the same with PySpark, which takes a download of 600 MB; brings a Java where there is none
+
+$(VENV)/.spark: $(VENV)/.installed
+	@PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(PYTHON) -m pip install --quiet \
+		--disable-pip-version-check --editable '.[spark]'
+	@touch $@
+
 # Ctrl-C reaches all that the terminal has in front, and make would take it as a failure: `set -m` gives rmqd that place.
 demo: venv ## a RocketMQ, a producer and rmqd in one process, live; ARGS="--seconds 30" ends by itself
 	@if [ -t 0 ]; then set -m; fi; $(VENV)/bin/rmqd demo $(ARGS)
 
-test: venv ## every test; those against a real RocketMQ need Java and Maven
+test: spark ## every test; those against a real RocketMQ need Java and Maven
 	$(PYTHON) -m pytest $(ARGS)
 
-check: venv ## lint, formatting, types and the import rules
+check: spark ## lint, formatting, types and the import rules
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy rmqd handlers tests bench
@@ -55,6 +62,9 @@ format: venv ## put imports and formatting right
 
 bench: venv ## rmqd against the Java and Go clients and the broker's limit: docs/benchmarks.md
 	$(PYTHON) -m bench $(ARGS)
+
+bench-spark: spark ## reading with Spark beside the broker's limit, on a real RocketMQ
+	$(PYTHON) -m bench.spark_source $(ARGS)
 
 campaign: venv ## a long run with faults: make campaign churn, orderly, owners, durability, fuzz; or on an older RocketMQ: 4.9.7
 	$(PYTHON) -m tests.campaigns $(NAME) $(ARGS)

@@ -97,6 +97,19 @@ class FilterRefusedError(RmqdError):
         self.topic = topic
 
 
+class DataLossError(RmqdError):
+    """Messages that were to be read are no longer on the broker; offsets are of `queue`, ends exclusive."""
+
+    def __init__(self, queue: object, lost: tuple[int, int], held: tuple[int, int]) -> None:
+        holds = f"{held[0]} to {held[1] - 1}" if held[0] < held[1] else "none"
+        super().__init__(
+            f"data loss in {queue}: offsets {lost[0]} to {lost[1] - 1} were to be read, and the broker holds {holds}"
+        )
+        self.queue = queue
+        self.lost = lost
+        self.held = held
+
+
 class BrokerTooOldError(RmqdError):
     """A broker is of a version that would take a request and do something else than was asked."""
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-pytest_plugins = ["tests.rocketmq.fixtures", "tests.conformance.plugin"]
+pytest_plugins = ["tests.rocketmq.fixtures", "tests.spark.fixtures", "tests.conformance.plugin"]
 
 
 @pytest.fixture(autouse=True)

@@ -31,6 +31,7 @@ BELOW = {
         "structlog yaml prometheus_client uvloop pydantic pydantic_core starlette uvicorn",
     ),
     "broker": (f"{PLAIN} wire", "structlog"),
+    "spark": (f"{PLAIN} wire handler client consumer", "structlog pyspark pyarrow"),
     "testing": (f"{PLAIN} wire handler client consumer daemon broker", "pytest structlog yaml pydantic"),
     "demo": (f"{PLAIN} wire handler client consumer daemon broker", "structlog rich"),
     "cli": (f"{PLAIN} wire handler client consumer daemon broker testing demo", "typer"),

@@ -1,0 +1,66 @@
+"""RocketMQ in Spark, through PySpark: `register(spark)`, then `spark.read.format("rocketmq")`.
+
+An extra (`pip install "rmqd[spark]"`): no other room of rmqd imports this one at its top, and within it options,
+offsets, bounds, admission, columns and queue ranges import neither pyspark nor pyarrow. What is created on a driver is
+pickled to executors: readers hold options alone, and connections live in `cluster` and `pull_connection`, by process.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Final
+
+from rmqd.errors import RmqdError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LEAST_PYSPARK: Final = (4, 2)
+
+
+def register(spark: SparkSession) -> None:
+    """Make the format `rocketmq` known to a session. Raises RmqdError where PySpark is too old for it.
+
+    Also where the Python that Spark starts here is one that cannot read topics.
+    """
+    check_versions()
+    from pyspark.sql.utils import is_remote
+
+    from rmqd.spark.source import RocketMQSource
+
+    if not is_remote() and str(spark.sparkContext.master).startswith("local"):
+        check_python(spark.sparkContext.pythonExec)
+
+    spark.dataSource.register(RocketMQSource)
+
+
+def check_versions() -> None:
+    """Raise RmqdError, with what to install, where what the source needs is missing or too old."""
+    try:
+        import pyarrow  # type: ignore[import-untyped]  # noqa: F401
+        import pyspark
+    except ImportError as error:
+        raise RmqdError(f"{error.name} is not installed: pip install 'rmqd[spark]'") from error
+    version = str(pyspark.__version__)
+    if tuple(int(part) for part in version.split(".")[:2] if part.isdecimal()) < LEAST_PYSPARK:
+        raise RmqdError(
+            f"rmqd's source for Spark needs PySpark 4.2 or later, and {version} is installed here: before 4.2 a Python "
+            "source cannot limit what a batch reads. pip install -U 'rmqd[spark]'"
+        )
+
+
+def check_python(executable: str) -> None:
+    """Raise RmqdError where a Python that Spark is to start does not have rmqd: Spark would only say "crashed"."""
+    path = shutil.which(executable)
+    if path is None or os.path.abspath(path) == sys.executable:  # what is not there is Spark's to tell
+        return
+    tried = subprocess.run([path, "-c", "import pyarrow, rmqd.spark"], stderr=subprocess.PIPE, text=True, check=False)
+    if tried.returncode:
+        reason = (tried.stderr.strip().splitlines() or ["it failed"])[-1]
+        raise RmqdError(
+            f"Spark's Python processes are started by {path}, and there: {reason}. Call rmqd.spark.prepare.prepare() "
+            f"before the session is made, or set PYSPARK_PYTHON, such as to {sys.executable}"
+        )

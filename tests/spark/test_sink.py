@@ -1,0 +1,204 @@
+"""The sink without a JVM: options, columns, rows, and writers that are called as Spark calls them."""
+
+from __future__ import annotations
+
+import datetime
+import pickle
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmqd.errors import ConfigError, InvalidMessageError, RemotingError, RouteNotFoundError
+from rmqd.spark.sink_options import NAMES, SINK_COLUMNS, parse_sink_options
+from rmqd.testing.rocketmq import RocketMQ
+from tests.spark.embedded_broker import EmbeddedBroker
+from tests.spark.needed import need
+
+need("pyspark", "pyarrow")
+
+import pyarrow as pa  # type: ignore[import-untyped]  # noqa: E402
+from pyspark.sql.pandas.types import from_arrow_schema  # noqa: E402
+from pyspark.sql.types import StructType  # noqa: E402
+
+from rmqd.spark.sink import Stored  # noqa: E402
+from rmqd.spark.source import RocketMQSource  # noqa: E402
+
+TIME = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+TYPES = {
+    "body": pa.string(),
+    "properties": pa.map_(pa.string(), pa.string()),
+    "delay_level": pa.int32(),
+    "deliver_at": pa.timestamp("us", tz="Europe/Paris"),
+    "queue_id": pa.int64(),
+}
+
+
+@pytest.fixture
+def embedded() -> Iterator[RocketMQ]:
+    """The kit's, in memory."""
+    with RocketMQ() as rocketmq:
+        yield rocketmq
+
+
+def batch(rows: list[dict[str, Any]]) -> pa.RecordBatch:
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    arrays = [pa.array([row.get(name) for row in rows], TYPES.get(name, pa.string())) for name in names]
+    return pa.record_batch(arrays, names)
+
+
+def write(nameserver: str, *batches: list[dict[str, Any]], **options: str) -> Stored:
+    """Write a partition, with the writer gone through pickle as it does between processes."""
+    arrow = [batch(rows) for rows in batches]
+    schema = from_arrow_schema(arrow[0].schema)
+    writer = RocketMQSource({"nameserver": nameserver, "topic": "orders", **options}).writer(schema, False)
+    stored = pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(writer)).write(iter(arrow))))
+    assert isinstance(stored, Stored)
+    return stored
+
+
+def test_all_problems_are_told_at_once() -> None:
+    """Options, mode and columns."""
+    values = {"topik": "a", "nameserver": "nowhere", "sendparallelism": "0", "checkpointlocation": "/c"}
+    columns = {"tag": "string", "properties": "map<string,int>", "delay_level": "string", "queue_offset": "bigint"}
+    with pytest.raises(ConfigError) as raised:
+        parse_sink_options(values, columns, overwrite=True)
+    assert [str(problem) for problem in raised.value.problems] == [
+        "topik: the sink has no such option; there are nameserver, topic, sendParallelism, unavailableToleranceMs",
+        "nameserver: 'nowhere' is not host:port",
+        "sendParallelism: '0' is no number above 0",
+        'mode: what a topic has cannot be overwritten; mode("append") adds to it',
+        "column body: is missing; it is a binary or a string",
+        "column tag: the sink has no such column; there are body, topic, tags, keys, properties, sharding_key, "
+        "delay_level, deliver_at, queue_id, broker",
+        "column properties: is map<string,int>; accepted: map<string,string>",
+        "column delay_level: is string; accepted: int, bigint, smallint, tinyint",
+        "topic: is missing: an option for all rows, or a column for each",
+    ]
+
+
+def test_a_row_becomes_a_message(embedded: RocketMQ) -> None:
+    """With all that columns say; what RocketMQ sets itself is not copied from the properties of another message."""
+    embedded.create_topic("orders", 4)
+    row = {
+        "body": "paid 7", "topic": "elsewhere", "tags": "paid", "keys": "k1 k2", "sharding_key": "c1", "queue_id": 3,
+        "properties": {"n": "7", "UNIQ_KEY": "another", "DELAY": "5", "TAGS": "old", "CLUSTER": "other"},
+    }  # fmt: skip
+    assert write(embedded.nameserver, [row]) == Stored(1, 6)
+    (message,) = embedded.messages("orders")
+    assert (message.body, message.tags, message.keys, message.queue_id) == (b"paid 7", "paid", "k1 k2", 3)
+    assert message.properties["n"] == "7"
+    assert message.properties["__SHARDINGKEY"] == "c1"
+    assert message.msg_id != "another"
+    assert "DELAY" not in message.properties
+    assert message.properties["CLUSTER"] != "other"
+
+
+def test_the_topic_of_a_row(embedded: RocketMQ) -> None:
+    """By the column, where the option is not set."""
+    embedded.create_topic("a")
+    embedded.create_topic("b")
+    schema = StructType().add("body", "string").add("topic", "string")
+    writer = RocketMQSource({"nameserver": embedded.nameserver}).writer(schema, False)
+    writer.write(iter([batch([{"body": "1", "topic": "a"}, {"body": "2", "topic": "b"}])]))
+    assert [message.body for topic in "ab" for message in embedded.messages(topic)] == [b"1", b"2"]
+
+
+def test_delays(embedded: RocketMQ) -> None:
+    """A level, or a time; a run of a handler sees both, as the kit's clock jumps."""
+    embedded.create_topic("orders")
+    due = datetime.datetime.fromtimestamp(int(embedded.now()) + 3600, datetime.UTC)
+    write(embedded.nameserver, [{"body": "level", "delay_level": 3}, {"body": "time", "deliver_at": due}])
+    assert embedded.messages("orders") == []
+    seen: dict[bytes, float] = {}
+    embedded.run_handler(lambda batch: seen.update({one.body: embedded.now() for one in batch}), "orders", "late")
+    assert seen.keys() == {b"level", b"time"}
+    assert seen[b"time"] >= due.timestamp()
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"body": None, "tags": "a"}, "row 1 of partition 0: its body is null"),
+        ({"body": "b", "delay_level": 1, "deliver_at": TIME}, "a delay_level and deliver_at; a message has one"),
+        ({"body": "b", "delay_level": -1}, "its delay_level is -1"),
+    ],
+)
+def test_a_row_that_cannot_be_sent(embedded: RocketMQ, row: dict[str, Any], said: str) -> None:
+    """Its number is told."""
+    embedded.create_topic("orders")
+    with pytest.raises(InvalidMessageError, match=said):
+        write(embedded.nameserver, [{"body": "fine"}, row])
+
+
+def test_rows_of_a_sharding_key_stay_in_order(embedded: RocketMQ) -> None:
+    """In one queue, over batches, while other keys' rows are under way."""
+    embedded.create_topic("orders", 4)
+    rows = [{"body": str(number), "sharding_key": f"c{number % 7}"} for number in range(420)]
+    assert write(embedded.nameserver, rows[:300], rows[300:]).messages == 420
+    stored = embedded.messages("orders")
+    for key in range(7):
+        mine = [message for message in stored if message.properties["__SHARDINGKEY"] == f"c{key}"]
+        assert len({message.queue_id for message in mine}) == 1
+        assert [int(message.body) for message in mine] == list(range(key, 420, 7))
+
+
+def test_what_is_written_again_can_be_told(embedded: RocketMQ) -> None:
+    """A task that Spark tries again gives every row the marks that it had."""
+    embedded.create_topic("orders", 4)
+    rows = [{"body": str(number)} for number in range(100)]
+    schema = StructType().add("body", "string")
+    writer = RocketMQSource({"nameserver": embedded.nameserver, "topic": "orders"}).writer(schema, False)
+    for _ in range(2):
+        pickle.loads(pickle.dumps(writer)).write(iter([batch(rows[:60]), batch(rows[60:])]))
+    names = ("RMQD_QUERY", "RMQD_PART", "RMQD_SEQ")
+    marks = [
+        (*(message.properties[name] for name in names), message.body.decode())
+        for message in embedded.messages("orders")
+    ]
+    assert len(marks) == 200
+    assert len(set(marks)) == 100
+    assert {(sequence, body) for *_, sequence, body in marks} == {(str(n), str(n)) for n in range(100)}
+
+
+def test_a_broker_that_comes_back_is_waited_for(broker: EmbeddedBroker) -> None:
+    """A row is tried again for as long as the option says; the task fails after that."""
+    broker.create_topic("orders", 2)
+    write(broker.nameserver, [{"body": "before"}])
+
+    back = threading.Timer(0.3, broker.start)
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield batch([{"body": str(number)} for number in range(50)])
+        broker.stop()
+        back.start()
+        yield batch([{"body": str(number)} for number in range(50, 100)])
+
+    writer = RocketMQSource({"nameserver": broker.nameserver, "topic": "orders"}).writer(
+        StructType().add("body", "string"), False
+    )
+    assert writer.write(rows()) == Stored(100, 190)
+    back.join()
+    broker.stop()
+    with pytest.raises(RemotingError):
+        write(broker.nameserver, [{"body": "lost"}], unavailableToleranceMs="0")
+
+
+def test_a_topic_that_is_not_there_is_not_waited_for(embedded: RocketMQ) -> None:
+    """Nor a queue."""
+    embedded.create_topic("orders", 2)
+    with pytest.raises(RouteNotFoundError, match="orders has no queue 7"):
+        write(embedded.nameserver, [{"body": "a", "queue_id": 7}])
+
+
+def test_the_page_lists_what_the_sink_takes() -> None:
+    """Options and columns, in docs/spark.md."""
+    page = (Path(__file__).parents[2] / "docs" / "spark.md").read_text().split("\n## Writing\n")[1].split("\n## ")[0]
+    options, columns = page.split("| option of the sink |")[1].split("| column of the sink |")
+    assert tuple(re.findall(r"^\| `(\w+)` \|", options, re.MULTILINE)) == NAMES
+    rows = re.findall(r"^\| `(\w+)` \| (.*?) \| (.*) \|$", columns, re.MULTILINE)
+    listed = {name: (tuple(re.findall(r"`(.*?)`", kinds)), text) for name, kinds, text in rows}
+    assert listed == SINK_COLUMNS

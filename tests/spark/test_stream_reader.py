@@ -1,0 +1,304 @@
+"""Streams over an embedded broker, called in the order in which Spark calls them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+import pytest
+
+from rmqd.errors import DataLossError, RmqdError
+from tests.spark.embedded_broker import BROKER, EmbeddedBroker
+from tests.spark.needed import need
+
+need("pyspark", "pyarrow")
+
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows  # noqa: E402
+
+from tests.spark.micro_batches import Checkpoint, Killed, Query  # noqa: E402
+
+
+def options(broker: EmbeddedBroker, **more: str) -> dict[str, str]:
+    what = {} if "subscribePattern" in more else {"subscribe": "orders"}
+    return {
+        "nameserver": broker.nameserver, "startingOffsets": "earliest", "fetchOffset.intervalMs": "0",
+        "routeRefreshMs": "0", "unavailableToleranceMs": "0", **what, **more,
+    }  # fmt: skip
+
+
+def grouped(broker: EmbeddedBroker, **more: str) -> dict[str, str]:
+    return {**options(broker, groupId="reports", **more), "startingOffsets": "committed"}
+
+
+def numbers(queue_id: int, start: int, end: int) -> list[str]:
+    return [f"{queue_id}:{number}" for number in range(start, end)]
+
+
+def place(text: str) -> dict[str, int]:
+    found: dict[str, int] = json.loads(text)["q"]["orders"][BROKER]
+    return found
+
+
+def test_a_backlog_and_what_comes_later(broker: EmbeddedBroker) -> None:
+    """Each message in one batch; a query to which nothing comes has none."""
+    broker.fill("orders", 2, 3)
+    query = Query(Checkpoint(), options(broker))
+    assert query.run_until_idle() == [numbers(0, 0, 3) + numbers(1, 0, 3)]
+    broker.send("orders", "1:3", queue_id=1)
+    assert query.run_until_idle()[1:] == [["1:3"]]
+
+
+def test_a_stream_starts_at_the_end_by_default(broker: EmbeddedBroker) -> None:
+    """Where that was when it was asked first: it is asked again before the first batch is read."""
+    broker.fill("orders", 1, 3)
+    more = options(broker)
+    del more["startingOffsets"]
+    query = Query(Checkpoint(), more)
+    before = query.reader.initialOffset()
+    broker.send("orders", "0:3", "0:4")
+    assert query.reader.initialOffset() == before
+    assert query.run_until_idle() == [["0:3", "0:4"]]
+
+
+def test_a_first_batch_that_died_is_read_again_wherever_the_end_is_by_then(broker: EmbeddedBroker) -> None:
+    """Spark asks a new process for the beginning again; "latest" is elsewhere now."""
+    broker.fill("orders", 1, 3)
+    more, checkpoint = options(broker, startingOffsets="latest"), Checkpoint()
+    query = Query(checkpoint, more)
+    query.reader.initialOffset()
+    broker.send("orders", "0:3", "0:4")
+    with pytest.raises(Killed):
+        query.poll(die_before_commit=True)
+    broker.send("orders", "0:5")
+    assert Query(checkpoint, more).run_until_idle() == [["0:3", "0:4"], ["0:5"]]
+
+
+def test_a_batch_that_died_is_read_again_exactly(broker: EmbeddedBroker) -> None:
+    """Though there is more by then, and the limit is another."""
+    broker.fill("orders", 2, 10)
+    checkpoint = Checkpoint()
+    query = Query(checkpoint, options(broker, maxOffsetsPerTrigger="6"))
+    query.poll()
+    with pytest.raises(Killed):
+        query.poll(die_before_commit=True)
+    broker.send("orders", "0:10")
+    again = Query(checkpoint, options(broker))
+    again.run_until_idle()
+    assert again.rows[0] == query.rows[1]
+    assert again.ranges[0] == query.ranges[1]
+    assert sorted(itertools.chain(query.rows[0], *again.rows)) == sorted(numbers(0, 0, 11) + numbers(1, 0, 10))
+
+
+def test_a_batch_has_no_more_rows_than_the_limit(broker: EmbeddedBroker) -> None:
+    """Divided by what waits."""
+    broker.fill("orders", 2, 10)
+    broker.send("orders", *numbers(1, 10, 30), queue_id=1)
+    query = Query(Checkpoint(), options(broker, maxOffsetsPerTrigger="8"))
+    assert query.reader.getDefaultReadLimit() == ReadMaxRows(8)
+    query.poll()
+    assert query.rows == [numbers(0, 0, 2) + numbers(1, 0, 6)]
+    assert [len(batch) for batch in query.run_until_idle()] == [8, 8, 8, 8, 8]
+
+
+def test_a_batch_has_about_so_many_bytes_as_the_limit(broker: EmbeddedBroker) -> None:
+    """By the sizes in the broker's index; a message has some 200 bytes beside its body here."""
+    broker.create_topic("orders", 1)
+    broker.send("orders", *(f"{number}".ljust(4000, ".") for number in range(40)))
+    query = Query(Checkpoint(), options(broker, maxBytesPerTrigger="44000"))
+    assert query.reader.getDefaultReadLimit() == ReadMaxBytes(44000)
+    assert [len(batch) for batch in query.run_until_idle()] == [10, 10, 10, 10]
+    broker.send("orders", "x".ljust(60_000, "."))
+    assert [len(batch) for batch in query.run_until_idle()[4:]] == [1]
+
+
+def test_a_batch_waits_for_its_least_number_of_rows(broker: EmbeddedBroker) -> None:
+    """But not for ever."""
+    broker.fill("orders", 1, 3)
+    waiting = Query(Checkpoint(), options(broker, minOffsetsPerTrigger="4"))
+    assert waiting.run_until_idle() == [[]]
+    broker.send("orders", "0:3")
+    assert waiting.run_until_idle()[1:] == [numbers(0, 0, 4)]
+    impatient = Query(Checkpoint(), options(broker, minOffsetsPerTrigger="99", maxTriggerDelay="0s"))
+    assert impatient.run_until_idle() == [numbers(0, 0, 4)]
+
+
+def test_a_trigger_that_takes_everything_knows_no_limit(broker: EmbeddedBroker) -> None:
+    """Trigger.Once, as Spark says it."""
+    broker.fill("orders", 1, 30)
+    query = Query(Checkpoint(), options(broker, maxOffsetsPerTrigger="3", minOffsetsPerTrigger="2"))
+    start = query.reader.initialOffset()
+    assert place(json.dumps(query.reader.latestOffset(start, ReadAllAvailable()))) == {"0": 30}
+
+
+def test_what_is_available_now_ends_where_it_was(broker: EmbeddedBroker) -> None:
+    """In batches of the limit; what comes meanwhile is for the next run, and so is a new queue."""
+    broker.fill("orders", 1, 5)
+    checkpoint = Checkpoint()
+    query = Query(checkpoint, options(broker, maxOffsetsPerTrigger="2"), available_now=True)
+    broker.send("orders", "0:5")
+    broker.create_topic("orders", 2)
+    broker.send("orders", "1:0", queue_id=1)
+    assert query.run_until_idle() == [["0:0", "0:1"], ["0:2", "0:3"], ["0:4"]]
+    assert Query(checkpoint, options(broker), available_now=True).run_until_idle() == [["0:5", "1:0"]]
+
+
+def test_what_is_available_now_may_be_nothing(broker: EmbeddedBroker) -> None:
+    """Spark asks for the beginning after the end was noted; messages that came between are for the next run."""
+    broker.fill("orders", 1, 2)
+    checkpoint, more = Checkpoint(), options(broker, startingOffsets="latest")
+    query = Query(checkpoint, more, available_now=True)
+    broker.send("orders", "0:2")
+    assert query.run_until_idle() == [[]]
+    broker.send("orders", "0:3")
+    assert Query(checkpoint, more, available_now=True).run_until_idle() == [["0:3"]]
+
+
+def test_a_new_queue_is_read_from_its_first_message(broker: EmbeddedBroker) -> None:
+    """Also where the query began at the end; a batch that died starts there again."""
+    broker.fill("orders", 1, 3)
+    checkpoint, more = Checkpoint(), options(broker, startingOffsets="latest")
+    query = Query(checkpoint, more)
+    query.poll()
+    broker.create_topic("orders", 2)
+    broker.send("orders", "1:0", "1:1", queue_id=1)
+    with pytest.raises(Killed):
+        query.poll(die_before_commit=True)
+    assert json.loads(checkpoint.offsets[-1])["new"]["orders"][BROKER]["1"] == 0
+    assert Query(checkpoint, more).run_until_idle() == [["1:0", "1:1"]]
+
+
+def test_a_new_topic_is_read_from_its_first_message(broker: EmbeddedBroker) -> None:
+    """Where a pattern takes it."""
+    broker.fill("orders-eu", 1, 1)
+    query = Query(Checkpoint(), options(broker, subscribePattern="orders-.*"))
+    query.run_until_idle()
+    broker.create_topic("orders-us", 1)
+    broker.send("orders-us", "howdy")
+    assert query.run_until_idle()[1:] == [["howdy"]]
+
+
+def test_a_topic_that_goes_keeps_its_place(broker: EmbeddedBroker) -> None:
+    """The others go on."""
+    broker.fill("orders", 1, 2)
+    broker.fill("bills", 1, 2)
+    query = Query(Checkpoint(), {**options(broker), "subscribe": "orders,bills"})
+    query.run_until_idle()
+    broker.delete_topic("bills")
+    broker.send("orders", "0:2")
+    assert query.run_until_idle()[1:] == [["0:2"]]
+    assert json.loads(query.checkpoint.offsets[-1])["q"]["bills"] == {BROKER: {"0": 2}}
+
+
+def test_the_group_has_no_lag_once_the_query_is_idle(broker: EmbeddedBroker) -> None:
+    """Spark commits the last batch never; the poll after it does."""
+    broker.fill("orders", 2, 5)
+    query = Query(Checkpoint(), grouped(broker))
+    query.poll()
+    assert broker.offsets("reports", "orders") == {0: 0, 1: 0}
+    assert not query.poll()
+    assert broker.offsets("reports", "orders") == {0: 5, 1: 5}
+
+
+def test_the_group_is_never_ahead_of_the_checkpoint(broker: EmbeddedBroker) -> None:
+    """A batch that died is not committed."""
+    broker.fill("orders", 1, 6)
+    checkpoint = Checkpoint()
+    query = Query(checkpoint, grouped(broker, maxOffsetsPerTrigger="2"))
+    query.poll()
+    with pytest.raises(Killed):
+        query.poll(die_before_commit=True)
+    assert broker.offsets("reports", "orders") == {0: 2}
+    Query(checkpoint, grouped(broker)).run_until_idle()
+    assert broker.offsets("reports", "orders") == {0: 6}
+
+
+def test_a_group_starts_where_it_is_and_notes_where_it_begins(broker: EmbeddedBroker) -> None:
+    """A query that dies before its first batch begins at the same place."""
+    broker.fill("orders", 2, 5)
+    broker.commit("reports", "orders", {0: 3})
+    more = grouped(broker, startingOffsetsFallback="latest")
+    assert Query(Checkpoint(), more).reader.initialOffset()["q"] == {"orders": {BROKER: {"0": 3, "1": 5}}}
+    assert broker.offsets("reports", "orders") == {0: 3, 1: 5}
+    broker.send("orders", "1:5", queue_id=1)
+    assert Query(Checkpoint(), more).run_until_idle() == [["0:3", "0:4", "1:5"]]
+
+
+def test_a_group_whose_offsets_are_not_wanted_is_left_alone(broker: EmbeddedBroker) -> None:
+    """commitOffsets=false."""
+    broker.fill("orders", 1, 5)
+    assert Query(Checkpoint(), grouped(broker, commitOffsets="false")).run_until_idle() == [numbers(0, 0, 5)]
+    assert broker.offsets("reports", "orders") == {}
+
+
+def test_an_idle_query_commits_nothing(broker: EmbeddedBroker) -> None:
+    """What an operator sets meanwhile stays until the query has done more."""
+    broker.fill("orders", 1, 5)
+    query = Query(Checkpoint(), grouped(broker))
+    query.run_until_idle()
+    broker.commit("reports", "orders", {0: 2})
+    assert not query.poll()
+    assert broker.offsets("reports", "orders") == {0: 2}
+    broker.send("orders", "0:5")
+    query.run_until_idle()
+    assert broker.offsets("reports", "orders") == {0: 6}
+
+
+def test_the_lag_is_in_the_progress(broker: EmbeddedBroker) -> None:
+    """Spark shows it as latestOffset."""
+    broker.fill("orders", 1, 5)
+    query = Query(Checkpoint(), options(broker, maxOffsetsPerTrigger="2"))
+    query.poll()
+    report = query.reader.reportLatestOffset()
+    assert (place(query.checkpoint.offsets[-1]), place(json.dumps(report))) == ({"0": 2}, {"0": 5})
+
+
+def test_a_drain_file_holds_the_query(broker: EmbeddedBroker, tmp_path: Any) -> None:
+    """While it is there, nothing is new."""
+    broker.fill("orders", 1, 2)
+    query = Query(Checkpoint(), options(broker, drainFile=str(tmp_path / "drain")))
+    query.run_until_idle()
+    (tmp_path / "drain").touch()
+    broker.send("orders", "0:2")
+    assert query.run_until_idle() == [numbers(0, 0, 2)]
+    (tmp_path / "drain").unlink()
+    assert query.run_until_idle()[1:] == [["0:2"]]
+
+
+def test_a_broker_that_is_away_is_borne_with(broker: EmbeddedBroker) -> None:
+    """The query has nothing to do meanwhile, and goes on."""
+    broker.fill("orders", 1, 2)
+    query = Query(Checkpoint(), grouped(broker, unavailableToleranceMs="60000"))
+    query.run_until_idle()
+    broker.stop()
+    assert not query.poll()
+    broker.start()
+    broker.send("orders", "0:2")
+    while not query.poll():
+        pass
+    assert query.rows[1:] == [["0:2"]]
+
+
+def test_a_broker_that_stays_away_ends_the_query(broker: EmbeddedBroker) -> None:
+    """After the time that the option gives."""
+    broker.fill("orders", 1, 2)
+    query = Query(Checkpoint(), options(broker))
+    query.run_until_idle()
+    broker.stop()
+    with pytest.raises(RmqdError, match="refused"):
+        query.poll()
+
+
+def test_a_topic_made_anew_is_a_loss(broker: EmbeddedBroker) -> None:
+    """Its offsets begin again; without failOnDataLoss the query goes on with what comes."""
+    broker.fill("orders", 1, 5)
+    checkpoint = Checkpoint()
+    Query(checkpoint, options(broker)).run_until_idle()
+    broker.delete_topic("orders")
+    broker.fill("orders", 1, 2)
+    with pytest.raises(DataLossError, match="offsets 2 to 4 were to be read, and the broker holds 0 to 1"):
+        Query(checkpoint, options(broker)).poll()
+    query = Query(checkpoint, options(broker, failOnDataLoss="false"))
+    assert query.run_until_idle() == [[]]
+    broker.send("orders", "0:2")
+    assert query.run_until_idle()[1:] == [["0:2"]]

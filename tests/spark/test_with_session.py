@@ -1,0 +1,117 @@
+"""The source in a real session: what a notebook's user does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.spark.embedded_broker import BROKER, EmbeddedBroker
+from tests.spark.needed import need
+
+need("pyspark", "pyarrow")
+
+from rmqd.spark.columns import COLUMNS, DEFAULT_COLUMNS  # noqa: E402
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+SECONDS = 60
+
+
+def run(spark: SparkSession, broker: EmbeddedBroker, folder: Path, **options: str) -> StreamingQuery:
+    """Read what is available now into Parquet, to the end."""
+    reader = spark.readStream.format("rocketmq").option("nameserver", broker.nameserver).option("subscribe", "orders")
+    frame = reader.options(**options).load().selectExpr("CAST(body AS STRING) AS body")
+    query = (
+        frame.writeStream.format("parquet")
+        .option("path", str(folder / "out"))
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(SECONDS)
+    return query
+
+
+def written(spark: SparkSession, folder: Path) -> list[str]:
+    return sorted(row.body for row in spark.read.parquet(str(folder / "out")).collect())
+
+
+def test_a_topic_in_sql(spark: SparkSession, broker: EmbeddedBroker) -> None:
+    """Every column, by its documented type."""
+    broker.create_topic("orders", 2)
+    for number in range(20):
+        tag = "paid" if number % 2 else "open"
+        broker.send("orders", f"{number}", queue_id=number % 2, tags=tag, properties={"amount": str(number)})
+    frame = (
+        spark.read.format("rocketmq")
+        .options(nameserver=broker.nameserver, subscribe="orders", columns=",".join(COLUMNS))
+        .load()
+    )
+    assert [(name, kind) for name, kind in frame.dtypes] == [(name, kind) for name, (kind, _) in COLUMNS.items()]
+    assert frame.count() == 20
+    frame.createOrReplaceTempView("orders")
+    rows = spark.sql(
+        "SELECT tags, count(*) AS messages, sum(CAST(properties['amount'] AS INT)) AS amount FROM orders "
+        "WHERE store_timestamp > '2020-01-01' GROUP BY tags ORDER BY tags"
+    )
+    assert [tuple(row) for row in rows.collect()] == [("open", 10, 90), ("paid", 10, 100)]
+    assert len(frame.where("queue_offset = 3").collect()[0]) == len(COLUMNS) == len(DEFAULT_COLUMNS) + 1
+
+
+def test_the_documents_notebook_runs(
+    spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As it is written, but for where RocketMQ and the files are, and the session, which others need still."""
+    page = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
+    code = page.split("```python no-run\n")[1].split("```")[0]
+    for there, here in (("127.0.0.1:9876", broker.nameserver), ("/data", str(tmp_path)), ("spark.stop()", "")):
+        assert there in code
+        code = code.replace(there, here)
+    broker.create_topic("orders", 1)
+    broker.send("orders", "first", "second", tags="paid")
+    exec(compile(code, "docs/spark.md", "exec"), {})
+    assert "|paid|       2|" in capfd.readouterr().out
+    assert [row.body for row in spark.read.parquet(str(tmp_path / "orders")).collect()] == ["first", "second"]
+    assert broker.offsets("orders_archive", "orders") == {0: 2}
+
+
+def test_wrong_options_are_told_by_load(spark: SparkSession) -> None:
+    """All of them, before anything is read."""
+    with pytest.raises(Exception, match="nameserver: is missing") as raised:
+        spark.read.format("rocketmq").option("subscribe", "orders").option("minPartitions", "many").load()
+    assert "minPartitions: 'many' is no number above 0" in str(raised.value)
+
+
+def test_what_is_available_now_is_written_once(spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path) -> None:
+    """In batches of the limit; the next run goes on from the checkpoint, and the group has no lag after it."""
+    broker.fill("orders", 2, 25)
+    query = run(spark, broker, tmp_path, groupId="archive", maxOffsetsPerTrigger="20")
+    assert [progress.numInputRows for progress in query.recentProgress] == [20, 20, 10]
+    assert json.loads(query.recentProgress[-1].sources[0].endOffset)["q"] == {"orders": {BROKER: {"0": 25, "1": 25}}}
+    assert broker.offsets("archive", "orders") == {0: 25, 1: 25}
+    broker.create_topic("orders", 3)
+    broker.send("orders", "2:0", queue_id=2)
+    run(spark, broker, tmp_path, groupId="archive")
+    expected = [f"{queue_id}:{number}" for queue_id in range(2) for number in range(25)]
+    assert written(spark, tmp_path) == sorted([*expected, "2:0"])
+    assert broker.offsets("archive", "orders") == {0: 25, 1: 25, 2: 1}
+
+
+def test_a_loss_ends_a_query_with_its_numbers(spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path) -> None:
+    """Without failOnDataLoss it goes on behind the gap."""
+    broker.fill("orders", 1, 5)
+    run(spark, broker, tmp_path, startingOffsets="earliest")
+    broker.send("orders", "0:5", "0:6")
+    broker.pass_hours(73)
+    broker.send("orders", "0:7")
+    with pytest.raises(
+        Exception, match="data loss in orders@broker-a:0: offsets 5 to 6 were to be read, and the broker"
+    ):
+        run(spark, broker, tmp_path, startingOffsets="earliest")
+    run(spark, broker, tmp_path, startingOffsets="earliest", failOnDataLoss="false")
+    assert written(spark, tmp_path) == [f"0:{number}" for number in (0, 1, 2, 3, 4, 7)]
