@@ -47,7 +47,7 @@ $(VENV)/.spark: $(VENV)/.installed
 demo: venv ## a RocketMQ, a producer and rmqd in one process, live; ARGS="--seconds 30" ends by itself
 	@if [ -t 0 ]; then set -m; fi; $(VENV)/bin/rmqd demo $(ARGS)
 
-test: spark ## every test; those against a real RocketMQ need Java and Maven
+test: venv ## every test; those against a real RocketMQ need Java and Maven, those on Spark `make spark`
 	$(PYTHON) -m pytest $(ARGS)
 
 check: spark ## lint, formatting, types and the import rules
