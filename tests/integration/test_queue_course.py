@@ -143,6 +143,7 @@ async def test_a_topic_that_is_only_read_is_consumed_to_its_end(rocketmq: RealCl
     java="its pulls fail with NO_PERMISSION until its route has gone",
     rmqd="the same, and the group says why nothing comes",
     checked="updateTopicPerm on a running group",
+    long=True,
 )
 async def test_a_topic_that_is_only_written_waits_and_is_consumed_when_it_may_be_read(
     rocketmq: RealCluster, topic: str, group: str

@@ -400,6 +400,17 @@ def stalled_daemon(rocketmq: RealCluster, tmp_path: Path) -> Iterator[tuple[Rmqd
         yield rmqd, {group: topics[group.split("_", 1)[0]] for group in named}
 
 
+standing_still = behaviour(
+    "queues",
+    "A queue that stands still is reported with its cause within a minute, and goes on by itself when that is gone",
+    java="nothing but its lag shows it, except a queue without a pull for 120 s, which is taken anew",
+    rmqd="in log, status and metrics; a pull that is lost is sent anew",
+    checked="a pause, a slow handler, a closed topic, a disabled group, a missing topic, and a broker under SIGSTOP",
+    long=True,
+)
+
+
+@standing_still
 @pytest.mark.slow
 def test_a_broker_that_hangs_is_told_within_a_minute(rocketmq_faulty: RealCluster, tmp_path: Path) -> None:
     """Its connections stay open, and nothing answers; the pulls that it held go on when it does."""
@@ -423,14 +434,7 @@ def test_a_broker_that_hangs_is_told_within_a_minute(rocketmq_faulty: RealCluste
         assert len([queue for queue in ended if queue.startswith(f"{topic}@")]) == 4
 
 
-@behaviour(
-    "queues",
-    "A queue that stands still is reported with its cause within a minute, and goes on by itself when that is gone",
-    java="nothing but its lag shows it, except a queue without a pull for 120 s, which is taken anew",
-    rmqd="in log, status and metrics; a pull that is lost is sent anew",
-    checked="a pause, a slow handler, a closed topic, a disabled group and a missing topic, in one daemon",
-    long=True,
-)
+@standing_still
 @pytest.mark.slow
 def test_every_cause_is_told_within_a_minute(
     rocketmq: RealCluster, stalled_daemon: tuple[RmqdProcess, dict[str, str]]
