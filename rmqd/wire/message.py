@@ -25,7 +25,7 @@ from zlib import crc32
 
 from rmqd.errors import ProtocolError
 from rmqd.wire.compression import decompress
-from rmqd.wire.message_id import offset_message_id
+from rmqd.wire.message_id import format_host, offset_message_id
 from rmqd.wire.properties import KEYS, RETRY_TOPIC, TAGS, UNIQ_KEY, parse_properties
 from rmqd.wire.sys_flag import BORN_HOST_V6, COMPRESSED, STORE_HOST_V6
 from rmqd.wire.topics import RETRY_PREFIX
@@ -218,12 +218,14 @@ class Message:
     @property
     def born_host(self) -> str:
         """The producer's address, `ip:port`."""
-        return _host(self.block.data, self._start + 48, 20 if self.sys_flag & BORN_HOST_V6 else 8)
+        start = self._start + 48
+        return format_host(self.block.data[start : start + (20 if self.sys_flag & BORN_HOST_V6 else 8)])
 
     @property
     def store_host(self) -> str:
         """The storing broker's address, `ip:port`."""
-        return _host(self.block.data, *self._store_host_span())
+        start, size = self._store_host_span()
+        return format_host(self.block.data[start : start + size])
 
     @property
     def reconsume_times(self) -> int:
@@ -366,13 +368,6 @@ def _properties_v2(data: bytes, body_end: int, magic: int) -> int:
         raise ProtocolError(f"a message starts with the magic 0x{magic:08X}, which is none that RocketMQ writes")
     length: int = _SHORT.unpack_from(data, body_end)[0]
     return body_end + 2 + length
-
-
-def _host(data: bytes, start: int, size: int) -> str:
-    address, port = data[start : start + size - 4], _INT.unpack_from(data, start + size - 4)[0]
-    if size == 8:
-        return f"{'.'.join(map(str, address))}:{port}"
-    return f"[{':'.join(address[i : i + 2].hex() for i in range(0, 16, 2))}]:{port}"
 
 
 def _restore(record: bytes, message_queue: MessageQueue) -> Message:

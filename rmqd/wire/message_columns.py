@@ -16,7 +16,7 @@ from zlib import crc32
 from rmqd.errors import ProtocolError
 from rmqd.wire.compression import decompress
 from rmqd.wire.message import MAGIC_V1, MAGIC_V2
-from rmqd.wire.message_id import host_text
+from rmqd.wire.message_id import format_host
 from rmqd.wire.properties import ENTRY_END, KEY_END, TAGS, parse_properties
 from rmqd.wire.sys_flag import BORN_HOST_V6, COMPRESSED, STORE_HOST_V6
 
@@ -39,7 +39,6 @@ _BY_HOSTS: Final = {
 }
 _HOSTS_V6: Final = BORN_HOST_V6 | STORE_HOST_V6
 _SHORT: Final = Struct(">H")
-_PORT: Final = Struct(">i")
 _TAGS_HEAD: Final = TAGS.encode() + KEY_END.encode()
 _ENTRY_END: Final = ENTRY_END.encode()
 _QUEUE_OFFSET: Final = FIXED.index("queue_offset")
@@ -127,9 +126,7 @@ class HostTexts(dict[bytes, str]):
     """Stored addresses as `ip:port`; a topic has few, and each is written once."""
 
     def __missing__(self, stored: bytes) -> str:
-        host = host_text(stored[:-4])
-        (port,) = _PORT.unpack_from(stored, len(stored) - 4)
-        text = self[stored] = f"[{host}]:{port}" if len(stored) > 8 else f"{host}:{port}"
+        text = self[stored] = format_host(stored)
         return text
 
 

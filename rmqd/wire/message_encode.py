@@ -10,7 +10,7 @@ from typing import Final
 from zlib import crc32
 
 from rmqd.errors import InvalidMessageError, ProtocolError
-from rmqd.wire.message_id import host_text, parse_host
+from rmqd.wire.message_id import format_host, parse_host
 from rmqd.wire.properties import MAX_PROPERTIES_BYTES, format_properties, parse_properties
 from rmqd.wire.sys_flag import BORN_HOST_V6, STORE_HOST_V6
 
@@ -142,21 +142,15 @@ def decode_record(record: bytes) -> StoredMessage:
             flag=flag,
             sys_flag=sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6),
             born_timestamp=born_timestamp,
-            born_host=_written_host(born_host),
+            born_host=format_host(born_host),
             store_timestamp=store_timestamp,
-            store_host=_written_host(store_host),
+            store_host=format_host(store_host),
             reconsume_times=reconsume_times,
             prepared_transaction_offset=prepared_transaction_offset,
             properties=parse_properties(record[properties_start : properties_start + properties_size]),
         )
     except (StructError, UnicodeDecodeError) as error:
         raise ProtocolError(f"a record that cannot be read: {error}") from error
-
-
-def _written_host(host: bytes) -> str:
-    """A host as it is stored, as "ip:port"."""
-    text = host_text(host[:-4])
-    return f"{f'[{text}]' if len(host) > 8 else text}:{int.from_bytes(host[-4:])}"
 
 
 def body_crc(body: bytes) -> int:

@@ -64,6 +64,13 @@ def parse_host(address: str) -> bytes:
         raise InvalidMessageError(f"{address!r} is no ip:port: {error}") from error
 
 
+def format_host(stored: bytes) -> str:
+    """An address as it is stored as "ip:port", IPv6 in brackets and in full."""
+    host = host_text(stored[:-4])
+    (port,) = _PORT.unpack_from(stored, len(stored) - 4)
+    return f"[{host}]:{port}" if len(stored) > 8 else f"{host}:{port}"
+
+
 class UniqueKeys:
     """Makes unique keys as Java's producer does: machine, process, time since the month's start, counter.
 

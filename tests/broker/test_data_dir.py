@@ -18,6 +18,7 @@ from rmqd.broker.embedded import EmbeddedOptions, EmbeddedRocketMQ, embedded_roc
 from rmqd.broker.journal import Kind
 from rmqd.broker.settings import BrokerSettings
 from rmqd.broker.store.data_dir import FILE_NAME, DataDir
+from rmqd.broker.store.record_log import RecordRow
 from rmqd.client.api.send import send_message
 from rmqd.client.remoting import RemotingClient
 from rmqd.codes import ResponseCode
@@ -293,7 +294,7 @@ async def test_old_records_are_read_from_the_disk(tmp_path: Path) -> None:
     """Memory holds the newest only, whatever the folder has; a read may want both."""
     with closing(DataDir(tmp_path, held_bytes=10_000)) as data_dir:
         for number in range(40):
-            data_dir.append(number, "T", 0, number, 0, 0, b"%d" % number * 500)
+            data_dir.append(RecordRow(number, "T", 0, number, 0, 0, b"%d" % number * 500))
             data_dir.commit()
 
         assert data_dir.read_many(range(20, 40)) == [b"%d" % number * 500 for number in range(20, 40)]

@@ -12,8 +12,6 @@ import pytest
 from rmqd.errors import RmqdError
 from rmqd.spark.java import find_java, provide_java
 
-NOWHERE = "/nowhere"
-
 
 def java(folder: Path, script: str) -> Path:
     """A JAVA_HOME whose java is a shell script."""

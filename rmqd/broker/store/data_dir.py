@@ -18,7 +18,7 @@ import structlog
 
 from rmqd.broker.journal import Kind
 from rmqd.broker.reply import Refusal
-from rmqd.broker.store.record_log import LogRow
+from rmqd.broker.store.record_log import LogRow, RecordRow
 from rmqd.codes import ResponseCode
 from rmqd.errors import ProtocolError, StorageError
 
@@ -73,7 +73,7 @@ class DataDir:
         self.name = str(directory / FILE_NAME)
         self._held_bytes = held_bytes
         self._loop = asyncio.get_running_loop()
-        self._appended: list[tuple[int, str, int, int, int, int, bytes]] = []
+        self._appended: list[RecordRow] = []
         self._discarded: list[int] = []
         self._values: dict[tuple[Kind, str], str | None] = {}
         self._newest: dict[int, bytes] = {}
@@ -82,22 +82,13 @@ class DataDir:
         self._failing = False
         self._connection = _open(directory / FILE_NAME)
 
-    def append(
-        self,
-        commit_log_offset: int,
-        topic: str,
-        queue_id: int,
-        queue_offset: int,
-        tags_code: int,
-        store_timestamp: int,
-        record: bytes,
-    ) -> None:
+    def append(self, row: RecordRow) -> None:
         """Keep a record. Raises Refusal while the disk cannot be written."""
         if self._failing:
             self._try_again()
-        self._appended.append((commit_log_offset, topic, queue_id, queue_offset, tags_code, store_timestamp, record))
-        self._newest[commit_log_offset] = record
-        self._newest_bytes += len(record)
+        self._appended.append(row)
+        self._newest[row.commit_log_offset] = row.record
+        self._newest_bytes += len(row.record)
         if not self._commit_due:
             self._commit_soon()
 

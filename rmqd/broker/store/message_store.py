@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, Protocol
 from rmqd.broker.journal import Journal, Kind
 from rmqd.broker.settings import BrokerSettings
 from rmqd.broker.store.consume_queue import ConsumeQueue, QueueEntry
-from rmqd.broker.store.record_log import RecordLog
+from rmqd.broker.store.record_log import RecordLog, RecordRow
 from rmqd.broker.store.retention import NeededFrom, QueueKey, oldest_first
 from rmqd.clock import Clock
 from rmqd.errors import StorageError
@@ -145,7 +145,7 @@ class MessageStore:
         if tags_code is None:
             tags = message.properties.get(TAGS)
             tags_code = _tags_hash(tags) if tags else 0
-        self._log.append(at, topic, queue_id, queue_offset, tags_code, now, record)
+        self._log.append(RecordRow(at, topic, queue_id, queue_offset, tags_code, now, record))
         size = len(record)
         self._end = at + size
         self.newest = at, now

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 MEMORY_BYTES: Final = 256 * 1024 * 1024
 
 
 LogRow = tuple[int, str, int, int, int, int, int]
 """Commit log offset, topic, queue id, queue offset, tags code, store timestamp in milliseconds, size in bytes."""
+
+
+class RecordRow(NamedTuple):
+    """A record and where it belongs; `store_timestamp` is in milliseconds."""
+
+    commit_log_offset: int
+    topic: str
+    queue_id: int
+    queue_offset: int
+    tags_code: int
+    store_timestamp: int
+    record: bytes
 
 
 class RecordLog(Protocol):
@@ -20,16 +32,7 @@ class RecordLog(Protocol):
     usual_capacity_bytes: int
     """How much is kept where no setting says so."""
 
-    def append(
-        self,
-        commit_log_offset: int,
-        topic: str,
-        queue_id: int,
-        queue_offset: int,
-        tags_code: int,
-        store_timestamp: int,
-        record: bytes,
-    ) -> None:
+    def append(self, row: RecordRow) -> None:
         """Keep a record behind all others. Raises Refusal while the log cannot be written."""
 
     def read(self, commit_log_offset: int) -> bytes | None:
@@ -54,18 +57,9 @@ class MemoryRecordLog:
     def __init__(self) -> None:
         self._records: dict[int, bytes] = {}
 
-    def append(
-        self,
-        commit_log_offset: int,
-        topic: str,
-        queue_id: int,
-        queue_offset: int,
-        tags_code: int,
-        store_timestamp: int,
-        record: bytes,
-    ) -> None:
+    def append(self, row: RecordRow) -> None:
         """Keep a record."""
-        self._records[commit_log_offset] = record
+        self._records[row.commit_log_offset] = row.record
 
     def read(self, commit_log_offset: int) -> bytes | None:
         """The record that begins there."""
