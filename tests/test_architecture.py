@@ -31,10 +31,10 @@ BELOW = {
         "structlog yaml prometheus_client uvloop pydantic pydantic_core starlette uvicorn",
     ),
     "broker": (f"{PLAIN} wire", "structlog"),
-    "spark": (f"{PLAIN} wire handler client consumer", "structlog pyspark pyarrow"),
+    "spark": (f"{PLAIN} wire handler client consumer daemon", "structlog pyspark pyarrow py4j numpy"),
     "testing": (f"{PLAIN} wire handler client consumer daemon broker", "pytest structlog yaml pydantic"),
     "demo": (f"{PLAIN} wire handler client consumer daemon broker", "structlog rich"),
-    "cli": (f"{PLAIN} wire handler client consumer daemon broker testing demo", "typer"),
+    "cli": (f"{PLAIN} wire handler client consumer daemon broker spark testing demo", "typer"),
 }
 PURE = {"codes", "errors", "exit_codes", "histogram", "wire", "handler"}
 IO = set("asyncio socket ssl selectors threading subprocess logging time".split())

@@ -11,9 +11,10 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from rmqd.client.options import ClientOptions, TlsOptions
+from rmqd.daemon.config_section import Section, setting
 from rmqd.daemon.config_types import Choice, Duration, Flag, Size, Text
 from rmqd.daemon.config_values import NameServers, is_listen_address
-from rmqd.daemon.group_config import GroupConfig, HandlerConfig, Section, setting
+from rmqd.daemon.group_config import GroupConfig, HandlerConfig
 
 __all__ = ["ClientConfig", "GroupConfig", "HandlerConfig", "HttpConfig", "LogConfig", "RootConfig", "TlsConfig"]
 

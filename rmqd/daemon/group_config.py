@@ -8,7 +8,7 @@ This is the only place that knows a group's defaults and ranges.
 import time
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
+from pydantic import ConfigDict, Field, PrivateAttr
 
 from rmqd.consumer.allocate import STRATEGY_NAMES
 from rmqd.consumer.options import (
@@ -21,21 +21,12 @@ from rmqd.consumer.options import (
     Subscription,
 )
 from rmqd.daemon.config_problems import Path, Places, Problem
+from rmqd.daemon.config_section import Section, setting
 from rmqd.daemon.config_types import Choice, Duration, Flag, Size, Text, Whole
 from rmqd.daemon.config_values import PointInTime, StrategyName, SubscriptionForm
+from rmqd.daemon.spark_config import PipelineConfig, SinkConfig, SparkConfig
 
 JAVA_CONSUME_TIMESTAMP_AGE_SECONDS: Final = 30 * 60
-
-
-def setting(default: object, description: str) -> Any:
-    """A key with its default, written as a user would write it, and what `rmqd schema` says about it."""
-    return Field(default, description=description)
-
-
-class Section(BaseModel):
-    """A mapping of the configuration file: no key but the known ones, and nothing changes after loading."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, protected_namespaces=())
 
 
 class HandlerConfig(Section):
@@ -56,16 +47,6 @@ class AllocatedQueue(Section):
     topic: Annotated[str, Text()]
     broker_name: Annotated[str, Text()]
     queue_id: Annotated[int, Whole(0)]
-
-
-class SparkConfig(Section):
-    """How a group runs on `engine: spark`."""
-
-    master: Annotated[str, Text()] = setting("local[*]", "Spark master URL")
-    conf: dict[str, Any] = Field(default_factory=dict, description="Spark properties")
-    checkpoint: Annotated[str, Text()] = setting("", "folder or URL of the checkpoint")
-    trigger: Annotated[str, Text()] = setting("", "when a micro-batch starts")
-    max_offsets_per_trigger: Annotated[int, Whole(0)] = setting(0, "messages per micro-batch at most; 0: no limit")
 
 
 class GroupConfig(Section):
@@ -171,8 +152,10 @@ class GroupConfig(Section):
         96, "unacknowledged messages of a queue above which it is not popped (consume_mode: pop)"
     )
     spark: SparkConfig | None = Field(default=None, description="settings of engine: spark")
-    pipeline: Any = Field(default=None, description="steps of engine: spark, in place of handler")
-    sink: Any = Field(default=None, description="where engine: spark writes, in place of handler")
+    pipeline: PipelineConfig | None = Field(
+        default=None, description="a function over DataFrames, in place of handler (engine: spark)"
+    )
+    sink: SinkConfig | None = Field(default=None, description="where the rows of the pipeline go (engine: spark)")
     on_corrupt_message: Annotated[OnCorruptMessage, Choice(("stop", "dead_letter", "skip"))] = setting(
         "stop", "a message that cannot be decoded: stop the queue before it, dead-letter it, or skip it"
     )

@@ -18,9 +18,9 @@ from pydantic import Field, ValidationError
 from rmqd.daemon.config_data import ConfigData
 from rmqd.daemon.config_errors import problems_of
 from rmqd.daemon.config_problems import Problem
+from rmqd.daemon.config_section import Section, setting
 from rmqd.daemon.config_source import find_config, read_source
 from rmqd.daemon.config_types import Duration, Text, ValueKind, Whole, show, wrong
-from rmqd.daemon.group_config import Section, setting
 from rmqd.daemon.yaml_tree import Entry, Mapping, Node, Scalar
 from rmqd.errors import ConfigError
 from rmqd.testing.group import GroupToRun, checked

@@ -135,7 +135,7 @@ IN_GROUP = {
         "accepted: ${NAME}, ${NAME:-default}, ${file:PATH}, and $${ for a literal ${",
     ),
     "Spark's key in a local group": (
-        "sink: {}",
+        "sink: {format: parquet}",
         "6:5: groups.mailer.sink: of no use here; accepted: in a group with engine: spark",
     ),
     "strategy without its queues": (

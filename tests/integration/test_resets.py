@@ -16,6 +16,7 @@ from tests.integration.rmqd_process import RmqdProcess, ledger_group
 from tests.integration.waiting import wait_until
 from tests.rocketmq import RealCluster, ledger, offsets
 from tests.rocketmq.producer import Producer
+from tests.rocketmq.settings import CLUSTER_NAME
 
 PULLING_SECONDS = 2.0  # until a reset holds on a queue that is pulling, from the end of mqadmin's command
 HELD_SECONDS = 12.0  # ... that is held back: it is asked for every 10 s
@@ -213,15 +214,11 @@ def test_group_that_is_held_back_goes_forward(
         shutdown_timeout="1s",
         on_offset_illegal="stop",
     )
+    if held_by == "blocked":
+        make_illegal(rocketmq, group, topic)
     with RmqdProcess(tmp_path / "rmqd", rocketmq.nameserver, {group: config}) as rmqd:
         state = {"full": "flow_controlled", "paused": "paused", "blocked": "stuck"}[held_by]
         rmqd.wait_ready()
-        if held_by == "blocked":
-            wait_until(lambda: offsets.lag(rocketmq, group, topic) == 0, "all is committed")
-            rmqd.terminate()
-            make_illegal(rocketmq, group, topic)
-            rmqd.start()
-            rmqd.wait_ready()
         if held_by == "paused":
             wait_until(lambda: offsets.lag(rocketmq, group, topic) == 0, "all is committed")
             switch(rmqd, group, "pause")
@@ -277,7 +274,11 @@ def test_last_commit_of_a_group_does_not_undo_a_reset(
 
 
 def make_illegal(rocketmq: RealCluster, group: str, topic: str) -> None:
-    """Commit offsets past the ends of the queues, while nobody runs."""
+    """Commit offsets past the ends of the queues, before the group ever ran.
+
+    A broker holds the pulls of a process that has ended for up to 20 s, and one of those could take the reset.
+    """
+    rocketmq.admin("updateSubGroup", "-c", CLUSTER_NAME, "-g", group)
     for queue, end in offsets.stored(rocketmq, topic).items():
         offsets.commit(rocketmq, group, topic, queue, end + 1000)
 

@@ -1,0 +1,18 @@
+"""What every mapping of the configuration has in common."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+def setting(default: object, description: str) -> Any:
+    """A key with its default, written as a user would write it, and what `rmqd schema` says about it."""
+    return Field(default, description=description)
+
+
+class Section(BaseModel):
+    """A mapping of the configuration file: no key but the known ones, and nothing changes after loading."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, protected_namespaces=())
