@@ -23,6 +23,8 @@ SECTIONS = {
     "groups.NAME.": "`groups.NAME`: one consumer group",
     "groups.NAME.handler.": "`groups.NAME.handler`",
     "groups.NAME.spark.": "`groups.NAME.spark`",
+    "groups.NAME.pipeline.": "`groups.NAME.pipeline`",
+    "groups.NAME.sink.": "`groups.NAME.sink`",
     "groups.NAME.allocate_queues[].": "`groups.NAME.allocate_queues`, each entry",
 }
 
