@@ -1,0 +1,49 @@
+"""What became of a range of a queue that an executor handled: the one row that its task gives to the driver. Pure."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass, field
+
+from rmqd.consumer.snapshot import TopicSnapshot
+from rmqd.errors import RmqdError
+from rmqd.wire.message import MessageQueue
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RangeOutcome:
+    """The messages of `queue` from offset `start` to before `end` are acknowledged, sent back or dead-lettered.
+
+    A queue may have several in one batch, where its range was cut into pieces.
+    """
+
+    queue: MessageQueue
+    start: int
+    end: int
+    topics: tuple[TopicSnapshot, ...] = ()
+    """What the range adds to the group's counters."""
+    reset_to: int | None = None
+    """Where an operator's reset sent the group; what follows in the range was left alone."""
+    lost: int = 0
+    """Offsets of the range that the broker holds no more, left out by `on_offset_illegal: correct`."""
+    hook_failures: dict[str, int] = field(default_factory=dict)
+    """By the hook's name; what the range adds."""
+    left_out_by_hooks: dict[str, int] = field(default_factory=dict)
+    """Messages, by the name of the hook that did not want them; what the range adds."""
+    host: str = ""
+    """Where it was handled, and by which process: `host:pid`."""
+
+    def encode(self) -> bytes:
+        """What `decode` reads, in another process of the same rmqd."""
+        return pickle.dumps(self, pickle.HIGHEST_PROTOCOL)
+
+    @staticmethod
+    def decode(data: bytes | bytearray) -> RangeOutcome:
+        """Read what `encode` wrote. Raises RmqdError for anything else."""
+        try:
+            value = pickle.loads(data)
+        except Exception as error:
+            raise RmqdError(f"an executor's outcome cannot be read; has it another rmqd? {error}") from error
+        if not isinstance(value, RangeOutcome):
+            raise RmqdError(f"an executor gave a {type(value).__name__}, and no outcome; has it another rmqd?")
+        return value
