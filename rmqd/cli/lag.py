@@ -15,7 +15,7 @@ from rmqd.exit_codes import ExitCode
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from rmqd.cli.group_lag import TopicLag
+    from rmqd.client.group_lag import TopicLag
     from rmqd.client.instance import ClientInstance
     from rmqd.daemon.config import RootConfig
     from rmqd.errors import RmqdError
@@ -58,7 +58,7 @@ def lag(
 async def _read(
     client: ClientInstance, wanted: dict[str, Iterable[str] | None]
 ) -> tuple[list[TopicLag], dict[str, RmqdError]]:
-    from rmqd.cli.group_lag import LagReader, read_lags
+    from rmqd.client.group_lag import LagReader, read_lags
     from rmqd.clock import SystemClock
     from rmqd.errors import RemotingError
 

@@ -48,7 +48,7 @@ def build_context(
         client=client,
         clock=clock,
         subscriptions=subscriptions_of(options, int(clock.wall() * 1000)),
-        stats=_stats(options),
+        stats=stats_of(options),
         service=service,
         send_back=send_back,
         store=store,
@@ -90,7 +90,7 @@ def subscriptions_of(options: ConsumerOptions, version: int) -> dict[str, Subscr
     return result
 
 
-def _stats(options: ConsumerOptions) -> dict[str, TopicStats]:
+def stats_of(options: ConsumerOptions) -> dict[str, TopicStats]:
     """Counters by topic. What comes by the retry topic counts under its original topic, with counters of its own."""
     topics = list(options.subscriptions)
     stats = {topic: TopicStats(topic, is_retry=False) for topic in topics}

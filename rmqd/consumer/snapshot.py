@@ -22,6 +22,8 @@ FALL_CAUSES = ("operator", "corrected", "take_over")
 # The first that applies is a queue's state.
 QUEUE_STATES = ("stuck", "paused", "locked_out", "flow_controlled", "retrying", "handling", "pulling", "waiting")
 GROUP_STATES = ("starting", "running", "draining", "failed", "stopped")
+# What Spark does in a micro-batch: `handling` is the whole of the work on executors, the others are the driver's.
+BATCH_PHASES = ("asking_offsets", "planning", "logging_offsets", "handling", "logging_commit")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,16 @@ class QueueSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class BatchesSnapshot:
+    """The micro-batches of a group on Spark, those that had messages."""
+
+    duration: HistogramSnapshot  # seconds, from its trigger to its commit
+    phase_seconds: dict[str, float]  # by BATCH_PHASES
+    last_end: float | None  # Unix seconds
+    lost: int  # messages that brokers held no more when they were to be read
+
+
+@dataclass(frozen=True, slots=True)
 class GroupSnapshot:
     """One consumer group in one process."""
 
@@ -90,3 +102,4 @@ class GroupSnapshot:
     left_out_by_hooks: dict[str, int]  # messages, by the name of the hook that did not want them
     handler_hung: bool
     problems: tuple[Problem, ...]  # of the group as a whole
+    batches: BatchesSnapshot | None = None  # None but on Spark

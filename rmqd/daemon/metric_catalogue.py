@@ -180,6 +180,31 @@ HOOK_LEFT_OUT = Metric(
     (*_GROUP, "hook"),
     "Messages that an installed hook did not want handled; they count as consumed.",
 )
+BATCH_DURATION = Metric(
+    "rmqd_spark_batch_duration_seconds",
+    "histogram",
+    _GROUP,
+    "engine: spark: how long a micro-batch with messages took, from its trigger to its commit.",
+)
+BATCH_PHASE_SECONDS = Metric(
+    "rmqd_spark_batch_phase_seconds_total",
+    "counter",
+    (*_GROUP, "phase"),
+    "engine: spark: where the time of micro-batches went: asking_offsets, planning, logging_offsets, handling (on the "
+    "executors), logging_commit.",
+)
+LAST_BATCH = Metric(
+    "rmqd_spark_last_batch_timestamp_seconds",
+    "gauge",
+    _GROUP,
+    "engine: spark: when the last micro-batch with messages ended (Unix time).",
+)
+LOST_MESSAGES = Metric(
+    "rmqd_spark_lost_messages_total",
+    "counter",
+    _GROUP,
+    "engine: spark: messages that brokers had let go before they were read, left out by on_offset_illegal: correct.",
+)
 REQUEST_DURATION = Metric(
     "rmqd_broker_request_duration_seconds", "histogram", ("code",), "From a request to its answer, by request code."
 )

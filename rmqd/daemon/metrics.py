@@ -21,6 +21,7 @@ from rmqd import __version__
 from rmqd.codes import RequestCode
 from rmqd.consumer.problem import GROUP_CAUSES, STALL_CAUSES
 from rmqd.consumer.snapshot import (
+    BATCH_PHASES,
     DEAD_LETTER_CAUSES,
     FALL_CAUSES,
     FLOW_CONTROL_REASONS,
@@ -153,6 +154,12 @@ def _group_series(series: _Series, group: GroupSnapshot) -> None:
         series.add(names.GROUP_PROBLEMS, (*labels, cause), problems[cause])
     for topic, count in group.assigned.items():
         series.add(names.ASSIGNED_QUEUES, (*labels, topic), count)
+    if group.batches is not None:
+        series.add_histogram(names.BATCH_DURATION, labels, group.batches.duration)
+        for phase in BATCH_PHASES:
+            series.add(names.BATCH_PHASE_SECONDS, (*labels, phase), group.batches.phase_seconds.get(phase, 0.0))
+        series.add(names.LAST_BATCH, labels, group.batches.last_end)
+        series.add(names.LOST_MESSAGES, labels, group.batches.lost)
 
 
 def _topic_series(series: _Series, group: GroupSnapshot, topic: TopicSnapshot) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from rmqd.client.snapshot import ClientSnapshot
-from rmqd.consumer.snapshot import GroupSnapshot, QueueSnapshot, TopicSnapshot
+from rmqd.consumer.snapshot import BatchesSnapshot, GroupSnapshot, QueueSnapshot, TopicSnapshot
 from rmqd.histogram import HistogramSnapshot
 
 _Key = TypeVar("_Key")
@@ -50,12 +50,13 @@ def add_counters(group: GroupSnapshot, past: GroupSnapshot | None) -> GroupSnaps
         return group
     return replace(
         group,
-        topics=_add_topics(group.topics, past.topics),
+        topics=add_topics(group.topics, past.topics),
         rebalances=group.rebalances + past.rebalances,
         handover_timeouts=group.handover_timeouts + past.handover_timeouts,
         commit_failures=group.commit_failures + past.commit_failures,
         hook_failures=_add(group.hook_failures, past.hook_failures),
         left_out_by_hooks=_add(group.left_out_by_hooks, past.left_out_by_hooks),
+        batches=_add_batches(group.batches, past.batches),
     )
 
 
@@ -137,7 +138,19 @@ def _merge_clients(clients: list[ClientSnapshot]) -> ClientSnapshot:
     return merged
 
 
-def _add_topics(these: tuple[TopicSnapshot, ...], those: tuple[TopicSnapshot, ...]) -> tuple[TopicSnapshot, ...]:
+def _add_batches(these: BatchesSnapshot | None, those: BatchesSnapshot | None) -> BatchesSnapshot | None:
+    if these is None or those is None:
+        return these or those
+    return BatchesSnapshot(
+        duration=these.duration.merge(those.duration),
+        phase_seconds=_add(these.phase_seconds, those.phase_seconds),
+        last_end=max((end for end in (these.last_end, those.last_end) if end is not None), default=None),
+        lost=these.lost + those.lost,
+    )
+
+
+def add_topics(these: tuple[TopicSnapshot, ...], those: tuple[TopicSnapshot, ...]) -> tuple[TopicSnapshot, ...]:
+    """The counters of topics, of those in both added up."""
     topics = {(topic.topic, topic.is_retry): topic for topic in these}
     for topic in those:
         key = (topic.topic, topic.is_retry)

@@ -17,13 +17,14 @@ import structlog
 
 from rmqd.clock import Clock
 from rmqd.consumer.pauses import WHOLE_GROUP, Pauses, PauseScope
+from rmqd.daemon.child_process import ChildGoneError
 from rmqd.daemon.config import RootConfig
 from rmqd.daemon.group_host import GroupChanges, HostView, UnknownGroupError
 from rmqd.daemon.reload import ConfigState, filtered_anew, plan_changes
 from rmqd.daemon.supervisor import Backoff
 from rmqd.daemon.totals import ProcessSnapshot, merge_processes, retired
 from rmqd.daemon.worker_channel import Action, BuildOrder
-from rmqd.daemon.worker_process import WorkerGoneError, WorkerProcess
+from rmqd.daemon.worker_process import WorkerProcess
 from rmqd.errors import ConfigError
 
 log = structlog.get_logger(__name__)
@@ -164,7 +165,7 @@ class WorkerPool:
             exit_code: int | str
             try:
                 exit_code = await self._run_worker(number, built, go)
-            except (OSError, WorkerGoneError) as error:
+            except (OSError, ChildGoneError) as error:
                 exit_code = str(error)
             except ConfigError as error:
                 if not built.done():
@@ -240,7 +241,7 @@ class WorkerPool:
                 return await worker.ask("snapshot"), ""
         except TimeoutError:
             return worker.last_snapshot, f"worker {number} (pid {worker.pid}) does not answer"
-        except WorkerGoneError:
+        except ChildGoneError:
             return None, f"worker {number} of {self._count} has died; it is being restarted"
 
     async def _ask_all(self, action: Action, argument: object) -> list[tuple[int, str]]:
@@ -251,7 +252,7 @@ class WorkerPool:
                 await worker.ask(action, argument)
             except ConfigError as error:
                 return number, str(error)
-            except WorkerGoneError:
+            except ChildGoneError:
                 return None
             return None
 
@@ -264,7 +265,7 @@ class WorkerPool:
         try:
             await worker.build(self._order(1, config))
             await worker.ask("check", filtered)
-        except WorkerGoneError as error:
+        except ChildGoneError as error:
             raise ConfigError([f"a fresh worker could not take the configuration: {error}"]) from error
         finally:
             worker.kill()

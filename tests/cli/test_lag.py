@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rmqd import MessageQueue
-from rmqd.cli.group_lag import LagReader, TopicLag
+from rmqd.client.group_lag import LagReader, TopicLag
 from rmqd.cli.lag import format_age
 from rmqd.client.api.group import update_subscription_group
 from rmqd.client.api.offset import update_consumer_offset
