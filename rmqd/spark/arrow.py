@@ -37,17 +37,18 @@ def arrow_schema(columns: Sequence[str]) -> pa.Schema:
 class BatchBuilder:
     """Collects one queue's messages, and makes batches of them."""
 
-    def __init__(self, columns: Sequence[str], queue: MessageQueue) -> None:
+    def __init__(self, columns: Sequence[str], queue: MessageQueue, *, permissive: bool = False) -> None:
         self._columns = tuple(columns)
         self._schema = arrow_schema(columns)
         self._queue = queue
         self._hosts = HostTexts()
         self._topics = Texts()
-        self.messages = MessageColumns()
+        self._permissive = permissive
+        self.messages = MessageColumns(permissive=permissive)
 
     def finish(self) -> pa.RecordBatch:
         """A batch of all that was put into `messages` since the last one."""
-        rows, self.messages = _Rows(self.messages), MessageColumns()
+        rows, self.messages = _Rows(self.messages), MessageColumns(permissive=self._permissive)
         return pa.RecordBatch.from_arrays([self._array(name, rows) for name in self._columns], schema=self._schema)
 
     def _array(self, name: str, rows: _Rows) -> pa.Array:
@@ -90,6 +91,12 @@ class BatchBuilder:
         ids = rows.properties.column(UNIQ_KEY)
         # only what is not of a producer has none
         return pc.coalesce(ids, pa.array(rows.offset_ids, pa.string())) if ids.null_count else ids
+
+    def _decode_error(self, rows: _Rows) -> pa.Array:
+        messages = rows.messages
+        if not messages.errors:
+            return pa.nulls(len(messages), pa.string())
+        return pa.array(list(map(messages.errors.get, range(len(messages)))), pa.string())
 
     def _offset_msg_id(self, rows: _Rows) -> pa.Array:
         return pa.array(rows.offset_ids, pa.string())
@@ -137,5 +144,6 @@ _MAKERS: Final[dict[str, Callable[[BatchBuilder, _Rows], Any]]] = {
     "properties": BatchBuilder._properties,
     "born_host": BatchBuilder._born_host,
     "store_host": BatchBuilder._store_host,
+    "decode_error": BatchBuilder._decode_error,
     **{column: _by_property(name) for column, name in _BY_PROPERTY.items()},
 }

@@ -59,9 +59,10 @@ def ranges_of(cluster: Cluster, options: SourceOptions, spans: dict[MessageQueue
             end=high,
             nameserver=options.nameserver,
             addresses=cluster.addresses(queue),
-            subscription=options.subscription,
+            subscription=options.filter_of(queue.topic),
             pull=options.pull,
             fail_on_data_loss=options.fail_on_data_loss,
+            permissive=options.permissive,
         )
         for queue, (low, high) in sorted(spans.items())
         if low < high
@@ -81,5 +82,7 @@ def read_partition(partition: InputPartition, columns: tuple[str, ...]) -> Itera
 
 def check_filter(cluster: Cluster, options: SourceOptions, queues: frozenset[MessageQueue]) -> None:
     """Raise FilterRefusedError where a broker cannot read an SQL condition."""
-    if options.subscription.kind != EXPRESSION_TAG:
-        cluster.check_filter(options.pull.group, sorted({queue.topic for queue in queues}), options.subscription)
+    filters = {topic: options.filter_of(topic) for topic in sorted({queue.topic for queue in queues})}
+    by_sql = {topic: subscription for topic, subscription in filters.items() if subscription.kind != EXPRESSION_TAG}
+    if by_sql:
+        cluster.check_filters(options.pull.group, by_sql)

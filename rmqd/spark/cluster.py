@@ -154,9 +154,12 @@ class Cluster:
 
         return self._at_broker(starts, ask)
 
-    def check_filter(self, group: str, topics: Iterable[str], subscription: Filter) -> None:
-        """Have every broker look at an SQL condition: in pulls they let everything through that they can't read."""
-        data = [SubscriptionData(topic, subscription.expression, expression_type=subscription.kind) for topic in topics]
+    def check_filters(self, group: str, by_topic: Mapping[str, Filter]) -> None:
+        """Have brokers look at their topics' SQL conditions: in pulls they let all through that they can't read."""
+        data = [
+            SubscriptionData(topic, subscription.expression, expression_type=subscription.kind)
+            for topic, subscription in by_topic.items()
+        ]
         self._run(check_filters(self._client, group, data))
 
     async def _queues_of(self, topic: str) -> list[MessageQueue]:

@@ -28,8 +28,10 @@ COLUMNS: Final = {
     "commit_log_offset": ("bigint", "where the broker stores it"),
     "store_size": ("int", "bytes that it takes in the broker's commit log"),
     "source_topic": ("string", "the topic that it was read from: a group's retry topic, for a retried message"),
+    "decode_error": ("string", "with `mode` PERMISSIVE: why a corrupt message has no body"),
 }
-DEFAULT_COLUMNS: Final = tuple(name for name in COLUMNS if name != "source_topic")
+DEFAULT_COLUMNS: Final = tuple(name for name in COLUMNS if name not in ("source_topic", "decode_error"))
+PERMISSIVE_COLUMNS: Final = (*DEFAULT_COLUMNS, "decode_error")
 
 
 def ddl(names: Iterable[str]) -> str:

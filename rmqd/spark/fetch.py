@@ -45,10 +45,11 @@ def read_range(queue_range: QueueRange, columns: Sequence[str]) -> Iterator[pa.R
     """The messages of a range as record batches of `columns`, in the queue's order.
 
     Raises DataLossError where the broker no longer has all of them and that is to fail, ProtocolError for a message
-    that is corrupt, and RemotingError or BrokerError where no replica answers for `patience_seconds`.
+    that is corrupt unless the range is permissive, and RemotingError or BrokerError where no replica answers for
+    `patience_seconds`.
     """
     log_to_stderr()
-    builder = BatchBuilder(columns, queue_range.queue)
+    builder = BatchBuilder(columns, queue_range.queue, permissive=queue_range.permissive)
     settings = queue_range.pull
     for _ in RangePuller(queue_range).into(lambda: builder.messages):
         messages = builder.messages

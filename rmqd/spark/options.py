@@ -5,21 +5,31 @@ Spark hands over all values as text, and the names in small letters.
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from rmqd.errors import ConfigError, RmqdError
 from rmqd.spark.bounds import Bound, Kind, offsets_bound, timestamps_bound
-from rmqd.spark.columns import COLUMNS, DEFAULT_COLUMNS
+from rmqd.spark.columns import DEFAULT_COLUMNS, PERMISSIVE_COLUMNS
 from rmqd.spark.option_values import milliseconds, nameservers, positive
 from rmqd.spark.queue_range import NO_GROUP, Filter, PullSettings
-from rmqd.wire.filter import sql_subscription, tag_subscription
-from rmqd.wire.heartbeat import EXPRESSION_SQL92, EXPRESSION_TAG
+from rmqd.spark.source_values import (
+    by_sql,
+    by_tags,
+    column_names,
+    duration,
+    error_mode,
+    flag,
+    queues_by_broker,
+    strategy,
+    time_ms,
+    topic_names,
+    topic_pattern,
+    words,
+)
 from rmqd.wire.message import MessageQueue
-from rmqd.wire.topics import check_group, check_topic
+from rmqd.wire.topics import check_group, retry_topic
 
 T = TypeVar("T")
 
@@ -28,14 +38,13 @@ NAMES: Final = tuple(
     "startingOffsetsFallback startingTimestamp startingOffsetsByTimestamp startingOffsetsByTimestampStrategy "
     "endingOffsets endingTimestamp endingOffsetsByTimestamp maxOffsetsPerTrigger maxRowsPerTrigger maxBytesPerTrigger "
     "minOffsetsPerTrigger maxTriggerDelay minPartitions maxRecordsPerPartition failOnDataLoss fetchOffset.intervalMs "
-    "routeRefreshMs unavailableToleranceMs pullBatchSize pullParallelism pullTimeoutMs rowsPerBatch drainFile".split()
+    "routeRefreshMs unavailableToleranceMs pullBatchSize pullParallelism pullTimeoutMs rowsPerBatch drainFile "
+    "includeRetryTopic mode".split()
 )
 BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 _PROPER: Final = {name.lower(): name for name in NAMES}
 _STARTS: Final = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
 _WHAT: Final = ("subscribe", "subscribePattern", "assign")
-_DURATION: Final = re.compile(r"([0-9]+)(ms|s|m|h)")
-_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +55,11 @@ class SourceOptions:
     topics: tuple[str, ...] = ()
     pattern: str = ""
     assigned: tuple[MessageQueue, ...] = ()
+    include_retry_topic: bool = False
+    """Whether the group's retry topic is read beside the topics, as soon as it is there."""
     subscription: Filter = field(default_factory=Filter)
+    filters: Mapping[str, Filter] = field(default_factory=dict)
+    """By topic, in place of `subscription`."""
     columns: tuple[str, ...] = DEFAULT_COLUMNS
     group: str = ""
     commit_offsets: bool = False
@@ -66,8 +79,21 @@ class SourceOptions:
     fetch_interval_seconds: float = 0.2
     route_refresh_seconds: float = 30.0
     tolerance_seconds: float = 60.0
+    queue_retention_seconds: float = 259200.0
     drain_file: str = ""
+    permissive: bool = False
+    """Whether a message that is corrupt becomes a row with its error, in place of failing its task."""
+    pushdown: bool = False
     pull: PullSettings = field(default_factory=PullSettings)
+
+    @property
+    def retry_topic(self) -> str:
+        """The group's retry topic where it is read, else nothing."""
+        return retry_topic(self.group) if self.include_retry_topic else ""
+
+    def filter_of(self, topic: str) -> Filter:
+        """What the broker leaves out of a topic; of retries nothing: they passed the filter once."""
+        return Filter() if topic == self.retry_topic else self.filters.get(topic, self.subscription)
 
     def refuse_batch_only(self) -> None:
         """Raise ConfigError where an option is set that a stream, which has no end, cannot have."""
@@ -102,9 +128,15 @@ class _Reading:
         self._only_one(_STARTS)
         self._only_one(BATCH_ONLY)
         self._only_one(("maxOffsetsPerTrigger", "maxRowsPerTrigger"))
-        commits = self._read("commitOffsets", _flag, bool(group))
+        commits = self._read("commitOffsets", flag, bool(group))
         if commits and not group:
             self._problem("commitOffsets", "needs groupId, the consumer group whose offsets they are")
+        retries = self._read("includeRetryTopic", flag, False)
+        if retries and not group:
+            self._problem("includeRetryTopic", "needs groupId, the consumer group whose retries they are")
+        if retries and "assign" in self._values:
+            self._problem("includeRetryTopic", "assign names all queues that are read; use subscribe")
+        permissive = self._read("mode", error_mode, False)
         starting = self._starting(bool(group))
         minimum, maximum = self._count("minOffsetsPerTrigger"), self._maximum()
         if minimum is not None and maximum is not None and minimum > maximum:
@@ -113,25 +145,29 @@ class _Reading:
             "nameserver": self._read("nameserver", nameservers, ""),
             **self._what(),
             "subscription": self._filter(),
-            "columns": self._read("columns", _columns, DEFAULT_COLUMNS),
+            "include_retry_topic": retries,
+            "columns": self._read("columns", column_names, PERMISSIVE_COLUMNS if permissive else DEFAULT_COLUMNS),
             "group": group,
             "commit_offsets": commits,
             "starting": starting,
-            "fallback": self._read("startingOffsetsFallback", _words("earliest", "latest"), Bound("earliest")),
-            "must_find_timestamp": self._read("startingOffsetsByTimestampStrategy", _strategy, False),
+            "fallback": self._read("startingOffsetsFallback", words("earliest", "latest"), Bound("earliest")),
+            "must_find_timestamp": self._read("startingOffsetsByTimestampStrategy", strategy, False),
             "ending": self._ending(),
             "given": frozenset(self._values),
             "max_offsets": maximum,
             "max_bytes": self._count("maxBytesPerTrigger"),
             "min_offsets": minimum,
-            "max_trigger_delay_seconds": self._read("maxTriggerDelay", _duration, 900.0),
+            "max_trigger_delay_seconds": self._read("maxTriggerDelay", duration, 900.0),
             "min_partitions": self._count("minPartitions"),
             "max_records_per_partition": self._count("maxRecordsPerPartition"),
-            "fail_on_data_loss": self._read("failOnDataLoss", _flag, True),
+            "fail_on_data_loss": self._read("failOnDataLoss", flag, True),
             "fetch_interval_seconds": self._read("fetchOffset.intervalMs", milliseconds, 0.2),
             "route_refresh_seconds": self._read("routeRefreshMs", milliseconds, 30.0),
             "tolerance_seconds": self._read("unavailableToleranceMs", milliseconds, 60.0),
+            "queue_retention_seconds": self._read("queueRetention", duration, 259200.0),
             "drain_file": self._values.get("drainFile", ""),
+            "permissive": permissive,
+            "pushdown": self._read("pushdown", flag, False),
             "pull": self._pull(group),
         }
         if "nameserver" not in self._values:
@@ -147,15 +183,15 @@ class _Reading:
         if len(named) != 1:
             self._problem("subscribe", f"one of {', '.join(_WHAT)} says what to read; {len(named)} of them are set")
         return {
-            "topics": self._read("subscribe", _topics, no_topics),
-            "pattern": self._read("subscribePattern", _pattern, ""),
-            "assigned": self._read("assign", _assigned, no_queues),
+            "topics": self._read("subscribe", topic_names, no_topics),
+            "pattern": self._read("subscribePattern", topic_pattern, ""),
+            "assigned": self._read("assign", queues_by_broker, no_queues),
         }
 
     def _filter(self) -> Filter:
         if "sql" in self._values:
-            return self._read("sql", _sql, Filter())
-        return self._read("tags", _tags, Filter())
+            return self._read("sql", by_sql, Filter())
+        return self._read("tags", by_tags, Filter())
 
     def _starting(self, has_group: bool) -> Bound | None:
         if "startingOffsets" in self._values:
@@ -165,14 +201,14 @@ class _Reading:
                 self._problem("startingOffsets", "committed needs groupId, the consumer group that committed them")
             return bound
         if "startingTimestamp" in self._values:
-            return self._read("startingTimestamp", _timestamp, None)
+            return self._read("startingTimestamp", time_ms, None)
         if "startingOffsetsByTimestamp" in self._values:
             return self._read("startingOffsetsByTimestamp", timestamps_bound, None)
         return Bound("committed") if has_group else None
 
     def _ending(self) -> Bound:
         if "endingTimestamp" in self._values:
-            return self._read("endingTimestamp", _timestamp, Bound("latest"))
+            return self._read("endingTimestamp", time_ms, Bound("latest"))
         if "endingOffsetsByTimestamp" in self._values:
             return self._read("endingOffsetsByTimestamp", timestamps_bound, Bound("latest"))
         return self._read("endingOffsets", lambda text: offsets_bound(text, ("latest",)), Bound("latest"))
@@ -213,87 +249,3 @@ class _Reading:
 
     def _problem(self, name: str, text: str) -> None:
         self._problems.append(f"{name}: {text}")
-
-
-def _duration(text: str) -> float:
-    match = _DURATION.fullmatch(text.strip())
-    if match is None:
-        raise ValueError(f"{text!r} is no duration such as 500ms, 30s, 15m or 1h")
-    return int(match[1]) * _UNITS[match[2]]
-
-
-def _flag(text: str) -> bool:
-    word = text.strip().lower()
-    if word not in ("true", "false"):
-        raise ValueError(f"{text!r} is neither true nor false")
-    return word == "true"
-
-
-def _topics(text: str) -> tuple[str, ...]:
-    topics = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
-    if not topics:
-        raise ValueError("names no topic; several are separated by commas")
-    return tuple(map(check_topic, topics))
-
-
-def _pattern(text: str) -> str:
-    try:
-        re.compile(text)
-    except re.error as error:
-        raise ValueError(f"{text!r} is no regular expression: {error}") from error
-    return text
-
-
-def _assigned(text: str) -> tuple[MessageQueue, ...]:
-    form = 'accepted is JSON such as {"orders": {"broker-a": [0, 1]}}'
-    try:
-        queues = [
-            MessageQueue(check_topic(topic), broker, queue_id)
-            for topic, brokers in json.loads(text).items()
-            for broker, queue_ids in brokers.items()
-            for queue_id in queue_ids
-        ]
-    except (ValueError, AttributeError, TypeError):
-        raise ValueError(f"{text!r:.80}: {form}") from None
-    if not queues or any(type(queue.queue_id) is not int or queue.queue_id < 0 for queue in queues):
-        raise ValueError(f"{text!r:.80}: {form}")
-    return tuple(sorted(set(queues)))
-
-
-def _columns(text: str) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(part.strip().lower() for part in text.split(",") if part.strip()))
-    unknown = [name for name in names if name not in COLUMNS]
-    if unknown or not names:
-        raise ValueError(f"{', '.join(unknown) or repr(text)} is no column; there are {', '.join(COLUMNS)}")
-    return names
-
-
-def _tags(text: str) -> Filter:
-    return Filter(EXPRESSION_TAG, tag_subscription("", text, 0).sub_string)
-
-
-def _sql(text: str) -> Filter:
-    return Filter(EXPRESSION_SQL92, sql_subscription("", text, 0).sub_string)
-
-
-def _timestamp(text: str) -> Bound:
-    if not text.strip().isdecimal():
-        raise ValueError(f"{text!r} is no time in milliseconds since 1970")
-    return Bound("timestamp", timestamp_ms=int(text))
-
-
-def _words(*words: Kind) -> Callable[[str], Bound]:
-    def parse(text: str) -> Bound:
-        for word in words:
-            if text.strip().lower() == word:
-                return Bound(word)
-        raise ValueError(f"{text!r} is none of {', '.join(words)}")
-
-    return parse
-
-
-def _strategy(text: str) -> bool:
-    word = text.strip().lower()
-    if word not in ("error", "latest"):
-        raise ValueError(f"{text!r} is neither error nor latest")
-    return word == "error"

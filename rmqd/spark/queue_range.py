@@ -58,6 +58,8 @@ class QueueRange:
     subscription: Filter = field(default_factory=Filter)
     pull: PullSettings = field(default_factory=PullSettings)
     fail_on_data_loss: bool = True
+    permissive: bool = False
+    """Whether a corrupt message becomes a row without a body, in place of an error."""
 
     @property
     def queue(self) -> MessageQueue:

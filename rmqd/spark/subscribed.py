@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from rmqd.errors import RouteNotFoundError
-from rmqd.spark.cluster import Cluster, everyone
+from rmqd.spark.cluster import Answers, Cluster, everyone
 from rmqd.wire.message import MessageQueue
 from rmqd.wire.topics import is_dlq_topic, is_retry_topic, is_system_topic
 
@@ -26,6 +26,7 @@ class Subscribed:
         self._options = options
         self._known: frozenset[MessageQueue] = frozenset()
         self._looked_at: float | None = None
+        self._gone: frozenset[str] = frozenset()
 
     def now(self, cluster: Cluster) -> frozenset[MessageQueue]:
         """The queues as the name server tells them now.
@@ -41,7 +42,13 @@ class Subscribed:
                 raise RouteNotFoundError(missing[0].topic, f"assign names {missing[0]}, and there is no such queue")
             self._known = frozenset(options.assigned)
         else:
-            found = everyone(cluster.queues(self._topics(cluster)))
+            answers = cluster.queues(self._topics(cluster))
+            for queue in _without_route(answers):
+                if (
+                    queue.topic not in options.topics
+                ):  # retries that there were none of yet, or gone since it was listed
+                    del answers.failed[queue]
+            found = everyone(answers)
             self._known = frozenset(queue for queues in found.values() for queue in queues)
         self._looked_at = time.monotonic()
         return self._known
@@ -56,19 +63,26 @@ class Subscribed:
             self._known = frozenset(options.assigned)
             return self._known
         answers = cluster.queues(self._topics(cluster))
-        gone = {queue.topic for queue, error in answers.failed.items() if isinstance(error, RouteNotFoundError)}
+        gone = frozenset(queue.topic for queue in _without_route(answers))
         unanswered = {queue.topic for queue in answers.failed} - gone
-        for topic in sorted(gone):
+        for topic in sorted(gone - self._gone - {options.retry_topic}):
             log.warning("spark.topic_gone", topic=topic)
+        self._gone = gone
         found = {queue for queues in answers.found.values() for queue in queues}
         self._known = frozenset(found | {queue for queue in self._known if queue.topic in unanswered})
         return self._known
 
     def _topics(self, cluster: Cluster) -> tuple[str, ...]:
-        if not self._options.pattern:
-            return self._options.topics
-        pattern = re.compile(self._options.pattern)
-        return tuple(topic for topic in cluster.topics() if _is_users(topic) and pattern.fullmatch(topic))
+        topics = self._options.topics
+        if self._options.pattern:
+            pattern = re.compile(self._options.pattern)
+            topics = tuple(topic for topic in cluster.topics() if _is_users(topic) and pattern.fullmatch(topic))
+        retries = self._options.retry_topic
+        return (*topics, retries) if retries and retries not in topics else topics
+
+
+def _without_route(answers: Answers[list[MessageQueue]]) -> list[MessageQueue]:
+    return [queue for queue, error in answers.failed.items() if isinstance(error, RouteNotFoundError)]
 
 
 def _is_users(topic: str) -> bool:

@@ -47,13 +47,18 @@ _BODY_SIZE: Final = FIXED.index("body_size")
 
 
 class MessageColumns:
-    """Grows by the records of replies. `fixed` has one tuple for each message, in the order of FIXED."""
+    """Grows by the records of replies. `fixed` has one tuple for each message, in the order of FIXED.
 
-    __slots__ = ("bodies", "fixed", "properties", "size_bytes", "topics")
+    A message that is corrupt has None for its body and its reason in `errors`, by its number, if it is `permissive`.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("bodies", "errors", "fixed", "permissive", "properties", "size_bytes", "topics")
+
+    def __init__(self, *, permissive: bool = False) -> None:
+        self.permissive = permissive
+        self.errors: dict[int, str] = {}
         self.fixed: list[tuple[Any, ...]] = []
-        self.bodies: list[bytes] = []
+        self.bodies: list[bytes | None] = []
         self.topics: list[bytes] = []
         self.properties: list[bytes] = []
         self.size_bytes = 0
@@ -68,8 +73,8 @@ class MessageColumns:
     def add(self, data: bytes, start: int, low: int, high: int, tags: frozenset[bytes] = frozenset()) -> None:
         """Take the records that fill `data` from `start` on: those of the offsets from `low` to before `high`.
 
-        With `tags`, only those that have one of them. Raises ProtocolError for broken framing, and for a record whose
-        body does not match its CRC or cannot be decompressed.
+        With `tags`, only those that have one of them. Raises ProtocolError for broken framing, and, unless it is
+        permissive, for a record whose body does not match its CRC or cannot be decompressed.
         """
         size = len(data)
         add_fixed, add_body = self.fixed.append, self.bodies.append
@@ -94,8 +99,10 @@ class MessageColumns:
                     if not tags or _tag(properties) in tags:
                         body = data[body_start:body_end]
                         if (crc32(body) ^ fixed[2]) & 0x7FFFFFFF:
-                            raise ProtocolError(_corrupt(fixed, "the CRC of its body does not match"))
-                        add_body(_plain(body, fixed) if sys_flag & COMPRESSED else body)
+                            self._corrupt(fixed, "the CRC of its body does not match")
+                            add_body(None)
+                        else:
+                            add_body(self._plain(body, fixed) if sys_flag & COMPRESSED else body)
                         add_fixed(fixed)
                         add_topic(data[topic_start:at])
                         add_properties(properties)
@@ -105,6 +112,18 @@ class MessageColumns:
         if start != size:
             raise ProtocolError(f"the last message goes {start - size} bytes past the reply's end")
         self.size_bytes += size
+
+    def _plain(self, body: bytes, fixed: tuple[Any, ...]) -> bytes | None:
+        try:
+            return decompress(body, fixed[_SYS_FLAG])
+        except ProtocolError as error:
+            self._corrupt(fixed, str(error))
+            return None
+
+    def _corrupt(self, fixed: tuple[Any, ...], reason: str) -> None:
+        if not self.permissive:
+            raise ProtocolError(f"the message at offset {fixed[_QUEUE_OFFSET]} is corrupt: {reason}")
+        self.errors[len(self.bodies)] = reason
 
 
 def parse_all(properties: Sequence[bytes]) -> list[dict[str, str]]:
@@ -148,17 +167,6 @@ def _tag(properties: bytes) -> bytes | None:
         at = found + 1 + len(_TAGS_HEAD)
     stop = properties.find(_ENTRY_END, at)
     return properties[at : stop if stop >= 0 else len(properties)]
-
-
-def _plain(body: bytes, fixed: tuple[Any, ...]) -> bytes:
-    try:
-        return decompress(body, fixed[_SYS_FLAG])
-    except ProtocolError as error:
-        raise ProtocolError(_corrupt(fixed, str(error))) from error
-
-
-def _corrupt(fixed: tuple[Any, ...], reason: str) -> str:
-    return f"the message at offset {fixed[_QUEUE_OFFSET]} is corrupt: {reason}"
 
 
 def _long_topic(data: bytes, body_end: int, magic: int) -> tuple[int, int]:

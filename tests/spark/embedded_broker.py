@@ -68,9 +68,9 @@ class EmbeddedBroker:
         """Go away; a second time does nothing."""
         self._run(self._ending.aclose)
 
-    def create_topic(self, name: str, queues: int) -> None:
-        """Make a topic, or give it more queues."""
-        config = TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues)
+    def create_topic(self, name: str, queues: int, permission: int = 6) -> None:
+        """Make a topic, or give it more queues, or another permission: 4 is to read only."""
+        config = TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=permission)
         self._do(lambda: self._embedded.broker.topics.put(config))
 
     def delete_topic(self, name: str) -> None:
@@ -83,14 +83,22 @@ class EmbeddedBroker:
         self._do(delete)
 
     def send(
-        self, topic: str, *bodies: str, queue_id: int = 0, tags: str = "", properties: dict[str, str] | None = None
+        self,
+        topic: str,
+        *bodies: str,
+        queue_id: int = 0,
+        tags: str = "",
+        properties: dict[str, str] | None = None,
+        sys_flag: int = 0,
     ) -> None:
         """Store messages in a queue, one after another."""
 
         async def send() -> None:
             await self._client.routes.refresh(topic)  # its queues may be others by now
             for body in bodies:
-                message = OutgoingMessage(topic, body.encode(), tags=tags, properties=properties or {})
+                message = OutgoingMessage(
+                    topic, body.encode(), tags=tags, properties=properties or {}, sys_flag=sys_flag
+                )
                 await self._client.producer.send(message, selector=by_id(queue_id, ""))
 
         self._run(send)

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from rmqd.errors import DataLossError, FilterRefusedError, RmqdError, RouteNotFoundError
+from rmqd.errors import DataLossError, FilterRefusedError, ProtocolError, RmqdError, RouteNotFoundError
+from rmqd.wire.sys_flag import COMPRESSED
 from tests.spark.embedded_broker import BROKER, EmbeddedBroker
 from tests.spark.needed import need
 
@@ -162,6 +163,30 @@ def test_an_empty_topic_has_no_rows(broker: EmbeddedBroker) -> None:
     from pyspark.sql.datasource import InputPartition
 
     assert list(reader.read(InputPartition(None))) == []
+
+
+def test_a_corrupt_message_fails_its_task_or_tells_its_error(broker: EmbeddedBroker) -> None:
+    """As the mode says; the others are read either way."""
+    broker.create_topic("orders", 1)
+    broker.send("orders", "first")
+    broker.send("orders", "not compressed", sys_flag=COMPRESSED)
+    broker.send("orders", "last")
+    with pytest.raises(ProtocolError, match="orders@broker-a:0: the message at offset 1 is corrupt: the body is not"):
+        read(broker)
+    rows = read(broker, mode="PERMISSIVE")
+    assert [row["body"] for row in rows] == [b"first", None, b"last"]
+    assert [row["decode_error"] for row in rows[::2]] == [None, None]
+    assert rows[1]["decode_error"].startswith("the body is not a ZLIB stream")
+
+
+def test_a_groups_retries_are_read_beside_its_topics(broker: EmbeddedBroker) -> None:
+    """Where there are any; the filter is the topic's alone."""
+    broker.fill("orders", 1, 1)
+    more = {"groupId": "reports", "includeRetryTopic": "true", "tags": "paid", "columns": "body,topic,source_topic"}
+    assert read(broker, **more) == []
+    broker.create_topic("%RETRY%reports", 1)
+    broker.send("%RETRY%reports", "again", properties={"RETRY_TOPIC": "orders"})
+    assert read(broker, **more) == [{"body": b"again", "topic": "orders", "source_topic": "%RETRY%reports"}]
 
 
 def test_what_the_broker_let_go_of_is_a_loss(broker: EmbeddedBroker) -> None:

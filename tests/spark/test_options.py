@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -80,6 +81,8 @@ def test_everything_that_is_wrong_is_said_at_once() -> None:
         ({"groupId": "DEFAULT_CONSUMER"}, "reserved"),
         ({"tags": "||"}, "names no tag"),
         ({"startingTimestamp": "yesterday"}, "milliseconds since 1970"),
+        ({"includeRetryTopic": "true"}, "needs groupId"),
+        ({"mode": "DROPMALFORMED"}, "neither FAILFAST nor PERMISSIVE"),
     ],
 )
 def test_each_is_told_with_what_is_accepted(options: dict[str, str], said: str) -> None:
@@ -92,6 +95,23 @@ def test_no_name_server_and_no_topic() -> None:
     with pytest.raises(ConfigError) as raised:
         parse_options({})
     assert [str(problem).partition(":")[0] for problem in raised.value.problems] == ["subscribe", "nameserver"]
+
+
+def test_retries_pass_no_filter() -> None:
+    """They passed it when they came first. Those of other groups are a topic like any other."""
+    options = parse_options({**NEEDED, "groupId": "reports", "includeRetryTopic": "true", "tags": "paid"})
+    assert options.retry_topic == "%RETRY%reports"
+    assert options.filter_of("%RETRY%reports") == Filter()
+    assert options.filter_of("orders") == options.filter_of("%RETRY%others") == Filter("TAG", "paid")
+    other = replace(options, filters={"orders": Filter("SQL92", "n > 5")})
+    assert (other.filter_of("orders"), other.filter_of("bills")) == (Filter("SQL92", "n > 5"), Filter("TAG", "paid"))
+
+
+def test_errors_in_rows_have_a_column() -> None:
+    """Unless the columns are named."""
+    assert parse_options({**NEEDED, "mode": "permissive"}).columns[-1] == "decode_error"
+    assert "decode_error" not in parse_options({**NEEDED, "mode": "failfast"}).columns
+    assert parse_options({**NEEDED, "mode": "permissive", "columns": "body"}).columns == ("body",)
 
 
 def test_a_stream_has_no_end() -> None:

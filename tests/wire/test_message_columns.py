@@ -78,6 +78,13 @@ def test_a_corrupt_body_is_told_with_its_offset() -> None:
     packed = encode_message(replace(STORED, sys_flag=1))
     with pytest.raises(ProtocolError, match="the message at offset 7 is corrupt: the body is not a ZLIB stream"):
         MessageColumns().add(packed, 0, *ALL)
+    good = encode_message(STORED)
+    found = MessageColumns(permissive=True)
+    found.add(bytes(record) + good + packed, 0, *ALL)
+    assert found.bodies == [None, STORED.body, None]
+    assert found.errors[0] == "the CRC of its body does not match"
+    assert found.errors[2].startswith("the body is not a ZLIB stream")
+    assert found.column("queue_offset") == [7, 7, 7]
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:1", "[0000:0000:0000:0000:0000:0000:0000:0001]:1"])
