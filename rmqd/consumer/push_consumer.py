@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 import structlog
 
@@ -25,6 +24,7 @@ from rmqd.consumer.pauses import WHOLE_GROUP, PauseScope
 from rmqd.consumer.process_queue import ProcessQueue
 from rmqd.consumer.rebalance import Rebalance
 from rmqd.consumer.snapshot import GroupSnapshot
+from rmqd.consumer.threads import call_start_or_stop
 from rmqd.consumer.watchdog import Watchdog
 from rmqd.errors import RmqdError
 from rmqd.handler import LoadedHandler
@@ -74,11 +74,11 @@ class PushConsumer:
         """Consume until `stop`."""
         with structlog.contextvars.bound_contextvars(group=self.group):
             try:
-                await _call(self._handler.start)
+                await call_start_or_stop(self._handler.start)
                 try:
                     await self._consume()
                 finally:
-                    await _call(self._handler.stop)
+                    await call_start_or_stop(self._handler.stop)
             except BaseException as error:
                 self._status.failed(error)
                 raise
@@ -227,15 +227,3 @@ class PushConsumer:
             }
             await self._context.store.persist(offsets)
             await refresh_max_offsets(self._client, self._rebalance.assigned.values(), self._context.clock)
-
-
-async def _call(function: Callable[[], Any] | None) -> None:
-    """Call a handler's start or stop; synchronous ones in a thread, as they may take their time."""
-    if function is None:
-        return
-    if inspect.iscoroutinefunction(function):
-        await function()
-        return
-    result = await asyncio.to_thread(function)
-    if isinstance(result, Awaitable):
-        await result

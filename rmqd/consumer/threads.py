@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import inspect
 import queue
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
@@ -77,6 +78,18 @@ async def call_handler(handler: LoadedHandler, batch: Batch) -> None:
         await thread.call(batch)
     finally:
         thread.stop()
+
+
+async def call_start_or_stop(function: Callable[[], Any] | None) -> None:
+    """Call a handler's start or stop; synchronous ones in a thread, as they may take their time."""
+    if function is None:
+        return
+    if inspect.iscoroutinefunction(function):
+        await function()
+        return
+    result = await asyncio.to_thread(function)
+    if isinstance(result, Awaitable):
+        await result
 
 
 _Job = tuple[Batch, "asyncio.Future[None]", asyncio.AbstractEventLoop]

@@ -23,7 +23,9 @@ class RangeOutcome:
     topics: tuple[TopicSnapshot, ...] = ()
     """What the range adds to the group's counters."""
     reset_to: int | None = None
-    """Where an operator's reset sent the group; what follows in the range was left alone."""
+    """Where the queue is to go on in place of `end`: an operator reset the group, or `failure` says why."""
+    failure: str = ""
+    """Why the group cannot go on at `reset_to`: a corrupt message stands there. What was before it is done."""
     lost: int = 0
     """Offsets of the range that the broker holds no more, left out by `on_offset_illegal: correct`."""
     hook_failures: dict[str, int] = field(default_factory=dict)
