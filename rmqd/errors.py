@@ -110,6 +110,21 @@ class DataLossError(RmqdError):
         self.held = held
 
 
+class GroupHeldElsewhereError(RmqdError):
+    """Another engine has the group; only one may. `client_id` is of the member that was found there."""
+
+    def __init__(self, group: str, engine: str, client_id: str, host: str) -> None:
+        who = "a member on engine: spark" if engine == "spark" else "a member on engine: local, or of another client,"
+        super().__init__(
+            f"group {group} is held elsewhere: {who} has it on {host} ({client_id}). A group runs on one engine at a "
+            "time: end it there, and it goes on here where it ended"
+        )
+        self.group = group
+        self.engine = engine
+        self.client_id = client_id
+        self.host = host
+
+
 class BrokerTooOldError(RmqdError):
     """A broker is of a version that would take a request and do something else than was asked."""
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable
 
 DEFAULT_INSTANCE = "DEFAULT"
+SPARK_PREFIX = "spark-"  # of the instance, for drivers of engine: spark
 
 
 def make_client_id(local_address: str, instance_name: str, unit_name: str = "") -> str:
@@ -19,11 +20,26 @@ def make_client_id(local_address: str, instance_name: str, unit_name: str = "") 
     several may start at once, so random digits follow.
     """
     if instance_name == DEFAULT_INSTANCE:
-        instance_name = f"{os.getpid()}#{time.time_ns()}{secrets.token_hex(4)}"
+        instance_name = unique_instance()
     parts = [local_address, instance_name]
     if unit_name:
         parts.append(unit_name)
     return "@".join(parts)
+
+
+def unique_instance() -> str:
+    """An instance name that no other process has."""
+    return f"{os.getpid()}#{time.time_ns()}{secrets.token_hex(4)}"
+
+
+def is_spark(client_id: str) -> bool:
+    """Whether it is of a driver of engine: spark."""
+    return client_id.partition("@")[2].startswith(SPARK_PREFIX)
+
+
+def host_of(client_id: str) -> str:
+    """The address of the machine, as the client saw it."""
+    return client_id.partition("@")[0]
 
 
 def local_address(peers: Iterable[str] = ()) -> str:

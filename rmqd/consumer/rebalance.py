@@ -17,7 +17,8 @@ from rmqd.consumer.assigned_queue import MOVE_SECONDS, AssignedQueue
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.flow_control import Thresholds
 from rmqd.consumer.problem import Problem
-from rmqd.errors import RmqdError
+from rmqd.consumer.rivals import Rivals
+from rmqd.errors import GroupHeldElsewhereError, RmqdError
 from rmqd.wire.message import MessageQueue
 from rmqd.wire.topics import is_retry_topic, retry_topic
 
@@ -56,21 +57,33 @@ class Rebalance:
         self._soon = asyncio.Event()
         self._ending = False
         self._moves: dict[MessageQueue, tuple[int, float]] = {}  # of queues not held here: where to, and when asked
+        self._rivals = Rivals(context.options.group, context.client.client_id, context.clock)
 
     def soon(self) -> None:
         """Have the next pass at once."""
         self._soon.set()
 
     async def run(self) -> None:
-        """Rebalance until `leave_all`, then until the last queue was given up. A queue's failure ends it."""
+        """Rebalance until `leave_all`, then until the last queue was given up. A queue's failure ends it.
+
+        Raises GroupHeldElsewhereError, when all queues are given up, where the group runs on Spark.
+        """
         self._tell_of_retries()
+        held_elsewhere: GroupHeldElsewhereError | None = None
         async with asyncio.TaskGroup() as tasks:
             while not self._ending:
                 self._soon.clear()
-                balanced = await self._pass(tasks)
+                try:
+                    balanced = await self._pass(tasks)
+                except GroupHeldElsewhereError as error:
+                    held_elsewhere = error
+                    self.leave_all(self._context.options.shutdown_timeout_seconds)
+                    break
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(INTERVAL_SECONDS if balanced else UNBALANCED_SECONDS):
                         await self._soon.wait()
+        if held_elsewhere is not None:
+            raise held_elsewhere
 
     def leave_all(self, drain_seconds: float) -> None:
         """Give up every queue, and take no more."""
@@ -95,10 +108,14 @@ class Rebalance:
 
     async def _pass(self, tasks: asyncio.TaskGroup) -> bool:
         """One pass over all topics; False if another one should follow soon."""
-        results = await asyncio.gather(*(self._share_of(topic) for topic in self._context.subscriptions))
+        members: set[str] = set()
+        results = await asyncio.gather(*(self._share_of(topic, members) for topic in self._context.subscriptions))
         if self._ending:
             return True
-        balanced = True
+        rivals = self._rivals.among(members)
+        if members and not self._rivals.seen(rivals):
+            return False
+        balanced = not rivals
         for topic, share in zip(self._context.subscriptions, results, strict=True):
             held = {queue for queue in self.assigned if queue.topic == topic}
             if share is None:
@@ -108,8 +125,8 @@ class Rebalance:
             self._apply(tasks, topic, plan(share, held))
         return balanced
 
-    async def _share_of(self, topic: str) -> Collection[MessageQueue] | None:
-        """This member's queues of a topic; None while it cannot be told."""
+    async def _share_of(self, topic: str, everybody: set[str]) -> Collection[MessageQueue] | None:
+        """This member's queues of a topic; None while it cannot be told. Adds to `everybody` who is in the group."""
         context = self._context
         queues = context.client.routes.queues(topic)
         if not queues:
@@ -119,8 +136,11 @@ class Rebalance:
         members = await self._members(topic)
         if members is None:
             return None
+        everybody |= set(members)
         await context.ownership.break_locks(topic, queues)
-        return self._allocated(topic, queues, sorted_client_ids(members))
+        # a driver on Spark that looks who is there takes no queue
+        others = self._rivals.among(members)
+        return self._allocated(topic, queues, sorted_client_ids([one for one in members if one not in others]))
 
     def _allocated(
         self, topic: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
