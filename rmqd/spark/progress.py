@@ -66,6 +66,8 @@ class Progress:
     """Makes a batch's end of its start and the queues' ends."""
 
     def __init__(self, options: SourceOptions) -> None:
+        self.max_offsets = options.max_offsets
+        """The most messages in the next batch."""
         self._options = options
         self._sizes: dict[MessageQueue, float] = {}
         self._last_batch_at = time.monotonic()
@@ -75,7 +77,7 @@ class Progress:
     ) -> Offsets | None:
         """Where the next batch ends; None where it would be empty. Raises RmqdError."""
         new = {queue: head for queue, head in heads.items() if queue not in begin.positions}
-        starts = cluster.min_offsets(new).found if new else {}
+        starts = self._starts(cluster, new) if new else {}
         backlog = {}
         for queue, head in heads.items():
             low = begin.positions.get(queue, starts.get(queue))
@@ -99,6 +101,19 @@ class Progress:
         self._last_batch_at = time.monotonic()
         return Offsets(positions, starts)
 
+    def _starts(self, cluster: Cluster, new: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
+        """Where new queues start: at their first messages, or where their group is in them; `new` has their ends."""
+        starts = cluster.min_offsets(new).found
+        if not self._options.commit_offsets:
+            return starts
+        # one that was gone for long and is back, or one that the group consumed by other means
+        committed = cluster.committed(self._options.group, starts).found
+        return {
+            queue: max(low, min(committed[queue] or 0, new[queue]))
+            for queue, low in starts.items()
+            if queue in committed
+        }
+
     def _admit(
         self,
         cluster: Cluster,
@@ -112,8 +127,8 @@ class Progress:
         waiting = {queue: count for queue, count in backlog.items() if count > 0}
         if takes_all:
             return waiting
-        if options.max_offsets is not None:
-            waiting = share(waiting, options.max_offsets)
+        if self.max_offsets is not None:
+            waiting = share(waiting, self.max_offsets) if self.max_offsets else {}
         if options.max_bytes is not None and waiting:
             lows = {queue: begin.positions.get(queue, starts.get(queue, 0)) for queue in waiting}
             self._sizes |= cluster.mean_sizes(lows).found
