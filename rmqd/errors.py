@@ -98,13 +98,17 @@ class FilterRefusedError(RmqdError):
 
 
 class DataLossError(RmqdError):
-    """Messages that were to be read are no longer on the broker; offsets are of `queue`, ends exclusive."""
+    """Messages that were to be read are no longer on the broker; offsets are of `queue`, ends exclusive.
 
-    def __init__(self, queue: object, lost: tuple[int, int], held: tuple[int, int]) -> None:
-        holds = f"{held[0]} to {held[1] - 1}" if held[0] < held[1] else "none"
-        super().__init__(
-            f"data loss in {queue}: offsets {lost[0]} to {lost[1] - 1} were to be read, and the broker holds {holds}"
-        )
+    `held` is None where the name servers know the broker no more.
+    """
+
+    def __init__(self, queue: object, lost: tuple[int, int], held: tuple[int, int] | None) -> None:
+        if held is None:
+            reason = "no name server knows its broker any more"
+        else:
+            reason = f"the broker holds {f'{held[0]} to {held[1] - 1}' if held[0] < held[1] else 'none'}"
+        super().__init__(f"data loss in {queue}: offsets {lost[0]} to {lost[1] - 1} were to be read, and {reason}")
         self.queue = queue
         self.lost = lost
         self.held = held

@@ -11,7 +11,7 @@ from rmqd.spark.bounds import Bound
 from rmqd.spark.cluster import Cluster, cluster_of, patiently
 from rmqd.spark.fetch import read_range
 from rmqd.spark.options import SourceOptions
-from rmqd.spark.positions import resolve
+from rmqd.spark.positions import resolve, starts_of
 from rmqd.spark.queue_range import QueueRange, split_ranges
 from rmqd.spark.subscribed import Subscribed
 from rmqd.wire.heartbeat import EXPRESSION_TAG
@@ -42,8 +42,7 @@ class RocketMQBatchReader(DataSourceReader):
         options = self._options
         queues = Subscribed(options).now(cluster)
         check_filter(cluster, options, queues)
-        starting = options.starting or Bound("earliest")
-        starts = resolve(cluster, options, starting, queues, options.fallback)
+        starts = starts_of(cluster, options, Bound("earliest"), queues)
         ends = resolve(cluster, options, options.ending, queues, Bound("latest"))
         return ranges_of(cluster, options, {queue: (starts[queue], ends[queue]) for queue in queues})
 

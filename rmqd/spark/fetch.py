@@ -231,6 +231,15 @@ class RangePuller:
         self._recovered()
         self._go_on(span, until)
 
+    def _all_lost(self) -> None:
+        """The broker, or the topic on it, was taken away with what was still to be read."""
+        first = self._spans[0].low if self._spans else self._planned
+        if self._range.fail_on_data_loss:
+            raise DataLossError(self._queue, (first, self._range.end), None)
+        log.warning("spark.data_loss", queue=str(self._queue), first=first, skipped=self._range.end - first, held=None)
+        self._spans.clear()
+        self._planned = self._range.end
+
     def _refused(self, error: BrokerError) -> None:
         if not (error.retriable or error.stale_route):
             raise error
@@ -243,7 +252,10 @@ class RangePuller:
         if self._failing_since is None:
             self._failing_since = now
         if now - self._failing_since >= self._settings.patience_seconds:
-            raise error
+            if not self._is_gone():
+                raise error
+            self._all_lost()
+            return
         log.warning("spark.pull_failed", queue=str(self._queue), error=str(error))
         if self._addresses:
             self._addresses.append(self._addresses.pop(0))
@@ -264,15 +276,25 @@ class RangePuller:
         """Ask a name server where the broker is now; what is known stays where none answers."""
         try:
             found = cluster_of(self._range.nameserver).addresses_now(self._queue)
+        except RouteNotFoundError:
+            found = ()
         except RmqdError as error:
             if not self._addresses:
                 raise RemotingError(self._range.nameserver, str(error)) from error
             return
-        self._addresses = [address for address in self._addresses if address in found]
-        self._addresses += [address for address in found if address not in self._addresses]
+        if found:
+            self._addresses = [address for address in self._addresses if address in found]
+            self._addresses += [address for address in found if address not in self._addresses]
         if not self._addresses:
             missing = RouteNotFoundError(self._queue.topic, f"no address is known for broker {self._queue.broker_name}")
             raise RemotingError(self._range.nameserver, str(missing))
+
+    def _is_gone(self) -> bool:
+        """Whether a name server says that nobody has the queue."""
+        try:
+            return not cluster_of(self._range.nameserver).addresses_now(self._queue)
+        except RmqdError as error:
+            return isinstance(error, RouteNotFoundError)
 
     def _connected_to(self) -> str:
         return self._connection.address if self._connection is not None else self._queue.broker_name

@@ -23,14 +23,20 @@ ByQueue = Mapping[MessageQueue, int]
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """`positions` by queue, exclusive; `new` is where queues that were not there before start."""
+    """`positions` by queue, exclusive; `new` is where queues that were not there before start.
+
+    `gone` has the times (milliseconds since 1970) at which queues were first seen to be there no more.
+    """
 
     positions: ByQueue = field(default_factory=dict)
     new: ByQueue = field(default_factory=dict)
+    gone: ByQueue = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """What `of` reads; equal offsets give equal text."""
         value: dict[str, Any] = {}
+        if self.gone:
+            value["gone"] = nested(self.gone)
         if self.new:
             value["new"] = nested(self.new)
         value["q"] = nested(self.positions)
@@ -45,7 +51,7 @@ class Offsets:
                 f"the checkpoint's offsets are of version {value.get('v')!r}, and this rmqd reads version {VERSION}: "
                 f"{json.dumps(value):.200}"
             )
-        return cls(flat(value.get("q"), "q"), flat(value.get("new", {}), "new"))
+        return cls(flat(value.get("q"), "q"), flat(value.get("new", {}), "new"), flat(value.get("gone", {}), "gone"))
 
     def ranges(self, end: Offsets) -> dict[MessageQueue, tuple[int, int]]:
         """What lies between these and later offsets, by queue, in the queues' order; without the empty ones."""

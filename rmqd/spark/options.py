@@ -39,7 +39,7 @@ NAMES: Final = tuple(
     "endingOffsets endingTimestamp endingOffsetsByTimestamp maxOffsetsPerTrigger maxRowsPerTrigger maxBytesPerTrigger "
     "minOffsetsPerTrigger maxTriggerDelay minPartitions maxRecordsPerPartition failOnDataLoss fetchOffset.intervalMs "
     "routeRefreshMs unavailableToleranceMs pullBatchSize pullParallelism pullTimeoutMs rowsPerBatch drainFile "
-    "includeRetryTopic mode".split()
+    "includeRetryTopic mode queueRetention".split()
 )
 BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 _PROPER: Final = {name.lower(): name for name in NAMES}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rmqd.errors import RmqdError
@@ -12,6 +13,21 @@ from rmqd.wire.message import MessageQueue
 
 if TYPE_CHECKING:
     from rmqd.spark.options import SourceOptions
+
+
+def starts_of(
+    cluster: Cluster, options: SourceOptions, default: Bound, queues: Iterable[MessageQueue]
+) -> dict[MessageQueue, int]:
+    """Where a read starts in each queue; `default` is for options that do not say it. Raises RmqdError as `resolve`.
+
+    Where nothing is said of the group's retries, they are read from the first one: they are messages of this group.
+    """
+    bound, wanted = options.starting or default, set(queues)
+    retries = {queue for queue in wanted if queue.topic == options.retry_topic}
+    by_retries = {queue: bound.by_queue[queue] for queue in retries & bound.by_queue.keys()}
+    by_others = {queue: value for queue, value in bound.by_queue.items() if queue not in retries}
+    found = resolve(cluster, options, replace(bound, by_queue=by_others), wanted - retries, options.fallback)
+    return found | resolve(cluster, options, replace(bound, by_queue=by_retries), retries, Bound("earliest"))
 
 
 def resolve(

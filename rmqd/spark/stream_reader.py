@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,10 +32,11 @@ from rmqd.errors import DataLossError, RmqdError
 from rmqd.spark.batch_reader import as_partitions, check_filter, ranges_of, read_partition
 from rmqd.spark.bounds import Bound
 from rmqd.spark.cluster import cluster_of, patiently
+from rmqd.spark.gone_queues import GoneQueues
 from rmqd.spark.group_offsets import GroupOffsets
 from rmqd.spark.offsets import Offsets
 from rmqd.spark.options import SourceOptions
-from rmqd.spark.positions import resolve
+from rmqd.spark.positions import starts_of
 from rmqd.spark.progress import Heads, Progress
 from rmqd.spark.subscribed import Subscribed
 
@@ -54,6 +56,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._heads = Heads(options)
         self._progress = Progress(options)
         self._group = GroupOffsets(options)
+        self._gone = GoneQueues(options.queue_retention_seconds)
         self._silent_since: float | None = None
 
     def initialOffset(self) -> dict[str, Any]:
@@ -124,7 +127,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         cluster = cluster_of(options.nameserver)
         queues = self._subscribed.now(cluster)
         check_filter(cluster, options, queues)
-        starts = resolve(cluster, options, options.starting or Bound("latest"), queues, options.fallback)
+        starts = starts_of(cluster, options, Bound("latest"), queues)
         # so that the same comes out if the process ends before this is in the checkpoint
         self._group.pin(starts)
         return Offsets(starts)
@@ -136,11 +139,13 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._silent_since = None
         # what is available now would never come to its end, waiting for more
         takes_all = isinstance(limit, ReadAllAvailable) or (self._heads.pinned and isinstance(limit, ReadMinRows))
+        self._gone.look(begin, queues, heads)
         end = self._progress.next(cluster, begin, heads, takes_all=takes_all)
-        if end is None or not is_first:
-            return end
+        if end is None:
+            return None
+        end = self._gone.noted_in(end)
         # the checkpoint does not have where the first batch starts: Spark asks `initialOffset` anew if it is repeated
-        return Offsets(end.positions, {**begin.positions, **end.new})
+        return replace(end, new={**begin.positions, **end.new}) if is_first else end
 
     def _bear(self, error: RmqdError) -> None:
         """No broker answers: wait for one, but not for ever."""

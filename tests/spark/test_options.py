@@ -82,6 +82,7 @@ def test_everything_that_is_wrong_is_said_at_once() -> None:
         ({"tags": "||"}, "names no tag"),
         ({"startingTimestamp": "yesterday"}, "milliseconds since 1970"),
         ({"includeRetryTopic": "true"}, "needs groupId"),
+        ({"queueRetention": "3d"}, "no duration such as"),
         ({"mode": "DROPMALFORMED"}, "neither FAILFAST nor PERMISSIVE"),
     ],
 )

@@ -17,27 +17,7 @@ need("pyspark", "pyarrow")
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows  # noqa: E402
 
 from tests.spark.micro_batches import Checkpoint, Killed, Query  # noqa: E402
-
-
-def options(broker: EmbeddedBroker, **more: str) -> dict[str, str]:
-    what = {} if "subscribePattern" in more else {"subscribe": "orders"}
-    return {
-        "nameserver": broker.nameserver, "startingOffsets": "earliest", "fetchOffset.intervalMs": "0",
-        "routeRefreshMs": "0", "unavailableToleranceMs": "0", **what, **more,
-    }  # fmt: skip
-
-
-def grouped(broker: EmbeddedBroker, **more: str) -> dict[str, str]:
-    return {**options(broker, groupId="reports", **more), "startingOffsets": "committed"}
-
-
-def numbers(queue_id: int, start: int, end: int) -> list[str]:
-    return [f"{queue_id}:{number}" for number in range(start, end)]
-
-
-def place(text: str) -> dict[str, int]:
-    found: dict[str, int] = json.loads(text)["q"]["orders"][BROKER]
-    return found
+from tests.spark.stream_options import grouped, numbers, options, place  # noqa: E402
 
 
 def test_a_backlog_and_what_comes_later(broker: EmbeddedBroker) -> None:
@@ -152,42 +132,6 @@ def test_what_is_available_now_may_be_nothing(broker: EmbeddedBroker) -> None:
     assert query.run_until_idle() == [[]]
     broker.send("orders", "0:3")
     assert Query(checkpoint, more, available_now=True).run_until_idle() == [["0:3"]]
-
-
-def test_a_new_queue_is_read_from_its_first_message(broker: EmbeddedBroker) -> None:
-    """Also where the query began at the end; a batch that died starts there again."""
-    broker.fill("orders", 1, 3)
-    checkpoint, more = Checkpoint(), options(broker, startingOffsets="latest")
-    query = Query(checkpoint, more)
-    query.poll()
-    broker.create_topic("orders", 2)
-    broker.send("orders", "1:0", "1:1", queue_id=1)
-    with pytest.raises(Killed):
-        query.poll(die_before_commit=True)
-    assert json.loads(checkpoint.offsets[-1])["new"]["orders"][BROKER]["1"] == 0
-    assert Query(checkpoint, more).run_until_idle() == [["1:0", "1:1"]]
-
-
-def test_a_new_topic_is_read_from_its_first_message(broker: EmbeddedBroker) -> None:
-    """Where a pattern takes it."""
-    broker.fill("orders-eu", 1, 1)
-    query = Query(Checkpoint(), options(broker, subscribePattern="orders-.*"))
-    query.run_until_idle()
-    broker.create_topic("orders-us", 1)
-    broker.send("orders-us", "howdy")
-    assert query.run_until_idle()[1:] == [["howdy"]]
-
-
-def test_a_topic_that_goes_keeps_its_place(broker: EmbeddedBroker) -> None:
-    """The others go on."""
-    broker.fill("orders", 1, 2)
-    broker.fill("bills", 1, 2)
-    query = Query(Checkpoint(), {**options(broker), "subscribe": "orders,bills"})
-    query.run_until_idle()
-    broker.delete_topic("bills")
-    broker.send("orders", "0:2")
-    assert query.run_until_idle()[1:] == [["0:2"]]
-    assert json.loads(query.checkpoint.offsets[-1])["q"]["bills"] == {BROKER: {"0": 2}}
 
 
 def test_the_group_has_no_lag_once_the_query_is_idle(broker: EmbeddedBroker) -> None:
