@@ -11,8 +11,8 @@ from pydantic import ValidationError
 
 from rmqd.daemon.config import RootConfig
 from rmqd.daemon.config_data import ConfigData
-from rmqd.daemon.config_problems import Path, Problem
-from rmqd.daemon.config_rules import Finding, group_findings, root_findings, run_findings
+from rmqd.daemon.config_problems import Finding, Path, Problem
+from rmqd.daemon.config_rules import group_findings, root_findings, run_findings
 from rmqd.daemon.config_source import Source, find_config, read_source
 from rmqd.errors import ConfigError
 
@@ -85,7 +85,7 @@ class _Loading:
         look_again()
         self._add(run_findings(self.config, only))
         for name, group in self.config.groups.items():
-            if group.engine == "local" and (not only or name in only):
+            if not only or name in only:
                 for problem in (*handler_problems(name, group), *strategy_problems(name, group)):
                     self._report(problem.path, problem)
 
@@ -118,9 +118,10 @@ class _Loading:
     def _add(self, findings: Iterable[Finding], prefix: Path = ()) -> None:
         for finding in findings:
             path = (*prefix, *finding.path)
+            instead = None if finding.instead is None else (*prefix, *finding.instead)
             if finding.missing:
                 # A key may be missing because what was there is wrong, or was in a file that could not be read.
-                if not self._source.complete or self._is_faulty(path) or self._is_faulty(finding.instead):
+                if not self._source.complete or self._is_faulty(path) or self._is_faulty(instead):
                     continue
                 place = self._places.of_key(path[:-1])
             else:

@@ -10,6 +10,20 @@ Path = tuple[str | int, ...]
 
 
 @dataclass(frozen=True, slots=True)
+class Finding:
+    """Something wrong at a path."""
+
+    path: Path
+    message: str
+    missing: bool = False
+    """The key is not there, so the problem stands at its parent."""
+    instead: Path | None = None
+    """Another key that would do in place of a missing one."""
+    at_key: bool = False
+    """The key itself is wrong, not its value."""
+
+
+@dataclass(frozen=True, slots=True)
 class Problem:
     """What is wrong at one place; its text is `FILE:LINE:COLUMN: groups.mailer.handler: what is wrong`."""
 

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 from rmqd.daemon.config import RootConfig
-from rmqd.daemon.config_problems import Path
+from rmqd.daemon.config_problems import Finding, Path
 from rmqd.daemon.group_config import GroupConfig
+from rmqd.daemon.spark_rules import missing_findings, spark_findings
 from rmqd.errors import InvalidNameError
 from rmqd.wire.topics import check_group, check_topic, retry_topic, wrap_namespace
 
 # What the models know and this version cannot run. A line goes when its feature comes.
 NOT_YET_IN_GROUPS: Final[dict[str, tuple[Any, ...]]] = {
-    "engine": ("local",),
     "consume_mode": ("concurrently", "orderly"),
 }
 """Key of a group: the values that can run."""
@@ -26,20 +25,6 @@ NOT_YET_IN_CLIENT: Final[dict[Path, tuple[Any, ...]]] = {
     ("client", "namespace"): ("",),
 }
 """Path of a key: the values that can run."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Something wrong at a path."""
-
-    path: Path
-    message: str
-    missing: bool = False
-    """The key is not there, so the problem stands at its parent."""
-    instead: Path | None = None
-    """Another key that would do in place of a missing one."""
-    at_key: bool = False
-    """The key itself is wrong, not its value."""
 
 
 def root_findings(config: RootConfig) -> Iterator[Finding]:
@@ -98,6 +83,7 @@ def run_findings(config: RootConfig, only: Collection[str] = ()) -> Iterator[Fin
     for name, group in config.groups.items():
         if not only or name in only:
             yield from _room_findings(name, group, config.client.instance_name)
+            yield from missing_findings(name, group)
             for key, words in NOT_YET_IN_GROUPS.items():
                 if (value := getattr(group, key)) not in words:
                     yield Finding(("groups", name, key), f"{value} is not supported yet; accepted: {' | '.join(words)}")
@@ -111,8 +97,7 @@ def group_findings(name: str, group: GroupConfig, namespace: str) -> Iterator[Fi
     except InvalidNameError as error:
         yield Finding((), str(error), at_key=True)
     yield from _subscription_findings(name, group, namespace)
-    if group.engine == "local":
-        yield from _local_findings(group)
+    yield from _local_findings(group) if group.engine == "local" else spark_findings(group)
     yield from _strategy_findings(name, group)
 
 

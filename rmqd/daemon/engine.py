@@ -14,7 +14,7 @@ from rmqd.consumer.options import ConsumerOptions
 from rmqd.handler import LoadedHandler
 
 if TYPE_CHECKING:
-    from rmqd.daemon.config import GroupConfig
+    from rmqd.daemon.config import GroupConfig, RootConfig
 
 
 class Client(Protocol):
@@ -44,6 +44,9 @@ class Engine(Protocol):
 
     def build_consumer(self, options: ConsumerOptions, handler: LoadedHandler, client: Client) -> Consumer:
         """A consumer of one group, for a `client` that this engine built. Raises ConfigError for installed hooks."""
+
+    def build_spark_consumer(self, options: ConsumerOptions, config: RootConfig) -> Consumer:
+        """A consumer of one group of `config` that runs on Spark, in processes of its own."""
 
     async def check_filters(self, options: ConsumerOptions, client: Client) -> None:
         """Ask the brokers whether they filter by a group's expressions. Raises FilterRefusedError, InvalidNameError."""
@@ -76,6 +79,12 @@ class LocalEngine:
         from rmqd.daemon.hook_registry import load_hooks
 
         return PushConsumer(options, handler, cast(ClientInstance, client), self.clock, (*load_hooks(), *self.hooks))
+
+    def build_spark_consumer(self, options: ConsumerOptions, config: RootConfig) -> Consumer:
+        """A SparkGroup."""
+        from rmqd.daemon.spark_group import SparkGroup
+
+        return SparkGroup(options, config)
 
     async def check_filters(self, options: ConsumerOptions, client: Client) -> None:
         """By CHECK_CLIENT_CONFIG."""

@@ -18,6 +18,23 @@ class UnknownGroupError(Exception):
         self.group = group
 
 
+class WholeGroupOnlyError(Exception):
+    """Some queues of a group are to stand still that can only stand still as a whole."""
+
+    def __init__(self, group: str, scope: PauseScope) -> None:
+        super().__init__(
+            f"group {group} is on Spark, where a micro-batch takes all queues: {scope} alone cannot be paused; "
+            "pause the whole group"
+        )
+
+
+def check_scope(config: RootConfig, group: str, scope: PauseScope) -> None:
+    """Raise WholeGroupOnlyError where a group of `config` cannot be paused in this part alone."""
+    settings = config.groups.get(group)
+    if settings is not None and settings.engine == "spark" and scope != WHOLE_GROUP:
+        raise WholeGroupOnlyError(group, scope)
+
+
 @dataclass(frozen=True, slots=True)
 class GroupChanges:
     """What a reload did, by group name."""
@@ -55,10 +72,10 @@ class GroupHost(Protocol):
         """All groups of all processes, now."""
 
     async def pause(self, group: str, scope: PauseScope = WHOLE_GROUP) -> None:
-        """Pause a group, or some queues of it, everywhere. Raises UnknownGroupError."""
+        """Pause a group, or some queues of it, everywhere. Raises UnknownGroupError, WholeGroupOnlyError."""
 
     async def resume(self, group: str, scope: PauseScope = WHOLE_GROUP) -> None:
-        """Resume a group, or some queues of it, everywhere. Raises UnknownGroupError."""
+        """Resume a group, or some queues of it, everywhere. Raises UnknownGroupError, WholeGroupOnlyError."""
 
     async def apply(self, config: RootConfig) -> GroupChanges:
         """Run what `config` says; groups it does not change go on untouched.

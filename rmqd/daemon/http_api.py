@@ -14,7 +14,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 
 from rmqd.consumer.pauses import PauseScope
-from rmqd.daemon.group_host import GroupHost, HostView, UnknownGroupError
+from rmqd.daemon.group_host import GroupHost, HostView, UnknownGroupError, WholeGroupOnlyError
 from rmqd.daemon.health import Check, LoopMonitor, readiness
 from rmqd.daemon.http_access import AccessPolicy, Refusal
 from rmqd.daemon.reload import ReloadReport
@@ -126,7 +126,7 @@ class HttpApi:
             await action(group, scope)
         except UnknownGroupError as error:
             return JSONResponse({"error": str(error)}, 404)
-        except ValueError as error:
+        except (ValueError, WholeGroupOnlyError) as error:
             return JSONResponse({"error": str(error)}, 400)
         view = await self._daemon.host.view()
         document = {"group": group, "result": result, "scope": asdict(scope)}

@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from rmqd.client.options import ClientOptions
 from rmqd.client.snapshot import ClientSnapshot
@@ -15,7 +16,7 @@ from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.pauses import WHOLE_GROUP, PauseScope
 from rmqd.daemon.config import GroupConfig, RootConfig
 from rmqd.daemon.engine import Client, Engine
-from rmqd.daemon.group_host import GroupChanges, HostView, UnknownGroupError
+from rmqd.daemon.group_host import GroupChanges, HostView, UnknownGroupError, check_scope
 from rmqd.daemon.health import LoopMonitor
 from rmqd.daemon.reload import ConfigState, filtered_anew, plan_changes
 from rmqd.daemon.supervisor import Backoff, GroupSupervisor
@@ -47,8 +48,12 @@ class Share:
         return replace(options, pull_rate_limit=max(1, part + (1 if self.worker <= rest else 0)))
 
     def has(self, group: GroupConfig) -> bool:
-        """Whether this process runs the group: every broadcasting member gets all messages, so one worker is enough."""
-        return group.message_model != "broadcasting" or self.worker in (None, 1)
+        """Whether this process runs the group.
+
+        Every broadcasting member gets all messages, and Spark has processes of its own: one worker is enough.
+        """
+        is_shared = group.message_model != "broadcasting" and group.engine != "spark"
+        return is_shared or self.worker in (None, 1)
 
 
 class LocalGroups:
@@ -106,12 +111,12 @@ class LocalGroups:
         )
 
     async def pause(self, group: str, scope: PauseScope = WHOLE_GROUP) -> None:
-        """Pause a group, or some queues of it. Raises UnknownGroupError."""
-        self._group(group).pause(scope)
+        """Pause a group, or some queues of it. Raises UnknownGroupError, WholeGroupOnlyError."""
+        self._switchable(group, scope).pause(scope)
 
     async def resume(self, group: str, scope: PauseScope = WHOLE_GROUP) -> None:
-        """Resume a group, or some queues of it. Raises UnknownGroupError."""
-        self._group(group).resume(scope)
+        """Resume a group, or some queues of it. Raises UnknownGroupError, WholeGroupOnlyError."""
+        self._switchable(group, scope).resume(scope)
 
     async def apply(self, config: RootConfig) -> GroupChanges:
         """Build what is new, drain what changed or went, start what is new. Raises ConfigError with nothing changed."""
@@ -139,7 +144,7 @@ class LocalGroups:
             for name in changes.stopped:
                 self._groups.pop(name, None)
             for name, group in groups.items():
-                self._take_over(name, group)
+                self._take_over(name, group, config.groups[name])
             self._state = state
             return changes
 
@@ -179,6 +184,11 @@ class LocalGroups:
             raise UnknownGroupError(name, list(self._groups))
         return self._groups[name]
 
+    def _switchable(self, name: str, scope: PauseScope) -> GroupSupervisor:
+        group = self._group(name)
+        check_scope(self._state.config, name, scope)
+        return group
+
     def _build_client(self, config: RootConfig) -> Client:
         return self._engine.build_client(self._share.of_client(config.client_options()))
 
@@ -189,7 +199,7 @@ class LocalGroups:
             if not self._share.has(settings):
                 continue
             try:
-                groups[name] = self._build_group(name, settings, config.state_dir, client)
+                groups[name] = self._build_group(name, config, client)
             except ConfigError as error:  # a hook that cannot be used is a problem of all groups, told once
                 problems += [problem for problem in error.problems if problem not in problems]
             except RmqdError as error:  # a name or an expression that only the engine finds wrong
@@ -198,9 +208,13 @@ class LocalGroups:
             raise ConfigError(problems)
         return groups
 
-    def _build_group(self, name: str, settings: GroupConfig, state_dir: str, client: Client) -> GroupSupervisor:
-        options = self._options(name, settings, state_dir)
-        build = self._builder(name, settings, options, client, [self._engine.load_handler(name, settings)])
+    def _build_group(self, name: str, config: RootConfig, client: Client) -> GroupSupervisor:
+        settings = config.groups[name]
+        options = self._options(name, settings, config.state_dir)
+        if settings.engine == "spark":
+            build: Callable[[], Consumer] = partial(self._engine.build_spark_consumer, options, config)
+        else:
+            build = self._builder(name, settings, options, client, [self._engine.load_handler(name, settings)])
         return GroupSupervisor(name, build, options.shutdown_timeout_seconds, self._clock, Backoff())
 
     def _options(self, name: str, settings: GroupConfig, state_dir: str) -> ConsumerOptions:
@@ -236,10 +250,12 @@ class LocalGroups:
         if problems := [problem for part in found for problem in part]:
             raise ConfigError(problems)
 
-    def _take_over(self, name: str, group: GroupSupervisor) -> None:
+    def _take_over(self, name: str, group: GroupSupervisor, settings: GroupConfig) -> None:
         former = self._groups.get(name)
         if former is not None:
-            group.inherit(retired_group(former.snapshot()), former.pauses)
+            is_whole = settings.engine == "spark"
+            pauses = [scope for scope in former.pauses if not is_whole or scope == WHOLE_GROUP]
+            group.inherit(retired_group(former.snapshot()), pauses)
         self._groups[name] = group
         if not self.stopping:
             self._launch(name)

@@ -80,7 +80,9 @@ queues, and whose they are takes a rebalance that begins anew."""
 
 
 def changes_while_running(before: GroupConfig, after: GroupConfig) -> bool:
-    """Whether a group that runs as `before` says can go on as `after` says, without leaving."""
+    """Whether a group that runs as `before` says can go on as `after` says, without leaving. On Spark none can."""
+    if after.engine == "spark":
+        return False
     differing = {key for key in GroupConfig.model_fields if getattr(before, key) != getattr(after, key)}
     return differing <= LIVE_KEYS and before.subscriptions.keys() == after.subscriptions.keys()
 

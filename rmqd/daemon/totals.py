@@ -45,8 +45,8 @@ def retired_group(group: GroupSnapshot) -> GroupSnapshot:
 
 
 def add_counters(group: GroupSnapshot, past: GroupSnapshot | None) -> GroupSnapshot:
-    """The group as it is now, with the counters of its past added."""
-    if past is None:
+    """The group as it is now, with the counters of its past added; what it counted on another engine is not its own."""
+    if past is None or past.engine != group.engine:
         return group
     return replace(
         group,

@@ -19,7 +19,7 @@ from rmqd.clock import Clock
 from rmqd.consumer.pauses import WHOLE_GROUP, Pauses, PauseScope
 from rmqd.daemon.child_process import ChildGoneError
 from rmqd.daemon.config import RootConfig
-from rmqd.daemon.group_host import GroupChanges, HostView, UnknownGroupError
+from rmqd.daemon.group_host import GroupChanges, HostView, UnknownGroupError, check_scope
 from rmqd.daemon.reload import ConfigState, filtered_anew, plan_changes
 from rmqd.daemon.supervisor import Backoff
 from rmqd.daemon.totals import ProcessSnapshot, merge_processes, retired
@@ -94,14 +94,17 @@ class WorkerPool:
         )
 
     async def pause(self, group: str, scope: PauseScope = WHOLE_GROUP) -> None:
-        """Pause a group in all workers, also in those that replace one later. Raises UnknownGroupError."""
-        self._check_known(group)
+        """Pause a group in all workers, also in those that replace one later.
+
+        Raises UnknownGroupError, WholeGroupOnlyError.
+        """
+        self._check_known(group, scope)
         self._pauses[group].add(scope)
         await self._ask_all("pause", (group, scope))
 
     async def resume(self, group: str, scope: PauseScope = WHOLE_GROUP) -> None:
-        """Resume a group in all workers. Raises UnknownGroupError."""
-        self._check_known(group)
+        """Resume a group in all workers. Raises UnknownGroupError, WholeGroupOnlyError."""
+        self._check_known(group, scope)
         self._pauses[group].end(scope)
         await self._ask_all("resume", (group, scope))
 
@@ -150,9 +153,10 @@ class WorkerPool:
         groups = self._state.config.groups.values()
         return max((group.shutdown_timeout for group in groups), default=0.0)
 
-    def _check_known(self, group: str) -> None:
+    def _check_known(self, group: str, scope: PauseScope) -> None:
         if group not in self._state.config.groups:
             raise UnknownGroupError(group, list(self._state.config.groups))
+        check_scope(self._state.config, group, scope)
 
     def _order(self, number: int, config: RootConfig) -> BuildOrder:
         pauses = {group: pauses.scopes for group, pauses in self._pauses.items()}

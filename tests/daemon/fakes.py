@@ -20,7 +20,7 @@ from rmqd.consumer.snapshot import (
     QueueSnapshot,
     TopicSnapshot,
 )
-from rmqd.daemon.config import GroupConfig
+from rmqd.daemon.config import GroupConfig, RootConfig
 from rmqd.daemon.engine import Client
 from rmqd.errors import ConfigError, FilterRefusedError
 from rmqd.handler import LoadedHandler
@@ -216,6 +216,8 @@ class FakeEngine:
     refused_plugins: set[str] = field(default_factory=set)
     refused_filters: set[str] = field(default_factory=set)
     """Expressions that no broker takes."""
+    on_spark: list[str] = field(default_factory=list)
+    """The groups that were built to run there."""
     checked: list[str] = field(default_factory=list)
     """The groups whose filters brokers were asked about."""
 
@@ -237,6 +239,11 @@ class FakeEngine:
         self.options[options.group] = options
         self.consumers.setdefault(options.group, []).append(consumer)
         return consumer
+
+    def build_spark_consumer(self, options: ConsumerOptions, config: RootConfig) -> Consumer:
+        """A FakeConsumer, too."""
+        self.on_spark.append(options.group)
+        return self.build_consumer(options, LoadedHandler("", lambda batch: None, False, None, None), self.clients[-1])
 
     async def check_filters(self, options: ConsumerOptions, client: Client) -> None:
         """Refuse what the test refuses."""

@@ -365,7 +365,6 @@ def test_aliases_of_aliases_do_not_fill_the_memory() -> None:
 
 
 NOT_YET = {
-    "engine: spark": "engine: spark is not supported yet; accepted: local",
     "consume_mode: pop": "consume_mode: pop is not supported yet; accepted: concurrently | orderly",
 }
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
 from rmqd.clock import SystemClock
 from rmqd.consumer.contract import Consumer
 from rmqd.consumer.options import ConsumerOptions
+from rmqd.consumer.pauses import PauseScope
 from rmqd.consumer.snapshot import GroupSnapshot
 from rmqd.daemon.config import GroupConfig, RootConfig
 from rmqd.daemon.engine import Client
-from rmqd.daemon.group_host import UnknownGroupError
+from rmqd.daemon.group_host import UnknownGroupError, WholeGroupOnlyError
 from rmqd.daemon.health import LoopMonitor, readiness
 from rmqd.daemon.local_groups import LocalGroups, Share
 from rmqd.daemon.reload import LIVE_KEYS
@@ -298,3 +300,48 @@ def test_a_small_limit_is_never_divided_down_to_no_limit() -> None:
         config("mailer", changes={"mailer": {"pull_rate_limit": 1}}).groups["mailer"].consumer_options("mailer", "")
     )
     assert [Share(worker, 3).of_group(options).pull_rate_limit for worker in (1, 2, 3)] == [1, 1, 1]
+
+
+async def test_a_group_on_spark_is_built_as_such_and_any_change_starts_it_anew() -> None:
+    """Also one that a local group takes over while it runs."""
+    engine = FakeEngine()
+    spark: dict[str, dict[str, Any]] = {"mailer": {"engine": "spark"}}
+    async with running(config("mailer", "audit", changes=spark), engine) as (groups, _):
+        assert engine.on_spark == ["mailer"]
+        spark["mailer"]["pull_batch_size"] = 16
+        report = await groups.apply(config("mailer", "audit", changes=spark))
+        assert report.restarted == ("mailer",)
+        assert [consumer.ended for consumer in engine.consumers["mailer"]] == [True, False]
+
+
+async def test_a_group_that_moves_to_spark_drains_first_and_leaves_its_figures_behind() -> None:
+    """They are of another engine's series. The pause of the whole group moves along, that of a queue cannot."""
+    engine = FakeEngine()
+    async with running(config("mailer"), engine) as (groups, _):
+        engine.last("mailer").received = 5
+        await groups.pause("mailer", PauseScope("orders", "broker-a", 1))
+        await groups.pause("mailer")
+        await groups.apply(config("mailer", changes={"mailer": {"engine": "spark"}}))
+        assert engine.on_spark == ["mailer"]
+        assert engine.consumers["mailer"][0].ended
+        assert by_name(groups)["mailer"].pauses == (PauseScope(),)
+
+
+async def test_no_single_queue_of_a_group_on_spark_can_be_paused() -> None:
+    engine = FakeEngine()
+    async with running(config("mailer", changes={"mailer": {"engine": "spark"}}), engine) as (groups, _):
+        with pytest.raises(WholeGroupOnlyError, match="topic orders, queue 1 alone cannot be paused"):
+            await groups.pause("mailer", PauseScope("orders", None, 1))
+        with pytest.raises(WholeGroupOnlyError):
+            await groups.resume("mailer", PauseScope("orders"))
+        await groups.pause("mailer")
+        assert by_name(groups)["mailer"].paused
+        await groups.resume("mailer")
+        assert not by_name(groups)["mailer"].paused
+
+
+async def test_a_group_on_spark_runs_in_the_first_worker_alone() -> None:
+    spark = {"mailer": {"engine": "spark"}}
+    for worker, names in ((1, ("mailer", "audit")), (2, ("audit",))):
+        async with running(config("mailer", "audit", changes=spark), FakeEngine(), Share(worker, 2)) as (groups, _):
+            assert groups.names == names

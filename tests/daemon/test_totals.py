@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from rmqd.consumer.snapshot import GroupSnapshot
-from rmqd.daemon.totals import ProcessSnapshot, merge_processes, retired
+from rmqd.consumer.snapshot import BatchesSnapshot, GroupSnapshot
+from rmqd.daemon.totals import ProcessSnapshot, add_counters, merge_processes, retired
 from rmqd.histogram import Histogram
-from tests.daemon.fakes import client_snapshot, group_snapshot, queue_snapshot
+from tests.daemon.fakes import EMPTY, client_snapshot, group_snapshot, queue_snapshot
 
 
 def process(worker: int, *groups: GroupSnapshot) -> ProcessSnapshot:
@@ -73,3 +73,18 @@ def test_no_process_is_an_error() -> None:
     """There is no empty process to show."""
     with pytest.raises(ValueError, match="no process"):
         merge_processes([])
+
+
+def test_figures_of_one_engine_are_not_added_to_the_others() -> None:
+    """Their series have other labels."""
+    now = replace(group_snapshot(received=1), engine="spark")
+    assert add_counters(now, group_snapshot(received=5)) == now
+    assert add_counters(now, replace(group_snapshot(received=5), engine="spark")).topics[0].received == 6
+
+
+def test_figures_of_micro_batches_add_up() -> None:
+    batches = BatchesSnapshot(EMPTY, {"handling": 1.5}, 10.0, 2)
+    now = replace(group_snapshot(), engine="spark", batches=replace(batches, last_end=None))
+    past = replace(group_snapshot(), engine="spark", batches=batches)
+    assert add_counters(now, past).batches == BatchesSnapshot(EMPTY, {"handling": 3.0}, 10.0, 4)
+    assert add_counters(replace(now, batches=None), past).batches == batches

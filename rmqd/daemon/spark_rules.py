@@ -1,0 +1,61 @@
+"""What a group with `engine: spark` may not say: what Spark cannot do, and keys that need or exclude each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+from typing import Final
+
+from rmqd.daemon.config_problems import Finding
+from rmqd.daemon.group_config import GroupConfig
+
+PACKAGES: Final = ("pyspark", "pyarrow")
+INSTALL: Final = "pip install 'rmqd[spark]'"
+
+
+def spark_findings(group: GroupConfig) -> Iterator[Finding]:
+    """What is wrong with a group on Spark; the paths begin at the group."""
+    yield from _work_findings(group)
+    if group.message_model == "broadcasting":
+        why = "Spark reads each message once, and not once for each member"
+        yield Finding(("message_model",), f"broadcasting has no meaning on Spark: {why}; accepted: clustering")
+    if group.consume_mode == "pop":
+        why = "pop is not for Spark, which reads ranges of offsets"
+        yield Finding(("consume_mode",), f"{why}; accepted: concurrently | orderly")
+    if group.consume_mode == "orderly" and group.handler is not None and group.max_reconsume_times < 0:
+        why = "a message that fails without end would hold up its micro-batch, and so every queue"
+        message = f"no limit, the default of orderly groups, is not for Spark: {why}; accepted: 0 or more"
+        is_written = "max_reconsume_times" in group.model_fields_set
+        yield Finding(("max_reconsume_times",), message, missing=not is_written)
+    if not group.auto_commit:
+        why = "the checkpoint has the offsets of whole micro-batches, and a handler cannot hold them back"
+        yield Finding(("auto_commit",), f"false is not for Spark: {why}; accepted: true")
+    if group.allocate_strategy != "averagely":
+        why = "Spark divides the queues among its tasks by itself"
+        yield Finding(("allocate_strategy",), f"of no use with engine: spark: {why}; accepted: leave it out")
+    if group.pull_rate_limit:
+        why = "Spark has no limit by time"
+        accepted = "0, with spark.max_offsets_per_trigger and spark.trigger, which bound messages and how often"
+        yield Finding(("pull_rate_limit",), f"{why}; accepted: {accepted}")
+
+
+def _work_findings(group: GroupConfig) -> Iterator[Finding]:
+    """A group has a handler, or a pipeline with a sink."""
+    if group.handler is None and group.pipeline is None:
+        accepted = "handler: a mapping with the keys plugin, options, concurrency; or pipeline and sink"
+        yield Finding(("handler",), f"missing; accepted: {accepted}", missing=True, instead=("pipeline",))
+    if group.handler is not None and group.pipeline is not None:
+        yield Finding(("pipeline",), "set beside handler; accepted: one of the two", at_key=True)
+    if group.pipeline is not None and group.sink is None:
+        accepted = "a mapping with the key format and what that needs: where the rows of the pipeline go"
+        yield Finding(("sink",), f"missing beside pipeline; accepted: {accepted}", missing=True)
+    if group.sink is not None and group.pipeline is None:
+        yield Finding(("sink",), "of no use without pipeline; accepted: beside one", at_key=True)
+
+
+def missing_findings(name: str, group: GroupConfig) -> Iterator[Finding]:
+    """What a group on Spark needs and is not installed; the paths begin at the top."""
+    absent = [package for package in PACKAGES if find_spec(package) is None]
+    if group.engine == "spark" and absent:
+        message = f"spark needs {' and '.join(absent)}, not installed here; accepted: local, or spark after {INSTALL}"
+        yield Finding(("groups", name, "engine"), message)
