@@ -29,14 +29,18 @@ from rmqd.client.api.offset import (
 from rmqd.client.api.request import request
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
+from rmqd.codes import ResponseCode
 from rmqd.consumer.filter_check import check_filters
+from rmqd.consumer.pull_request import OPERATOR_RESET
 from rmqd.errors import RmqdError, RouteNotFoundError
 from rmqd.spark.process_log import log_to_stderr
 from rmqd.spark.queue_range import Filter
 from rmqd.wire.consume_queue import QueryConsumeQueueResponseBody
+from rmqd.wire.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader
 from rmqd.wire.headers.topic import QueryConsumeQueueRequestHeader
-from rmqd.wire.heartbeat import SubscriptionData
+from rmqd.wire.heartbeat import EXPRESSION_TAG, SUBSCRIPTION_ALL, SubscriptionData
 from rmqd.wire.message import MessageQueue
+from rmqd.wire.sys_flag import PullSysFlag
 
 log = structlog.get_logger(__name__)
 
@@ -45,6 +49,14 @@ T = TypeVar("T")
 DEADLINE_SECONDS: Final = 20.0  # for what asks many queues, each request having its own 3 s
 SAMPLE_MESSAGES: Final = 64
 RETRY_SECONDS: Final = 0.5
+PULLED: Final = frozenset(
+    {
+        ResponseCode.SUCCESS,
+        ResponseCode.PULL_NOT_FOUND,
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        ResponseCode.PULL_OFFSET_MOVED,
+    }
+)
 
 _clusters: dict[tuple[int, str], Cluster] = {}
 _lock = threading.Lock()
@@ -136,6 +148,33 @@ class Cluster:
 
         async def ask(address: str, queue: MessageQueue) -> None:
             await update_consumer_offset(self._client.remoting, address, group, queue, offsets[queue])
+
+        return self._at_broker(offsets, ask)
+
+    def pending_resets(self, group: str, offsets: Mapping[MessageQueue, int]) -> Answers[int | None]:
+        """Where an operator has sent a group that has not heard of it; None where it is not so. A broker tells once.
+
+        Brokers of 5.x keep a reset until the queue is pulled, and ignore commits until then.
+        """
+
+        async def ask(address: str, queue: MessageQueue) -> int | None:
+            header = PullMessageRequestHeader(
+                consumer_group=group,
+                topic=queue.topic,
+                queue_id=queue.queue_id,
+                queue_offset=offsets[queue],
+                max_msg_nums=1,
+                sys_flag=PullSysFlag.SUBSCRIPTION,
+                commit_offset=0,
+                suspend_timeout_millis=0,
+                subscription=SUBSCRIPTION_ALL,
+                sub_version=0,
+                expression_type=EXPRESSION_TAG,
+            )
+            reply = await request(self._client.remoting, address, header, accepted=PULLED)
+            if reply.code != ResponseCode.PULL_OFFSET_MOVED or reply.remark != OPERATOR_RESET:
+                return None
+            return PullMessageResponseHeader.from_ext_fields(reply.ext_fields).next_begin_offset
 
         return self._at_broker(offsets, ask)
 
