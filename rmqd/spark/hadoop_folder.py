@@ -1,0 +1,148 @@
+"""A folder, local or by URL, through Hadoop's FileSystem: whatever Spark can write to, this can look at and move."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from rmqd.errors import RmqdError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+T = TypeVar("T")
+
+
+class HadoopFolder:
+    """Paths are relative to the folder, their parts separated by `/`. For the driver of a session that is not remote.
+
+    Raises RmqdError where the file system refuses something.
+    """
+
+    def __init__(self, spark: SparkSession, url: str) -> None:
+        self._spark = spark
+        java = spark.sparkContext._jvm
+        assert java is not None
+        self._make_path: Any = java.org.apache.hadoop.fs.Path
+        path = self._make_path(url)
+        configuration = spark.sparkContext._jsc.hadoopConfiguration()
+        with_checksums = _told("open", url, lambda: path.getFileSystem(configuration))
+        # the local one would leave a hidden file of checksums beside each file
+        self._files: Any = with_checksums.getRaw() if _scheme(with_checksums) == "file" else with_checksums
+        self._base: Any = self._files.makeQualified(path)
+
+    @property
+    def url(self) -> str:
+        """With its scheme: what Spark is given."""
+        return str(self._base.toString())
+
+    @property
+    def local_path(self) -> str:
+        """Where it is in this machine's file system; empty for what is elsewhere."""
+        return str(self._base.toUri().getPath()) if _scheme(self._files) == "file" else ""
+
+    @property
+    def name(self) -> str:
+        """Its last part; empty at the root of a file system."""
+        return str(self._base.getName())
+
+    def sibling(self, name: str) -> HadoopFolder:
+        """The folder of this name beside this one, or below it where this is a root."""
+        parent = self._base.getParent()
+        return HadoopFolder(self._spark, self._make_path(parent or self._base, name).toString())
+
+    def make(self, path: str = "") -> None:
+        """Have this folder, or one below it, with all that is above."""
+        _told("make", path or self.url, lambda: self._files.mkdirs(self._at(path)))
+
+    def exists(self, path: str) -> bool:
+        """Whether there is a file or folder."""
+        return _told("look for", path, lambda: bool(self._files.exists(self._at(path))))
+
+    def names(self, path: str = "") -> list[str]:
+        """What is in a folder, sorted; nothing where there is no such folder."""
+        if not self.exists(path):
+            return []
+        return sorted(str(one.getPath().getName()) for one in _told("list", path, lambda: self._list(path)))
+
+    def files(self, path: str = "") -> list[str]:
+        """The paths of all files below a folder, sorted; nothing where there is no such folder."""
+        if not self.exists(path):
+            return []
+        base = self._base.toUri().getPath().rstrip("/") + "/"
+
+        def below() -> list[str]:
+            found, remaining = [], self._files.listFiles(self._at(path), True)
+            while remaining.hasNext():
+                found.append(str(remaining.next().getPath().toUri().getPath()).removeprefix(base))
+            return sorted(found)
+
+        return _told("list", path, below)
+
+    def read(self, path: str) -> bytes:
+        """A small file's content."""
+
+        def content() -> bytes:
+            stream = self._files.open(self._at(path))
+            try:
+                return bytes(stream.readAllBytes())
+            finally:
+                stream.close()
+
+        return _told("read", path, content)
+
+    def put(self, path: str, content: bytes) -> None:
+        """Have a file with this content, at once: nobody sees a part of it, and a former one is replaced."""
+        temporary = f"{path}.{uuid.uuid4().hex}.tmp"
+
+        def write() -> None:
+            stream = self._files.create(self._at(temporary), True)
+            try:
+                stream.write(bytearray(content))
+            finally:
+                stream.close()
+
+        _told("write", temporary, write)
+        self.move(temporary, self, path)
+
+    def move(self, path: str, target: HadoopFolder, target_path: str) -> None:
+        """Move a file, to a folder of the same file system; a file that is there is replaced."""
+        source, destination = self._at(path), target._at(target_path)
+
+        def rename() -> bool:
+            self._files.mkdirs(destination.getParent())
+            if self._files.rename(source, destination):
+                return True
+            self._files.delete(destination, False)  # few file systems rename over a file
+            return bool(self._files.rename(source, destination))
+
+        if not _told("move", path, rename):
+            raise RmqdError(f"{path} could not be moved from {self.url} to {target_path} in {target.url}")
+
+    def delete(self, path: str) -> None:
+        """Delete a file, or a folder with all that is in it; one that is not there is no error."""
+        _told("delete", path, lambda: self._files.delete(self._at(path), True))
+
+    def _list(self, path: str) -> Any:
+        return self._files.listStatus(self._at(path))
+
+    def _at(self, path: str) -> Any:
+        return self._make_path(self._base, path) if path else self._base
+
+
+def _scheme(file_system: Any) -> str:
+    return str(file_system.getUri().getScheme())
+
+
+def _told(what: str, path: str, work: Callable[[], T]) -> T:
+    """Have the JVM do something; its errors come in one line."""
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+    from pyspark.errors.exceptions.captured import CapturedException
+
+    try:
+        return work()
+    except Py4JJavaError as error:
+        raise RmqdError(f"cannot {what} {path}: {error.java_exception.toString()}") from error
+    except CapturedException as error:  # those that PySpark knows
+        raise RmqdError(f"cannot {what} {path}: {error.getMessage()}") from error

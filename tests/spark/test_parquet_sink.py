@@ -1,0 +1,205 @@
+"""The sink of Parquet files, read by pyarrow: each row once, wherever its driver was killed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rmqd.errors import ConfigError, RmqdError
+from tests.spark.needed import need
+
+need("pyspark", "pyarrow")
+
+import pyarrow.dataset  # type: ignore[import-untyped]  # noqa: E402
+
+from rmqd.spark.hadoop_folder import HadoopFolder  # noqa: E402
+from rmqd.spark.parquet_batch import Batch  # noqa: E402
+from rmqd.spark.parquet_sink import ParquetSink, staging_beside  # noqa: E402
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+QUERY = "3f2f6c3c-93f1-4b0a-8a51-0a6a3f4f6a51"
+OTHER_QUERY = "4f2f6c3c-93f1-4b0a-8a51-0a6a3f4f6a51"
+EACH = 6
+
+
+class KilledError(BaseException):
+    """In place of SIGKILL: nothing catches it."""
+
+
+class Life:
+    """How many more changes of files a driver lives to make."""
+
+    def __init__(self) -> None:
+        self.left = -1
+
+    def pass_by(self) -> None:
+        if self.left == 0:
+            raise KilledError
+        self.left -= 1
+
+
+class MortalFolder(HadoopFolder):
+    """Changes files as ever, until its driver's life is over: before a change, or right after it."""
+
+    def __init__(self, spark: SparkSession, url: str, life: Life) -> None:
+        super().__init__(spark, url)
+        self._life = life
+
+    def put(self, path: str, content: bytes) -> None:
+        self._life.pass_by()
+        super().put(path, content)  # a move in it
+        self._life.pass_by()
+
+    def move(self, path: str, target: HadoopFolder, target_path: str) -> None:
+        self._life.pass_by()
+        super().move(path, target, target_path)
+        self._life.pass_by()
+
+    def delete(self, path: str) -> None:
+        self._life.pass_by()
+        super().delete(path)
+        self._life.pass_by()
+
+
+def read(folder: Path) -> list[int]:
+    """The ids that a reader finds which knows nothing of rmqd, and takes whatever file there is."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert all(path.suffix == ".parquet" for path in files), files
+    if not files:
+        return []
+    table = pyarrow.dataset.dataset(
+        folder, format="parquet", partitioning="hive", exclude_invalid_files=False
+    ).to_table()
+    return sorted(table["id"].to_pylist())
+
+
+def rows(spark: SparkSession, batch: int, tasks: int = 1) -> DataFrame:
+    """A batch's rows, of two topics."""
+    frame = spark.range(batch * EACH, (batch + 1) * EACH, 1, tasks)
+    return frame.selectExpr("id", "concat('topic%', id % 2) AS topic", "timestamp_seconds(id) AS at")
+
+
+def sink(spark: SparkSession, folder: Path, life: Life | None = None) -> ParquetSink:
+    where = HadoopFolder(spark, str(folder))
+    beside = MortalFolder(spark, staging_beside(where).url, life or Life())
+    made = ParquetSink(MortalFolder(spark, str(folder), life or Life()), beside, "archive", ("topic",))
+    made.prepare(rows(spark, 0).schema)
+    return made
+
+
+def test_a_driver_that_dies_at_any_step_leaves_each_row_once(spark: SparkSession, tmp_path: Path) -> None:
+    """Each batch's driver dies one step later than the one before; what follows repeats the batch in other tasks."""
+    folder, number, lives = tmp_path / "archive", 0, True
+    while lives:
+        life = Life()
+        dying = sink(spark, folder, life)
+        life.left = number
+        before = list(range(number * EACH))
+        batch = Batch(QUERY, number, f"plan {number}".encode())
+        try:
+            dying.write(rows(spark, number), batch)
+            lives = False
+        except KilledError:
+            seen = read(folder)
+            assert len(set(seen)) == len(seen)
+            assert set(seen) >= set(before)
+        written = sink(spark, folder).write(rows(spark, number, tasks=2), batch)
+        assert written == EACH
+        number += 1
+        assert read(folder) == list(range(number * EACH))
+    assert number >= 8  # there were as many steps to die at
+    assert {path.name for path in folder.iterdir()} == {"topic=topic%250", "topic=topic%251"}
+    left = [path.name for path in (tmp_path / ".archive.rmqd" / "archive" / QUERY).iterdir()]
+    assert len(left) == 1  # the last batch's manifest
+
+
+def test_a_batch_that_is_there_is_not_written_again(spark: SparkSession, tmp_path: Path) -> None:
+    """The first attempt's rows count, whatever a second one would say; its plan runs for the sake of its state."""
+    folder = tmp_path / "archive"
+    batch = Batch(QUERY, 0, b"plan")
+    assert sink(spark, folder).write(rows(spark, 0), batch) == EACH
+    files = sorted(folder.rglob("*.parquet"))
+
+    with pytest.raises(Exception, match="it ran"):
+        sink(spark, folder).write(rows(spark, 7).selectExpr("raise_error('it ran') AS id", "topic", "at"), batch)
+    assert sink(spark, folder).write(rows(spark, 7), batch) == EACH
+    assert sorted(folder.rglob("*.parquet")) == files
+    assert read(folder) == list(range(EACH))
+
+
+def test_a_checkpoint_that_was_taken_back_replaces_files(spark: SparkSession, tmp_path: Path) -> None:
+    """Batches that are planned anew put theirs in place of what the query had put there since; other queries' stay."""
+    folder = tmp_path / "archive"
+    sink(spark, folder).write(rows(spark, 50), Batch(OTHER_QUERY, 2, b"other"))
+    for number in range(3):
+        sink(spark, folder).write(rows(spark, number), Batch(QUERY, number, b"first"))
+    life = Life()
+    dying = sink(spark, folder, life)
+    longer = rows(spark, 1).union(rows(spark, 2)).union(rows(spark, 3))
+    other = list(range(50 * EACH, 51 * EACH))
+    life.left = 5  # between the new files' moves
+    with pytest.raises(KilledError):
+        dying.write(longer, Batch(QUERY, 1, b"second"))
+    assert len(set(read(folder))) == len(read(folder))
+    sink(spark, folder).write(longer, Batch(QUERY, 1, b"second"))
+    assert read(folder) == [*range(4 * EACH), *other]
+    sink(spark, folder).write(rows(spark, 4), Batch(QUERY, 2, b"second"))
+    assert read(folder) == [*range(5 * EACH), *other]
+
+
+def test_what_a_killed_query_has_written_is_moved_by_the_next(spark: SparkSession, tmp_path: Path) -> None:
+    """Its group may go on with another checkpoint, whose query never repeats the batch."""
+    folder, life = tmp_path / "archive", Life()
+    dying = sink(spark, folder, life)
+    life.left = 5  # its manifest is there, and a file was moved
+    with pytest.raises(KilledError):
+        dying.write(rows(spark, 0), Batch(QUERY, 0, b"plan"))
+    assert 0 < len(read(folder)) < EACH
+    sink(spark, folder).write(rows(spark, 1), Batch(OTHER_QUERY, 0, b"plan"))
+    assert read(folder) == list(range(2 * EACH))
+
+
+def test_a_batch_without_rows_leaves_no_file(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark would leave one that has only columns."""
+    assert sink(spark, tmp_path / "archive").write(rows(spark, 0).where("id < 0"), Batch(QUERY, 0)) == 0
+    assert read(tmp_path / "archive") == []
+
+
+def test_columns_may_come_and_go_and_keep_their_types(spark: SparkSession, tmp_path: Path) -> None:
+    """What no reader could read together is refused before anything is written."""
+    folder = HadoopFolder(spark, str(tmp_path / "archive"))
+
+    def prepare(*columns: str, partition_by: tuple[str, ...] = ("topic",)) -> ParquetSink:
+        made = ParquetSink(folder, staging_beside(folder), "archive", partition_by)
+        made.prepare(spark.range(1).selectExpr(*columns).schema)
+        return made
+
+    prepare("1 AS id", "'a' AS topic")
+    prepare("1 AS id", "'a' AS topic", "'x' AS added")
+    prepare("'a' AS topic", "'x' AS added")
+    with pytest.raises(ConfigError, match="column id: is string now, and int in the folder") as raised:
+        prepare("'1' AS id", "'a' AS topic", "1 AS added")
+    assert "column added: is int now, and string in the folder" in str(raised.value)
+    with pytest.raises(ConfigError, match="the folder is partitioned by topic, and the group says nothing"):
+        prepare("1 AS id", "'a' AS topic", partition_by=())
+    with pytest.raises(ConfigError, match="there is no column day; the pipeline's are id, topic"):
+        prepare("1 AS id", "'a' AS topic", partition_by=("day",))
+    with pytest.raises(ConfigError, match="no column is left for the files"):
+        prepare("'a' AS topic")
+
+
+def test_a_folder_by_url_and_what_cannot_be_one(spark: SparkSession, tmp_path: Path) -> None:
+    """A URL of Hadoop's, with a space in it; the top of a file system has nothing beside it."""
+    folder = HadoopFolder(spark, f"file://{tmp_path}/the archive")
+    made = ParquetSink(folder, staging_beside(folder), "archive")
+    made.prepare(rows(spark, 0).schema)
+    assert made.write(rows(spark, 0), Batch(QUERY, 0)) == EACH
+    assert read(tmp_path / "the archive") == list(range(EACH))
+    with pytest.raises(RmqdError, match="file:/ is the top of a file system"):
+        staging_beside(HadoopFolder(spark, "file:///"))
+    with pytest.raises(RmqdError, match=r"cannot open nowhere://there: .*No FileSystem for scheme"):
+        HadoopFolder(spark, "nowhere://there")
