@@ -9,6 +9,7 @@ import itertools
 import json
 import re
 import socket
+import ssl
 import struct
 import time
 from dataclasses import dataclass
@@ -25,7 +26,9 @@ UPDATE_AND_CREATE_TOPIC = 17
 UPDATE_BROKER_CONFIG = 25
 GET_BROKER_RUNTIME_INFO = 28
 GET_MAX_OFFSET = 30
+GET_MIN_OFFSET = 31
 GET_CONSUMER_LIST_BY_GROUP = 38
+UNREGISTER_BROKER = 104
 GET_ROUTE_INFO_BY_TOPIC = 105
 GET_BROKER_CLUSTER_INFO = 106
 
@@ -37,10 +40,11 @@ STORED = (0, 10, 11, 12)
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """The super user of a cluster with access control."""
+    """What a cluster asks of its clients: the super user's keys, a TLS connection, or both."""
 
-    access_key: str
-    secret_key: str
+    access_key: str = ""
+    secret_key: str = ""
+    tls: ssl.SSLContext | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +68,21 @@ def call(
     accepted: tuple[int, ...] = (SUCCESS,),
 ) -> Answer:
     """One request and its answer; raises OSError, or ClusterError on a code that is not accepted."""
-    host, port = address.rsplit(":", 1)
-    with socket.create_connection((host, int(port)), timeout=timeout_seconds) as link:
+    with connect(address, credentials, timeout_seconds) as link:
         return exchange(link, code, fields, body=body, credentials=credentials, accepted=accepted)
+
+
+def connect(address: str, credentials: Credentials | None, timeout_seconds: float) -> socket.socket:
+    """A connection to a server, with TLS where the cluster wants it. Raises OSError."""
+    host, port = address.rsplit(":", 1)
+    link = socket.create_connection((host, int(port)), timeout=timeout_seconds)
+    if credentials is None or credentials.tls is None:
+        return link
+    try:
+        return credentials.tls.wrap_socket(link, server_hostname=host)
+    except BaseException:
+        link.close()
+        raise
 
 
 def exchange(
@@ -93,7 +109,7 @@ def exchange(
 def request(code: int, fields: dict[str, object], body: bytes = b"", credentials: Credentials | None = None) -> bytes:
     """A request's frame."""
     texts = {key: str(value) for key, value in fields.items()}
-    if credentials:
+    if credentials and credentials.access_key:
         texts["AccessKey"] = credentials.access_key
         signed = "".join(texts[key] for key in sorted(texts)).encode() + body
         digest = hmac.new(credentials.secret_key.encode(), signed, hashlib.sha1).digest()
