@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from rmqd.cli import broker, check, control, demo, handlers, lag, run, schema, send, status, test, worker
+from rmqd.cli import broker, check, control, demo, handlers, lag, run, schema, send, spark, status, test, worker
 
 HELP = """Run Apache RocketMQ consumer groups that are declared in YAML.
 
@@ -35,6 +35,7 @@ app.command("pause", help=control.PAUSE_HELP)(control.pause)
 app.command("resume", help=control.RESUME_HELP)(control.resume)
 app.command("reload", help=control.RELOAD_HELP)(control.reload)
 app.command("broker", help=broker.HELP)(broker.broker)
+app.add_typer(spark.app, name="spark", help=spark.HELP)
 app.command("_worker", hidden=True)(worker.worker)
 
 

@@ -1,0 +1,37 @@
+"""`rmqd spark pack`: the environment that a cluster's executors need, as an archive."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+HELP = """Pack rmqd, all distributions with plugins and what they need into an archive for a cluster.
+
+rmqd spark submit does so by itself; an archive that lies where the cluster finds it (HDFS, S3) saves sending it along
+each time: rmqd spark submit --environment hdfs:///rmqd/environment.tar.gz. It has no Python of its own: the nodes need
+one of the same version as the one that packs, and the same operating system and processor.
+
+Example: rmqd spark pack environment.tar.gz
+"""
+
+
+def pack(
+    archive: Annotated[Path, typer.Argument(help="Where to write it, as NAME.tar.gz")],
+    include: Annotated[
+        list[Path] | None, typer.Option("--include", help="Add a module or a package by its path; repeatable")
+    ] = None,
+) -> None:
+    """Pack what executors need into an archive."""
+    from rmqd.errors import RmqdError
+    from rmqd.exit_codes import ExitCode
+    from rmqd.spark import packed_environment
+    from rmqd.spark.packed_files import packed_files
+
+    try:
+        packed_environment.pack(packed_files(included=include or ()), archive)
+    except (RmqdError, OSError) as error:
+        typer.echo(f"rmqd spark pack: {error}", err=True)
+        raise typer.Exit(ExitCode.FAILURE) from None
+    typer.echo(f"{archive}: {archive.stat().st_size / 1e6:.0f} MB")

