@@ -105,7 +105,7 @@ class Generations:
         """Keep where an operator has sent the group, over a crash too: the next generation starts there."""
         with self._lock:
             log.warning(
-                "spark.reset", group=self._order.name, to={str(queue): resets[queue] for queue in sorted(resets)}
+                "spark.group_reset", group=self._order.name, to={str(queue): resets[queue] for queue in sorted(resets)}
             )
             self._write(replace(self._note, resets={**self._note.resets, **resets}))
 

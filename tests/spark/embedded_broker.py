@@ -122,6 +122,23 @@ class EmbeddedBroker:
 
         self._do(commit)
 
+    def reset(self, group: str, topic: str, offsets: dict[int, int]) -> None:
+        """Send a group elsewhere, as an operator does by request 222: the next pull of each queue is told."""
+
+        def reset() -> None:
+            for queue_id, offset in offsets.items():
+                self._embedded.broker.offsets.reset(group, topic, queue_id, offset)
+
+        self._do(reset)
+
+    def pending_reset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """A reset that no pull was told yet."""
+        return self._do(lambda: self._embedded.broker.offsets.pending_reset(group, topic, queue_id))
+
+    def forget_group(self, group: str) -> None:
+        """Lose a group's offsets."""
+        self._do(lambda: self._embedded.broker.offsets.forget(group=group))
+
     def pass_hours(self, hours: float) -> None:
         """Let time go by, and let go of what is older than the three days that a broker keeps."""
 

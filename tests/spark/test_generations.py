@@ -1,0 +1,371 @@
+"""Which checkpoint a group goes on from, over an embedded broker; queries are driven as Spark drives them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmqd.daemon.config import RootConfig
+from rmqd.errors import RmqdError
+from rmqd.spark import generations as module
+from rmqd.spark.cluster import Cluster
+from rmqd.spark.generations import Generation, Generations, checkpoint_folder
+from rmqd.spark.group_order import GroupOrder
+from rmqd.spark.offsets import nested
+from rmqd.wire.message import MessageQueue
+from tests.spark.embedded_broker import EmbeddedBroker, queue
+from tests.spark.needed import need
+
+need("pyspark", "pyarrow")
+
+from rmqd.spark.outcome import RangeOutcome  # noqa: E402
+from tests.spark.local_folder import LocalFolder, save  # noqa: E402
+from tests.spark.micro_batches import Checkpoint, Killed, Query  # noqa: E402
+from tests.spark.stream_options import grouped, numbers  # noqa: E402
+
+GROUP = "reports"
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look is noted at once, and a broker that is away is not waited for."""
+    monkeypatch.setattr(module, "NOTE_SECONDS", 0.0)
+    monkeypatch.setattr(module, "PATIENCE_SECONDS", 0.0)
+
+
+class Driver:
+    """One run of a group's driver: a query with the generation it goes on from."""
+
+    def __init__(self, broker: EmbeddedBroker, folder: Path) -> None:
+        self._broker = broker
+        self.generations = Generations(order_of(broker), LocalFolder(folder))
+        self.generation = self.generations.current()
+        self._checkpoint = checkpoint_of(self.generation)
+        more = {}
+        if self.generation.starting is not None:
+            more["startingOffsets"] = json.dumps(nested(self.generation.starting))
+        self.query = Query(self._checkpoint, {**grouped(broker), **more})
+
+    def run(self) -> list[str]:
+        """The bodies of what there is, until the query idles."""
+        before = len(self.query.rows)
+        self.query.run_until_idle()
+        self.save()
+        return [body for rows in self.query.rows[before:] for body in rows]
+
+    def save(self) -> None:
+        """What Spark would have written by now."""
+        save(self._checkpoint, self.generation.path)
+
+    def stop(self) -> None:
+        """End in order."""
+        self.save()
+        self.generations.finish()
+
+
+def order_of(broker: EmbeddedBroker, **values: Any) -> GroupOrder:
+    group = {"engine": "spark", "subscriptions": {"orders": "*"}, "handler": {"plugin": "noop"}, **values}
+    return GroupOrder(GROUP, RootConfig.model_validate({"nameserver": broker.nameserver, "groups": {GROUP: group}}))
+
+
+def checkpoint_of(generation: Generation) -> Checkpoint:
+    """What is in a checkpoint, as Spark reads it."""
+    folder = Path(generation.path)
+    offsets = [folder / "offsets" / str(batch) for batch in range(len(list(folder.glob("offsets/*"))))]
+    return Checkpoint([file.read_text().splitlines()[2] for file in offsets], len(list(folder.glob("commits/*"))))
+
+
+@pytest.fixture
+def folder(broker: EmbeddedBroker, tmp_path: Path) -> Path:
+    """Of the checkpoints of a group that has read two queues with three messages each, and has ended in order."""
+    broker.fill("orders", 2, 3)
+    driver = Driver(broker, tmp_path / "checkpoint")
+    assert (driver.generation.number, driver.generation.starting) == (1, None)
+    assert driver.run() == numbers(0, 0, 3) + numbers(1, 0, 3)
+    driver.stop()
+    assert broker.offsets(GROUP, "orders") == {0: 3, 1: 3}
+    return tmp_path / "checkpoint"
+
+
+def test_the_same_generation_goes_on_where_nobody_moved_the_group(broker: EmbeddedBroker, folder: Path) -> None:
+    broker.send("orders", "0:3")
+    driver = Driver(broker, folder)
+    assert driver.generation.number == 1
+    assert driver.run() == ["0:3"]
+
+
+def test_a_group_that_ran_elsewhere_goes_on_where_it_ended_there(broker: EmbeddedBroker, folder: Path) -> None:
+    """And the former checkpoint is kept."""
+    broker.send("orders", "0:3", "0:4")
+    broker.commit(GROUP, "orders", {0: 4})
+    driver = Driver(broker, folder)
+    assert driver.generation.number == 2
+    assert driver.generation.starting == {queue("orders", 0): 4, queue("orders", 1): 3}
+    assert "went on elsewhere" in driver.generation.reason
+    assert driver.run() == ["0:4"]
+    assert (folder / "generation-000001" / "checkpoint" / "commits" / "0").exists()
+    driver.stop()
+    assert Driver(broker, folder).generation.number == 2
+
+
+def test_a_driver_that_died_before_the_broker_heard_of_its_batch_repeats_nothing(
+    broker: EmbeddedBroker, folder: Path
+) -> None:
+    driver = Driver(broker, folder)
+    broker.send("orders", "0:3", "0:4")
+    assert driver.query.poll()
+    driver.save()
+    assert broker.offsets(GROUP, "orders") == {0: 3, 1: 3}, "the next poll would tell it"
+    after = Driver(broker, folder)
+    assert after.generation.number == 1
+    assert after.run() == []
+    assert broker.offsets(GROUP, "orders") == {0: 5, 1: 3}
+
+
+def test_a_batch_that_was_under_way_is_repeated(broker: EmbeddedBroker, folder: Path) -> None:
+    driver = Driver(broker, folder)
+    broker.send("orders", "0:3", "0:4")
+    with pytest.raises(Killed):
+        driver.query.poll(die_before_commit=True)
+    driver.save()
+    broker.send("orders", "0:5")
+    after = Driver(broker, folder)
+    assert after.generation.number == 1
+    assert after.run() == ["0:3", "0:4", "0:5"]
+
+
+def test_a_first_batch_that_was_under_way_is_repeated_unless_the_group_moved_on(
+    broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    """Nothing is done by then, and the checkpoint has the start."""
+    broker.fill("orders", 1, 3)
+    broker.commit(GROUP, "orders", {0: 1})
+    for committed, number, bodies in ((1, 1, ["0:1", "0:2"]), (2, 2, ["0:2"])):
+        folder = tmp_path / str(committed)
+        driver = Driver(broker, folder)
+        with pytest.raises(Killed):
+            driver.query.poll(die_before_commit=True)
+        driver.save()
+        broker.commit(GROUP, "orders", {0: committed})
+        after = Driver(broker, folder)
+        assert (after.generation.number, after.run()) == (number, bodies)
+        broker.commit(GROUP, "orders", {0: 1})
+
+
+@pytest.mark.parametrize("target", [0, 1], ids=["to its beginning", "in between"])
+def test_a_reset_while_it_was_down_holds(broker: EmbeddedBroker, folder: Path, target: int) -> None:
+    """Also back to a place that the query has committed itself once."""
+    broker.commit(GROUP, "orders", {0: target})
+    driver = Driver(broker, folder)
+    assert driver.generation.starting == {queue("orders", 0): target, queue("orders", 1): 3}
+    assert "was reset" in driver.generation.reason
+    assert driver.run() == numbers(0, target, 3)
+
+
+def test_a_reset_that_a_broker_has_yet_to_tell_holds(broker: EmbeddedBroker, folder: Path) -> None:
+    """It is told once, and no query is disturbed by it afterwards."""
+    broker.reset(GROUP, "orders", {1: 1})
+    driver = Driver(broker, folder)
+    assert driver.generation.starting == {queue("orders", 0): 3, queue("orders", 1): 1}
+    assert broker.pending_reset(GROUP, "orders", 1) is None
+    assert broker.offsets(GROUP, "orders") == {0: 3, 1: 1}
+    assert driver.run() == numbers(1, 1, 3)
+    driver.stop()
+    assert Driver(broker, folder).generation.number == 2
+
+
+def test_a_reset_forward_holds(broker: EmbeddedBroker, folder: Path) -> None:
+    broker.send("orders", "0:3", "0:4", "0:5")
+    broker.reset(GROUP, "orders", {0: 5})
+    assert Driver(broker, folder).run() == ["0:5"]
+
+
+def test_a_reset_after_a_kill_is_told_from_the_kill(broker: EmbeddedBroker, folder: Path) -> None:
+    """What brokers held was noted while it ran."""
+    driver = Driver(broker, folder)
+    broker.send("orders", "0:3", "0:4", "0:5")
+    driver.run()
+    assert driver.generations.moved() == {}
+    broker.commit(GROUP, "orders", {0: 4})
+    assert Driver(broker, folder).generation.starting == {queue("orders", 0): 4, queue("orders", 1): 3}
+
+
+def test_a_reset_that_a_broker_has_yet_to_tell_holds_after_a_kill_wherever_it_leads(
+    broker: EmbeddedBroker, folder: Path
+) -> None:
+    """Between what was noted and the checkpoint it would look like a commit of the driver's own."""
+    driver = Driver(broker, folder)
+    broker.send("orders", "0:3", "0:4", "0:5")
+    driver.run()
+    broker.reset(GROUP, "orders", {0: 4})
+    assert Driver(broker, folder).run() == ["0:4", "0:5"]
+
+
+def test_the_end_tells_the_brokers_of_the_last_batch(broker: EmbeddedBroker, folder: Path) -> None:
+    """The query did not come to it any more; and what comes next is told from a crash."""
+    driver = Driver(broker, folder)
+    broker.send("orders", "0:3", "0:4")
+    assert driver.query.poll()
+    driver.stop()
+    assert broker.offsets(GROUP, "orders") == {0: 5, 1: 3}
+    broker.commit(GROUP, "orders", {0: 4})
+    assert Driver(broker, folder).run() == ["0:4"]
+
+
+def test_the_end_does_not_overwrite_a_reset(broker: EmbeddedBroker, folder: Path) -> None:
+    """That nobody has looked for since."""
+    driver = Driver(broker, folder)
+    driver.run()
+    broker.commit(GROUP, "orders", {0: 1})
+    driver.stop()
+    assert broker.offsets(GROUP, "orders") == {0: 1, 1: 3}
+    assert Driver(broker, folder).run() == numbers(0, 1, 3)
+
+
+def test_a_generation_that_has_done_nothing_yet_is_left_where_the_group_moved_on(
+    broker: EmbeddedBroker, folder: Path
+) -> None:
+    broker.commit(GROUP, "orders", {0: 1})
+    assert Driver(broker, folder).generation.number == 2
+    assert Driver(broker, folder).generation.number == 2
+    broker.commit(GROUP, "orders", {0: 2})
+    driver = Driver(broker, folder)
+    assert (driver.generation.number, driver.run()) == (3, ["0:2"])
+
+
+def test_a_reset_of_an_idle_queue_is_seen(broker: EmbeddedBroker, folder: Path) -> None:
+    """No executor pulls it, and so none is told."""
+    driver = Driver(broker, folder)
+    broker.send("orders", "0:3")
+    driver.run()
+    assert driver.generations.moved() == {}
+    broker.reset(GROUP, "orders", {1: 2})
+    assert driver.generations.moved() == {queue("orders", 1): 2}
+    broker.send("orders", "0:4")
+    driver.run()  # the batch under way
+    driver.stop()
+    after = Driver(broker, folder)
+    assert after.generation.starting == {queue("orders", 0): 5, queue("orders", 1): 2}
+    assert after.run() == ["1:2"]
+
+
+def test_what_an_operator_said_survives_the_queries_own_commits(broker: EmbeddedBroker, folder: Path) -> None:
+    """An applied reset, which nothing on the broker remembers once the query has committed again."""
+    driver = Driver(broker, folder)
+    driver.run()
+    broker.commit(GROUP, "orders", {0: 1})
+    assert driver.generations.moved() == {queue("orders", 0): 1}
+    broker.send("orders", "0:3")
+    driver.run()
+    assert broker.offsets(GROUP, "orders") == {0: 4, 1: 3}
+    after = Driver(broker, folder)
+    assert after.run() == numbers(0, 1, 4)
+    assert broker.offsets(GROUP, "orders") == {0: 4, 1: 3}
+
+
+def test_a_reset_that_an_executor_met_survives_a_crash_in_that_batch(broker: EmbeddedBroker, folder: Path) -> None:
+    driver = Driver(broker, folder)
+    broker.send("orders", "0:3", "0:4")
+    with pytest.raises(Killed):
+        driver.query.poll(die_before_commit=True)
+    met = RangeOutcome(queue=queue("orders", 0), start=3, end=5, reset_to=1)
+    assert driver.generations.note_outcomes([RangeOutcome(queue=queue("orders", 1), start=3, end=3), met])
+    assert driver.generations.moved() == {queue("orders", 0): 1}
+    driver.save()
+    assert Driver(broker, folder).run() == numbers(0, 1, 5)
+
+
+def test_outcomes_without_a_reset_change_nothing(broker: EmbeddedBroker, folder: Path) -> None:
+    driver = Driver(broker, folder)
+    assert not driver.generations.note_outcomes([RangeOutcome(queue=queue("orders", 0), start=3, end=5)])
+    assert driver.generations.moved() == {}
+
+
+def test_the_queries_own_commits_are_no_move(broker: EmbeddedBroker, folder: Path) -> None:
+    """Whenever one looks."""
+    driver = Driver(broker, folder)
+    for number in range(3, 6):
+        broker.send("orders", f"0:{number}")
+        assert driver.query.poll()
+        driver.save()
+        assert driver.generations.moved() == {}, "the broker is behind"
+        assert not driver.query.poll()
+        assert driver.generations.moved() == {}, "it has heard of it"
+
+
+def test_a_generation_that_the_brokers_have_not_heard_of_holds(
+    broker: EmbeddedBroker, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver ended, or the brokers did, between the note of it and their commit."""
+    broker.reset(GROUP, "orders", {0: 1})
+
+    def fail(*_: object) -> None:
+        raise RmqdError("the brokers are away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Cluster, "commit", fail)
+        with pytest.raises(RmqdError, match="are away"):
+            Driver(broker, folder)
+    broker.commit(GROUP, "orders", {0: 3})  # as by a commit of the former query that was still on its way
+    driver = Driver(broker, folder)
+    assert driver.generation.number == 2
+    assert driver.generation.starting == {queue("orders", 0): 1, queue("orders", 1): 3}
+    assert broker.offsets(GROUP, "orders") == {0: 1, 1: 3}
+
+
+def test_a_broker_that_lost_the_groups_offsets_changes_nothing(broker: EmbeddedBroker, folder: Path) -> None:
+    broker.forget_group(GROUP)
+    driver = Driver(broker, folder)
+    assert (driver.generation.number, driver.run()) == (1, [])
+
+
+def test_a_queue_that_is_gone_is_in_no_new_generation(broker: EmbeddedBroker, folder: Path) -> None:
+    """A query cannot begin in a queue that is not there."""
+    broker.create_topic("orders", 1)
+    broker.commit(GROUP, "orders", {0: 1})
+    assert Driver(broker, folder).generation.starting == {queue("orders", 0): 1}
+
+
+def test_notes_do_not_pile_up(broker: EmbeddedBroker, folder: Path) -> None:
+    driver = Driver(broker, folder)
+    for number in range(3, 6):
+        broker.send("orders", f"0:{number}")
+        driver.run()
+        driver.generations.moved()
+    assert len(list((folder / "generation-000001").glob("note-*"))) == 1
+
+
+def test_a_checkpoint_of_another_query_is_refused(broker: EmbeddedBroker, folder: Path) -> None:
+    offsets = folder / "generation-000001" / "checkpoint" / "offsets" / "0"
+    offsets.write_text(offsets.read_text().replace('"q"', '"topic"'))
+    with pytest.raises(RmqdError, match=r"generation-000001/checkpoint/offsets/0 has no offsets of RocketMQ"):
+        Driver(broker, folder)
+    offsets.write_text("v2\n{}")
+    with pytest.raises(RmqdError, match="is of version 'v2', and this rmqd reads v1"):
+        Driver(broker, folder)
+
+
+def test_a_note_that_is_damaged_is_told_with_its_place(broker: EmbeddedBroker, folder: Path) -> None:
+    (folder / "generation-000001" / "note-999999.json").write_text("{")
+    with pytest.raises(RmqdError, match=r"generation-000001/note-999999.json: it is no note of a generation"):
+        Driver(broker, folder)
+
+
+def test_checkpoints_are_in_the_state_dir_unless_the_group_says_otherwise(broker: EmbeddedBroker) -> None:
+    assert checkpoint_folder(order_of(broker)) == "/var/lib/rmqd/spark/reports"
+    assert checkpoint_folder(order_of(broker, spark={"checkpoint": "s3a://here/it"})) == "s3a://here/it"
+
+
+def test_only_what_lies_beyond_the_queries_own_commits_is_a_move() -> None:
+    """Between what brokers were known to hold and the checkpoint, a commit is the driver's own."""
+    one = MessageQueue("orders", "broker-a", 0)
+
+    def is_move(stored: int, done: int = 10, held: int = 7) -> bool:
+        return bool(module.moves({one: done}, {one: held}, {one: stored}))
+
+    assert [stored for stored in range(14) if not is_move(stored)] == [7, 8, 9, 10]
+    assert not is_move(4, done=4), "the query itself went back"
+    assert module.moves({}, {}, {one: 5}) == {}, "the checkpoint does not know the queue: it starts there by itself"
