@@ -10,6 +10,7 @@ import typer
 if TYPE_CHECKING:
     from rmqd.cli.connect import Check
     from rmqd.daemon.config import RootConfig
+    from rmqd.daemon.group_config import GroupConfig
     from rmqd.exit_codes import ExitCode
 
 HELP = """Check a configuration and its handlers; nothing is connected to unless --connect says so.
@@ -71,6 +72,8 @@ def _checked(path: Path | None, overrides: list[str]) -> RootConfig:
     except ConfigError as error:
         problems += error.problems
     for name, group in config.groups.items():
+        if group.handler is None:
+            continue  # a pipeline was looked at already, and is not made
         try:
             load_handler(name, group)
         except ConfigError as error:
@@ -87,10 +90,16 @@ def _ok_lines(config: RootConfig) -> list[str]:
     lines = [f"OK           nameserver {servers}"]
     for name, group in config.groups.items():
         topics = ", ".join(f"{topic} ({wanted.expression})" for topic, wanted in group.subscriptions.items())
-        plugin = group.handler.plugin if group.handler else group.engine
-        lines.append(f"OK           {name}: {topics} to handler {plugin}")
+        lines.append(f"OK           {name}: {topics} to {_work(group)}")
     hooks = ", ".join(hook.name for hook in load_hooks())
     return [*lines, f"OK           hooks of every group: {hooks}"] if hooks else lines
+
+
+def _work(group: GroupConfig) -> str:
+    if group.handler is not None:
+        return f"handler {group.handler.plugin}"
+    pipeline, sink = group.pipeline, group.sink
+    return f"pipeline {pipeline.plugin if pipeline else ''} and sink {sink.format if sink else ''}"
 
 
 def _ask_cluster(config: RootConfig) -> tuple[list[Check], ExitCode]:

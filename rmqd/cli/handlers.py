@@ -1,4 +1,4 @@
-"""`rmqd handlers`: the installed handlers with their options."""
+"""`rmqd handlers`: the installed handlers and pipelines with their options."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 if TYPE_CHECKING:
     from rmqd.daemon.handler_catalogue import HandlerDescription, OptionDescription
 
-HELP = """List the installed handlers and their options.
+HELP = """List the installed handlers and pipelines, and their options.
 
 Broken ones are listed too, each with what is wrong with it.
 
@@ -20,7 +20,7 @@ Example: rmqd handlers -o json
 def handlers(
     output: Annotated[str, typer.Option("-o", "--output", help="table or json")] = "table",
 ) -> None:
-    """List the installed handlers with their distributions and options."""
+    """List the installed handlers and pipelines with their distributions and options."""
     from rmqd.cli.control import check_output
     from rmqd.daemon.handler_catalogue import describe_installed
 
@@ -38,13 +38,14 @@ def handlers(
 
 
 def handler_lines(handler: HandlerDescription) -> list[str]:
-    """One handler as a person reads it."""
-    lines = [f"{handler.name}  {handler.distribution} {handler.version}  {handler.target}"]
+    """One handler or pipeline as a person reads it."""
+    name = handler.name if handler.kind == "handler" else f"{handler.name} ({handler.kind})"
+    lines = [f"{name}  {handler.distribution} {handler.version}  {handler.target}"]
     if handler.error is not None:
         return [*lines, f"  broken: {handler.error}"]
     lines += [f"  {handler.description}"] if handler.description else []
     if handler.options is None:
-        return [*lines, "  options: any, as the handler has no model for them"]
+        return [*lines, f"  options: any, as the {handler.kind} has no model for them"]
     return [*lines, *(_option_line(option) for option in handler.options)]
 
 

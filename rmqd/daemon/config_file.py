@@ -80,13 +80,15 @@ class _Loading:
         """What keeps this version from running it, the handlers included."""
         from rmqd.daemon.entry_points import look_again
         from rmqd.daemon.handler_registry import handler_problems
+        from rmqd.daemon.pipeline_registry import pipeline_problems
         from rmqd.daemon.strategy_registry import strategy_problems
 
         look_again()
         self._add(run_findings(self.config, only))
         for name, group in self.config.groups.items():
             if not only or name in only:
-                for problem in (*handler_problems(name, group), *strategy_problems(name, group)):
+                plugins = (*handler_problems(name, group), *pipeline_problems(name, group))
+                for problem in (*plugins, *strategy_problems(name, group)):
                     self._report(problem.path, problem)
 
     def sorted_problems(self) -> list[object]:

@@ -1,17 +1,27 @@
-"""The installed handlers with their options, and the broken ones with why: what `rmqd handlers` prints."""
+"""The installed handlers and pipelines with their options, and the broken ones with why: for `rmqd handlers`."""
 
 from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint
-from typing import Any
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel
 
+from rmqd.daemon import handler_registry, pipeline_registry
 from rmqd.daemon.entry_points import installed, look_again
-from rmqd.daemon.handler_plugin import HandlerFaultError, HandlerPlugin
-from rmqd.daemon.handler_registry import ENTRY_POINT_GROUP, plugin_of
+from rmqd.daemon.handler_plugin import HandlerPlugin
+from rmqd.daemon.pipeline_registry import FrameFunction, pipeline_of
+from rmqd.daemon.plugin_form import PluginFaultError
+from rmqd.daemon.plugin_lookup import loaded
+
+Kind = Literal["handler", "pipeline"]
+
+_GROUPS: Final[dict[Kind, str]] = {
+    "handler": handler_registry.ENTRY_POINT_GROUP,
+    "pipeline": pipeline_registry.ENTRY_POINT_GROUP,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +38,9 @@ class OptionDescription:
 
 @dataclass(frozen=True, slots=True)
 class HandlerDescription:
-    """One installed handler."""
+    """One installed handler or pipeline."""
 
+    kind: Kind
     name: str
     target: str
     """`module:attribute`."""
@@ -37,25 +48,32 @@ class HandlerDescription:
     version: str
     description: str
     options: tuple[OptionDescription, ...] | None
-    """None where the handler takes a mapping without a model; empty where it takes no options."""
+    """None where it takes a mapping without a model; empty where it takes no options."""
     error: str | None
-    """Why it cannot be used; None for a handler that can."""
+    """Why it cannot be used; None for what can."""
 
 
 def describe_installed() -> list[HandlerDescription]:
-    """Import every installed handler and tell about it; a broken one is told by its error."""
+    """Import every installed handler and pipeline and tell about it; a broken one is told by its error."""
     look_again()
-    return [_describe(name, entry_points) for name, entry_points in installed(ENTRY_POINT_GROUP).items()]
+    return [
+        _describe(kind, name, entry_points)
+        for kind, group in _GROUPS.items()
+        for name, entry_points in installed(group).items()
+    ]
 
 
-def _describe(name: str, entry_points: list[EntryPoint]) -> HandlerDescription:
-    plugin, error = None, None
+def _describe(kind: Kind, name: str, entry_points: list[EntryPoint]) -> HandlerDescription:
+    plugin: HandlerPlugin | FrameFunction | None = None
+    error = None
     try:
-        plugin = plugin_of(entry_points)
-    except HandlerFaultError as fault:
+        target = loaded(kind, entry_points)
+        plugin = HandlerPlugin.of(name, target) if kind == "handler" else pipeline_of(name, target)
+    except PluginFaultError as fault:
         error = str(fault)
     entry_point = entry_points[0]
     return HandlerDescription(
+        kind=kind,
         name=name,
         target=entry_point.value,
         distribution=entry_point.dist.name if entry_point.dist else "",
@@ -71,7 +89,7 @@ def _first_line(target: object) -> str:
     return text.strip().partition("\n")[0]
 
 
-def _options(plugin: HandlerPlugin) -> tuple[OptionDescription, ...] | None:
+def _options(plugin: HandlerPlugin | FrameFunction) -> tuple[OptionDescription, ...] | None:
     if not plugin.takes_options:
         return ()
     return None if plugin.options_model is None else tuple(_fields(plugin.options_model))

@@ -65,8 +65,18 @@ class SinkConfig(Section):
     partition_by: list[Annotated[str, Text()]] = Field(
         default_factory=list, description="format parquet or delta: columns that become folders"
     )
-    plugin: Annotated[str, Text()] = setting("", "format foreach_batch: module:attribute of (DataFrame, batch id)")
+    plugin: Annotated[str, Text()] = setting(
+        "", "format foreach_batch: module:attribute of (frame, batch_id) or (frame, batch_id, options)"
+    )
+    staging: Annotated[str, Text()] = setting(
+        "", "format parquet: where batches are written first, on the file system of path; empty: .NAME.rmqd beside it"
+    )
+    batch_column: Annotated[str, Text()] = setting(
+        "", "format jdbc: a text column that says which batch a row is of, so that a repeated batch replaces its rows"
+    )
     output_mode: Annotated[OutputMode, Choice(("append", "update", "complete"))] = setting(
         "append", "which rows of an aggregate are written with each micro-batch"
     )
-    options: dict[str, Any] = Field(default_factory=dict, description="Spark's options of the format, such as url")
+    options: dict[str, Any] = Field(
+        default_factory=dict, description="Spark's options of the format, such as url; given to a function as they are"
+    )

@@ -8,6 +8,7 @@ from typing import Final
 
 from rmqd.daemon.config_problems import Finding
 from rmqd.daemon.group_config import GroupConfig
+from rmqd.daemon.sink_rules import sink_findings
 
 PACKAGES: Final = ("pyspark", "pyarrow")
 INSTALL: Final = "pip install 'rmqd[spark]'"
@@ -51,6 +52,8 @@ def _work_findings(group: GroupConfig) -> Iterator[Finding]:
         yield Finding(("sink",), f"missing beside pipeline; accepted: {accepted}", missing=True)
     if group.sink is not None and group.pipeline is None:
         yield Finding(("sink",), "of no use without pipeline; accepted: beside one", at_key=True)
+    if group.sink is not None:
+        yield from sink_findings(group.sink)
 
 
 def missing_findings(name: str, group: GroupConfig) -> Iterator[Finding]:

@@ -14,8 +14,8 @@ from rmqd.daemon.config_file import load_source
 from rmqd.daemon.config_rules import run_findings
 from rmqd.daemon.config_source import Source
 from rmqd.daemon.group_config import GroupConfig, HandlerConfig
-from rmqd.daemon.handler_plugin import HandlerFaultError
 from rmqd.daemon.handler_registry import load_handler
+from rmqd.daemon.plugin_form import PluginFaultError
 from rmqd.errors import ConfigError
 from rmqd.handler import LoadedHandler
 
@@ -41,7 +41,7 @@ class GroupToRun:
             return load_handler(self.name, self.settings, self.given)
         except ConfigError as error:
             fault = error.__cause__
-            if not isinstance(fault, HandlerFaultError) or fault.__cause__ is None or self.given is None:
+            if not isinstance(fault, PluginFaultError) or fault.__cause__ is None or self.given is None:
                 raise
             failure = fault.__cause__
         raise failure  # as the constructor raised it, with its own cause: a test is about that

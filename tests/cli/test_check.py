@@ -269,6 +269,16 @@ def test_handlers_as_json() -> None:
     assert {one["name"] for one in found["jsonl"]["options"] if one["required"]} == {"path"}
 
 
+def test_pipelines_are_listed_beside_handlers() -> None:
+    """Without Spark being imported, so that it may be missing."""
+    result = rmqd("handlers")
+    assert "per_minute (pipeline)  rmqd-handlers" in result.stdout
+    assert '  lateness (string, default "10m"): a duration: how far behind' in result.stdout
+    found = {one["name"]: one for one in json.loads(rmqd("handlers", "-o", "json").stdout)}
+    assert (found["archive"]["kind"], found["jsonl"]["kind"]) == ("pipeline", "handler")
+    assert found["archive"]["error"] is None
+
+
 def test_a_broken_handler_is_listed_with_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     info = tmp_path / "shop-1.2.dist-info"
     info.mkdir()

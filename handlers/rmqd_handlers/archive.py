@@ -1,0 +1,68 @@
+"""`archive`: every message as a row with its date, for a sink of files in folders by date and topic."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+DATE = "date"
+PARTITIONS = (DATE, "topic")
+
+
+def _offset(text: str) -> str:
+    match = re.fullmatch(r"[+-]([0-9]{2}):([0-9]{2})", text)
+    if match is None or int(match[1]) > 14 or int(match[2]) > 59:
+        raise ValueError(f"{text!r} is no distance from UTC such as +00:00 or +08:00")
+    return text
+
+
+class Options(BaseModel):
+    """What the rows have."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    columns: list[str] | None = Field(
+        None, description="the source's columns that rows have beside date and topic; the default has all", min_length=1
+    )
+    date_of: Literal["store_timestamp", "born_timestamp"] = Field(
+        "store_timestamp",
+        description="the time whose day is the date: when the broker stored it, or its producer made it",
+    )
+    utc_offset: Annotated[str, AfterValidator(_offset)] = Field(
+        "+00:00", description="where days begin: so far from UTC, such as +08:00"
+    )
+    body: Literal["binary", "text"] = Field(
+        "binary", description="text reads bodies as UTF-8, with the sign for unknown in place of what is none"
+    )
+    files: Annotated[int, Field(ge=0, le=1000)] = Field(
+        1, description="files per date and topic in each micro-batch; 0: one of each task, without a shuffle"
+    )
+
+    @property
+    def offset_seconds(self) -> int:
+        """What is added to UTC."""
+        hours, minutes = int(self.utc_offset[1:3]), int(self.utc_offset[4:])
+        return (hours * 3600 + minutes * 60) * (-1 if self.utc_offset[0] == "-" else 1)
+
+
+def archive(frame: DataFrame, spark: SparkSession, options: Options) -> DataFrame:
+    """Every message as a row, with its date, for a sink that is partitioned by date and topic."""
+    from pyspark.sql import functions as f
+
+    # by numbers alone: Spark's functions of dates go by the session's time zone
+    day = f.floor((f.unix_seconds(options.date_of) + f.lit(options.offset_seconds)) / f.lit(86400)).cast("int")
+    rows = frame.withColumn(DATE, f.date_from_unix_date(day))
+    if options.body == "text" and "body" in frame.columns:
+        rows = rows.withColumn("body", f.make_valid_utf8(f.col("body").cast("string")))
+    names = frame.columns if options.columns is None else options.columns
+    rows = rows.select(*(name for name in names if name not in PARTITIONS), *PARTITIONS)
+    if options.files == 0:
+        return rows
+    # rows of a date and a topic come to few tasks, and each task writes one file of them
+    spread = f.pmod("queue_offset", f.lit(options.files)) if "queue_offset" in rows.columns else f.lit(0)
+    return rows.repartition(max(spark.sparkContext.defaultParallelism, options.files), DATE, "topic", spread)
