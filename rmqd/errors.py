@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from rmqd.codes import ResponseCode
 
 
 class RmqdError(Exception):
     """Base of all errors of rmqd."""
+
+    is_told: bool = False
+    """The client itself says it, once a minute: who gets one of these need not log it."""
 
 
 class ProtocolError(RmqdError):
@@ -30,6 +34,15 @@ class ConfigError(RmqdError):
     def __init__(self, problems: list[object]) -> None:
         super().__init__("\n".join(str(problem) for problem in problems))
         self.problems = problems
+
+
+class TlsFileError(RmqdError):
+    """A file of the TLS settings that cannot be used. `key` is its key below client.tls."""
+
+    def __init__(self, key: str, message: str) -> None:
+        super().__init__(f"client.tls.{key}: {message}")
+        self.key = key
+        self.message = message
 
 
 class OffsetStoreError(RmqdError):
@@ -59,10 +72,17 @@ class RemotingError(RmqdError):
     def __init__(self, address: str, reason: str) -> None:
         super().__init__(f"{address}: {reason}")
         self.address = address
+        self.reason = reason
 
 
 class RemotingConnectError(RemotingError):
     """No connection to the peer could be made."""
+
+
+class TlsError(RemotingConnectError):
+    """One of both ends does not trust the other one, or only one of them speaks TLS; the text says what to do."""
+
+    is_told = True
 
 
 class RemotingTimeoutError(RemotingError):
@@ -73,12 +93,18 @@ class RemotingClosedError(RemotingError):
     """The connection ended while the answer was awaited; the peer may still have done what was asked."""
 
 
+class ConnectionRenewedError(RemotingClosedError):
+    """The connection was given up for one with other TLS settings: ask again, at once."""
+
+
 class NameServerError(RemotingError):
     """None of the name servers answered. `address` is all of theirs, separated by `;`."""
 
-    def __init__(self, address: str, message: str) -> None:
+    def __init__(self, address: str, message: str, *, is_told: bool = False) -> None:
         RmqdError.__init__(self, message)
         self.address = address
+        self.reason = message
+        self.is_told = is_told
 
 
 class RouteNotFoundError(RmqdError):
@@ -117,11 +143,11 @@ class DataLossError(RmqdError):
 class GroupHeldElsewhereError(RmqdError):
     """Another engine has the group; only one may. `client_id` is of the member that was found there."""
 
-    def __init__(self, group: str, engine: str, client_id: str, host: str) -> None:
+    def __init__(self, group: str, here: str, engine: str, client_id: str, host: str) -> None:
         who = "a member on engine: spark" if engine == "spark" else "a member on engine: local, or of another client,"
         super().__init__(
-            f"group {group} is held elsewhere: {who} has it on {host} ({client_id}). A group runs on one engine at a "
-            "time: end it there, and it goes on here where it ended"
+            f"group {group} is held elsewhere: {who} has it on {host} ({client_id}), and this is {here}. A group runs "
+            "on one engine at a time: end it there, and it goes on here where it ended"
         )
         self.group = group
         self.engine = engine
@@ -156,6 +182,8 @@ class BrokerError(RmqdError):
     @classmethod
     def of(cls, code: int, remark: str | None, address: str) -> BrokerError:
         """The error for a response code; codes without a class of their own give a plain BrokerError."""
+        if remark and (refusal := AccessRefusal.of(code, remark)) is not None:
+            return AccessRefusedError(code, remark, address, refusal)
         return cls.codes.get(code, BrokerError)(code, remark, address)
 
 
@@ -185,6 +213,62 @@ class ServiceNotAvailableError(BrokerError, code=ResponseCode.SERVICE_NOT_AVAILA
 
 class NoPermissionError(BrokerError, code=ResponseCode.NO_PERMISSION):
     """A permission bit, a disabled group, or access control forbids the request."""
+
+
+@dataclass(frozen=True, slots=True)
+class AccessRefusal:
+    """Why access control says no. `is_about_who`: it does not take us for who we say, so all requests are refused."""
+
+    is_about_who: bool
+    advice: str
+
+    @classmethod
+    def of(cls, code: int, remark: str) -> AccessRefusal | None:
+        """What a server's answer says about access; None where it is about something else."""
+        if code == ResponseCode.NO_PERMISSION or (code == ResponseCode.SYSTEM_ERROR and "AclException" in remark):
+            return next((refusal for words, refusal in _REFUSALS if words in remark), None)
+        return None
+
+
+class AccessRefusedError(NoPermissionError):
+    """Access control refuses who asks, or what is asked for."""
+
+    is_told = True
+
+    def __init__(self, code: int, remark: str, address: str, refusal: AccessRefusal) -> None:
+        super().__init__(code, remark, address)
+        reason = remark.splitlines()[0].rstrip(".")
+        self.args = (f"{address} refuses access ({reason}): {refusal.advice}",)
+        self.refusal = refusal
+
+
+_MISSING: Final = AccessRefusal(True, "set client.access_key and client.secret_key")
+_UNKNOWN: Final = AccessRefusal(True, "it knows nobody with this client.access_key")
+_SECRET: Final = AccessRefusal(True, "client.secret_key is not the one of this client.access_key")
+_DISABLED: Final = AccessRefusal(True, "whoever runs the cluster can enable the user again, with `mqadmin updateUser`")
+_EXPIRED: Final = AccessRefusal(True, "replace client.security_token and its keys, then `rmqd reload`")
+_FAILED: Final = AccessRefusal(True, "are client.access_key, client.secret_key and client.security_token right?")
+_FORBIDDEN: Final = AccessRefusal(False, "whoever runs the cluster can permit it; docs/security.md lists what it takes")
+# Words of RocketMQ 5's remarks, then of 4's; the first that are found count.
+_REFUSALS: Final = (
+    ("has no permission to access", _FORBIDDEN),
+    ("username cannot be null", _MISSING),
+    ("check signature failed", _SECRET),
+    ("is disabled", _DISABLED),
+    ("Authorization failed", _FORBIDDEN),
+    ("Authentication failed", _FAILED),
+    ("authentication header is incorrect", _FAILED),
+    ("No accessKey is configured", _MISSING),
+    ("No acl config for", _UNKNOWN),
+    ("Check signature failed", _SECRET),
+    ("No default permission", _FORBIDDEN),
+    ("No permission", _FORBIDDEN),
+    ("Need admin permission", _FORBIDDEN),
+    ("Token", _EXPIRED),
+    ("token", _EXPIRED),
+    ("User:", _UNKNOWN),
+    ("AclException", _FAILED),
+)
 
 
 class TopicNotExistError(BrokerError, code=ResponseCode.TOPIC_NOT_EXIST):

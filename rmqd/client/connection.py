@@ -9,6 +9,7 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
+from rmqd.client.security import Refusals
 from rmqd.errors import ProtocolError, RemotingClosedError, RemotingError, RemotingTimeoutError
 from rmqd.wire.command import RemotingCommand, decode_command, encode_request
 from rmqd.wire.frame import FrameDecoder
@@ -34,7 +35,7 @@ class _Pending:
 class RemotingConnection(asyncio.Protocol):
     """Sends requests, resolves their futures with the replies, and hands the peer's own requests on.
 
-    It never reconnects: when it is lost, every waiting request fails with RemotingClosedError and `on_lost` is called.
+    It never reconnects. When it is lost, `on_lost` is called, which is to call `fail_waiting`.
     """
 
     def __init__(
@@ -45,14 +46,21 @@ class RemotingConnection(asyncio.Protocol):
         traffic: Traffic,
         on_request: Callable[[RemotingConnection, RemotingCommand], None],
         on_lost: Callable[[RemotingConnection], None],
+        refusals: Refusals | None = None,
     ) -> None:
         self.address = address
         self.close_reason = ""
+        self.was_answered = False
+        """Whether the peer has sent anything."""
+        self.error: Exception | None = None
+        """With which the loop ended it."""
         self._loop = asyncio.get_running_loop()
         self._decoder = FrameDecoder(max_frame_size_bytes)
         self._traffic = traffic
         self._on_request = on_request
         self._on_lost = on_lost
+        self._refusals = refusals or Refusals()
+        self._refused_now = self._refusals.current
         self._transport: asyncio.Transport | None = None
         self._pending: dict[int, _Pending] = {}
         self._out: list[bytes] = []
@@ -136,6 +144,7 @@ class RemotingConnection(asyncio.Protocol):
     def close(self, reason: str) -> None:
         """Close at once; waiting requests fail with `reason`."""
         if self._transport is not None:
+            self.was_answered = True  # or would have been: this end is ours
             self.close_reason = self.close_reason or reason
             self._flush()
             if self._writable.is_set():
@@ -156,6 +165,7 @@ class RemotingConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Called by the loop."""
+        self.was_answered = True
         try:
             for payload in self._decoder.feed(data):
                 command = decode_command(payload)
@@ -185,12 +195,22 @@ class RemotingConnection(asyncio.Protocol):
         self._transport = None
         self._out.clear()
         self._writable.set()
+        self.error = error
+        self._on_lost(self)
+
+    async def finished(self, timeout_seconds: float) -> None:
+        """Wait for the answers to what should have one within this time, and no longer."""
+        soon = [pending.future for pending in self._pending.values() if pending.timeout <= timeout_seconds]
+        if soon:
+            await asyncio.wait(soon, timeout=timeout_seconds)
+
+    def fail_waiting(self, make_error: Callable[[], RemotingError]) -> None:
+        """Have every waiting request fail; an exception of its own for each, as each is raised elsewhere."""
         if self._timer is not None:
             self._timer.cancel()
         waiting, self._pending = self._pending, {}
         for pending in waiting.values():
-            self._fail(pending, RemotingClosedError(self.address, self.close_reason), "closed")
-        self._on_lost(self)
+            self._fail(pending, make_error(), "closed")
 
     def _flush(self) -> None:
         if self._out and self._transport is not None:
@@ -202,6 +222,8 @@ class RemotingConnection(asyncio.Protocol):
         if pending is None:  # came after its deadline
             return
         self._traffic.answered(pending.code, self._loop.time() - pending.started)
+        if command.code or self._refused_now:
+            self._refusals.judge(self.address, pending.code, command)
         if not pending.future.done():
             pending.future.set_result(command)
 

@@ -171,7 +171,7 @@ class Heartbeat:
     def _failed(self, address: str, error: RmqdError) -> None:
         broker = self._broker(address)
         broker.failures += 1
-        if broker.up is not False:
+        if broker.up is not False and not error.is_told:
             log.warning("broker.down", address=address, reason=str(error))
         broker.up = False
         self._routes.refresh_soon()

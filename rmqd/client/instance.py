@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import structlog
@@ -15,6 +16,7 @@ from rmqd.client.name_server import NameServers
 from rmqd.client.producer import Producer
 from rmqd.client.remoting import RemotingClient
 from rmqd.client.route_table import RouteTable
+from rmqd.client.security import Security
 from rmqd.client.snapshot import ClientSnapshot
 from rmqd.client.vip_channel import vip_address
 from rmqd.clock import Clock, SystemClock
@@ -52,7 +54,9 @@ class ClientInstance:
     ) -> None:
         self.options = options
         self.client_id = make_client_id(local_address(options.nameservers), options.instance_name, options.unit_name)
-        self.remoting = remoting or RemotingClient(max_frame_size_bytes=options.max_frame_size_bytes)
+        self.remoting = remoting or RemotingClient(
+            max_frame_size_bytes=options.max_frame_size_bytes, security=Security(options)
+        )
         self.name_servers = NameServers(
             self.remoting, options.nameservers, url=options.nameserver_url, unit_name=options.unit_name
         )
@@ -116,6 +120,19 @@ class ClientInstance:
         """Where messages, send-backs and locks for a broker's address go: to its VIP channel, where that is enabled."""
         return vip_address(address) if self.options.vip_channel_enabled else address
 
+    def secure(self, options: ClientOptions) -> None:
+        """Go by the keys and the TLS settings of these options from now on; nothing else of them is looked at."""
+        self.options = replace(
+            self.options,
+            access_key=options.access_key,
+            secret_key=options.secret_key,
+            security_token=options.security_token,
+            tls=options.tls,
+        )
+        self.remoting.secure(options)
+        self.routes.refresh_soon()
+        self.heartbeat.beat_soon()
+
     def stop(self) -> None:
         """Have `run` take the remaining groups out and end."""
         self._stop.set()
@@ -157,9 +174,12 @@ class ClientInstance:
                 # one that names the group may be on its way and would bring it back
                 await self.heartbeat.settled(address)
                 await unregister_client(self.remoting, address, self.client_id, consumer_group=group)
-        except (RmqdError, TimeoutError) as error:
-            reason = str(error) or f"no answer in {UNREGISTER_DEADLINE_SECONDS:g} s"
+        except TimeoutError:
+            reason = f"no answer in {UNREGISTER_DEADLINE_SECONDS:g} s"
             log.warning("group.not_unregistered", group=group, address=address, reason=reason)
+        except RmqdError as error:
+            if not error.is_told:
+                log.warning("group.not_unregistered", group=group, address=address, reason=str(error))
 
     async def _asked(self, command: RemotingCommand, address: str) -> Reply | None:
         group = command.ext_fields.get(GROUP_FIELDS[RequestCode(command.code)], "")

@@ -17,7 +17,7 @@ from rmqd.client.api.route import get_route
 from rmqd.client.coalesce import Coalesced
 from rmqd.client.first_answer import first_answer
 from rmqd.codes import ResponseCode
-from rmqd.errors import BrokerError, NameServerError
+from rmqd.errors import BrokerError, NameServerError, RmqdError
 
 if TYPE_CHECKING:
     from rmqd.client.remoting import RemotingClient
@@ -142,7 +142,10 @@ class NameServers:
             return [address]
         try:
             async with asyncio.timeout(LOOKUP_TIMEOUT_SECONDS):
-                return [_join(found, port) for found in await self._resolve(host, int(port))]
+                addresses = [_join(found, port) for found in await self._resolve(host, int(port))]
+            for one in addresses:
+                self._remoting.called(one, host)
+            return addresses
         except (OSError, ValueError) as error:
             known = self._resolved.get(address)
             log.warning("name_server.unresolved", address=address, error=str(error) or type(error).__name__)
@@ -170,8 +173,10 @@ class NameServers:
         return await self.ask(lambda address: get_route(self._remoting, address, topic))
 
     def _nobody_answered(self, errors: Iterable[BaseException]) -> NameServerError:
+        errors = list(errors)
         reasons = "; ".join(dict.fromkeys(str(error) for error in errors))
-        return NameServerError(";".join(self._addresses), f"no name server answered: {reasons}")
+        told = all(isinstance(error, RmqdError) and error.is_told for error in errors)
+        return NameServerError(";".join(self._addresses), f"no name server answered: {reasons}", is_told=told)
 
     def _origin(self) -> str:
         return f"the address server {self._url} has named none" if self._url else "none is configured"

@@ -9,13 +9,18 @@ __all__ = ["ClientOptions", "TlsOptions"]
 
 @dataclass(frozen=True, slots=True)
 class TlsOptions:
-    """How connections are encrypted; paths are of PEM files, an empty one is not used."""
+    """How connections are encrypted; paths are of PEM files, an empty one is not used.
+
+    `server_name` is what servers' certificates must be for, in place of the host that is connected to.
+    """
 
     enabled: bool = False
     ca_file: str = ""
     cert_file: str = ""
     key_file: str = ""
     verify: bool = True
+    key_password: str = field(default="", repr=False)
+    server_name: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,7 +115,8 @@ class AssignedQueue:
                 break
             except RmqdError as error:
                 self.failure = error
-                log.warning("queue.start_failed", queue=str(queue), error=str(error))
+                if not error.is_told:
+                    log.warning("queue.start_failed", queue=str(queue), error=str(error))
                 context.client.routes.refresh_soon([queue.topic])
                 await asyncio.sleep(EXCEPTION_DELAY_SECONDS * random.uniform(0.75, 1.25))
         self.failure = None
@@ -161,7 +162,8 @@ class AssignedQueue:
                 stored = await context.store.read(place)
                 break
             except RmqdError as error:
-                log.warning("queue.start_failed", queue=str(place), error=str(error))
+                if not error.is_told:
+                    log.warning("queue.start_failed", queue=str(place), error=str(error))
                 await asyncio.sleep(EXCEPTION_DELAY_SECONDS * random.uniform(0.75, 1.25))
         committed = context.store.committed.get(place)
         if stored is None or stored == committed:
@@ -229,7 +231,8 @@ class AssignedQueue:
         try:
             await self._context.store.commit(self.message_queue, offset, downward=True)
         except RmqdError as error:
-            log.warning("offset.commit_failed", queue=str(self.message_queue), offset=offset, error=str(error))
+            if not error.is_told:
+                log.warning("offset.commit_failed", queue=str(self.message_queue), offset=offset, error=str(error))
 
     async def _commit(self, queue: ProcessQueue) -> None:
         """Commit with an answered request, and not below what the brokers have."""
@@ -239,4 +242,5 @@ class AssignedQueue:
         try:
             await self._context.store.commit_upward(self.message_queue, offset)
         except RmqdError as error:
-            log.warning("offset.commit_failed", queue=str(self.message_queue), offset=offset, error=str(error))
+            if not error.is_told:
+                log.warning("offset.commit_failed", queue=str(self.message_queue), offset=offset, error=str(error))

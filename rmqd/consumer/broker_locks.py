@@ -49,7 +49,7 @@ class BrokerLocks:
             )
         except RmqdError as error:
             refused = isinstance(error, BrokerError) and not error.retriable
-            if refused and not self.refused:
+            if refused and not self.refused and not error.is_told:
                 log.warning("ownership.lock_refused", broker=broker_name, lock=self._name, error=str(error))
             self.refused = self.refused or refused
             return None

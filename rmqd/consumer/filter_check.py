@@ -10,7 +10,7 @@ import structlog
 from rmqd.client.api.group import check_client_config
 from rmqd.client.instance import ClientInstance
 from rmqd.codes import ResponseCode
-from rmqd.errors import BrokerError, FilterRefusedError, RmqdError
+from rmqd.errors import AccessRefusedError, BrokerError, FilterRefusedError, RmqdError
 from rmqd.wire.heartbeat import EXPRESSION_TAG, SubscriptionData
 
 log = structlog.get_logger(__name__)
@@ -53,6 +53,8 @@ async def _check_at(client: ClientInstance, broker_name: str, group: str, subscr
         return
     try:
         await check_client_config(client.remoting, address, client.client_id, group, subscription)
+    except AccessRefusedError:
+        return
     except BrokerError as error:
         if error.retriable:
             log.warning("filter.not_checked", topic=subscription.topic, address=address, error=str(error))
@@ -60,4 +62,5 @@ async def _check_at(client: ClientInstance, broker_name: str, group: str, subscr
         where = f"{broker_name} ({address})"
         raise FilterRefusedError(subscription.topic, why_refused(where, subscription, error)) from error
     except RmqdError as error:
-        log.warning("filter.not_checked", topic=subscription.topic, address=address, error=str(error))
+        if not error.is_told:
+            log.warning("filter.not_checked", topic=subscription.topic, address=address, error=str(error))

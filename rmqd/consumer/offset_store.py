@@ -160,7 +160,8 @@ class RemoteBrokerOffsetStore:
         try:
             await self._commit(queue, offset, epoch)
         except RmqdError as error:
-            log.warning("offset.commit_failed", queue=str(queue), offset=offset, error=str(error))
+            if not error.is_told:
+                log.warning("offset.commit_failed", queue=str(queue), offset=offset, error=str(error))
             return False
         return True
 

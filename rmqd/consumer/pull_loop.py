@@ -17,6 +17,7 @@ from rmqd.consumer.process_queue import ProcessQueue
 from rmqd.consumer.pull_request import OPERATOR_RESET, AskedAnewError, PullRequest
 from rmqd.errors import (
     BrokerError,
+    ConnectionRenewedError,
     FilterDataNotExistError,
     FilterDataNotLatestError,
     FlowControlError,
@@ -105,7 +106,8 @@ class PullLoop:
         try:
             await self._begin_at(offset, "operator")
         except RmqdError as error:  # the next round of commits has it
-            log.warning("offset.commit_failed", queue=str(self._queue), offset=offset, error=str(error))
+            if not error.is_told:
+                log.warning("offset.commit_failed", queue=str(self._queue), offset=offset, error=str(error))
 
     def start_again(self, offset: int, because: str) -> None:
         """Let go of what is cached; what handlers have now counts no more, and as handled twice `because`."""
@@ -298,14 +300,15 @@ class PullLoop:
                 self.process_queue.skip(message)
 
     async def _failed(self, error: RmqdError) -> None:
-        if isinstance(error, AskedAnewError):
+        if isinstance(error, AskedAnewError | ConnectionRenewedError):
             return
         client = self._context.client
         self.failure = error
         if isinstance(error, FlowControlError):
             await asyncio.sleep(BROKER_FLOW_CONTROL_SECONDS)
             return
-        log.warning("pull.failed", queue=str(self._queue), error=str(error))
+        if not error.is_told:
+            log.warning("pull.failed", queue=str(self._queue), error=str(error))
         retry_topic_is_gone = isinstance(error, TopicNotExistError) and is_retry_topic(self._queue.topic)
         if retry_topic_is_gone or isinstance(error, _SUBSCRIPTION_AWAY):
             client.heartbeat.beat_soon()  # it makes the retry topic anew, which is deleted together with the group

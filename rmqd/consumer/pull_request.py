@@ -45,14 +45,20 @@ class PullRequest:
         """Have the next pulls filtered so; says whether that is a change."""
         is_other = self._sub_version != subscription.sub_version
         self._sub_version = subscription.sub_version
+        self._subscription = subscription
+        self._write_template()
+        return is_other
+
+    def _write_template(self) -> None:
+        self._credentials = self._client.remoting.security.credentials
         self._template = PullRequestTemplate(
             group=self._group,
             topic=self._queue.topic,
             queue_id=self._queue.queue_id,
             broker_name=self._queue.broker_name,
-            expression_type=subscription.expression_type,
+            expression_type=self._subscription.expression_type,
+            credentials=self._credentials,
         )
-        return is_other
 
     async def ask(self, offset: int, flags: int, suspend_ms: int, most: int) -> RemotingCommand:
         """Pull, and wait for the answer, whatever its code. Raises RmqdError, among them AskedAnewError."""
@@ -62,6 +68,8 @@ class PullRequest:
         client = self._client
         self.at_master = address == client.routes.master(self._queue.broker_name)
         connection = client.remoting.connected(address) or await client.remoting.connection(address)
+        if self._credentials is not client.remoting.security.credentials:
+            self._write_template()
         opaque = next(OPAQUE) & 0x7FFFFFFF
         frame = self._template.frame(opaque, offset, 0, flags, self._sub_version, suspend_ms, most)
         future = connection.call(_PULL, opaque, frame, PULL_TIMEOUT_SECONDS)

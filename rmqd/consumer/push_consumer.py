@@ -209,7 +209,8 @@ class PushConsumer:
         try:
             await self._client.routes.lookup(topic)
         except RmqdError as error:
-            log.warning("route.missing", topic=topic, error=str(error))
+            if not error.is_told:
+                log.warning("route.missing", topic=topic, error=str(error))
 
     def _routes_changed(self, topics: frozenset[str]) -> None:
         if topics & self._context.subscriptions.keys():

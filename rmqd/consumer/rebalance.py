@@ -196,7 +196,8 @@ class Rebalance:
                     await client.heartbeat.beat_address(address)
                     members = await get_consumer_list(client.remoting, address, group)
             except RmqdError as error:
-                log.warning("rebalance.no_member_list", topic=topic, address=address, error=str(error))
+                if not error.is_told:
+                    log.warning("rebalance.no_member_list", topic=topic, address=address, error=str(error))
                 continue
             for other in self._context.ownership.members_are(address, members):
                 await self._ask_again(other)

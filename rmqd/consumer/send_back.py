@@ -94,7 +94,8 @@ class SendBack:
                 timeout_seconds=SEND_BACK_TIMEOUT_SECONDS,
             )
         except RmqdError as error:
-            log.warning("send_back.failed", queue=str(message.message_queue), error=str(error))
+            if not error.is_told:
+                log.warning("send_back.failed", queue=str(message.message_queue), error=str(error))
             return False
         return True
 

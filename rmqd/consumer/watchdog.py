@@ -73,7 +73,10 @@ class Watchdog:
             if problem is None:
                 self._tell_end(queue, watch)
                 continue
-            if self._is_news(watch, problem, now):
+            failure = assigned.failure if assigned.loop is None else assigned.loop.failure
+            if failure is not None and failure.is_told:
+                pass
+            elif self._is_news(watch, problem, now):
                 key = (problem.cause, queue.topic, queue.broker_name)
                 self._news.setdefault(key, {})[queue] = problem
             self._repair(assigned, watch, now)

@@ -10,6 +10,7 @@ from typing import Any, Final, NoReturn
 
 from rmqd.codes import LanguageCode, SerializeType
 from rmqd.errors import ProtocolError
+from rmqd.wire.acl import SECRET_FIELDS
 from rmqd.wire.binary_header import BinaryHeader, decode_binary_header, encode_binary_header
 from rmqd.wire.frame import MAX_FRAME_SIZE_BYTES
 
@@ -72,7 +73,8 @@ class RemotingCommand:
     def __repr__(self) -> str:
         kind = "response" if self.is_response else "oneway" if self.is_oneway else "request"
         size = len(self.payload) - self.body_start
-        return f"<RemotingCommand {kind} code={self.code} opaque={self.opaque} {self.ext_fields} body={size}B>"
+        fields = {name: "***" if name in SECRET_FIELDS else value for name, value in self.ext_fields.items()}
+        return f"<RemotingCommand {kind} code={self.code} opaque={self.opaque} {fields} body={size}B>"
 
 
 def decode_command(payload: bytes) -> RemotingCommand:

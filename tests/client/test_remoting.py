@@ -8,8 +8,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from rmqd.client.options import ClientOptions
 from rmqd.client.remoting import RemotingClient
 from rmqd.client.remoting import Reply as ClientReply
+from rmqd.client.security import Security
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import (
     ProtocolError,
@@ -18,6 +20,7 @@ from rmqd.errors import (
     RemotingTimeoutError,
     RmqdError,
 )
+from rmqd.wire.acl import Credentials
 from rmqd.wire.command import RemotingCommand
 from tests.client.peer import Peer, Reply, eventually
 
@@ -224,12 +227,15 @@ async def test_one_way_requests_of_the_peer_get_no_answer(remoting: RemotingClie
 
 
 async def test_signing_sees_fields_and_body(peer: Peer) -> None:
-    """What it adds is sent; this is where access control will come in."""
-    client = RemotingClient(sign=lambda fields, body: {**fields, "Signature": f"{len(body)}"})
+    """Whoever is asked, each request carries who asks, and a signature of its own."""
+    security = Security(ClientOptions(access_key="ak", secret_key="sk12345678", security_token="st"))
+    client = RemotingClient(security=security)
     await client.invoke(peer.address, ASK, {"n": "1"}, b"body")
     await client.invoke_oneway(peer.address, OTHER, {}, b"")
-    assert peer.got(ASK)[0].ext_fields == {"n": "1", "Signature": "4"}
-    assert (await peer.received(OTHER))[0].ext_fields == {"Signature": "0"}
+    who = Credentials("ak", "sk12345678", "st")
+    assert peer.got(ASK)[0].ext_fields == who.signed({"n": "1"}, b"body")
+    assert (await peer.received(OTHER))[0].ext_fields == who.signed({}, b"")
+    assert who.signed({"n": "1"}, b"body") != who.signed({"n": "1"}, b"")
     await client.close()
 
 

@@ -36,7 +36,7 @@ class Load:
         self.sent: dict[str, tuple[int, int]] = {}
         """Each key with the queue and the offset that it got."""
         self.repeated = 0
-        self._broker = cluster.broker.address
+        self._broker, self._credentials = cluster.broker.address, cluster.credentials
         self._topic = topic
         self._queues = queues
         self._numbers = range(first, messages)
@@ -84,7 +84,7 @@ class Load:
         while not self._stop.is_set():
             try:
                 if self._producer is None:
-                    self._producer = Producer(self._broker, self._topic, self._queues)
+                    self._producer = Producer(self._broker, self._topic, self._queues, credentials=self._credentials)
                 queue, offset = self._producer.send(key=key, queue=number % self._queues)
             except (OSError, ClusterError):
                 self.repeated += 1

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from tests import certificates
 from tests.rocketmq import jvm, readiness, release, rpc, settings
 from tests.rocketmq.errors import ClusterError
 from tests.rocketmq.fetch import say
@@ -150,8 +151,11 @@ class RealCluster:
 
     @property
     def credentials(self) -> rpc.Credentials | None:
-        """The super user's keys, in a cluster with access control."""
-        return rpc.Credentials(settings.ACCESS_KEY, settings.SECRET_KEY) if self.spec.acl else None
+        """What the cluster wants of its clients, where it does: the super user's keys, TLS."""
+        if not (self.spec.acl or self.spec.certificates):
+            return None
+        keys = (settings.ACCESS_KEY, settings.SECRET_KEY) if self.spec.acl else ("", "")
+        return rpc.Credentials(*keys, certificates.client_context() if self.spec.certificates else None)
 
     def node(self, name: str) -> Node:
         """By name; `broker` is the first master, `slave` the first slave."""
@@ -229,7 +233,8 @@ class RealCluster:
     def admin(self, *arguments: str, check: bool = True) -> str:
         """What `mqadmin` prints (2 to 6 s: it starts a JVM); raises ClusterError where the command failed."""
         logs = self.directory / "admin"
-        command = jvm.command("admin", release.named(self.spec.version).java, self.directory, logs, "256m")
+        tls = jvm.tls_options(certified=self.spec.certificates)
+        command = jvm.command("admin", release.named(self.spec.version).java, self.directory, logs, "256m", tls=tls)
         command.insert(1, f"-Drocketmq.namesrv.addr={self.nameserver}")
         done = subprocess.run(
             [*command, *arguments],

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
+from tests import certificates
 from tests.rocketmq import release
 from tests.rocketmq.fetch import find_java, home, jars
 
@@ -25,13 +27,42 @@ def archive(kind: str, version: str) -> Path:
     return home(version) / "cds" / f"{kind}-{hashlib.sha256(seed).hexdigest()[:12]}.jsa"
 
 
+def tls_options(permissive: bool = False, certified: bool = False) -> list[str]:
+    """What a program's servers and clients are told about TLS: none of it, taken too, or nothing else (`certified`)."""
+    if not certified:
+        # a server that takes TLS without certificates makes itself an RSA key: 0.7 s, twice in a broker
+        return ["-Dtls.server.mode=permissive" if permissive else "-Dtls.server.mode=disabled"]
+    server, client = certificates.SERVER, certificates.CLIENT
+    return [
+        "-Dtls.server.mode=enforcing",
+        "-Dtls.test.mode.enable=false",
+        "-Dtls.server.authClient=true",
+        "-Dtls.server.need.client.auth=require",
+        f"-Dtls.server.certPath={certificates.certificate(server)}",
+        f"-Dtls.server.keyPath={certificates.key(server)}",
+        f"-Dtls.server.trustCertPath={certificates.CA}",
+        "-Dtls.enable=true",
+        "-Dtls.client.authServer=true",
+        f"-Dtls.client.certPath={certificates.certificate(client)}",
+        f"-Dtls.client.keyPath={certificates.key(client)}",
+        f"-Dtls.client.trustCertPath={certificates.CA}",
+    ]
+
+
 def command(
-    kind: str, version: str, cluster: Path, logs: Path, heap: str, *, tls: bool = False, record: Path | None = None
+    kind: str,
+    version: str,
+    cluster: Path,
+    logs: Path,
+    heap: str,
+    *,
+    tls: Sequence[str] = (),
+    record: Path | None = None,
 ) -> list[str]:
     """The command that starts a RocketMQ program, without its own arguments.
 
-    `cluster` is the cluster's directory, `logs` the one that the program may write to; with `record`, the program
-    writes its class data archive there when it ends.
+    `cluster` is the cluster's directory, `logs` the one that the program may write to, `tls` what `tls_options` gives;
+    with `record`, the program writes its class data archive there when it ends.
     """
     options = [find_java(), f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-Xss512k"]
     options += release.named(version).jvm_options
@@ -42,11 +73,10 @@ def command(
         options += ["-Xlog:disable", "-Xlog:all=error:stderr"]
     if kind == "admin":
         options.append("-XX:TieredStopAtLevel=1")
-    if not tls:  # otherwise each server makes itself an RSA key: 0.7 s, twice in a broker
-        options.append("-Dtls.server.mode=disabled")
     level = os.environ.get("RMQD_ROCKETMQ_LOG")  # the remoting layer warns at every slow or closed connection
     return [
         *options,
+        *(tls or tls_options()),
         f"-Duser.home={logs}",
         f"-Djava.io.tmpdir={cluster / 'tmp'}",
         f"-Drocketmq.home.dir={cluster}",

@@ -72,8 +72,9 @@ class Node:
             command = embedded.command(spec, self.directory)
         else:
             heap = "128m" if self.spec.kind == "namesrv" else spec.heap
+            tls = jvm.tls_options(spec.tls, spec.certificates)
             command = jvm.command(
-                self.spec.kind, spec.version, self._cluster, self.directory, heap, tls=spec.tls, record=record
+                self.spec.kind, spec.version, self._cluster, self.directory, heap, tls=tls, record=record
             )
             command += ["-c", str(self.directory / "conf")]
         clean = {key: value for key, value in os.environ.items() if key not in {"NAMESRV_ADDR", "ROCKETMQ_HOME"}}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import socket
 import struct
 import time
 from collections.abc import Mapping, Sequence
@@ -17,9 +16,17 @@ from tests.rocketmq.errors import ClusterError
 class Producer:
     """Sends to one broker. Raises OSError or ClusterError where a message was not stored."""
 
-    def __init__(self, broker: str, topic: str, queues: int = 8, *, timeout_seconds: float = 5) -> None:
-        host, port = broker.rsplit(":", 1)
-        self._link = socket.create_connection((host, int(port)), timeout=timeout_seconds)
+    def __init__(
+        self,
+        broker: str,
+        topic: str,
+        queues: int = 8,
+        *,
+        timeout_seconds: float = 5,
+        credentials: rpc.Credentials | None = None,
+    ) -> None:
+        self._credentials = credentials
+        self._link = rpc.connect(broker, credentials, timeout_seconds)
         self._topic = topic
         self._queues = itertools.cycle(range(queues))
 
@@ -72,7 +79,9 @@ class Producer:
         }
 
     def _store(self, fields: dict[str, object], body: bytes) -> tuple[int, int]:
-        answer = rpc.exchange(self._link, rpc.SEND_MESSAGE, fields, body=body, accepted=rpc.STORED)
+        answer = rpc.exchange(
+            self._link, rpc.SEND_MESSAGE, fields, body=body, credentials=self._credentials, accepted=rpc.STORED
+        )
         if "queueOffset" not in answer.fields:
             raise ClusterError(f"the broker stored nothing: {answer}")
         return int(answer.fields["queueId"]), int(answer.fields["queueOffset"])

@@ -40,7 +40,8 @@ class ClusterSpec:
     """A name server and `brokers` masters, each with a slave where asked; `settings` are the brokers'.
 
     `version` is RocketMQ's: the one that RMQD_TEST_ROCKETMQ names, where nothing else is asked for. The embedded one is
-    a single process of one broker, without the rest.
+    a single process of one broker, without the rest. With `tls` TLS is taken too, self-signed; with `certificates`
+    nothing else is, and both ends show a certificate of the authority in tests/certificates.
     """
 
     version: str = field(default_factory=release.wanted)
@@ -50,6 +51,7 @@ class ClusterSpec:
     slaves: bool = False
     acl: bool = False
     tls: bool = False
+    certificates: bool = False
     heap: str = "512m"
     settings: dict[str, str] = field(default_factory=dict)
     namesrv_port: int = 0
@@ -61,7 +63,7 @@ class ClusterSpec:
         process = ""
         if self.version == release.EMBEDDED:
             process = release.EMBEDDED
-            if self.brokers > 1 or self.slaves or self.acl or self.tls:
+            if self.brokers > 1 or self.slaves or self.acl or self.tls or self.certificates:
                 raise NotEmbeddedError("the embedded RocketMQ has one broker, no slaves, no access control and no TLS")
         taken: set[int] = set()
         namesrv = NodeSpec("namesrv", "namesrv", self.namesrv_port or free_port(taken, (0,)), process=process)

@@ -10,6 +10,7 @@ from typing import ClassVar, Final, NamedTuple, Self
 
 from rmqd.codes import LanguageCode, RequestCode
 from rmqd.errors import ProtocolError
+from rmqd.wire.acl import Credentials, signed_content
 from rmqd.wire.command import LANGUAGE, VERSION
 from rmqd.wire.headers.base import RequestHeader
 from rmqd.wire.heartbeat import EXPRESSION_TAG
@@ -17,6 +18,8 @@ from rmqd.wire.heartbeat import EXPRESSION_TAG
 MAX_MSG_BYTES: Final = 262144  # Java: pullBatchSizeInBytes
 _PREFIX: Final = Struct(">II")
 _LONG_MAX: Final = 2**63 - 1
+# in the order in which they are signed
+_CHANGING: Final = ("commitOffset", "maxMsgNums", "queueOffset", "subVersion", "suspendTimeoutMillis", "sysFlag")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +104,7 @@ class PullMessageResponseHeader(NamedTuple):
 class PullRequestTemplate:
     """Writes the frames of one queue's pull requests; all that stays the same is encoded once."""
 
-    __slots__ = ("_format",)
+    __slots__ = ("_content", "_credentials", "_format")
 
     def __init__(
         self,
@@ -113,10 +116,13 @@ class PullRequestTemplate:
         expression_type: str = EXPRESSION_TAG,
         subscription: str | None = None,
         extra_fields: Mapping[str, str] | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
-        """`subscription` is for PullSysFlag.SUBSCRIPTION, `extra_fields` for what all requests of the client carry."""
+        """`subscription` is for PullSysFlag.SUBSCRIPTION, `extra_fields` for what all requests of the client carry, and
+        `credentials` for those that are signed."""
         fixed = {
             **(extra_fields or {}),
+            **(credentials.fields() if credentials is not None else {}),
             "bname": broker_name,
             "consumerGroup": group,
             "expressionType": expression_type,
@@ -133,8 +139,12 @@ class PullRequestTemplate:
             + b'"opaque":%d,"extFields":{"queueOffset":"%d","commitOffset":"%d","sysFlag":"%d","subVersion":"%d",'
             + b'"suspendTimeoutMillis":"%d","maxMsgNums":"%d",'
             + members
-            + b"}}"
+            + (b"}}" if credentials is None else b',"Signature":"')
         )
+        self._credentials = credentials
+        changing = dict.fromkeys(_CHANGING, "%d")
+        escaped = {name: value.replace("%", "%%") for name, value in fixed.items()}
+        self._content = signed_content(changing | escaped, b"")
 
     def frame(
         self,
@@ -148,6 +158,9 @@ class PullRequestTemplate:
     ) -> bytes:
         """The whole frame of one pull request."""
         header = self._format % (opaque, queue_offset, commit_offset, sys_flag, sub_version, suspend_ms, max_msg_nums)
+        if self._credentials is not None:
+            changing = (commit_offset, max_msg_nums, queue_offset, sub_version, suspend_ms, sys_flag)
+            header = b'%s%s"}}' % (header, self._credentials.sign(self._content % changing))
         size = len(header)
         return _PREFIX.pack(size + 4, size) + header
 

@@ -1,0 +1,160 @@
+"""TLS as clients of RocketMQ use it: whom to trust, what to show, and what a failure means for whoever set it up.
+
+The name server's and the broker's port is the same for TLS and for plain connections; the server's `tls.server.mode`
+says which of them it takes, and it closes the other kind without a word.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from rmqd.codes import RequestCode
+from rmqd.errors import TlsFileError
+from rmqd.wire.command import encode_request
+
+if TYPE_CHECKING:
+    from rmqd.client.options import TlsOptions
+
+PROBE_SECONDS: Final = 2.0
+
+_NOT_TLS: Final = "it answers without TLS; set client.tls.enabled: false, or tls.server.mode=permissive there"
+_TLS_ONLY: Final = "it takes nothing but TLS; set client.tls.enabled: true"
+_NO_CERTIFICATE: Final = "it wants a certificate of ours; set client.tls.cert_file and key_file"
+_REFUSED_OURS: Final = "it does not accept the certificate in client.tls.cert_file"
+# OpenSSL's reasons for its errors, and the peer's alerts, by the words in them; the first that is found counts.
+_REASONS: Final = (
+    ("WRONG_VERSION_NUMBER", _NOT_TLS),
+    ("HTTP_REQUEST", _NOT_TLS),
+    ("PACKET_LENGTH_TOO_LONG", _NOT_TLS),
+    ("RECORD_LAYER_FAILURE", _NOT_TLS),
+    ("CERTIFICATE_REQUIRED", _NO_CERTIFICATE),
+    ("ALERT_CERTIFICATE_EXPIRED", f"{_REFUSED_OURS}: it has expired"),
+    ("ALERT_CERTIFICATE_REVOKED", f"{_REFUSED_OURS}: it was revoked"),
+    ("ALERT_UNKNOWN_CA", f"{_REFUSED_OURS}: who signed it is unknown there"),
+    ("ALERT_CERTIFICATE_UNKNOWN", _REFUSED_OURS),
+    ("ALERT_BAD_CERTIFICATE", _REFUSED_OURS),
+    ("ALERT_UNSUPPORTED_CERTIFICATE", _REFUSED_OURS),
+    ("PROTOCOL_VERSION", "it knows no TLS 1.2 or later, and rmqd nothing older"),
+    ("UNSUPPORTED_PROTOCOL", "it knows no TLS 1.2 or later, and rmqd nothing older"),
+)
+_EXPIRED, _NOT_YET, _OTHER_HOST, _OTHER_ADDRESS = 10, 9, 62, 64  # OpenSSL's X509_V_ERR_*
+
+
+def client_context(options: TlsOptions) -> ssl.SSLContext:
+    """What connections go by: TLS 1.2 at least, the server's certificate and host name checked unless told otherwise.
+
+    Reads the files. Raises TlsFileError.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if not options.verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if options.ca_file:
+        try:
+            context.load_verify_locations(options.ca_file)
+        except OSError as error:  # SSLError is one
+            raise _file_error("ca_file", options.ca_file, "certificates in PEM", error) from None
+    elif options.verify:
+        context.load_default_certs(ssl.Purpose.SERVER_AUTH)
+    if options.cert_file:
+        _load_own(context, options)
+    return context
+
+
+def _load_own(context: ssl.SSLContext, options: TlsOptions) -> None:
+    _readable("cert_file", options.cert_file)
+    key = _readable("key_file", options.key_file)
+    encrypted = b"ENCRYPTED" in key
+    if encrypted and not options.key_password:
+        raise TlsFileError("key_file", f"the key in {options.key_file} is encrypted; set client.tls.key_password")
+    try:
+        # a password in any case: OpenSSL would ask the terminal for one otherwise
+        context.load_cert_chain(options.cert_file, options.key_file, password=options.key_password)
+    except OSError as error:
+        if "KEY_VALUES_MISMATCH" in str(error):
+            message = f"the key in {options.key_file} is not the one of the certificate in {options.cert_file}"
+            raise TlsFileError("key_file", message) from None
+        if b"-----BEGIN CERTIFICATE-----" not in _readable("cert_file", options.cert_file):
+            raise _file_error("cert_file", options.cert_file, "a certificate in PEM", error) from None
+        if encrypted:
+            message = f"the key in {options.key_file} cannot be decrypted with client.tls.key_password"
+            raise TlsFileError("key_file", message) from None
+        raise _file_error("key_file", options.key_file, "a key in PEM", error) from None
+
+
+def _readable(key: str, path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise _file_error(key, path, "", error) from None
+
+
+def _file_error(key: str, path: str, content: str, error: OSError) -> TlsFileError:
+    if isinstance(error, ssl.SSLError):
+        return TlsFileError(key, f"the file {path} does not hold {content}")
+    return TlsFileError(key, f"the file {path} cannot be read: {os.strerror(error.errno) if error.errno else error}")
+
+
+def explain(error: BaseException, server_name: str) -> str | None:
+    """What a failed handshake, or a connection's end, has to do with TLS; None where that is not known."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return _explain_verification(error, server_name)
+    if not isinstance(error, ssl.SSLError):
+        return None
+    reason = error.reason or ""
+    return next((text for words, text in _REASONS if words in reason), f"TLS failed: {reason or error}")
+
+
+def _explain_verification(error: ssl.SSLCertVerificationError, server_name: str) -> str:
+    if error.verify_code == _EXPIRED:
+        return "the server's certificate has expired"
+    if error.verify_code == _NOT_YET:
+        return "the server's certificate is not valid yet, or the clock here is wrong"
+    if error.verify_code in (_OTHER_HOST, _OTHER_ADDRESS):
+        return f"the server's certificate is not for {server_name}; client.tls.server_name can name another host"
+    return (
+        f"nobody vouches for the server's certificate ({error.verify_message}); "
+        "name the authority that signed it in client.tls.ca_file"
+    )
+
+
+async def why_closed(host: str, port: int, *, with_tls: bool) -> str | None:
+    """Why a server closed a connection before it had answered anything, found by asking it the other way round.
+
+    None where that tells nothing. Raises nothing.
+    """
+    try:
+        async with asyncio.timeout(PROBE_SECONDS):
+            if with_tls:
+                return _NOT_TLS if await _answers_in_plain(host, port) else None
+            return _TLS_ONLY if await _speaks_tls(host, port) else None
+    except (OSError, TimeoutError, ValueError):
+        return None
+
+
+async def _speaks_tls(host: str, port: int) -> bool:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    try:
+        _, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname=host)
+    except ssl.SSLError as error:
+        return "ALERT" in (error.reason or "")  # it objects to us, in TLS
+    writer.transport.abort()
+    return True
+
+
+async def _answers_in_plain(host: str, port: int) -> bool:
+    reader, writer = await asyncio.open_connection(host, port)
+    try:
+        # name servers answer it, and so do brokers: that they don't know it
+        writer.write(encode_request(RequestCode.GET_ROUTEINFO_BY_TOPIC, 1, {"topic": "TBW102"}))
+        first = await reader.read(1)
+        return first in (b"\x00", b"\x01")  # the top of a length up to 16 MiB
+    finally:
+        writer.transport.abort()
