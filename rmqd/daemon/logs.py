@@ -57,6 +57,7 @@ def configure_logging(
     # The HTTP server's own lines repeat ours, and its warnings are about what anybody may send.
     logging.getLogger("uvicorn").setLevel(logging.ERROR)
     logging.getLogger("asyncio").setLevel(max(logging.WARNING, root.level))
+    logging.getLogger("py4j").setLevel(max(logging.WARNING, root.level))  # a line for each call between Java and us
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,

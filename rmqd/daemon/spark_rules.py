@@ -12,6 +12,11 @@ from rmqd.daemon.sink_rules import sink_findings
 
 PACKAGES: Final = ("pyspark", "pyarrow")
 INSTALL: Final = "pip install 'rmqd[spark]'"
+_INSTEAD: Final = {
+    "spark.master": "spark.master of the group, one level up",
+    "spark.app.name": "leave it out; the application is called after the group",
+    "spark.sql.streaming.checkpointLocation": "spark.checkpoint of the group, one level up",
+}
 
 
 def spark_findings(group: GroupConfig) -> Iterator[Finding]:
@@ -34,10 +39,7 @@ def spark_findings(group: GroupConfig) -> Iterator[Finding]:
     if group.allocate_strategy != "averagely":
         why = "Spark divides the queues among its tasks by itself"
         yield Finding(("allocate_strategy",), f"of no use with engine: spark: {why}; accepted: leave it out")
-    if group.pull_rate_limit:
-        why = "Spark has no limit by time"
-        accepted = "0, with spark.max_offsets_per_trigger and spark.trigger, which bound messages and how often"
-        yield Finding(("pull_rate_limit",), f"{why}; accepted: {accepted}")
+    yield from _property_findings(group)
 
 
 def _work_findings(group: GroupConfig) -> Iterator[Finding]:
@@ -54,6 +56,19 @@ def _work_findings(group: GroupConfig) -> Iterator[Finding]:
         yield Finding(("sink",), "of no use without pipeline; accepted: beside one", at_key=True)
     if group.sink is not None:
         yield from sink_findings(group.sink)
+
+
+def _property_findings(group: GroupConfig) -> Iterator[Finding]:
+    """Properties of Spark that the group has other keys for, or that would break what it promises."""
+    properties = group.spark.conf if group.spark is not None else {}
+    for name, value in properties.items():
+        path = ("spark", "conf", name)
+        if isinstance(value, dict | list) or value is None:
+            yield Finding(path, "text, a number or a flag is a property of Spark; accepted: its whole name as the key")
+        elif name in _INSTEAD:
+            yield Finding(path, f"not here; accepted: {_INSTEAD[name]}", at_key=True)
+        elif name == "spark.speculation" and str(value).lower() != "false":
+            yield Finding(path, "a second copy of a task would handle its messages twice; accepted: false")
 
 
 def missing_findings(name: str, group: GroupConfig) -> Iterator[Finding]:

@@ -59,10 +59,19 @@ REFUSED = {
         "7:24: groups.mailer.allocate_strategy: of no use with engine: spark: Spark divides the queues among its tasks "
         "by itself; accepted: leave it out",
     ),
-    "a limit by time": (
-        "pull_rate_limit: 5",
-        "7:22: groups.mailer.pull_rate_limit: Spark has no limit by time; accepted: 0, with "
-        "spark.max_offsets_per_trigger and spark.trigger, which bound messages and how often",
+    "speculation": (
+        "spark: {conf: {spark.speculation: true}}",
+        "7:20: groups.mailer.spark.conf.spark.speculation: a second copy of a task would handle its messages twice; "
+        "accepted: false",
+    ),
+    "the master among the properties": (
+        "spark: {conf: {spark.master: local}}",
+        "7:20: groups.mailer.spark.conf.spark.master: not here; accepted: spark.master of the group, one level up",
+    ),
+    "nested properties": (
+        "spark: {conf: {spark: {sql: true}}}",
+        "7:20: groups.mailer.spark.conf.spark: text, a number or a flag is a property of Spark; accepted: its whole "
+        "name as the key",
     ),
     "a handler and a pipeline": (
         "pipeline: {plugin: 'a:b'}\n    sink: {format: rocketmq, topic: out}",

@@ -1,0 +1,143 @@
+"""`python -m rmqd.spark.driver DESCRIPTOR`: the process that drives Spark for one group of a daemon.
+
+It is to `rmqd run` what a worker is: it takes one order at the inherited socket, tells how the group is when it is
+asked, and drains when the daemon says so or is gone. SIGTERM has it drain, too; other signals are the daemon's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterable
+from typing import Any, Final
+
+# First of our own: it keeps structlog from importing rich, see there.
+from rmqd.daemon import logs
+
+# isort: split
+
+import structlog
+
+from rmqd.clock import SystemClock
+from rmqd.daemon.loop import leave, run_in_loop
+from rmqd.daemon.worker_channel import Answer, BuildOrder, Channel, Request
+from rmqd.errors import ConfigError, RmqdError
+from rmqd.exit_codes import ExitCode
+from rmqd.spark import check_versions
+from rmqd.spark.group_order import GroupOrder
+from rmqd.spark.group_run import GroupRun
+
+log = structlog.get_logger(__name__)
+
+LOG_FLUSH_SECONDS: Final = 5.0
+
+
+def main(descriptor: int) -> int:
+    """Serve the daemon at the other end of the inherited socket; the exit code."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    return run_in_loop(_serve(socket.socket(fileno=descriptor)))
+
+
+async def _serve(sock: socket.socket) -> int:
+    channel = await Channel.over(sock)
+    first = await channel.receive()
+    if not isinstance(first, Request) or not isinstance(first.argument, BuildOrder):
+        return ExitCode.USAGE
+    try:
+        run = _build(first.argument)
+    except RmqdError as error:
+        problems = error.problems if isinstance(error, ConfigError) else [error]
+        channel.post(Answer(first.number, problems=tuple(str(problem) for problem in problems)))
+        await channel.close()
+        return ExitCode.CONFIG
+    channel.post(Answer(first.number))
+    return await Driver(channel, run).run()
+
+
+def _build(build: BuildOrder) -> GroupRun:
+    """Raises RmqdError."""
+    sys.path[:] = build.import_path
+    (name,) = build.config.groups
+    logs.configure_logging(build.config.log.level, build.config.log.format)
+    check_versions()
+    from rmqd.spark.spark_parts import SparkParts
+
+    order = GroupOrder(name, build.config, build.import_path)
+    share_import_path(build.import_path)
+    clock = SystemClock()
+    run = GroupRun(order, SparkParts(order, clock), clock)
+    for scope in build.pauses.get(name, ()):
+        run.pause(scope)
+    return run
+
+
+def share_import_path(path: Iterable[str]) -> None:
+    """Have Spark find what this process finds: a handler in the working directory, say. For Python on this machine."""
+    os.environ["PYTHONPATH"] = os.pathsep.join(entry or os.getcwd() for entry in path)
+
+
+class Driver:
+    """A group's run, and the daemon's requests."""
+
+    def __init__(self, channel: Channel, run: GroupRun) -> None:
+        self._channel = channel
+        self._run = run
+
+    async def run(self) -> int:
+        """Run the group to its end."""
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._run.stop)
+        helpers = [
+            asyncio.create_task(self._listen(), name="requests"),
+            asyncio.create_task(_flush_logs(), name="log flush"),
+        ]
+        try:
+            await self._run.run()
+        except Exception as error:
+            # the daemon says that the group failed; a fault of ours would be lost without its traceback
+            if not isinstance(error, RmqdError):
+                log.exception("spark.driver_failed")
+            return ExitCode.FAILURE
+        finally:
+            self._channel.post(Answer(0, self._run.snapshot()))
+            for helper in helpers:
+                helper.cancel()
+            await asyncio.wait(helpers)
+            await self._channel.close()
+        return ExitCode.OK
+
+    async def _listen(self) -> None:
+        while (request := await self._channel.receive()) is not None:
+            assert isinstance(request, Request)
+            self._channel.post(Answer(request.number, self._answer(request)))
+        log.warning("spark.parent_gone", action="drain")
+        self._run.stop()
+
+    def _answer(self, request: Request) -> Any:
+        match request.action:
+            case "snapshot":
+                return self._run.snapshot()
+            case "pause":
+                self._run.pause(request.argument)
+            case "resume":
+                self._run.resume(request.argument)
+            case "stop":
+                self._run.stop(request.argument)
+            case "hurry":
+                self._run.hurry()
+            case _:
+                log.error("spark.request_unknown", action=request.action)
+        return None
+
+
+async def _flush_logs() -> None:
+    while True:
+        await asyncio.sleep(LOG_FLUSH_SECONDS)
+        logs.repeats.flush()
+
+
+if __name__ == "__main__":
+    leave(main(int(sys.argv[1])))

@@ -1,0 +1,61 @@
+"""Calls of Spark from an event loop. Each blocks until the JVM has answered, so that they are made in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_Job = tuple[Callable[[], Any], "asyncio.Future[Any]"]
+
+
+class SparkThread:
+    """One thread, and so one connection to the JVM: calls are made one after another.
+
+    It is a daemon: a call that hangs holds up nobody's exit. Whoever gives up waiting leaves the thread to it.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        context = contextvars.copy_context()  # what is bound to log lines
+        threading.Thread(target=context.run, args=(self._run,), name=name, daemon=True).start()
+
+    async def call(self, work: Callable[[], T]) -> T:
+        """What `work` gives or raises."""
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._jobs.put((work, future))
+        return await future
+
+    def end(self) -> None:
+        """Let the thread end after the calls that were asked for."""
+        self._jobs.put(None)
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            work, future = job
+            value, failure = None, None
+            try:
+                value = work()
+            except BaseException as error:  # noqa: BLE001 whatever it raises is its result
+                failure = error
+            try:
+                future.get_loop().call_soon_threadsafe(_settle, future, value, failure)
+            except RuntimeError:
+                return  # the loop has ended: nobody waits any more
+            del job, work, future, value, failure
+
+
+def _settle(future: asyncio.Future[Any], value: object, failure: BaseException | None) -> None:
+    if future.done():
+        return  # nobody waits any more
+    if failure is None:
+        future.set_result(value)
+    else:
+        # a future takes no StopIteration, and SystemExit would end the loop
+        is_plain = isinstance(failure, Exception) and not isinstance(failure, StopIteration)
+        future.set_exception(failure if is_plain else RuntimeError(repr(failure)))
