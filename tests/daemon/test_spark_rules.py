@@ -61,7 +61,7 @@ REFUSED = {
     ),
     "speculation": (
         "spark: {conf: {spark.speculation: true}}",
-        "7:20: groups.mailer.spark.conf.spark.speculation: a second copy of a task would handle its messages twice; "
+        "7:39: groups.mailer.spark.conf.spark.speculation: a second copy of a task would handle its messages twice; "
         "accepted: false",
     ),
     "the master among the properties": (
