@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from rmqd.spark.bounds import Bound
-from rmqd.spark.cluster import Cluster, cluster_of, patiently
+from rmqd.spark.cluster import Cluster, cluster_of, everyone, patiently
 from rmqd.spark.fetch import read_range
+from rmqd.spark.narrowing import Narrowing
 from rmqd.spark.options import SourceOptions
 from rmqd.spark.positions import resolve, starts_of
 from rmqd.spark.queue_range import QueueRange, split_ranges
@@ -26,6 +28,7 @@ class RocketMQBatchReader(DataSourceReader):
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
+        self.narrowing = Narrowing()
 
     def partitions(self) -> list[InputPartition]:
         """Called once for each action, in a process of the driver."""
@@ -44,7 +47,23 @@ class RocketMQBatchReader(DataSourceReader):
         check_filter(cluster, options, queues)
         starts = starts_of(cluster, options, Bound("earliest"), queues)
         ends = resolve(cluster, options, options.ending, queues, Bound("latest"))
-        return ranges_of(cluster, options, {queue: (starts[queue], ends[queue]) for queue in queues})
+        spans = self._narrowed(cluster, {queue: (starts[queue], ends[queue]) for queue in queues})
+        subscription = self.narrowing.filter(options.subscription)
+        return ranges_of(cluster, replace(options, subscription=subscription), spans)
+
+    def _narrowed(
+        self, cluster: Cluster, spans: dict[MessageQueue, tuple[int, int]]
+    ) -> dict[MessageQueue, tuple[int, int]]:
+        """Without what a query's conditions rule out."""
+        narrowing = self.narrowing
+        spans = {queue: narrowing.cut(*span) for queue, span in spans.items() if narrowing.has(queue)}
+        first, end = narrowing.stored_ms
+        if first is None and end is None:
+            return spans
+        lows = everyone(cluster.offsets_at({} if first is None else dict.fromkeys(spans, max(first, 0))))
+        highs = everyone(cluster.offsets_at({} if end is None else dict.fromkeys(spans, max(end, 0))))
+        found = {queue: (lows.get(queue), highs.get(queue)) for queue in spans}
+        return {queue: narrowing.cut_by_time(span, found[queue]) for queue, span in spans.items()}
 
 
 def ranges_of(cluster: Cluster, options: SourceOptions, spans: dict[MessageQueue, tuple[int, int]]) -> list[QueueRange]:

@@ -39,7 +39,7 @@ NAMES: Final = tuple(
     "endingOffsets endingTimestamp endingOffsetsByTimestamp maxOffsetsPerTrigger maxRowsPerTrigger maxBytesPerTrigger "
     "minOffsetsPerTrigger maxTriggerDelay minPartitions maxRecordsPerPartition failOnDataLoss fetchOffset.intervalMs "
     "routeRefreshMs unavailableToleranceMs pullBatchSize pullParallelism pullTimeoutMs rowsPerBatch drainFile "
-    "includeRetryTopic mode queueRetention".split()
+    "includeRetryTopic mode pushdown queueRetention".split()
 )
 BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 _PROPER: Final = {name.lower(): name for name in NAMES}
@@ -97,9 +97,13 @@ class SourceOptions:
 
     def refuse_batch_only(self) -> None:
         """Raise ConfigError where an option is set that a stream, which has no end, cannot have."""
-        wrong = [name for name in BATCH_ONLY if name in self.given]
+        wrong = [
+            f"{name}: a stream has no end; this option is for spark.read" for name in BATCH_ONLY if name in self.given
+        ]
+        if self.pushdown:
+            wrong.append("pushdown: Spark has it for spark.read only; a stream's conditions are tags and sql")
         if wrong:
-            raise ConfigError([f"{name}: a stream has no end; this option is for spark.read" for name in wrong])
+            raise ConfigError(wrong)
 
 
 def parse_options(values: Mapping[str, str]) -> SourceOptions:

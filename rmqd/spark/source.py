@@ -40,7 +40,12 @@ class RocketMQSource(DataSource):
         """For `spark.read`."""
         from rmqd.spark.batch_reader import RocketMQBatchReader
 
-        return RocketMQBatchReader(self._parsed())
+        options = self._parsed()
+        if options.pushdown:
+            from rmqd.spark.pushdown import PushdownBatchReader
+
+            return PushdownBatchReader(options)
+        return RocketMQBatchReader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """For `spark.readStream`."""

@@ -9,6 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from rmqd.errors import RmqdError
 from tests.campaigns.churn import Churn, ChurnPlan, ChurnResult
 from tests.campaigns.divisions import BROKER_NAMES
 from tests.campaigns.durability import Durability, DurabilityPlan
@@ -17,6 +18,7 @@ from tests.campaigns.older import Older
 from tests.campaigns.orderly import SLOTS, Orderly, OrderlyError, OrderlyResult, plans
 from tests.campaigns.owners import Owners, OwnersPlan
 from tests.campaigns.record import add_row, append
+from tests.campaigns.spark_connect import SparkConnect
 from tests.rocketmq import ClusterError, RealCluster, RocketMqUnavailable, go_peers
 from tests.rocketmq.archives import prepare
 from tests.rocketmq.fetch import say
@@ -110,6 +112,15 @@ def durability(options: argparse.Namespace) -> bool:
     return result.passed
 
 
+def spark_connect(options: argparse.Namespace) -> bool:
+    """Source and sink of Spark through Spark Connect, whose packages `pip install 'pyspark[connect]'` brings."""
+    directory = tempfile.mkdtemp(prefix="rmqd-spark_connect-", dir=options.dir)
+    result = SparkConnect(options.messages, Path(directory)).run()
+    print(result.report(), flush=True)
+    add_row("spark_connect", result.cells())
+    return result.passed
+
+
 def _place(campaign: str, size: str, options: argparse.Namespace) -> tuple[Path, int]:
     """Where a run keeps its files, and its seed; and word of how it goes on after an interruption."""
     directory = Path(options.dir or tempfile.mkdtemp(prefix=f"rmqd-{campaign}-"))
@@ -138,6 +149,7 @@ def main() -> int:
         (owners, "changes", 50),
         (fuzz, "frames", 300_000),
         (durability, "kills", 100),
+        (spark_connect, "messages", 10_000),
     ):
         sub = commands.add_parser(call.__name__, help=call.__doc__, description=call.__doc__)
         sub.set_defaults(call=call)
@@ -157,7 +169,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that members and brokers end with us
     try:
         return 0 if options.call(options) else 1
-    except (ClusterError, FuzzError, OrderlyError, RocketMqUnavailable) as error:
+    except (ClusterError, FuzzError, OrderlyError, RmqdError, RocketMqUnavailable) as error:
         say(str(error))
         return 1
     except KeyboardInterrupt:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,8 @@ need("pyspark", "pyarrow")
 
 import pyspark  # noqa: E402
 
+TOP = Path(__file__).parents[2]
+
 
 def test_an_old_pyspark_is_named_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """4.1 has no limits for Python sources."""
@@ -22,6 +27,46 @@ def test_an_old_pyspark_is_named_with_what_to_do(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(pyspark, "__version__", "4.1.2")
     with pytest.raises(RmqdError, match=r"needs PySpark 4.2 or later, and 4.1.2 is installed here.*pip install -U"):
         check_versions()
+
+
+LOOK_UP = """
+import io
+from pyspark.sql.worker import lookup_data_sources
+out = io.BytesIO()
+lookup_data_sources._main(io.BytesIO(), out)
+print(out.getvalue())
+"""
+
+
+def looked_up(tmp_path: Path, **modules: str) -> subprocess.CompletedProcess[str]:
+    """What Spark finds by itself where the wheel and these modules are installed, as it looks: without a JVM."""
+    wheel = tomllib.loads((TOP / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    for source, place in wheel["force-include"].items():
+        (tmp_path / place).write_text((TOP / source).read_text())
+    for name, text in modules.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    path = os.pathsep.join([str(tmp_path), str(TOP)])
+    return subprocess.run(
+        [sys.executable, "-c", LOOK_UP],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+
+def test_spark_finds_the_format_by_itself(tmp_path: Path) -> None:
+    """As a module at the wheel's top."""
+    found = looked_up(tmp_path).stdout
+    assert "rocketmq" in found
+    assert "RocketMQSource" in found
+
+
+def test_what_cannot_be_found_leaves_other_formats_alone(tmp_path: Path) -> None:
+    """A module that raises would take all others with it."""
+    done = looked_up(tmp_path, pyarrow="raise ImportError('no pyarrow here', name='pyarrow')")
+    assert "rocketmq" not in done.stdout
+    assert "Spark will not know the format rocketmq: pyarrow is not installed" in done.stderr
 
 
 def test_a_python_without_rmqd_is_named_with_what_to_do(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from tests.spark.needed import need
 
 need("pyspark", "pyarrow")
 
-from rmqd.spark.columns import COLUMNS, DEFAULT_COLUMNS  # noqa: E402
+from rmqd.spark.columns import COLUMNS  # noqa: E402
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,7 +60,7 @@ def test_a_topic_in_sql(spark: SparkSession, broker: EmbeddedBroker) -> None:
         "WHERE store_timestamp > '2020-01-01' GROUP BY tags ORDER BY tags"
     )
     assert [tuple(row) for row in rows.collect()] == [("open", 10, 90), ("paid", 10, 100)]
-    assert len(frame.where("queue_offset = 3").collect()[0]) == len(COLUMNS) == len(DEFAULT_COLUMNS) + 1
+    assert len(frame.where("queue_offset = 3").collect()[0]) == len(COLUMNS)
 
 
 def test_the_documents_notebook_runs(
@@ -85,6 +85,26 @@ def test_wrong_options_are_told_by_load(spark: SparkSession) -> None:
     with pytest.raises(Exception, match="nameserver: is missing") as raised:
         spark.read.format("rocketmq").option("subscribe", "orders").option("minPartitions", "many").load()
     assert "minPartitions: 'many' is no number above 0" in str(raised.value)
+
+
+def test_conditions_are_known_before_anything_is_read(spark: SparkSession, broker: EmbeddedBroker) -> None:
+    """Without Spark's own setting it refuses such a read, and says which one."""
+    broker.fill("orders", 4, 25)
+    options = {"nameserver": broker.nameserver, "subscribe": "orders"}
+    frame = spark.read.format("rocketmq").options(**options, pushdown=True).load()
+    setting = "spark.sql.python.filterPushdown.enabled"
+    with pytest.raises(Exception, match=setting):
+        frame.count()
+    try:
+        spark.conf.set(setting, True)
+        late = frame.where("queue_id IN (1, 3) AND queue_offset >= 20 AND store_timestamp > now() - INTERVAL 1 HOUR")
+        assert late.rdd.getNumPartitions() == 2
+        bodies = late.selectExpr("CAST(body AS STRING) AS body").collect()
+    finally:
+        spark.conf.unset(setting)
+    assert sorted(row.body for row in bodies) == [
+        f"{queue_id}:{number}" for queue_id in (1, 3) for number in range(20, 25)
+    ]
 
 
 def test_what_is_available_now_is_written_once(spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path) -> None:
