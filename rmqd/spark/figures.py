@@ -95,6 +95,7 @@ class Figures:
     ) -> GroupSnapshot:
         """The group at this moment; `handling` is whether a micro-batch is under way."""
         is_over = state in ("failed", "stopped")
+        work = "waiting" if state == "starting" else "handling" if handling else "pulling"
         reason = self._not_ready(state)
         return replace(
             self._blank,
@@ -106,9 +107,7 @@ class Figures:
             ready=reason is None,
             not_ready_reason=reason,
             topics=self._topics,
-            queues=()
-            if is_over
-            else tuple(self._queue(queue, pauses.whole, handling) for queue in sorted(self._queues)),
+            queues=() if is_over else tuple(self._queue(queue, pauses.whole, work) for queue in sorted(self._queues)),
             assigned={
                 topic: 0 if is_over else sum(queue.topic == topic for queue in self._queues)
                 for topic in self._options.subscriptions
@@ -131,12 +130,12 @@ class Figures:
         waits = f"group {group} waits for the queues of {', '.join(missing)}"
         return f"{waits}: {why}" if why else waits
 
-    def _queue(self, queue: MessageQueue, paused: bool, handling: bool) -> QueueSnapshot:
+    def _queue(self, queue: MessageQueue, paused: bool, work: str) -> QueueSnapshot:
         # the retry topic of a group with one topic is shown under that topic, as the local engine does
         is_retry, topics = is_retry_topic(queue.topic), list(self._options.subscriptions)
         topic = topics[0] if is_retry and len(topics) == 1 else queue.topic
         entry = self._queues[queue]
-        entry.note(self._state_of(queue, entry, paused, handling))
+        entry.note(self._state_of(queue, entry, paused, work))
         lag = entry.lag
         return QueueSnapshot(
             topic=topic,
@@ -158,14 +157,12 @@ class Figures:
             stall=self._stall(queue, entry, paused),
         )
 
-    def _state_of(self, queue: MessageQueue, entry: _Queue, paused: bool, handling: bool) -> str:
+    def _state_of(self, queue: MessageQueue, entry: _Queue, paused: bool, work: str) -> str:
         if self._stall(queue, entry, paused) is not None:
             return "stuck"
         if paused:
             return "paused"
-        if not entry.lag.lag:
-            return "waiting"
-        return "handling" if handling else "pulling"
+        return work if entry.lag.lag else "waiting"
 
     def _stall(self, queue: MessageQueue, entry: _Queue, paused: bool) -> Problem | None:
         if queue.topic in self._unknown:

@@ -64,6 +64,7 @@ class GroupRun:
         self._pauses = Pauses()
         self._pause_file: Path | None = None
         self._is_holding = False
+        self._was_held = False  # since the last query began
         self._resumed = asyncio.Event()
         self._resumed.set()
         self._stop = asyncio.Event()
@@ -166,8 +167,9 @@ class GroupRun:
             if self._config.trigger == AVAILABLE_NOW:  # paused, it would have nothing to do, and end
                 await self._unless_stopped(self._resumed.wait())
             generation = await self._unless_stopped(asking.call(checkpoints.current))
-            self._hold(False)
             self._moved.clear()
+            self._was_held = False
+            self._hold(False)
             query = await self._start(session, thread, generation, checkpoints)
             try:
                 is_over = await self._run_query(query, checkpoints, asking)
@@ -210,7 +212,7 @@ class GroupRun:
             await asyncio.wait({ended, *others, *rival}, return_when=asyncio.FIRST_COMPLETED)
             if ended.done():
                 ended.result()
-                return not self._pauses.whole and not self._moved.is_set()  # else it had no time to do it all
+                return not self._was_held  # else what handles what is there may have ended with some of it left
             self._hold(True)
             is_rivalled = self._watching is not None and self._watching.done()
             if self._stop.is_set():
@@ -278,6 +280,7 @@ class GroupRun:
         if self._pause_file is None:
             return
         if self._pauses.whole or self._is_holding or self._stop.is_set():
+            self._was_held = True
             self._pause_file.touch()
         else:
             self._pause_file.unlink(missing_ok=True)

@@ -1,0 +1,161 @@
+"""Parts of a group's run that do as the test says, without Spark and without a broker; `log` is what they were told."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rmqd.spark.generations import Generation
+from rmqd.spark.listener import BatchProgress
+from rmqd.spark.outcome import RangeOutcome
+from rmqd.spark.run_parts import OnBatch, Resets
+
+STEP_SECONDS = 0.02
+
+
+class FakeQuery:
+    """Runs until it is stopped, fails or ends; `busy` is a micro-batch under way."""
+
+    def __init__(self, log: list[str], pause_file: str, on_batch: OnBatch) -> None:
+        self.busy = False
+        self.pause_file = Path(pause_file)
+        self.on_batch = on_batch
+        self._log = log
+        self._over = threading.Event()
+        self._error: Exception | None = None
+
+    @property
+    def isActive(self) -> bool:
+        """As Spark has it."""
+        return not self._over.is_set()
+
+    @property
+    def status(self) -> dict[str, object]:
+        """As Spark has it."""
+        return {"isTriggerActive": self.busy}
+
+    def awaitTermination(self, seconds: int) -> bool:
+        """As Spark has it, with less patience."""
+        over = self._over.wait(STEP_SECONDS)
+        if self._error is not None:
+            raise self._error
+        return over
+
+    def stop(self) -> None:
+        """Spark would interrupt a batch."""
+        self._log.append("stop of the query" + (", busy" if self.busy else ""))
+        self._over.set()
+
+    def end(self, error: Exception | None = None) -> None:
+        """By itself."""
+        self._error = error
+        self._over.set()
+
+
+class FakeSession:
+    """Can be stopped."""
+
+    def __init__(self, log: list[str]) -> None:
+        self._log = log
+
+    def stop(self) -> None:
+        """Remember it."""
+        self._log.append("stop of Spark")
+
+
+class FakeParts:
+    """Membership, checkpoints and watcher of themselves too."""
+
+    client_id = "10.0.0.1@spark-1"
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+        self.queries: list[FakeQuery] = []
+        self.sent: dict[Any, int] = {}
+        """Where an operator has sent the group, until the next generation."""
+        self.on_reset: Callable[[Resets], None] = lambda resets: None
+        self.on_progress: Callable[[BatchProgress], None] = lambda progress: None
+        self.refuses_to_join: Exception | None = None
+        self.session_error: Exception | None = None
+        self.session_waits = threading.Event()
+        self.session_waits.set()
+        self.rival: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.number = 0
+
+    def presence(self, on_reset: Callable[[Resets], None]) -> FakeParts:
+        """This one."""
+        self.on_reset = on_reset
+        return self
+
+    def places(self, figures: object) -> FakePlaces:
+        """One that sees nothing."""
+        return FakePlaces()
+
+    def session(self, on_progress: Callable[[BatchProgress], None]) -> FakeSession:
+        """After a while, if the test wants."""
+        self.log.append("start of Spark")
+        self.on_progress = on_progress
+        self.session_waits.wait(10)
+        if self.session_error is not None:
+            raise self.session_error
+        return FakeSession(self.log)
+
+    def checkpoints(self, session: object) -> FakeParts:
+        """This one."""
+        return self
+
+    def start_query(self, session: object, generation: Generation, pause_file: str, on_batch: OnBatch) -> FakeQuery:
+        """The next one."""
+        self.log.append(f"query {generation.number}")
+        self.queries.append(FakeQuery(self.log, pause_file, on_batch))
+        return self.queries[-1]
+
+    async def join(self) -> None:
+        """Alone, unless the test says otherwise."""
+        self.log.append("join")
+        if self.refuses_to_join is not None:
+            raise self.refuses_to_join
+
+    async def watch(self) -> None:
+        """Until somebody comes."""
+        await asyncio.shield(self.rival)
+
+    async def leave(self) -> None:
+        """Remember it."""
+        self.log.append("leave")
+
+    def current(self) -> Generation:
+        """A new one where the group was sent elsewhere."""
+        if self.sent or not self.number:
+            self.number += 1
+        self.sent = {}
+        return Generation(self.number, f"/checkpoint/{self.number}", None, "")
+
+    def note(self, resets: Resets) -> None:
+        """Keep it."""
+        self.sent |= resets
+
+    def note_outcomes(self, outcomes: list[RangeOutcome]) -> bool:
+        """Keep what executors met."""
+        resets = {one.queue: one.reset_to for one in outcomes if one.reset_to is not None}
+        self.sent |= resets
+        return bool(resets)
+
+    def moved(self) -> Resets:
+        """What was kept."""
+        return self.sent
+
+    def finish(self) -> None:
+        """Remember it."""
+        self.log.append("last commit")
+
+
+class FakePlaces:
+    """Sees nothing."""
+
+    async def watch(self) -> None:
+        """Until cancelled."""
+        await asyncio.Event().wait()

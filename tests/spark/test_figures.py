@@ -1,0 +1,201 @@
+"""The figures of a group on Spark, from what executors, Spark and brokers tell."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from rmqd.client.group_lag import QueueLag
+from rmqd.consumer.pauses import WHOLE_GROUP, Pauses
+from rmqd.consumer.snapshot import GroupSnapshot, QueueSnapshot
+from tests.daemon.configs import config
+from tests.daemon.fakes import topic_snapshot
+from tests.spark.embedded_broker import queue
+from tests.spark.needed import need
+
+need("pyspark")
+
+from rmqd.spark.figures import Figures  # noqa: E402
+from rmqd.spark.outcome import RangeOutcome  # noqa: E402
+
+RETRY = "%RETRY%mailer"
+
+
+class StandingClock:
+    """Goes on when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def wall(self) -> float:
+        """Unix seconds."""
+        return self.now
+
+    def monotonic(self) -> float:
+        """The same."""
+        return self.now
+
+
+class Group:
+    """Figures, and the clock that they go by."""
+
+    def __init__(self, *topics: str) -> None:
+        subscriptions = {"engine": "spark", "subscriptions": dict.fromkeys(topics or ("orders",), "*")}
+        settings = config("mailer", changes={"mailer": subscriptions}).groups["mailer"]
+        self.clock = StandingClock()
+        self.figures = Figures(settings.consumer_options("mailer", "/nowhere"), self.clock)
+        self.pauses = Pauses()
+
+    def now(self, state: str = "running", *, handling: bool = False) -> GroupSnapshot:
+        """The group."""
+        return self.figures.snapshot(state, None, "10.0.0.1@spark-1", self.pauses, handling=handling)
+
+    def queue(self, *, handling: bool = False) -> QueueSnapshot:
+        """The only one."""
+        (found,) = self.now(handling=handling).queues
+        return found
+
+
+def at(committed: int | None, end: int, number: int = 0) -> QueueLag:
+    """A queue with messages from 0 on."""
+    lag = end - (committed or 0)
+    return QueueLag("broker-a", number, committed, 0, end, lag, 2.5 if lag else 0.0)
+
+
+def test_counters_are_there_from_the_start_and_executors_add_to_them() -> None:
+    group = Group("orders", "invoices")
+    assert [(one.topic, one.is_retry, one.handled["acked"]) for one in group.now().topics] == [
+        ("orders", False, 0), ("invoices", False, 0), ("orders", True, 0), ("invoices", True, 0)
+    ]  # fmt: skip
+    blank = replace(group.now().topics[0], received=3, handled={"acked": 2, "retried": 1})
+    outcome = RangeOutcome(
+        queue=queue("orders", 0), start=0, end=3, topics=(blank,), lost=4, hook_failures={"audit": 1}
+    )
+    group.figures.handled([outcome, outcome])
+    now = group.now()
+    assert (now.topics[0].received, now.topics[0].handled["acked"], now.topics[0].handled["retried"]) == (6, 4, 2)
+    assert now.hook_failures == {"audit": 2}
+    assert now.batches is not None
+    assert now.batches.lost == 8
+
+
+def test_what_a_handler_counted_under_other_topics_is_kept() -> None:
+    """Such as messages of a topic that the group has left, by its retry topic."""
+    group = Group()
+    group.figures.handled([RangeOutcome(queue=queue("orders", 0), start=0, end=1, topics=(UNKNOWN,))])
+    assert group.now().topics[-1].topic == "left"
+
+
+UNKNOWN = replace(topic_snapshot("left", received=1), handler_duration=Group().now().topics[0].handler_duration)
+
+
+def test_an_idle_batch_is_none() -> None:
+    """Its offsets are what the query is at."""
+    group = Group()
+    group.figures.queues_are("orders", [at(5, 9)])
+    group.figures.batch_done({"triggerExecution": 5}, {queue("orders", 0): 7}, empty=True)
+    batches = group.now().batches
+    assert batches is not None
+    assert (batches.duration.count, batches.last_end) == (0, None)
+    assert group.queue().position == 7
+    group.figures.batch_done({"triggerExecution": 500, "latestOffset": 10, "getBatch": 20, "new": 1}, {}, empty=False)
+    batches = group.now().batches
+    assert batches is not None
+    assert (batches.duration.count, batches.last_end) == (1, group.clock.wall())
+    assert batches.phase_seconds["asking_offsets"] == pytest.approx(0.03)
+
+
+def test_a_queue_is_where_the_brokers_say() -> None:
+    group = Group()
+    group.figures.queues_are("orders", [at(5, 9)])
+    found = group.queue()
+    assert (found.committed, found.max, found.lag, found.lag_seconds, found.position) == (5, 9, 4, 2.5, 5)
+    assert (found.state, group.queue(handling=True).state) == ("pulling", "handling")
+    assert found.last_commit is None, "who committed that, and when, nobody knows"
+    group.figures.queues_are("orders", [at(9, 9)])
+    assert (group.queue().state, group.queue().last_commit) == ("waiting", group.clock.wall())
+    group.figures.queues_are("orders", [at(9, 9), at(None, 3, 1)])
+    assert [(one.queue, one.committed) for one in group.now().queues] == [(0, 9), (1, None)]
+    assert group.now().assigned == {"orders": 2}
+    group.figures.queues_are("orders", [])
+    assert group.now().queues == ()
+
+
+def test_a_state_has_begun_when_it_was_first_seen() -> None:
+    group = Group()
+    group.figures.queues_are("orders", [at(9, 9)])
+    began = group.queue().since
+    group.clock.now += 10
+    group.figures.queues_are("orders", [at(9, 10)])
+    assert (group.queue().since, group.queue().state) == (group.clock.wall(), "pulling")
+    assert group.clock.wall() == began + 10
+
+
+def test_the_retry_topic_of_one_topic_is_shown_as_in_the_local_engine() -> None:
+    """And under its own name where there are several."""
+    for topics, shown in ((("orders",), "orders"), (("orders", "invoices"), RETRY)):
+        group = Group(*topics)
+        group.figures.queues_are(RETRY, [at(0, 1)])
+        assert (group.queue().topic, group.queue().is_retry) == (shown, True)
+        assert RETRY not in group.now().assigned
+
+
+def test_a_group_is_ready_once_it_runs_and_the_queues_of_all_topics_are_known() -> None:
+    group = Group("orders", "invoices")
+    assert "waits for Spark" in str(group.now("starting").not_ready_reason)
+    group.figures.queues_are("orders", [at(0, 0)])
+    group.figures.queues_unknown("invoices", "topic invoices has no route")
+    assert group.now().not_ready_reason == "group mailer waits for the queues of invoices: topic invoices has no route"
+    group.figures.queues_are("invoices", [])
+    assert (group.now().ready, group.now().not_ready_reason) == (True, None)
+    assert group.now("draining").not_ready_reason == "group mailer is draining"
+
+
+def test_a_paused_group_stands_still_and_is_not_stuck() -> None:
+    group = Group()
+    group.figures.queues_are("orders", [at(5, 9)])
+    group.pauses.add(WHOLE_GROUP)
+    group.clock.now += 1000
+    assert group.queue().state == "paused"
+    assert group.queue().stall is None
+    assert group.now().paused
+
+
+def test_a_queue_that_makes_no_progress_is_stuck_with_why() -> None:
+    """From when its offset was last seen to move, or something to wait in it."""
+    group = Group()
+    group.figures.queues_are("orders", [at(9, 9)])
+    group.clock.now += 1000
+    group.figures.queues_are("orders", [at(9, 12)])
+    assert group.queue().stall is None
+    group.clock.now += 130
+    group.figures.queues_are("orders", [at(9, 13)])
+    stall = group.queue().stall
+    assert stall is not None
+    assert (group.queue().state, stall.cause) == ("stuck", "stalled_queue")
+    assert stall.evidence == "4 messages wait, and its offset has stood still for 130 s"
+    group.figures.queues_are("orders", [at(10, 13)])
+    assert group.queue().state == "pulling"
+
+
+def test_a_broker_that_does_not_answer_is_told_at_its_queues() -> None:
+    """They stay where they were last seen."""
+    group = Group()
+    group.figures.queues_are("orders", [at(5, 9)])
+    group.figures.queues_unknown("orders", "10.0.0.9:10911: refused")
+    found = group.queue()
+    assert found.stall is not None
+    assert (found.state, found.stall.cause, found.stall.evidence) == (
+        "stuck", "broker_unreachable", "10.0.0.9:10911: refused"
+    )  # fmt: skip
+    assert found.lag == 4
+    group.figures.queues_are("orders", [at(5, 9)])
+    assert group.queue().stall is None
+
+
+def test_a_group_that_has_ended_owns_nothing() -> None:
+    group = Group()
+    group.figures.queues_are("orders", [at(5, 9)])
+    for state in ("failed", "stopped"):
+        assert (group.now(state).queues, group.now(state).assigned) == ((), {"orders": 0})

@@ -1,0 +1,238 @@
+"""The life of a group on Spark, over parts that do as the test says: no JVM."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+
+from rmqd.clock import SystemClock
+from rmqd.daemon.config import RootConfig
+from rmqd.errors import GroupHeldElsewhereError, RmqdError
+from tests.daemon.waiting import until
+from tests.spark.needed import need
+
+need("pyspark")
+
+from rmqd.spark import group_run  # noqa: E402
+from rmqd.spark.group_order import GroupOrder  # noqa: E402
+from rmqd.spark.group_run import GroupRun  # noqa: E402
+from rmqd.spark.listener import BatchProgress  # noqa: E402
+from rmqd.spark.outcome import RangeOutcome  # noqa: E402
+from rmqd.spark.running_query import QueryFailedError  # noqa: E402
+from tests.spark.embedded_broker import queue  # noqa: E402
+from tests.spark.fake_spark import FakeParts, FakeQuery  # noqa: E402
+
+HELD = GroupHeldElsewhereError("mailer", "10.0.0.1@spark-1", "local", "10.0.0.2@1", "10.0.0.2")
+END = ["stop of the query", "last commit", "leave", "stop of Spark"]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_run, "MOVES_SECONDS", 0.02)
+
+
+class Running:
+    """A run under way."""
+
+    def __init__(self, parts: FakeParts, run: GroupRun, task: asyncio.Task[None]) -> None:
+        self.parts = parts
+        self.group = run
+        self.task = task
+
+    async def query(self, number: int = 1) -> FakeQuery:
+        """The query of that number, awaited, and the group with it."""
+        await until(lambda: len(self.parts.queries) >= number, f"query {number}")
+        await until(lambda: self.state == "running", "the group runs")
+        return self.parts.queries[number - 1]
+
+    @property
+    def state(self) -> str:
+        """The group's."""
+        return self.group.snapshot().state
+
+
+@asynccontextmanager
+async def running(trigger: str = "", shutdown_timeout: str = "30s", paused: bool = False) -> AsyncIterator[Running]:
+    settings = {
+        "engine": "spark",
+        "subscriptions": {"orders": "*"},
+        "handler": {"plugin": "log"},
+        "shutdown_timeout": shutdown_timeout,
+        "spark": {"trigger": trigger},
+    }
+    config = RootConfig.model_validate({"nameserver": "127.0.0.1:1", "groups": {"mailer": settings}})
+    parts = FakeParts()
+    run = GroupRun(GroupOrder("mailer", config), parts, SystemClock())
+    if paused:
+        run.pause()
+    task = asyncio.create_task(run.run())
+    try:
+        yield Running(parts, run, task)
+    finally:
+        parts.session_waits.set()
+        run.hurry()
+        with suppress(RmqdError):
+            await task
+
+
+async def test_a_stop_lets_the_batch_end_and_commits_before_it_leaves() -> None:
+    """And it leaves before Spark ends, which takes its time."""
+    async with running() as one:
+        query = await one.query()
+        query.busy = True
+        one.group.stop()
+        await until(query.pause_file.exists, "nothing more is taken up")
+        assert one.state == "draining"
+        assert "stop of the query" not in one.parts.log
+        query.busy = False
+        await one.task
+        assert one.parts.log == ["join", "start of Spark", "query 1", *END]
+        assert one.state == "stopped"
+        assert not query.pause_file.exists(), "the folder of the pause file is gone"
+
+
+async def test_a_batch_that_does_not_end_in_time_is_given_up() -> None:
+    async with running(shutdown_timeout="50ms") as one:
+        (await one.query()).busy = True
+        one.group.stop()
+        await one.task
+        assert one.parts.log[3:] == ["stop of the query, busy", *END[1:]]
+
+
+async def test_hurry_waits_for_no_batch_and_not_for_spark() -> None:
+    """What is in the checkpoint is committed all the same."""
+    async with running() as one:
+        (await one.query()).busy = True
+        one.group.stop()
+        one.group.hurry()
+        await one.task
+        assert one.parts.log[3:] == ["stop of the query, busy", "last commit", "leave"]
+
+
+async def test_a_stop_while_spark_starts_waits_for_nothing() -> None:
+    async with running() as one:
+        one.parts.session_waits.clear()
+        await until(lambda: "start of Spark" in one.parts.log, "Spark starts")
+        one.group.stop()
+        await one.task
+        assert one.parts.log == ["join", "start of Spark", "leave"]
+
+
+async def test_a_query_that_fails_is_told_by_its_cause() -> None:
+    """Not by the pages that Spark puts around it."""
+    said = (
+        "[STREAM_FAILED] Query [id = 1] terminated with exception: Job aborted\nTraceback (most recent call last):\n"
+        '  File "/x.py", line 1, in read\nrmqd.errors.DataLossError: data loss in orders@broker-a:0\n\tat java.base/x'
+    )
+    async with running() as one:
+        (await one.query()).end(RuntimeError(said))
+        with pytest.raises(QueryFailedError, match=r"^data loss in orders@broker-a:0$"):
+            await one.task
+        snapshot = one.group.snapshot()
+        assert (snapshot.state, snapshot.failure) == ("failed", "data loss in orders@broker-a:0")
+        assert one.parts.log[3:] == END
+
+
+async def test_a_spark_that_does_not_start_is_told_as_it_is() -> None:
+    async with running() as one:
+        one.parts.session_error = RmqdError("Spark needs Java 17")
+        with pytest.raises(RmqdError, match=r"^Spark needs Java 17$"):
+            await one.task
+        assert one.parts.log[-1] == "leave"
+
+
+async def test_a_pause_holds_the_source_back_and_a_resume_lets_it_go_on() -> None:
+    async with running(paused=True) as one:
+        query = await one.query()
+        assert query.pause_file.exists()
+        assert one.group.snapshot().paused
+        one.group.resume()
+        assert not query.pause_file.exists()
+        one.group.pause()
+        assert query.pause_file.exists()
+
+
+async def test_a_group_that_is_held_elsewhere_does_not_start_spark() -> None:
+    async with running() as one:
+        one.parts.refuses_to_join = HELD
+        with pytest.raises(GroupHeldElsewhereError):
+            await one.task
+        assert one.parts.log == ["join", "leave"]
+        assert one.state == "failed"
+
+
+async def test_a_rival_ends_the_group_after_its_batch() -> None:
+    async with running() as one:
+        query = await one.query()
+        query.busy = True
+        one.parts.rival.set_exception(HELD)
+        await until(query.pause_file.exists, "nothing more is taken up")
+        query.busy = False
+        with pytest.raises(GroupHeldElsewhereError):
+            await one.task
+        assert one.parts.log[3:] == END
+
+
+def reset(to: int) -> RangeOutcome:
+    """What an executor tells of a range in which it met an operator's reset."""
+    return RangeOutcome(queue=queue("orders", 0), start=5, end=7, reset_to=to)
+
+
+@pytest.mark.parametrize("by", ["an executor", "the brokers", "a push"])
+async def test_a_group_that_is_sent_elsewhere_goes_on_with_another_query(by: str) -> None:
+    """The batch under way ends first, and its offsets are committed."""
+    async with running() as one:
+        query = await one.query()
+        query.busy = True
+        if by == "an executor":
+            query.on_batch(3, [reset(0)])
+        elif by == "the brokers":
+            one.parts.sent = {queue("orders", 0): 0}
+        else:
+            one.parts.on_reset({queue("orders", 0): 0})
+        await until(query.pause_file.exists, "nothing more is taken up")
+        assert len(one.parts.queries) == 1
+        query.busy = False
+        second = await one.query(2)
+        assert one.parts.log[3:] == ["stop of the query", "last commit", "query 2"]
+        await until(lambda: not second.pause_file.exists(), "it may take up what there is")
+        assert one.group.snapshot().failure is None
+
+
+async def test_what_was_there_is_handled_and_the_run_ends() -> None:
+    async with running(trigger="available_now") as one:
+        (await one.query()).end()
+        await one.task
+        assert one.state == "stopped"
+
+
+async def test_a_paused_group_that_handles_what_is_there_waits_to_go_on() -> None:
+    """Its query would find nothing, and end for good."""
+    async with running(trigger="available_now", paused=True) as one:
+        await until(lambda: "start of Spark" in one.parts.log, "Spark starts")
+        await asyncio.sleep(0.05)
+        assert one.parts.queries == []
+        one.group.resume()
+        query = await one.query()
+        one.group.pause()
+        query.end()
+        one.group.resume()
+        (await one.query(2)).end()
+        await one.task
+
+
+async def test_outcomes_and_progress_come_from_other_threads() -> None:
+    async with running() as one:
+        query = await one.query()
+        outcome = RangeOutcome(queue=queue("orders", 0), start=0, end=5, lost=2)
+        await asyncio.to_thread(query.on_batch, 0, [outcome])
+        await asyncio.to_thread(
+            one.parts.on_progress, BatchProgress(0, False, {"triggerExecution": 500, "addBatch": 400})
+        )
+        await until(lambda: (batches := one.group.snapshot().batches) is not None and batches.lost == 2, "counted")
+        batches = one.group.snapshot().batches
+        assert batches is not None
+        assert (batches.duration.count, batches.duration.sum, batches.phase_seconds["handling"]) == (1, 0.5, 0.4)
