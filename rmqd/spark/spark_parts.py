@@ -53,10 +53,13 @@ class SparkParts:
     def start_query(
         self, session: SparkSession, generation: Generation, pause_file: str, on_batch: OnBatch
     ) -> StreamingQuery:
-        """The handler's."""
-        from rmqd.spark.handler_query import handler_query
+        """The handler's, or the pipeline's."""
+        if self._order.settings.pipeline is not None:
+            from rmqd.spark.pipeline_query import pipeline_query as query
+        else:
+            from rmqd.spark.handler_query import handler_query as query
 
-        return handler_query(
+        return query(
             session,
             self._order,
             checkpoint=generation.path,

@@ -9,6 +9,7 @@ import pytest
 from rmqd.client.group_lag import QueueLag
 from rmqd.consumer.pauses import WHOLE_GROUP, Pauses
 from rmqd.consumer.snapshot import GroupSnapshot, QueueSnapshot
+from tests.consumer.clock import ManualClock
 from tests.daemon.configs import config
 from tests.daemon.fakes import topic_snapshot
 from tests.spark.embedded_broker import queue
@@ -22,28 +23,13 @@ from rmqd.spark.outcome import RangeOutcome  # noqa: E402
 RETRY = "%RETRY%mailer"
 
 
-class StandingClock:
-    """Goes on when it is told to."""
-
-    def __init__(self) -> None:
-        self.now = 1_000.0
-
-    def wall(self) -> float:
-        """Unix seconds."""
-        return self.now
-
-    def monotonic(self) -> float:
-        """The same."""
-        return self.now
-
-
 class Group:
     """Figures, and the clock that they go by."""
 
     def __init__(self, *topics: str) -> None:
         subscriptions = {"engine": "spark", "subscriptions": dict.fromkeys(topics or ("orders",), "*")}
         settings = config("mailer", changes={"mailer": subscriptions}).groups["mailer"]
-        self.clock = StandingClock()
+        self.clock = ManualClock()
         self.figures = Figures(settings.consumer_options("mailer", "/nowhere"), self.clock)
         self.pauses = Pauses()
 
@@ -126,7 +112,7 @@ def test_a_state_has_begun_when_it_was_first_seen() -> None:
     group = Group()
     group.figures.queues_are("orders", [at(9, 9)])
     began = group.queue().since
-    group.clock.now += 10
+    group.clock.advance(10)
     group.figures.queues_are("orders", [at(9, 10)])
     assert (group.queue().since, group.queue().state) == (group.clock.wall(), "pulling")
     assert group.clock.wall() == began + 10
@@ -156,7 +142,7 @@ def test_a_paused_group_stands_still_and_is_not_stuck() -> None:
     group = Group()
     group.figures.queues_are("orders", [at(5, 9)])
     group.pauses.add(WHOLE_GROUP)
-    group.clock.now += 1000
+    group.clock.advance(1000)
     assert group.queue().state == "paused"
     assert group.queue().stall is None
     assert group.now().paused
@@ -166,10 +152,10 @@ def test_a_queue_that_makes_no_progress_is_stuck_with_why() -> None:
     """From when its offset was last seen to move, or something to wait in it."""
     group = Group()
     group.figures.queues_are("orders", [at(9, 9)])
-    group.clock.now += 1000
+    group.clock.advance(1000)
     group.figures.queues_are("orders", [at(9, 12)])
     assert group.queue().stall is None
-    group.clock.now += 130
+    group.clock.advance(130)
     group.figures.queues_are("orders", [at(9, 13)])
     stall = group.queue().stall
     assert stall is not None
