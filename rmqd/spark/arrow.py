@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from struct import Struct
+from functools import cached_property
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
 from rmqd.spark.columns import COLUMNS
 from rmqd.spark.property_arrays import PropertyArrays
+from rmqd.spark.records import Decoded, Records
+from rmqd.spark.slices import of_equal_length, texts
 from rmqd.wire.message import MessageQueue
-from rmqd.wire.message_columns import HostTexts, MessageColumns, Texts
+from rmqd.wire.message_id import format_host, offset_message_id
 from rmqd.wire.properties import KEYS, RETRY_TOPIC, SHARDING_KEY, TAGS, UNIQ_KEY
 from rmqd.wire.topics import RETRY_PREFIX
 
@@ -25,8 +28,9 @@ _TYPES: Final = {
     "map<string,string>": pa.map_(pa.string(), pa.string()),
 }
 _BY_PROPERTY: Final = {"keys": KEYS, "tags": TAGS, "sharding_key": SHARDING_KEY}
-_MILLISECONDS: Final = pa.timestamp("ms", tz="UTC")
-_OFFSET: Final = Struct(">q")
+_NUMBERS: Final = {"int": np.int32, "bigint": np.int64}
+_LAST_MILLISECOND: Final = np.iinfo(np.int64).max // 1000
+_HEX: Final = np.frombuffer("".join(f"{octet:02X}" for octet in range(256)).encode(), np.uint16)
 
 
 def arrow_schema(columns: Sequence[str]) -> pa.Schema:
@@ -35,33 +39,43 @@ def arrow_schema(columns: Sequence[str]) -> pa.Schema:
 
 
 class BatchBuilder:
-    """Collects one queue's messages, and makes batches of them."""
+    """Collects one queue's messages, and makes batches of them. With `tags`, of those that have one of them."""
 
-    def __init__(self, columns: Sequence[str], queue: MessageQueue, *, permissive: bool = False) -> None:
+    def __init__(
+        self,
+        columns: Sequence[str],
+        queue: MessageQueue,
+        *,
+        tags: frozenset[str] = frozenset(),
+        permissive: bool = False,
+    ) -> None:
         self._columns = tuple(columns)
         self._schema = arrow_schema(columns)
         self._queue = queue
-        self._hosts = HostTexts()
-        self._topics = Texts()
+        self._tags = tags
         self._permissive = permissive
-        self.messages = MessageColumns(permissive=permissive)
+        self.records = Records()
 
     def finish(self) -> pa.RecordBatch:
-        """A batch of all that was put into `messages` since the last one."""
-        rows, self.messages = _Rows(self.messages), MessageColumns(permissive=self._permissive)
+        """A batch of all that was put into `records` since the last one.
+
+        Raises ProtocolError for what is damaged; a corrupt message is a row without body where that is permitted.
+        """
+        records, self.records = self.records, Records()
+        rows = _Rows(records.finish(self._tags, permissive=self._permissive))
         return pa.RecordBatch.from_arrays([self._array(name, rows) for name in self._columns], schema=self._schema)
 
     def _array(self, name: str, rows: _Rows) -> pa.Array:
         make = _MAKERS.get(name)
         if make is not None:
             return make(self, rows)
-        values, kind = rows.messages.column(name), COLUMNS[name][0]
+        values, kind = rows.messages.fixed(name), COLUMNS[name][0]
         if kind == "timestamp":
-            return pa.array(values, pa.int64()).cast(_MILLISECONDS).cast(_TYPES[kind])
-        return pa.array(values, _TYPES[kind])
+            return pa.array(np.minimum(values, _LAST_MILLISECOND) * 1000).view(_TYPES[kind])
+        return pa.array(values.astype(_NUMBERS[kind], copy=False))
 
     def _body(self, rows: _Rows) -> pa.Array:
-        return pa.array(rows.messages.bodies, pa.binary())
+        return rows.messages.bodies
 
     def _broker(self, rows: _Rows) -> pa.Array:
         return pa.repeat(pa.scalar(self._queue.broker_name, pa.string()), len(rows.messages))
@@ -70,7 +84,7 @@ class BatchBuilder:
         return pa.repeat(pa.scalar(self._queue.queue_id, pa.int32()), len(rows.messages))
 
     def _source_topic(self, rows: _Rows) -> pa.Array:
-        return pa.array(list(map(self._topics.__getitem__, rows.messages.topics)), pa.string())
+        return texts(rows.messages.topics())
 
     def _topic(self, rows: _Rows) -> pa.Array:
         names = self._source_topic(rows)
@@ -78,52 +92,56 @@ class BatchBuilder:
             names = pc.coalesce(rows.properties.column(RETRY_TOPIC), names)
         return names
 
-    def _born_host(self, rows: _Rows) -> pa.Array:
-        return pa.array(list(map(self._hosts.__getitem__, rows.messages.column("born_host"))), pa.string())
-
-    def _store_host(self, rows: _Rows) -> pa.Array:
-        return pa.array(list(map(self._hosts.__getitem__, rows.messages.column("store_host"))), pa.string())
-
     def _properties(self, rows: _Rows) -> pa.Array:
         return rows.properties.map()
 
     def _msg_id(self, rows: _Rows) -> pa.Array:
         ids = rows.properties.column(UNIQ_KEY)
         # only what is not of a producer has none
-        return pc.coalesce(ids, pa.array(rows.offset_ids, pa.string())) if ids.null_count else ids
+        return pc.coalesce(ids, rows.offset_ids) if ids.null_count else ids
 
     def _decode_error(self, rows: _Rows) -> pa.Array:
-        messages = rows.messages
-        if not messages.errors:
-            return pa.nulls(len(messages), pa.string())
-        return pa.array(list(map(messages.errors.get, range(len(messages)))), pa.string())
+        errors = rows.messages.errors
+        if not errors:
+            return pa.nulls(len(rows.messages), pa.string())
+        return pa.array(list(map(errors.get, range(len(rows.messages)))), pa.string())
 
     def _offset_msg_id(self, rows: _Rows) -> pa.Array:
-        return pa.array(rows.offset_ids, pa.string())
+        return rows.offset_ids
 
 
 class _Rows:
     """What several columns are made of, made once."""
 
-    def __init__(self, messages: MessageColumns) -> None:
+    def __init__(self, messages: Decoded) -> None:
         self.messages = messages
-        self._properties: PropertyArrays | None = None
-        self._offset_ids: list[str] | None = None
 
-    @property
+    @cached_property
     def properties(self) -> PropertyArrays:
-        if self._properties is None:
-            self._properties = PropertyArrays(self.messages.properties)
-        return self._properties
+        return PropertyArrays(self.messages.properties())
 
-    @property
-    def offset_ids(self) -> list[str]:
-        if self._offset_ids is None:
-            column = self.messages.column
-            pairs = zip(column("store_host"), column("commit_log_offset"), strict=True)
-            pack = _OFFSET.pack
-            self._offset_ids = [(host + pack(offset)).hex().upper() for host, offset in pairs]
-        return self._offset_ids
+    @cached_property
+    def offset_ids(self) -> pa.Array:
+        hosts, offsets = self.messages.hosts("store_host"), self.messages.fixed("commit_log_offset")
+        if isinstance(hosts, list):
+            pairs = zip(hosts, offsets.tolist(), strict=True)
+            return pa.array([offset_message_id(host, offset) for host, offset in pairs], pa.string())
+        parts = np.empty((len(hosts), 2), hosts.dtype)
+        parts[:, 0], parts[:, 1] = hosts, offsets
+        return of_equal_length(_HEX[parts.view(np.uint8)].view(np.uint8))
+
+
+def _host(name: str) -> Callable[[BatchBuilder, _Rows], Any]:
+    def make(_: BatchBuilder, rows: _Rows) -> pa.Array:
+        """A topic has few hosts: each is written once."""
+        hosts = rows.messages.hosts(name)
+        stored = pa.array(hosts if isinstance(hosts, list) else hosts.view(np.int64)).dictionary_encode()
+        different = stored.dictionary.to_pylist()
+        if not isinstance(hosts, list):
+            different = np.array(different, np.int64).view("V8").tolist()
+        return pa.array(list(map(format_host, different)), pa.string()).take(stored.indices)
+
+    return make
 
 
 def _by_property(name: str) -> Callable[[BatchBuilder, _Rows], Any]:
@@ -142,8 +160,8 @@ _MAKERS: Final[dict[str, Callable[[BatchBuilder, _Rows], Any]]] = {
     "offset_msg_id": BatchBuilder._offset_msg_id,
     "body": BatchBuilder._body,
     "properties": BatchBuilder._properties,
-    "born_host": BatchBuilder._born_host,
-    "store_host": BatchBuilder._store_host,
+    "born_host": _host("born_host"),
+    "store_host": _host("store_host"),
     "decode_error": BatchBuilder._decode_error,
     **{column: _by_property(name) for column, name in _BY_PROPERTY.items()},
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from rmqd.spark.queue_range import QueueRange
     from rmqd.wire.command import RemotingCommand
-    from rmqd.wire.message_columns import MessageColumns
 
 log = structlog.get_logger(__name__)
 
@@ -49,14 +48,19 @@ def read_range(queue_range: QueueRange, columns: Sequence[str]) -> Iterator[pa.R
     `patience_seconds`.
     """
     log_to_stderr()
-    builder = BatchBuilder(columns, queue_range.queue, permissive=queue_range.permissive)
+    puller = RangePuller(queue_range)
+    builder = BatchBuilder(columns, queue_range.queue, tags=puller.tags, permissive=queue_range.permissive)
     settings = queue_range.pull
-    for _ in RangePuller(queue_range).into(lambda: builder.messages):
-        messages = builder.messages
-        if len(messages) >= settings.rows_per_batch or messages.size_bytes >= settings.bytes_per_batch:
+    try:
+        for reply, low, high in puller.answers():
+            builder.records.add(reply.payload, reply.body_start, low, high)
+            records = builder.records
+            if len(records) >= settings.rows_per_batch or records.size_bytes >= settings.bytes_per_batch:
+                yield builder.finish()
+        if builder.records:
             yield builder.finish()
-    if builder.messages:
-        yield builder.finish()
+    except ProtocolError as error:
+        raise ProtocolError(f"{queue_range.queue}: {error}") from error
 
 
 class _Span:
@@ -86,7 +90,8 @@ class RangePuller:
         filters = queue_range.subscription
         self._one_by_one = not filters.takes_all
         subscription = tag_subscription(self._queue.topic, filters.expression, 0) if self._by_tag else None
-        self._tags = frozenset(tag.encode() for tag in subscription.tags_set) if subscription else frozenset()
+        # brokers compare hashes of tags; the tags themselves are compared when all is decoded
+        self.tags = frozenset(subscription.tags_set if subscription else ())
         self._template = PullRequestTemplate(
             group=self._settings.group,
             topic=self._queue.topic,
@@ -104,8 +109,8 @@ class RangePuller:
     def _by_tag(self) -> bool:
         return self._range.subscription.kind == EXPRESSION_TAG
 
-    def into(self, messages: Callable[[], MessageColumns]) -> Iterator[None]:
-        """Put the messages where `messages()` says; yields whenever an answer's are there."""
+    def answers(self) -> Iterator[tuple[RemotingCommand, int, int]]:
+        """The answers that have messages, each with the offsets of which they are to be taken, the last exclusive."""
         try:
             while self._planned < self._range.end or self._spans:
                 try:
@@ -118,9 +123,7 @@ class RangePuller:
                     self._plan()  # before what came is decoded: the broker answers meanwhile
                 except RemotingError as error:
                     self._failed(error)
-                for reply, low, high in found:
-                    self._decode(messages(), reply, low, high)
-                    yield
+                yield from found
             if self._connection is not None:
                 keep_connection(self._connection)
                 self._connection = None
@@ -197,13 +200,6 @@ class RangePuller:
             self._spans.popleft()
         else:
             span.low = offset
-
-    def _decode(self, messages: MessageColumns, reply: RemotingCommand, low: int, high: int) -> None:
-        try:
-            # brokers compare hashes of tags; here the tags themselves are compared
-            messages.add(reply.payload, reply.body_start, low, high, self._tags)
-        except ProtocolError as error:
-            raise ProtocolError(f"{self._queue}: {error}") from error
 
     def _moved(self, span: _Span, header: PullMessageResponseHeader, remark: str) -> None:
         """The broker does not have the offset, or tells once that an operator reset the group."""

@@ -1,0 +1,43 @@
+"""Parts of one buffer as Arrow arrays, without a Python object for each."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+
+Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
+
+_INT32: Final = np.int32
+
+
+def cut(data: Any, starts: Ints, ends: Ints) -> pa.Array:
+    """The bytes from each start to before its end, of anything that is a buffer, as `binary`.
+
+    Arrow's arrays have no gaps between their values, so one is laid over what is wanted and what is not, in turns, and
+    Arrow copies every second value out of it. Each start must be at or after the end before it.
+    """
+    rows = len(starts)
+    if not rows:
+        return pa.array([], pa.binary())
+    bounds = np.empty(2 * rows, _INT32)
+    bounds[0::2] = starts
+    bounds[1::2] = ends
+    laid = pa.Array.from_buffers(pa.binary(), 2 * rows - 1, [None, pa.py_buffer(bounds), pa.py_buffer(data)])
+    return laid.take(pa.array(np.arange(0, 2 * rows, 2, dtype=_INT32)))
+
+
+def texts(values: pa.Array) -> pa.Array:
+    """Bytes as strings; what is not UTF-8 gets U+FFFD in the place of its damage."""
+    try:
+        return values.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([value.decode("utf-8", "replace") for value in values.to_pylist()], pa.string())
+
+
+def of_equal_length(characters: np.ndarray[tuple[int, int], np.dtype[np.uint8]]) -> pa.Array:
+    """A string for each row of ASCII characters."""
+    rows, length = characters.shape
+    offsets = np.arange(0, (rows + 1) * length, length, dtype=_INT32) if length else np.zeros(rows + 1, _INT32)
+    return pa.Array.from_buffers(pa.string(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(characters)])

@@ -1,0 +1,173 @@
+"""Columns of messages say what views of the same messages say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from rmqd.errors import ProtocolError
+from rmqd.wire.compression import compress
+from rmqd.wire.message import decode_messages
+from rmqd.wire.message_encode import StoredMessage, encode_message
+from rmqd.wire.sys_flag import CompressionType, compressed_flag
+from tests.spark.needed import need
+from tests.wire.test_message import PLAIN, QUEUE, STORED
+
+need("pyarrow")
+
+from rmqd.spark.arrow import BatchBuilder  # noqa: E402
+from rmqd.spark.columns import COLUMNS  # noqa: E402
+from rmqd.spark.records import Records  # noqa: E402
+
+ALL = (0, 2**63 - 1)
+HOSTS = ["127.0.0.1:1", "[0000:0000:0000:0000:0000:0000:0000:0001]:1"]
+BEYOND_ARROW = 2**63 // 1000  # milliseconds whose microseconds do not fit
+STORABLE = PLAIN.filter(
+    lambda stored: max(stored.born_timestamp, stored.store_timestamp) < BEYOND_ARROW and stored.queue_offset < ALL[1]
+)
+AS_STORED = (
+    "queue_offset", "msg_id", "offset_msg_id", "keys", "tags", "body", "flag", "sys_flag", "born_host", "store_host",
+    "reconsume_times", "commit_log_offset", "store_size",
+)  # fmt: skip
+
+
+TIMES = ("born_timestamp", "store_timestamp")
+TIMELESS = tuple(name for name in COLUMNS if name not in TIMES)  # Python's dates end sooner than Arrow's
+
+
+def table(data: bytes, *columns: str) -> dict[str, list[Any]]:
+    builder = BatchBuilder(columns, QUEUE)
+    builder.records.add(data, 0, *ALL)
+    found: dict[str, list[Any]] = builder.finish().to_pydict()
+    return found
+
+
+def offsets(records: Records, tags: frozenset[str] = frozenset()) -> list[int]:
+    found: list[int] = records.finish(tags).fixed("queue_offset").tolist()
+    return found
+
+
+@settings(deadline=None)  # Arrow's first call takes longer
+@given(st.lists(STORABLE, max_size=4))
+@example([replace(STORED, sys_flag=0, born_host=born, store_host=store) for born in HOSTS for store in HOSTS])
+@example([replace(STORED, topic="T" * size) for size in (1, 127, 128, 200, 255)])
+def test_every_field_of_every_layout(stored: list[StoredMessage]) -> None:
+    """Several records in a row, in two replies, with IPv4 and IPv6 in any mixture."""
+    data = list(map(encode_message, stored))
+    builder = BatchBuilder(tuple(COLUMNS), QUEUE)
+    for part in (data[:2], data[2:]):
+        builder.records.add(b"head" + b"".join(part), 4, *ALL)
+    assert len(builder.records) == len(stored)
+    batch = builder.finish()
+    batch.validate(full=True)
+    found, views = batch.select(TIMELESS).to_pydict(), decode_messages(b"".join(data), QUEUE).messages
+    for name in AS_STORED:
+        values = [getattr(view, name) for view in views]
+        assert found[name] == [value or None if name in ("keys", "tags") else value for value in values], name
+    assert found["source_topic"] == [view.record_topic for view in views]
+    assert [dict(entries) for entries in found["properties"]] == [view.properties for view in views]
+    for name in TIMES:
+        microseconds = batch.column(name).cast("int64").to_pylist()
+        assert microseconds == [1000 * getattr(view, name) for view in views], name
+
+
+def test_a_time_that_no_timestamp_can_have_is_the_last_one() -> None:
+    """A producer's clock may say anything; one message is no reason to read none."""
+    stored = replace(STORED, born_timestamp=2**63 - 1)
+    builder = BatchBuilder(("born_timestamp",), QUEUE)
+    builder.records.add(encode_message(stored), 0, *ALL)
+    assert builder.finish().column(0).cast("int64").to_pylist() == [(2**63 - 1) // 1000 * 1000]
+
+
+@settings(deadline=None)
+@given(STORABLE, st.sampled_from(CompressionType))
+def test_compressed_bodies(stored: StoredMessage, kind: CompressionType) -> None:
+    """Of each kind, beside one that is not."""
+    packed = replace(stored, body=compress(stored.body, kind), sys_flag=stored.sys_flag | compressed_flag(kind))
+    assert table(encode_message(packed) + encode_message(stored), "body") == {"body": [stored.body] * 2}
+
+
+def test_offsets_and_tags_choose() -> None:
+    """A tag is compared whole, wherever it stands among the properties."""
+    data = b"".join(
+        encode_message(replace(STORED, queue_offset=offset, properties=properties))
+        for offset, properties in enumerate(
+            [{"TAGS": "x"}, {"A": "b", "TAGS": "x"}, {"A": "b", "TAGS": "xy", "C": "d"}, {"TAGS": "x"}, {"A": "b"}]
+        )
+    )
+    records = Records()
+    records.add(data, 0, 1, 5)
+    assert offsets(records, frozenset({"x", "z"})) == [1, 3]
+    records.add(data, 0, 2, 4)
+    assert offsets(records) == [1, 2, 3, 4, 2, 3]
+    assert len(records.finish(frozenset({"none"})).bodies) == 0
+
+
+def test_a_corrupt_body_is_told_with_its_offset() -> None:
+    """Unless nobody asked for that one."""
+    good, damaged = encode_message(STORED), bytearray(encode_message(STORED))
+    damaged[damaged.index(b"0123456789")] ^= 0x10
+    packed = encode_message(replace(STORED, sys_flag=1))
+    for data, reason in ((bytes(damaged), "the CRC"), (packed, "the body is not a ZLIB stream")):
+        records = Records()
+        records.add(data, 0, *ALL)
+        with pytest.raises(ProtocolError, match=f"the message at offset 7 is corrupt: {reason}"):
+            records.finish()
+    records = Records()
+    records.add(bytes(damaged), 0, 8, 9)
+    assert offsets(records) == []
+    records = Records()
+    records.add(bytes(damaged) + good + packed, 0, *ALL)
+    found = records.finish(permissive=True)
+    assert found.bodies.to_pylist() == [None, STORED.body, None]
+    assert found.errors[0] == "the CRC of its body does not match"
+    assert found.errors[2].startswith("the body is not a ZLIB stream")
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_cut_short_anywhere_is_a_protocol_error(host: str) -> None:
+    """And nothing else."""
+    for topic in ("T", "T" * 200):
+        record = encode_message(replace(STORED, topic=topic, born_host=host, store_host=host))
+        for size in range(1, len(record)):
+            with pytest.raises(ProtocolError):
+                table(record + record[:size], "body")
+
+
+@pytest.mark.parametrize("host", HOSTS)
+@pytest.mark.parametrize("shorter", [True, False])
+def test_a_record_that_announces_another_size_is_a_protocol_error(host: str, shorter: bool) -> None:
+    """Whatever it announces, with others before and after it."""
+    good = encode_message(replace(STORED, sys_flag=0, born_host=host, store_host=host))
+    others = range(len(good)) if shorter else range(len(good) + 1, 2 * len(good))
+    for size in others:
+        with pytest.raises(ProtocolError):
+            table(good + size.to_bytes(4) + good[4:] + good, "body")
+
+
+@pytest.mark.parametrize("at", [0, 4, 84])
+@pytest.mark.parametrize("value", [0, 1, 90, 2**31 - 1, 2**31, 2**32 - 1])
+def test_wrong_sizes_and_magic_are_protocol_errors(at: int, value: int) -> None:
+    """Total size, magic and body size."""
+    record = bytearray(encode_message(STORED))
+    record[at : at + 4] = value.to_bytes(4)
+    with pytest.raises(ProtocolError):
+        table(bytes(record), "body")
+
+
+@settings(deadline=None)
+@given(st.lists(STORABLE, min_size=1, max_size=2), st.data())
+def test_any_damage_is_a_protocol_error_or_a_row(stored: list[StoredMessage], data: st.DataObject) -> None:
+    """Whichever byte it is: nothing else is raised, and no row too many comes."""
+    whole = bytearray(b"".join(map(encode_message, stored)))
+    at = data.draw(st.integers(0, len(whole) - 1))
+    whole[at] ^= data.draw(st.integers(1, 255))
+    try:
+        found = table(bytes(whole), *TIMELESS)
+    except ProtocolError:
+        return
+    assert len(found["body"]) <= len(stored)
