@@ -47,9 +47,10 @@ class HandlerPlan(GroupPlan):
         """How large batches are."""
         settings = self.order.settings
         concurrency = settings.handler.concurrency if settings.handler is not None else 1
-        first = 1 if settings.consume_mode == "orderly" else concurrency
+        calls = 1 if settings.consume_mode == "orderly" else concurrency
         return Pace(
-            2 * self.slots * first,
+            # so that every slot of every task has something to do, and batches are full
+            self.slots * calls * settings.consume_message_batch_max_size,
             fixed=(settings.spark or SparkConfig()).max_offsets_per_trigger,
             per_second=settings.pull_rate_limit,
             target_seconds=max(0.1, min(TARGET_SECONDS, settings.shutdown_timeout / DRAIN_PART)),

@@ -17,10 +17,11 @@ class Pace:
     """Sizes batches by how long the last one took. Times are monotonic seconds."""
 
     def __init__(
-        self, first: int, *, fixed: int = 0, per_second: int = 0, target_seconds: float = TARGET_SECONDS
+        self, least: int, *, fixed: int = 0, per_second: int = 0, target_seconds: float = TARGET_SECONDS
     ) -> None:
-        """`fixed` messages (0: as many as fit into `target_seconds`, `first` to begin with), at most `per_second`."""
-        self._size = fixed or first
+        """`fixed` messages (0: as many as fit into `target_seconds`, and `least` at least), at most `per_second`."""
+        self._least = least
+        self._size = fixed or least
         self._is_fixed = bool(fixed)
         self._target = target_seconds
         self._per_second = per_second
@@ -55,6 +56,6 @@ class Pace:
             return
         fits = int(count * self._target / seconds)
         if seconds > self._target:
-            self._size = max(1, min(self._size, fits))
+            self._size = max(self._least, min(self._size, fits))
         elif count >= self._size:  # a smaller one says little: Spark's own time is most of it
             self._size = min(max(self._size, fits), self._size * GROWTH, LARGEST)
