@@ -54,9 +54,11 @@ class Rivals:
         if now - self._since < self._patience_seconds(rivals):
             return self.clear
         other = min(rivals)
-        error = GroupHeldElsewhereError(self._group, "spark" if is_spark(other) else "local", other, host_of(other))
-        log.error("group_held_elsewhere", group=self._group, engine=error.engine, client_id=other, host=error.host)
-        raise error
+        engine, host = "spark" if is_spark(other) else "local", host_of(other)
+        log.error(
+            "group_held_elsewhere", group=self._group, here=self._client_id, engine=engine, client_id=other, host=host
+        )
+        raise GroupHeldElsewhereError(self._group, self._client_id, engine, other, host)
 
     def _patience_seconds(self, rivals: Collection[str]) -> float:
         own = self._client_id

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import defaultdict, deque
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -63,6 +64,7 @@ class ScriptedBroker:
         self.pulls: list[PullMessageRequestHeader] = []
         self.sent_back: list[ConsumerSendMsgBackRequestHeader] = []
         self.sent: list[Sent] = []
+        self.before_heartbeat: list[Callable[[], object]] = []  # each is called once
         self.redelivers = False  # whether what is sent back comes again at once
         self._log: list[StoredMessage] = []  # by commit log offset
         self._by_topic: dict[str, TopicRouteData] = {}
@@ -137,6 +139,11 @@ class ScriptedBroker:
         """The offset that the queue's next message gets."""
         return self.first[queue] + len(self.messages[queue])
 
+    async def gain(self, group: str, client_id: str) -> None:
+        """Another client has said that it is in a group."""
+        self.members[group].append(client_id)
+        await self._notify(group)
+
     async def lose(self, client_id: str) -> None:
         """A client's connection closed without a word."""
         for group, ids in self.members.items():
@@ -167,6 +174,8 @@ class ScriptedBroker:
         self._log.append(message)
 
     async def _heartbeat(self, command: RemotingCommand) -> Reply:
+        while self.before_heartbeat:
+            self.before_heartbeat.pop()()
         data = HeartbeatData.from_json(command.body)
         for consumer in data.consumer_data_set:
             group = consumer.group_name

@@ -135,6 +135,11 @@ class EmbeddedBroker:
         """A reset that no pull was told yet."""
         return self._do(lambda: self._embedded.broker.offsets.pending_reset(group, topic, queue_id))
 
+    def change_settings(self, **settings: str) -> None:
+        """Set what mqadmin's updateBrokerConfig sets."""
+        broker = self._embedded.broker
+        self._do(lambda: broker.change_settings(broker.settings.changed(settings)))
+
     def forget_group(self, group: str) -> None:
         """Lose a group's offsets."""
         self._do(lambda: self._embedded.broker.offsets.forget(group=group))
