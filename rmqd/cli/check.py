@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 HELP = """Check a configuration and its handlers; nothing is connected to unless --connect says so.
 
 Every problem is one line on standard error, FILE:LINE:COLUMN: KEY: what is wrong, and what is accepted; then the
-command exits with 78. Handlers are imported and made with their options, but not started; installed hooks are made too.
+command exits with 78. Handlers are imported and made with their options, but not started; installed hooks are made too. For a group on Spark
+PySpark and a Java are looked for.
 
 With --connect the cluster is asked too: whether name servers and brokers answer, topics exist and may be read, the
 group may consume, brokers take the SQL filters, and other members of the group subscribe to the same. It looks only,
@@ -78,19 +79,41 @@ def _checked(path: Path | None, overrides: list[str]) -> RootConfig:
             load_handler(name, group)
         except ConfigError as error:
             problems += error.problems
+    problems += _spark_problems(config)
     if problems:
         raise ConfigError(problems)
     return config
 
 
+def _spark_problems(config: RootConfig) -> list[object]:
+    """What the groups on Spark lack on this machine, which their drivers run on."""
+    on_spark = [(name, group) for name, group in config.groups.items() if group.engine == "spark"]
+    if not on_spark:
+        return []
+    import os
+
+    from rmqd.errors import RmqdError
+    from rmqd.spark import check_versions
+    from rmqd.spark.java import find_java
+
+    try:
+        check_versions()
+        find_java(os.environ)
+    except RmqdError as error:
+        return [group.problem(name, ("engine",), str(error)) for name, group in on_spark]
+    return []
+
+
 def _ok_lines(config: RootConfig) -> list[str]:
     from rmqd.daemon.hook_registry import load_hooks
+    from rmqd.daemon.spark_config import SparkConfig
 
     servers = ";".join(config.nameserver) or config.nameserver_url
     lines = [f"OK           nameserver {servers}"]
     for name, group in config.groups.items():
         topics = ", ".join(f"{topic} ({wanted.expression})" for topic, wanted in group.subscriptions.items())
-        lines.append(f"OK           {name}: {topics} to {_work(group)}")
+        spark = f" on Spark ({(group.spark or SparkConfig()).master})" if group.engine == "spark" else ""
+        lines.append(f"OK           {name}: {topics} to {_work(group)}{spark}")
     hooks = ", ".join(hook.name for hook in load_hooks())
     return [*lines, f"OK           hooks of every group: {hooks}"] if hooks else lines
 

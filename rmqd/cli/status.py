@@ -50,7 +50,8 @@ def status_lines(document: dict[str, Any]) -> list[str]:
     for group in document["groups"]:
         state = f"{group['state']}, paused" if group["paused"] else group["state"]
         model = ", broadcasting" if group["message_model"] == "broadcasting" else ""
-        lines += ["", f"{group['name']}  {state}{model}"]
+        engine = ", on Spark" if group["engine"] == "spark" else ""
+        lines += ["", f"{group['name']}  {state}{model}{engine}"]
         reason = group["failure"] or group["not_ready_reason"]
         lines += [f"  {reason}"] if reason else []
         lines += [f"  paused: {text}" for scope in group["pauses"] if (text := _scope(scope))]

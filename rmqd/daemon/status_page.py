@@ -29,6 +29,7 @@ def _group(group: dict[str, Any]) -> str:
     state = "paused" if group["paused"] else group["state"]
     reason = group["failure"] or group["not_ready_reason"]
     model = " broadcasting" if group["message_model"] == "broadcasting" else ""
+    model += " on Spark" if group["engine"] == "spark" else ""
     head = f"<h2>{escape(group['name'])} <small class='{escape(state)}'>{escape(state)}{model}</small></h2>"
     why = f"<p class='{escape(state)}'>{escape(reason)}</p>" if reason else ""
     problems = [*group["problems"], *(queue["stall"] for queue in group["queues"] if queue["stall"] is not None)]

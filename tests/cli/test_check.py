@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from rmqd import __version__
 from rmqd.cli.app import app
+from rmqd.errors import RmqdError
 
 TOP = Path(__file__).parents[2]
 SAMPLE = TOP / "config" / "rmqd.yaml"
@@ -290,3 +291,22 @@ def test_a_broken_handler_is_listed_with_why(tmp_path: Path, monkeypatch: pytest
     assert "mailer  shop 1.2  absent_shop:Mailer\n  broken: absent_shop:Mailer of shop cannot be imported: " in (
         result.stdout
     )
+
+
+def test_a_group_on_spark_needs_pyspark_and_a_java(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Told at the group, before anything is started."""
+    monkeypatch.setattr("rmqd.daemon.spark_rules.PACKAGES", ())
+    Path("rmqd.yaml").write_text(GOOD.replace("    handler:", "    engine: spark\n    handler:"))
+    monkeypatch.setattr("rmqd.spark.check_versions", lambda: None)
+    monkeypatch.setattr("rmqd.spark.java.find_java", lambda environ: None)
+    result = rmqd("check", "--config", "rmqd.yaml")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.splitlines()[1].endswith("to handler log on Spark (local[*,4])")
+
+    def no_java(environ: object) -> None:
+        raise RmqdError("Spark needs Java 17 or later, and there is none")
+
+    monkeypatch.setattr("rmqd.spark.java.find_java", no_java)
+    result = rmqd("check", "--config", "rmqd.yaml")
+    assert result.exit_code == 78
+    assert result.stderr == ("rmqd.yaml:5:13: groups.mailer.engine: Spark needs Java 17 or later, and there is none\n")

@@ -145,6 +145,7 @@ def test_a_stopped_queue_and_a_reason_are_readable() -> None:
     group: dict[str, Any] = {
         "name": "mailer",
         "message_model": "broadcasting",
+        "engine": "spark",  # which is not both; here it is only shown
         "state": "failed",
         "paused": True,
         "failure": "boom",
@@ -161,7 +162,8 @@ def test_a_stopped_queue_and_a_reason_are_readable() -> None:
         "groups": [{**group, "queues": [queue, {**queue, "is_retry": True, "queue": 0}]}],
     }
     lines = status_lines(document)
-    assert lines[:4] == ["rmqd 1  client 2 workers", "  worker 1 has died", "", "mailer  failed, paused, broadcasting"]
+    shown = "mailer  failed, paused, broadcasting, on Spark"
+    assert lines[:4] == ["rmqd 1  client 2 workers", "  worker 1 has died", "", shown]
     assert lines[4] == "  boom"
     assert lines[5] == "  mode_mismatch: others are orderly. Next: part them"
     assert lines[6] == (
