@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rmqd.client.traffic import Traffic
 
 ONEWAY_TIMEOUT_SECONDS = 3.0  # until the peer's socket takes it
+TLS_ALERT = b"\x15\x03"  # how an answer in TLS to a plain request begins
 OPAQUE = itertools.count()  # one series for the process, as the Java client
 
 
@@ -165,7 +166,7 @@ class RemotingConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Called by the loop."""
-        self.was_answered = True
+        is_first, self.was_answered = not self.was_answered, True
         try:
             for payload in self._decoder.feed(data):
                 command = decode_command(payload)
@@ -174,7 +175,11 @@ class RemotingConnection(asyncio.Protocol):
                 else:
                     self._on_request(self, command)
         except ProtocolError as error:
-            self.corrupt(error)
+            if is_first and data.startswith(TLS_ALERT) and self._transport is not None:
+                self.was_answered = False  # not in the language that we speak: it is asked about that
+                self._transport.abort()
+            else:
+                self.corrupt(error)
 
     def corrupt(self, error: ProtocolError) -> None:
         """Close because the peer sent what cannot be decoded: what follows it cannot be trusted either."""

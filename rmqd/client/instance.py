@@ -129,6 +129,7 @@ class ClientInstance:
             security_token=options.security_token,
             tls=options.tls,
         )
+        log.info("access.renewed", tls=options.tls.enabled, signed=bool(options.access_key))
         self.remoting.secure(options)
         self.routes.refresh_soon()
         self.heartbeat.beat_soon()

@@ -40,7 +40,6 @@ ESSENTIAL: Final = frozenset(
         RequestCode.GET_CONSUMER_LIST_BY_GROUP,
         RequestCode.QUERY_CONSUMER_OFFSET,
         RequestCode.UPDATE_CONSUMER_OFFSET,
-        RequestCode.LOCK_BATCH_MQ,
         RequestCode.CONSUMER_SEND_MSG_BACK,
     }
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -38,6 +39,11 @@ _REASONS: Final = (
     ("ALERT_CERTIFICATE_UNKNOWN", _REFUSED_OURS),
     ("ALERT_BAD_CERTIFICATE", _REFUSED_OURS),
     ("ALERT_UNSUPPORTED_CERTIFICATE", _REFUSED_OURS),
+    ("ALERT_HANDSHAKE_FAILURE", "it ends the handshake; it may want a certificate of ours (client.tls.cert_file)"),
+    (
+        "ALERT_INTERNAL_ERROR",
+        "it fails in the handshake; it may not know who signed the certificate in client.tls.cert_file",
+    ),
     ("PROTOCOL_VERSION", "it knows no TLS 1.2 or later, and rmqd nothing older"),
     ("UNSUPPORTED_PROTOCOL", "it knows no TLS 1.2 or later, and rmqd nothing older"),
 )
@@ -66,10 +72,21 @@ def client_context(options: TlsOptions) -> ssl.SSLContext:
     return context
 
 
+def file_problems(options: TlsOptions) -> list[TlsFileError]:
+    """What is wrong with the files, the authorities' and our own each by themselves."""
+    problems = []
+    for part in (replace(options, cert_file="", key_file=""), replace(options, ca_file="", verify=False)):
+        try:
+            client_context(part)
+        except TlsFileError as error:
+            problems.append(error)
+    return problems
+
+
 def _load_own(context: ssl.SSLContext, options: TlsOptions) -> None:
     _readable("cert_file", options.cert_file)
     key = _readable("key_file", options.key_file)
-    encrypted = b"ENCRYPTED" in key
+    encrypted = b"BEGIN ENCRYPTED PRIVATE KEY" in key or b"Proc-Type: 4,ENCRYPTED" in key
     if encrypted and not options.key_password:
         raise TlsFileError("key_file", f"the key in {options.key_file} is encrypted; set client.tls.key_password")
     try:

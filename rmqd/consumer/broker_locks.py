@@ -11,7 +11,7 @@ import structlog
 
 from rmqd.client.api.lock import lock_batch, unlock_batch
 from rmqd.client.instance import ClientInstance
-from rmqd.errors import BrokerError, RmqdError
+from rmqd.errors import AccessRefusedError, BrokerError, RmqdError
 from rmqd.wire.message import MessageQueue
 
 log = structlog.get_logger(__name__)
@@ -49,7 +49,8 @@ class BrokerLocks:
             )
         except RmqdError as error:
             refused = isinstance(error, BrokerError) and not error.retriable
-            if refused and not self.refused and not error.is_told:
+            unknown = isinstance(error, AccessRefusedError) and error.refusal.is_about_who  # as the client tells
+            if refused and not self.refused and not unknown:
                 log.warning("ownership.lock_refused", broker=broker_name, lock=self._name, error=str(error))
             self.refused = self.refused or refused
             return None

@@ -30,7 +30,19 @@ class TlsConfig(Section):
     ca_file: Annotated[str, Text()] = setting("", "PEM file of the authorities to trust; empty: the system's")
     cert_file: Annotated[str, Text()] = setting("", "PEM file of this client's certificate")
     key_file: Annotated[str, Text()] = setting("", "PEM file of this client's key")
+    key_password: Annotated[str, _SECRET] = Field(
+        default="", repr=False, description="what key_file is encrypted with, where it is"
+    )
     verify: Annotated[bool, Flag()] = setting(True, "check the server's certificate and host name")
+    server_name: Annotated[str, Text()] = setting(
+        "", "the name that certificates must be for, where it is not the host in the address"
+    )
+
+    def options(self) -> TlsOptions:
+        """What the client is told about it."""
+        return TlsOptions(
+            self.enabled, self.ca_file, self.cert_file, self.key_file, self.verify, self.key_password, self.server_name
+        )
 
 
 class ClientConfig(Section):
@@ -108,7 +120,7 @@ class RootConfig(Section):
 
     def client_options(self) -> ClientOptions:
         """What the client is told about the cluster and its connections."""
-        client, tls = self.client, self.client.tls
+        client = self.client
         return ClientOptions(
             nameservers=self.nameserver,
             nameserver_url=self.nameserver_url,
@@ -121,6 +133,6 @@ class RootConfig(Section):
             access_key=client.access_key,
             secret_key=client.secret_key,
             security_token=client.security_token,
-            tls=TlsOptions(tls.enabled, tls.ca_file, tls.cert_file, tls.key_file, tls.verify),
+            tls=client.tls.options(),
             max_frame_size_bytes=client.max_frame_size,
         )

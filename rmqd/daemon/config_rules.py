@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Iterator
 from typing import Any, Final
 
@@ -19,9 +18,6 @@ NOT_YET_IN_GROUPS: Final[dict[str, tuple[Any, ...]]] = {
 }
 """Key of a group: the values that can run."""
 NOT_YET_IN_CLIENT: Final[dict[Path, tuple[Any, ...]]] = {
-    ("client", "tls", "enabled"): (False,),
-    ("client", "access_key"): ("",),
-    ("client", "security_token"): ("",),
     ("client", "namespace"): ("",),
 }
 """Path of a key: the values that can run."""
@@ -43,13 +39,18 @@ def _client_findings(config: RootConfig) -> Iterator[Finding]:
     for one, other in (("access_key", "secret_key"), ("secret_key", "access_key")):
         if getattr(client, one) and not getattr(client, other):
             yield Finding(("client", other), f"missing beside {one}; accepted: both or neither", missing=True)
+    if client.security_token and not client.access_key and not client.secret_key:
+        message = "missing beside security_token; accepted: the keys that it belongs to"
+        yield Finding(("client", "access_key"), message, missing=True)
     for one, other in (("cert_file", "key_file"), ("key_file", "cert_file")):
         if getattr(tls, one) and not getattr(tls, other):
             yield Finding(("client", "tls", other), f"missing beside {one}; accepted: both or neither", missing=True)
-    for key in ("ca_file", "cert_file", "key_file"):
-        file = getattr(tls, key)
-        if tls.enabled and file and not os.access(file, os.R_OK):
-            yield Finding(("client", "tls", key), f"the file {file} cannot be read; accepted: a readable PEM file")
+    if tls.enabled and bool(tls.cert_file) == bool(tls.key_file):
+        from rmqd.client.tls import file_problems
+
+        for problem in file_problems(tls.options()):
+            message = f"{problem.message}; accepted: a PEM file that can be used"
+            yield Finding(("client", "tls", problem.key), message)
 
 
 def _http_findings(config: RootConfig) -> Iterator[Finding]:

@@ -15,4 +15,6 @@ def setting(default: object, description: str) -> Any:
 class Section(BaseModel):
     """A mapping of the configuration file: no key but the known ones, and nothing changes after loading."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, protected_namespaces=())
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, validate_default=True, protected_namespaces=(), hide_input_in_errors=True
+    )

@@ -19,6 +19,16 @@ GROUPS_FOLDER: Final = "groups"
 DEFAULT_FILES: Final = ("config/rmqd.yaml", "/etc/rmqd/rmqd.yaml")
 
 
+SECRET_KEYS: Final = (
+    ("client", "access_key"),
+    ("client", "secret_key"),
+    ("client", "security_token"),
+    ("client", "tls", "key_password"),
+    ("http", "token"),
+)
+"""What `--set` does not take as it is: command lines are no place for secrets."""
+
+
 @dataclass(slots=True)
 class Source:
     """The tree of a configuration, and what was wrong with its texts."""
@@ -171,7 +181,22 @@ def _override(source: Source, override: str) -> None:
             source.problems.append(Problem(place, tuple(steps[: i + 1]), message))
             return
         mapping = entry.node
-    mapping.entries[steps[-1]] = Entry(place, _override_value(source, text, tuple(steps), place))
+    node = _override_value(source, text, tuple(steps), place)
+    mapping.entries[steps[-1]] = Entry(place, node)
+    for secret in SECRET_KEYS:
+        if secret[: len(steps)] == tuple(steps) and _is_literal(node, secret[len(steps) :]):
+            message = "everybody here sees it in `ps`; accepted: '${NAME}', '${file:PATH}', or the configuration file"
+            source.problems.append(Problem(place, secret, message))
+
+
+def _is_literal(node: Node, inside: tuple[str, ...]) -> bool:
+    """Whether text is there, and not only the name of where it stands."""
+    for step in inside:
+        entry = node.entries.get(step) if isinstance(node, Mapping) else None
+        if entry is None:
+            return False
+        node = entry.node
+    return isinstance(node, Scalar) and isinstance(node.value, str) and bool(node.value) and "${" not in node.value
 
 
 def _override_value(source: Source, text: str, path: tuple[str, ...], place: str) -> Node:

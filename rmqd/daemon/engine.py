@@ -26,6 +26,9 @@ class Client(Protocol):
     def stop(self) -> None:
         """Have `run` end."""
 
+    def secure(self, options: ClientOptions) -> None:
+        """Go by the keys and the TLS settings of these options from now on."""
+
     async def close(self) -> None:
         """Close the connections of a client that was asked something and is not to run."""
 

@@ -127,13 +127,18 @@ class LocalGroups:
             changes = plan_changes(self._state, state)
             same_client = self._state.same_client(state)
             client = self._client if same_client else self._build_client(config)
+            is_secured_anew = same_client and not self._state.same_security(state)
+            if is_secured_anew:
+                client.secure(config.client_options())
             live = {name for name in changes.updated if name in self._groups and not self._groups[name].failed}
             anew = [name for name in (*changes.updated, *changes.restarted) if name not in live]
-            groups = self._build_groups(config, (*anew, *changes.started), client)
             try:
+                groups = self._build_groups(config, (*anew, *changes.started), client)
                 await self._check_filters(config, filtered_anew(self._state.config, config, changes), client)
             except ConfigError:
-                if not same_client:
+                if is_secured_anew:
+                    client.secure(self._state.config.client_options())
+                elif not same_client:
                     await client.close()
                 raise
             await asyncio.gather(

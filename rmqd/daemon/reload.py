@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from rmqd.client.options import ClientOptions, TlsOptions
 from rmqd.daemon.config import GroupConfig, RootConfig
 from rmqd.daemon.group_host import GroupChanges
 
@@ -45,8 +46,16 @@ class ConfigState:
         return cls(config, tuple(_contents(path) for path in (tls.ca_file, tls.cert_file, tls.key_file) if path))
 
     def same_client(self, other: ConfigState) -> bool:
-        """Whether one client serves both."""
+        """Whether one client serves both; its keys and its TLS settings can be replaced while it runs."""
+        return _without_security(self.config) == _without_security(other.config)
+
+    def same_security(self, other: ConfigState) -> bool:
+        """Whether it also goes by the same keys and certificates for both."""
         return self.files == other.files and self.config.client_options() == other.config.client_options()
+
+
+def _without_security(config: RootConfig) -> ClientOptions:
+    return replace(config.client_options(), access_key="", secret_key="", security_token="", tls=TlsOptions())
 
 
 def _contents(path: str) -> bytes:

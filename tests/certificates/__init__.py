@@ -11,6 +11,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 CA, OTHER_CA = HERE / "ca.pem", HERE / "other-ca.pem"
 SERVER, SERVER_ELSEWHERE, SERVER_EXPIRED = "server", "server-elsewhere", "server-expired"
+ENCRYPTED_KEY = HERE / "client-encrypted.key"  # by "in-a-test"
 CLIENT, CLIENT_EXPIRED, CLIENT_OF_OTHER_CA = "client", "client-expired", "client-of-other-ca"
 
 

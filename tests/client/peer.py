@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -45,7 +46,8 @@ class Peer:
     that came, in order.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+        self._tls = tls
         self.requests: list[RemotingCommand] = []
         self.answers: dict[int, RemotingCommand] = {}
         self.connections = 0
@@ -78,7 +80,7 @@ class Peer:
 
     async def listen(self) -> None:
         """Accept connections; again on the same port after `down`."""
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port)
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port, ssl=self._tls)
         self._port = self._server.sockets[0].getsockname()[1]
 
     async def down(self) -> None:

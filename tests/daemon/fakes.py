@@ -185,6 +185,7 @@ class FakeClient:
     def __init__(self, options: ClientOptions) -> None:
         self.options = options
         self.running = self.closed = False
+        self.secured: list[ClientOptions] = []
         self._stop = asyncio.Event()
 
     async def close(self) -> None:
@@ -200,6 +201,10 @@ class FakeClient:
     def stop(self) -> None:
         """End it."""
         self._stop.set()
+
+    def secure(self, options: ClientOptions) -> None:
+        """Remember by which keys it goes."""
+        self.secured.append(options)
 
     def snapshot(self) -> ClientSnapshot:
         """What it would have counted."""

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
-from rmqd.client.options import ClientOptions
+from rmqd.client.options import ClientOptions, TlsOptions
 from rmqd.consumer.allocate import AllocateStrategy, averagely, consistent_hash
 from rmqd.consumer.options import ConsumerOptions, Subscription
 from rmqd.daemon.config import RootConfig
 from rmqd.daemon.config_file import load_config
+from rmqd.daemon.config_source import SECRET_KEYS
 from rmqd.daemon.group_config import GroupConfig
 from rmqd.errors import ConfigError
+from tests.certificates import CA, CLIENT, ENCRYPTED_KEY, certificate
 from tests.daemon.configuration import load
 
 SAMPLE = Path(__file__).parents[2] / "config" / "rmqd.yaml"
@@ -190,9 +195,19 @@ client:
   access_key: ak
   secret_key: sk
   security_token: st
-  tls: {enabled: true, ca_file: test.yaml, cert_file: test.yaml, key_file: test.yaml, verify: false}
+  tls:
+    enabled: true
+    ca_file: CA
+    cert_file: CERTIFICATE
+    key_file: KEY
+    key_password: in-a-test
+    verify: false
+    server_name: mq.example
   max_frame_size: 1MiB
 """
+    files = {"CA": CA, "CERTIFICATE": certificate(CLIENT), "KEY": ENCRYPTED_KEY}
+    for name, path in files.items():
+        text = text.replace(f"_file: {name}\n", f"_file: {path}\n")
     options = load(text).client_options()
     defaults = ClientOptions()
     unchanged = [
@@ -204,6 +219,15 @@ client:
     assert options.nameservers == ("a:1", "[::1]:9876")
     assert (options.poll_name_server_interval_seconds, options.heartbeat_broker_interval_seconds) == (10.0, 20.0)
     assert (options.access_key, options.secret_key, options.security_token) == ("ak", "sk", "st")
+    assert options.tls == TlsOptions(
+        enabled=True,
+        ca_file=str(CA),
+        cert_file=str(certificate(CLIENT)),
+        key_file=str(ENCRYPTED_KEY),
+        verify=False,
+        key_password="in-a-test",
+        server_name="mq.example",
+    )
     assert options.max_frame_size_bytes == MIB
     assert load("nameserver_url: http://a/b").client_options().nameserver_url == "http://a/b"
 
@@ -227,9 +251,28 @@ def test_a_timestamp_that_is_not_given_is_half_an_hour_ago_as_in_java(monkeypatc
 
 @pytest.mark.usefixtures("in_empty_folder")
 def test_secrets_are_neither_shown_nor_part_of_a_group_that_moved() -> None:
-    text = "nameserver: a:1\nclient: {access_key: AKAK, secret_key: SKSK, security_token: STST}\nhttp: {token: TKTK}\n"
+    text = """\
+nameserver: a:1
+client: {access_key: AKAK, secret_key: SKSK, security_token: STST, tls: {key_password: PWPW}}
+http: {token: TKTK}
+"""
     shown = repr(load(text))
-    assert not any(secret in shown for secret in ("AKAK", "SKSK", "STST", "TKTK"))
+    assert not any(secret in shown for secret in ("AKAK", "SKSK", "STST", "PWPW", "TKTK"))
+
+
+def test_what_the_command_line_does_not_take_is_every_secret() -> None:
+    secrets = {
+        path for path, field in fields_of(RootConfig) if any(getattr(kind, "secret", False) for kind in field.metadata)
+    }
+    assert secrets == set(SECRET_KEYS)
+
+
+def fields_of(model: type[BaseModel], prefix: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], FieldInfo]]:
+    """Every field of a model and of the models in it, by its path."""
+    for name, field in model.model_fields.items():
+        yield (*prefix, name), field
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from fields_of(field.annotation, (*prefix, name))
 
 
 @pytest.mark.usefixtures("in_empty_folder")

@@ -198,6 +198,7 @@ def test_set_mends_what_the_file_has_wrong() -> None:
     assert load("nameserver: ${UNSET}\n", ["nameserver=a:1"]).nameserver == ("a:1",)
 
 
+IN_PS = "everybody here sees it in `ps`; accepted: '${NAME}', '${file:PATH}', or the configuration file"
 FORM = "accepted: KEY=VALUE with a key such as log.level or groups.mailer.pull_batch_size"
 
 
@@ -225,6 +226,10 @@ FORM = "accepted: KEY=VALUE with a key such as log.level or groups.mailer.pull_b
             "nameserver: this is not valid YAML: while parsing a flow sequence, did not find expected ',' or ']'",
         ),
         ("client.secret_key=123", "client.secret_key: the value is not text; accepted: text, in quotes"),
+        ("client.secret_key=s3cret", f"client.secret_key: {IN_PS}"),
+        ("client={access_key: '${KEY:-a}', secret_key: s3cret}", f"client.secret_key: {IN_PS}"),
+        ("client.tls={key_password: s3cret}", f"client.tls.key_password: {IN_PS}"),
+        ("http.token=s3cret", f"http.token: {IN_PS}"),
         (
             "state_dir=${UNSET}",
             "state_dir: the environment variable UNSET is not set; "
@@ -234,6 +239,13 @@ FORM = "accepted: KEY=VALUE with a key such as log.level or groups.mailer.pull_b
 )
 def test_a_problem_of_set_is_named_as_such(override: str, expected: str) -> None:
     assert f"--set {override.partition('=')[0]}: {expected}" in problems(WHOLE, [override])
+
+
+def test_set_takes_a_secret_by_the_name_of_where_it_is() -> None:
+    write("secret", "s3cret\n")
+    given = ["client.access_key=${KEY}", "client.secret_key=${file:secret}", "client.security_token="]
+    options = load(WHOLE, given, environ={"KEY": "somebody"}).client_options()
+    assert (options.access_key, options.secret_key, options.security_token) == ("somebody", "s3cret", "")
 
 
 # --- ${...}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from rmqd.daemon.local_groups import LocalGroups, Share
 from rmqd.daemon.reload import LIVE_KEYS
 from rmqd.errors import ConfigError, InvalidNameError
 from rmqd.handler import LoadedHandler
+from tests.certificates import CA, OTHER_CA
 from tests.daemon.configs import config
 from tests.daemon.fakes import FakeEngine
 from tests.daemon.waiting import until
@@ -55,6 +57,46 @@ async def test_all_groups_start_and_are_ready() -> None:
         assert len(engine.clients) == 1
         assert engine.clients[0].running
         assert all(check.ok for check in readiness(await groups.view(), stopping=False))
+
+
+SECURED: dict[str, Any] = {"client": {"access_key": "a", "secret_key": "b"}}
+
+
+async def test_new_keys_are_taken_over_by_the_client_that_runs() -> None:
+    """No group notices: neither its consumer nor its connections are others."""
+    engine = FakeEngine()
+    async with running(config("mailer"), engine) as (groups, _):
+        new = config("mailer", **SECURED)
+        changes = await groups.apply(new)
+        assert changes.unchanged == ("mailer",)
+        assert [client.secured for client in engine.clients] == [[new.client_options()]]
+        assert len(engine.consumers["mailer"]) == 1
+        await groups.apply(new)
+        assert len(engine.clients[0].secured) == 1
+
+
+async def test_certificates_that_were_replaced_are_taken_over(tmp_path: Path) -> None:
+    """The configuration is the same, and what stands in its files is not."""
+    engine = FakeEngine()
+    ca = tmp_path / "ca.pem"
+    ca.write_bytes(CA.read_bytes())
+    settings = config("mailer", client={"tls": {"enabled": True, "ca_file": str(ca)}})
+    async with running(settings, engine) as (groups, _):
+        await groups.apply(settings)
+        assert engine.clients[0].secured == []
+        ca.write_bytes(OTHER_CA.read_bytes())
+        await groups.apply(settings)
+        assert engine.clients[0].secured == [settings.client_options()]
+
+
+async def test_keys_of_a_configuration_that_is_refused_are_not_kept() -> None:
+    engine = FakeEngine(refused_plugins={"missing"})
+    old = config("mailer")
+    async with running(old, engine) as (groups, _):
+        changes = {"audit": {"handler": {"plugin": "missing"}}}
+        with pytest.raises(ConfigError):
+            await groups.apply(config("mailer", "audit", changes=changes, **SECURED))
+        assert engine.clients[0].secured[-1] == old.client_options()
 
 
 async def test_stop_drains_in_parallel_and_ends_the_client_last() -> None:

@@ -28,6 +28,7 @@ from rmqd.exit_codes import ExitCode
 from rmqd.handler import LoadedHandler, Outcome
 from rmqd.wire.message import MessageQueue
 from rmqd_handlers.exec import EXIT_ACK, EXIT_DEAD_LETTER, EXIT_RETRY
+from tests.certificates import CA
 from tests.docs.key_tables import PAGE, with_tables
 from tests.handlers.messages import make_batch, make_message
 
@@ -73,9 +74,13 @@ def test_the_tables_of_keys_are_the_schemas() -> None:
 
 @pytest.mark.parametrize("text", [text for text in blocks("yaml") if "\ncases:" not in text.values[0]])
 def test_every_configuration_in_the_docs_is_valid(text: str, tmp_path: Path) -> None:
+    for folder in ("/run/secrets/", "/etc/rmqd/"):
+        text = text.replace(folder, f"{tmp_path}/")
     (tmp_path / "rmqd.yaml").write_text(text)
+    (tmp_path / "rocketmq").write_text("a secret")
+    (tmp_path / "ca.pem").write_bytes(CA.read_bytes())
 
-    assert load_config(tmp_path / "rmqd.yaml", environ={}, to_run=False).groups
+    assert load_config(tmp_path / "rmqd.yaml", environ={"RMQD_ACCESS_KEY": "a user"}, to_run=False).groups
 
 
 @pytest.mark.parametrize(
