@@ -136,14 +136,15 @@ class Generations:
             return {}
 
     def finish(self) -> None:
-        """Have the brokers know all that is done, when the query has ended: the other engine goes on from there."""
+        """Have the brokers know where the group goes on, when the query has ended: on the other engine, too."""
         with self._lock:
-            if self.moved():
-                return  # the brokers are right, or the next generation tells them
+            stored = self._stored(self._look_up_done())
             done = self._look_up_done()
-            everyone(self._cluster.commit(self._order.name, done))
-            self._held = dict(done)
-            self._write(replace(self._note, held=self._held))
+            others = moves(done, self._held, stored)  # not ours to change
+            places = {queue: at for queue, at in {**done, **self._note.resets}.items() if queue not in others}
+            everyone(self._cluster.commit(self._order.name, places))
+            self._held |= {queue: at for queue, at in places.items() if queue not in self._note.resets}
+            self._write(replace(self._note, held=dict(self._held)))
 
     def _current(self) -> Generation:
         queues = self._queues()
@@ -159,11 +160,13 @@ class Generations:
             self.note(resets)
         done = self._look_up_done()
         elsewhere = moves(done, last.held, stored) if last.told else {}
-        changed = {queue: at for queue, at in {**elsewhere, **self._note.resets}.items() if queue in queues}
+        # what is noted is older than what brokers say, unless that is a commit of ours or they have just told it
+        changed = {**last.resets, **elsewhere, **resets}
+        changed = {queue: at for queue, at in changed.items() if queue in queues}
         if not changed:
             return self._go_on()
         places = {**(stored if last.told else {}), **done, **changed}
-        reason = _reason(done, elsewhere, self._note.resets)
+        reason = _reason(done, changed)
         self._number += 1
         log.warning("spark.new_generation", group=self._order.name, generation=self._number, reason=reason)
         starting = {queue: places[queue] for queue in sorted(queues) if queue in places}
@@ -210,7 +213,7 @@ class Generations:
 
     @property
     def _cluster(self) -> Cluster:
-        return cluster_of(self._order.nameserver)
+        return cluster_of(self._order.access)
 
     @staticmethod
     def _path(number: int) -> str:
@@ -221,14 +224,14 @@ def _matches(names: Iterable[str]) -> list[str]:
     return [found[1] for name in names if (found := _FOLDER.fullmatch(name))]
 
 
-def _reason(done: ByQueue, elsewhere: ByQueue, resets: ByQueue) -> str:
-    reset = {queue: offset for queue, offset in elsewhere.items() if offset < done[queue]} | dict(resets)
-    ran = {queue: offset for queue, offset in elsewhere.items() if queue not in reset}
+def _reason(done: ByQueue, changed: ByQueue) -> str:
+    ahead = {queue: offset for queue, offset in changed.items() if offset > done.get(queue, 0)}
+    back = {queue: offset for queue, offset in changed.items() if queue not in ahead}
     parts = []
-    if ran:
-        parts.append(f"the group went on elsewhere, or was sent forward: {_changes(done, ran)}")
-    if reset:
-        parts.append(f"the group was reset: {_changes(done, reset)}")
+    if ahead:
+        parts.append(f"the group went on elsewhere, or was sent forward: {_changes(done, ahead)}")
+    if back:
+        parts.append(f"the group was reset: {_changes(done, back)}")
     return "; ".join(parts)
 
 

@@ -266,6 +266,35 @@ def test_what_an_operator_said_survives_the_queries_own_commits(broker: Embedded
     assert broker.offsets(GROUP, "orders") == {0: 4, 1: 3}
 
 
+def test_what_is_noted_is_forgotten_where_the_group_ran_elsewhere_since(broker: EmbeddedBroker, folder: Path) -> None:
+    """It began there where it had been sent to."""
+    driver = Driver(broker, folder)
+    driver.run()
+    broker.send("orders", "0:3", "0:4", "0:5")
+    broker.commit(GROUP, "orders", {0: 1})
+    assert driver.generations.moved() == {queue("orders", 0): 1}
+    driver.run()  # the batch under way, whose commit is the last word so far
+    assert broker.offsets(GROUP, "orders") == {0: 6, 1: 3}
+    driver.stop()
+    assert broker.offsets(GROUP, "orders") == {0: 1, 1: 3}
+    broker.commit(GROUP, "orders", {0: 2})
+    assert Driver(broker, folder).run() == numbers(0, 2, 6)
+
+
+def test_a_member_that_has_come_meanwhile_is_left_in_peace(broker: EmbeddedBroker, folder: Path) -> None:
+    """As one that was cut off, and with which both engines have had the group for a time."""
+    driver = Driver(broker, folder)
+    driver.run()
+    broker.send("orders", *(f"0:{number}" for number in range(3, 8)))
+    broker.commit(GROUP, "orders", {0: 5})
+    assert driver.generations.moved() == {queue("orders", 0): 5}
+    broker.commit(GROUP, "orders", {0: 6})
+    driver.stop()
+    assert broker.offsets(GROUP, "orders") == {0: 6, 1: 3}
+    broker.commit(GROUP, "orders", {0: 7})
+    assert Driver(broker, folder).run() == ["0:7"]
+
+
 def test_a_reset_that_an_executor_met_survives_a_crash_in_that_batch(broker: EmbeddedBroker, folder: Path) -> None:
     driver = Driver(broker, folder)
     broker.send("orders", "0:3", "0:4")
