@@ -97,11 +97,12 @@ def changes_while_running(before: GroupConfig, after: GroupConfig) -> bool:
 
 
 def plan_changes(old: ConfigState, new: ConfigState) -> GroupChanges:
-    """Which groups a reload touches. Where the client changes, every group does."""
+    """Which groups a reload touches: all where the client changes, those on Spark where only its keys do."""
     before, after = old.config.groups, new.config.groups
     kept = [name for name in after if name in before]
-    same_client = old.same_client(new)
-    unchanged = [name for name in kept if same_client and before[name] == after[name]]
+    same_client, same_security = old.same_client(new), old.same_security(new)
+    served = {name for name in kept if same_client and (same_security or after[name].engine != "spark")}
+    unchanged = [name for name in kept if name in served and before[name] == after[name]]
     changed = [name for name in kept if name not in unchanged]
     updated = [name for name in changed if same_client and changes_while_running(before[name], after[name])]
     return GroupChanges(

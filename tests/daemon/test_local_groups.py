@@ -75,6 +75,15 @@ async def test_new_keys_are_taken_over_by_the_client_that_runs() -> None:
         assert len(engine.clients[0].secured) == 1
 
 
+async def test_new_keys_start_groups_on_spark_anew() -> None:
+    """They have clients of their own, in other processes."""
+    changes = {"mailer": {"engine": "spark"}}
+    engine = FakeEngine()
+    async with running(config("mailer", "audit", changes=changes), engine) as (groups, _):
+        report = await groups.apply(config("mailer", "audit", changes=changes, **SECURED))
+        assert (report.restarted, report.unchanged) == (("mailer",), ("audit",))
+
+
 async def test_certificates_that_were_replaced_are_taken_over(tmp_path: Path) -> None:
     """The configuration is the same, and what stands in its files is not."""
     engine = FakeEngine()
