@@ -33,7 +33,7 @@ class RocketMQBatchReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Called once for each action, in a process of the driver."""
         options = self._options
-        cluster = cluster_of(options.nameserver)
+        cluster = cluster_of(options.access)
         ranges = patiently(lambda: self._ranges(cluster), options.tolerance_seconds)
         return as_partitions(options, ranges)
 
@@ -75,7 +75,7 @@ def ranges_of(cluster: Cluster, options: SourceOptions, spans: dict[MessageQueue
             queue_id=queue.queue_id,
             start=low,
             end=high,
-            nameserver=options.nameserver,
+            access=options.access,
             addresses=cluster.addresses(queue),
             subscription=options.filter_of(queue.topic),
             pull=options.pull,

@@ -33,6 +33,7 @@ from rmqd.codes import ResponseCode
 from rmqd.consumer.filter_check import check_filters
 from rmqd.consumer.pull_request import OPERATOR_RESET
 from rmqd.errors import RmqdError, RouteNotFoundError
+from rmqd.spark.access import Access
 from rmqd.spark.process_log import log_to_stderr
 from rmqd.spark.queue_range import Filter
 from rmqd.wire.consume_queue import QueryConsumeQueueResponseBody
@@ -58,7 +59,7 @@ PULLED: Final = frozenset(
     }
 )
 
-_clusters: dict[tuple[int, str], Cluster] = {}
+_clusters: dict[tuple[int, Access], Cluster] = {}
 _lock = threading.Lock()
 
 
@@ -70,24 +71,25 @@ class Answers(Generic[T]):
     failed: dict[MessageQueue, RmqdError] = field(default_factory=dict)
 
 
-def cluster_of(nameserver: str) -> Cluster:
-    """This process's client of a cluster; `nameserver` is "host:port", several separated by `;`."""
+def cluster_of(access: Access) -> Cluster:
+    """This process's client of a cluster. Raises RmqdError where what it needs is not there."""
     with _lock:
-        key = os.getpid(), nameserver
+        key = os.getpid(), access
         if key not in _clusters:
-            _clusters[key] = Cluster(nameserver)
+            _clusters[key] = Cluster(access)
         return _clusters[key]
 
 
 class Cluster:
     """Every method may be called from any thread, blocks, and raises RmqdError, unless it gives `Answers`."""
 
-    def __init__(self, nameserver: str) -> None:
+    def __init__(self, access: Access) -> None:
         log_to_stderr()
+        options = access.client_options()
         self._loop = asyncio.new_event_loop()
         # a daemon: Spark ends its Python processes without asking
         threading.Thread(target=self._loop.run_forever, name="rmqd.spark", daemon=True).start()
-        self._client = self._run(_make_client(nameserver))
+        self._client = self._run(_make_client(options))
 
     def topics(self) -> tuple[str, ...]:
         """Every topic that the name server knows."""
@@ -271,5 +273,5 @@ def everyone(answers: Answers[T]) -> dict[MessageQueue, T]:
     return answers.found
 
 
-async def _make_client(nameserver: str) -> ClientInstance:
-    return ClientInstance(ClientOptions(nameservers=tuple(nameserver.split(";"))))
+async def _make_client(options: ClientOptions) -> ClientInstance:
+    return ClientInstance(options)

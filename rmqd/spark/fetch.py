@@ -99,6 +99,7 @@ class RangePuller:
             broker_name=self._queue.broker_name,
             expression_type=filters.kind,
             subscription=filters.expression,
+            credentials=queue_range.access.credentials(),
         )
         self._connection: PullConnection | None = None
         self._empty_answers = 0
@@ -266,29 +267,29 @@ class RangePuller:
     def _connect(self) -> PullConnection:
         if not self._addresses or self._failing_since is not None:
             self._look_up()
-        return take_connection(self._addresses[0])
+        return take_connection(self._addresses[0], self._range.access)
 
     def _look_up(self) -> None:
         """Ask a name server where the broker is now; what is known stays where none answers."""
         try:
-            found = cluster_of(self._range.nameserver).addresses_now(self._queue)
+            found = cluster_of(self._range.access).addresses_now(self._queue)
         except RouteNotFoundError:
             found = ()
         except RmqdError as error:
             if not self._addresses:
-                raise RemotingError(self._range.nameserver, str(error)) from error
+                raise RemotingError(self._range.access.nameserver, str(error)) from error
             return
         if found:
             self._addresses = [address for address in self._addresses if address in found]
             self._addresses += [address for address in found if address not in self._addresses]
         if not self._addresses:
             missing = RouteNotFoundError(self._queue.topic, f"no address is known for broker {self._queue.broker_name}")
-            raise RemotingError(self._range.nameserver, str(missing))
+            raise RemotingError(self._range.access.nameserver, str(missing))
 
     def _is_gone(self) -> bool:
         """Whether a name server says that nobody has the queue."""
         try:
-            return not cluster_of(self._range.nameserver).addresses_now(self._queue)
+            return not cluster_of(self._range.access).addresses_now(self._queue)
         except RmqdError as error:
             return isinstance(error, RouteNotFoundError)
 

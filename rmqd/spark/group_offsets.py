@@ -29,7 +29,7 @@ class GroupOffsets:
         """Commit where the query starts, in queues for which the group has no offset. Raises RmqdError."""
         if not self._options.commit_offsets:
             return
-        cluster = cluster_of(self._options.nameserver)
+        cluster = cluster_of(self._options.access)
         known = everyone(cluster.committed(self._options.group, starts))
         missing = {queue: offset for queue, offset in starts.items() if known[queue] is None}
         everyone(cluster.commit(self._options.group, missing))
@@ -47,7 +47,7 @@ class GroupOffsets:
             self._failing = True
 
     def _commit(self, positions: Mapping[MessageQueue, int]) -> None:
-        cluster, group = cluster_of(self._options.nameserver), self._options.group
+        cluster, group = cluster_of(self._options.access), self._options.group
         if self._committed is None:
             known = everyone(cluster.committed(group, positions))
             ahead = {str(queue): offset for queue, offset in known.items() if (offset or 0) > positions[queue]}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rmqd.daemon.config import GroupConfig, RootConfig
+from rmqd.spark.access import Access
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,11 @@ class GroupOrder:
     def settings(self) -> GroupConfig:
         """The group's own settings."""
         return self.config.groups[self.name]
+
+    @property
+    def access(self) -> Access:
+        """How the group's processes reach RocketMQ."""
+        return Access(self.config.client_options())
 
     @property
     def nameserver(self) -> str:

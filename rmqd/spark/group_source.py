@@ -46,7 +46,7 @@ class GroupPlan:
         is_pipeline = settings.handler is None
         permissive = is_pipeline and settings.on_corrupt_message == "skip"
         return SourceOptions(
-            nameserver=order.nameserver,
+            access=order.access,
             topics=tuple(settings.subscriptions),
             filters=filters,
             include_retry_topic=not is_pipeline,
@@ -99,7 +99,7 @@ class GroupStreamReader(RocketMQStreamReader):
 
     def _resolve_start(self) -> Offsets:
         """Where the plan says, else where the group is on the brokers, else by `consume_from_where`, as in Java."""
-        cluster, options = cluster_of(self._options.nameserver), self._options
+        cluster, options = cluster_of(self._options.access), self._options
         queues = self._subscribed.now(cluster)
         check_filter(cluster, options, queues)
         starts = {queue: offset for queue, offset in (self._group_plan.starting or {}).items() if queue in queues}

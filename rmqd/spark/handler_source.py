@@ -103,7 +103,7 @@ class HandlerStreamReader(GroupStreamReader):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The ranges between two offsets; an orderly group's are whole, others are cut where tasks would be idle."""
         spans = Offsets.of(start).ranges(Offsets.of(end))
-        ranges = ranges_of(cluster_of(self._options.nameserver), self._options, spans)
+        ranges = ranges_of(cluster_of(self._options.access), self._options, spans)
         if self._plan.order.settings.consume_mode != "orderly":
             pieces = min(self._plan.slots, sum(map(len, ranges)) // LEAST_PIECE)
             ranges = split_ranges(ranges, pieces or None, None)

@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from rmqd.errors import ConfigError, RmqdError
+from rmqd.spark import access
+from rmqd.spark.access import Access
 from rmqd.spark.bounds import Bound, Kind, offsets_bound, timestamps_bound
 from rmqd.spark.columns import DEFAULT_COLUMNS, PERMISSIVE_COLUMNS
-from rmqd.spark.option_values import milliseconds, nameservers, positive
+from rmqd.spark.option_values import milliseconds, positive
 from rmqd.spark.queue_range import NO_GROUP, Filter, PullSettings
 from rmqd.spark.source_values import (
     by_sql,
@@ -33,14 +35,15 @@ from rmqd.wire.topics import check_group, retry_topic
 
 T = TypeVar("T")
 
-NAMES: Final = tuple(
-    "nameserver subscribe subscribePattern assign tags sql columns groupId commitOffsets startingOffsets "
-    "startingOffsetsFallback startingTimestamp startingOffsetsByTimestamp startingOffsetsByTimestampStrategy "
-    "endingOffsets endingTimestamp endingOffsetsByTimestamp maxOffsetsPerTrigger maxRowsPerTrigger maxBytesPerTrigger "
-    "minOffsetsPerTrigger maxTriggerDelay minPartitions maxRecordsPerPartition failOnDataLoss fetchOffset.intervalMs "
-    "routeRefreshMs unavailableToleranceMs pullBatchSize pullParallelism pullTimeoutMs rowsPerBatch drainFile "
-    "includeRetryTopic mode pushdown queueRetention".split()
+_OTHERS: Final = tuple(
+    "subscribe subscribePattern assign tags sql columns groupId commitOffsets startingOffsets startingOffsetsFallback "
+    "startingTimestamp startingOffsetsByTimestamp startingOffsetsByTimestampStrategy endingOffsets endingTimestamp "
+    "endingOffsetsByTimestamp maxOffsetsPerTrigger maxRowsPerTrigger maxBytesPerTrigger minOffsetsPerTrigger "
+    "maxTriggerDelay minPartitions maxRecordsPerPartition failOnDataLoss fetchOffset.intervalMs routeRefreshMs "
+    "unavailableToleranceMs pullBatchSize pullParallelism pullTimeoutMs rowsPerBatch drainFile includeRetryTopic mode "
+    "pushdown queueRetention".split()
 )
+NAMES: Final = (*access.NAMES, *_OTHERS)
 BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 _PROPER: Final = {name.lower(): name for name in NAMES}
 _STARTS: Final = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
@@ -51,7 +54,7 @@ _WHAT: Final = ("subscribe", "subscribePattern", "assign")
 class SourceOptions:
     """What is read, from where to where, and how fast. One of `topics`, `pattern` and `assigned` is set."""
 
-    nameserver: str
+    access: Access
     topics: tuple[str, ...] = ()
     pattern: str = ""
     assigned: tuple[MessageQueue, ...] = ()
@@ -97,7 +100,7 @@ class SourceOptions:
 
     def refuse_batch_only(self) -> None:
         """Raise ConfigError where an option is set that a stream, which has no end, cannot have."""
-        wrong = [
+        wrong: list[object] = [
             f"{name}: a stream has no end; this option is for spark.read" for name in BATCH_ONLY if name in self.given
         ]
         if self.pushdown:
@@ -145,8 +148,10 @@ class _Reading:
         minimum, maximum = self._count("minOffsetsPerTrigger"), self._maximum()
         if minimum is not None and maximum is not None and minimum > maximum:
             self._problem("minOffsetsPerTrigger", f"{minimum} is more than maxOffsetsPerTrigger, {maximum}")
+        reached, wrong = access.read_access(self._values)
+        self._problems += wrong
         values: dict[str, Any] = {
-            "nameserver": self._read("nameserver", nameservers, ""),
+            "access": reached,
             **self._what(),
             "subscription": self._filter(),
             "include_retry_topic": retries,
@@ -174,8 +179,6 @@ class _Reading:
             "pushdown": self._read("pushdown", flag, False),
             "pull": self._pull(group),
         }
-        if "nameserver" not in self._values:
-            self._problem("nameserver", "is missing: host:port, several separated by ;")
         if self._problems:
             raise ConfigError(self._problems)
         return SourceOptions(**values)

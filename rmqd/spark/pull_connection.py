@@ -6,33 +6,33 @@ the building of batches. While a batch is built, the broker answers the next pul
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from typing import Final
 
 from rmqd.client.connection import OPAQUE
+from rmqd.client.options import TlsOptions
+from rmqd.client.tls import client_context, explain
 from rmqd.errors import RemotingClosedError, RemotingConnectError, RemotingTimeoutError
+from rmqd.spark.access import Access
 from rmqd.wire.command import RemotingCommand, decode_command
 from rmqd.wire.frame import FrameDecoder
 
 CONNECT_TIMEOUT_SECONDS: Final = 3.0
 RECEIVE_BYTES: Final = 1 << 20
 
-_idle: dict[tuple[int, str], PullConnection] = {}
+_idle: dict[tuple[int, str, Access], PullConnection] = {}
 
 
 class PullConnection:
     """Sends requests and gives their replies in the order in which they come."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, access: Access) -> None:
         self.address = address
+        self.access = access
         self._frames = FrameDecoder()
-        host, _, port = address.rpartition(":")
-        try:
-            self._socket = socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT_SECONDS)
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        except (OSError, ValueError) as error:
-            raise RemotingConnectError(address, str(error) or type(error).__name__) from error
+        self._socket = _connect(address, access.client_options().tls)
 
     def send(self, frames: list[bytes], timeout_seconds: float) -> None:
         """Send whole request frames. Raises RemotingError."""
@@ -64,19 +64,40 @@ class PullConnection:
         self._socket.close()
 
 
+def _connect(address: str, tls: TlsOptions) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    context = client_context(tls) if tls.enabled else None
+    try:
+        connected = socket.create_connection((host, int(port)), CONNECT_TIMEOUT_SECONDS)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if context is None:
+            return connected
+        with contextlib.ExitStack() as unless_encrypted:
+            unless_encrypted.callback(connected.close)
+            encrypted = context.wrap_socket(connected, server_hostname=tls.server_name or host)
+            unless_encrypted.pop_all()
+        return encrypted
+    except (OSError, ValueError) as error:
+        reason = explain(error, tls.server_name or host) or str(error) or type(error).__name__
+        raise RemotingConnectError(address, reason) from error
+
+
 def next_opaque() -> int:
     """A number that tells a request from others of this process."""
     return next(OPAQUE) & 0x7FFFFFFF
 
 
-def take_connection(address: str) -> PullConnection:
-    """A connection that nobody uses now: a kept one, or a new one. Raises RemotingConnectError."""
-    return _idle.pop((os.getpid(), address), None) or PullConnection(address)
+def take_connection(address: str, access: Access) -> PullConnection:
+    """A connection that nobody uses now: a kept one, or a new one. Raises RemotingConnectError, and RmqdError for keys
+    or certificates that are not there."""
+    return _idle.pop((os.getpid(), address, access), None) or PullConnection(address, access)
 
 
 def keep_connection(connection: PullConnection) -> None:
     """Keep a connection for the process's next task; no reply may be outstanding on it."""
-    former = _idle.pop((os.getpid(), connection.address), None)
+    key = os.getpid(), connection.address, connection.access
+    former = _idle.pop(key, None)
     if former is not None:
         former.close()
-    _idle[os.getpid(), connection.address] = connection
+    _idle[key] = connection

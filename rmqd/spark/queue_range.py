@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Final
 
+from rmqd.spark.access import Access
 from rmqd.wire.heartbeat import EXPRESSION_TAG, SUBSCRIPTION_ALL
 from rmqd.wire.message import MessageQueue
 
@@ -45,7 +46,7 @@ class QueueRange:
     """The messages of one queue from offset `start` to before `end`.
 
     `addresses` are the broker's replicas ("host:port"), the master first; where none of them answers, or none is
-    given, the name servers in `nameserver` (separated by `;`) are asked.
+    given, the name servers in `access` are asked.
     """
 
     topic: str
@@ -53,7 +54,7 @@ class QueueRange:
     queue_id: int
     start: int
     end: int
-    nameserver: str
+    access: Access
     addresses: tuple[str, ...] = ()
     subscription: Filter = field(default_factory=Filter)
     pull: PullSettings = field(default_factory=PullSettings)

@@ -20,6 +20,7 @@ from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
 from rmqd.client.queue_selector import MessageQueueSelector, by_hash, by_id
 from rmqd.errors import BrokerError, BrokerFailureError, RemotingError, RmqdError, RouteNotFoundError
+from rmqd.spark.access import Access
 from rmqd.spark.outgoing import OutgoingRow
 from rmqd.spark.process_log import log_to_stderr
 
@@ -27,24 +28,25 @@ log = structlog.get_logger(__name__)
 
 PAUSE_SECONDS: Final = 0.5
 
-_senders: dict[tuple[int, int, str], Sender] = {}
+_senders: dict[tuple[int, int, Access], Sender] = {}
 
 
-def sender_to(nameserver: str) -> Sender:
-    """This process's and thread's sender; `nameserver` is "host:port", several separated by `;`."""
-    key = os.getpid(), threading.get_ident(), nameserver
+def sender_to(access: Access) -> Sender:
+    """This process's and thread's sender. Raises RmqdError where what it needs is not there."""
+    key = os.getpid(), threading.get_ident(), access
     if key not in _senders:
-        _senders[key] = Sender(nameserver)
+        _senders[key] = Sender(access)
     return _senders[key]
 
 
 class Sender:
     """Sends rows, and returns when each of them is stored. For one thread, which has no event loop running."""
 
-    def __init__(self, nameserver: str) -> None:
+    def __init__(self, access: Access) -> None:
         log_to_stderr()
+        options = access.client_options()
         self._loop = asyncio.new_event_loop()
-        self._client = self._loop.run_until_complete(_make_client(nameserver))
+        self._client = self._loop.run_until_complete(_make_client(options))
         self._served: set[str] = set()
 
     def send(self, rows: Iterable[OutgoingRow], in_flight: int, tolerance_seconds: float) -> tuple[int, int]:
@@ -133,5 +135,5 @@ def _selector(row: OutgoingRow) -> MessageQueueSelector | None:
     return by_hash(row.message.sharding_key) if row.message.sharding_key else None
 
 
-async def _make_client(nameserver: str) -> ClientInstance:
-    return ClientInstance(ClientOptions(nameservers=tuple(nameserver.split(";"))))
+async def _make_client(options: ClientOptions) -> ClientInstance:
+    return ClientInstance(options)

@@ -85,7 +85,7 @@ def _write(batches: Iterator[pa.RecordBatch], options: SinkOptions, query: str) 
     if context is not None:
         stream = context.getLocalProperty(QUERY_ID) or query
         origin = Origin(stream, context.getLocalProperty(BATCH_ID) or "", context.partitionId())
-    sender = sender_to(options.nameserver)
+    sender = sender_to(options.access)
     sender.look_again()
     total = total_bytes = 0
     for batch in batches:

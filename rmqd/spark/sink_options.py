@@ -10,13 +10,15 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from rmqd.errors import ConfigError, RmqdError
+from rmqd.spark import access
+from rmqd.spark.access import Access
 from rmqd.spark.columns import COLUMNS
-from rmqd.spark.option_values import milliseconds, nameservers, positive
+from rmqd.spark.option_values import milliseconds, positive
 from rmqd.wire.topics import check_topic
 
 T = TypeVar("T")
 
-NAMES: Final = ("nameserver", "topic", "sendParallelism", "unavailableToleranceMs")
+NAMES: Final = (*access.NAMES, "topic", "sendParallelism", "unavailableToleranceMs")
 SPARKS_OWN: Final = frozenset(("path", "queryname", "checkpointlocation"))
 _TEXT: Final = ("string",)
 _NUMBER: Final = ("int", "bigint", "smallint", "tinyint")
@@ -39,7 +41,7 @@ SINK_COLUMNS: Final = {
 class SinkOptions:
     """Where rows go, and how many are under way at once. `topic` is empty where a column has it."""
 
-    nameserver: str
+    access: Access
     topic: str = ""
     in_flight: int = 64
     tolerance_seconds: float = 60.0
@@ -66,14 +68,14 @@ def parse_sink_options(values: Mapping[str, str], columns: Mapping[str, str], *,
             problems.append(f"{name}: {error}")
             return default
 
+    reached, wrong = access.read_access(given)
+    problems += wrong
     options = SinkOptions(
-        nameserver=read("nameserver", nameservers, ""),
+        access=reached,
         topic=read("topic", check_topic, ""),
         in_flight=min(read("sendParallelism", positive, 64), 1024),
         tolerance_seconds=read("unavailableToleranceMs", milliseconds, 60.0),
     )
-    if "nameserver" not in given:
-        problems.append("nameserver: is missing: host:port, several separated by ;")
     if overwrite:
         problems.append('mode: what a topic has cannot be overwritten; mode("append") adds to it')
     problems += column_problems(columns)

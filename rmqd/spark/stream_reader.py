@@ -79,7 +79,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Note where the queues end now: the query reads so far and ends."""
-        cluster = cluster_of(self._options.nameserver)
+        cluster = cluster_of(self._options.access)
 
         def look() -> None:
             self._heads.pin(cluster, self._subscribed.now(cluster))
@@ -107,7 +107,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The ranges between two offsets: for a batch that is repeated the same as before."""
-        cluster = cluster_of(self._options.nameserver)
+        cluster = cluster_of(self._options.access)
         spans = Offsets.of(start).ranges(Offsets.of(end))
         return as_partitions(self._options, ranges_of(cluster, self._options, spans))
 
@@ -124,7 +124,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _resolve_start(self) -> Offsets:
         options = self._options
-        cluster = cluster_of(options.nameserver)
+        cluster = cluster_of(options.access)
         queues = self._subscribed.now(cluster)
         check_filter(cluster, options, queues)
         starts = starts_of(cluster, options, Bound("latest"), queues)
@@ -133,7 +133,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Offsets(starts)
 
     def _advance(self, begin: Offsets, limit: ReadLimit, *, is_first: bool) -> Offsets | None:
-        cluster = cluster_of(self._options.nameserver)
+        cluster = cluster_of(self._options.access)
         queues = self._subscribed.refreshed(cluster)
         heads = self._heads.now(cluster, queues)
         self._silent_since = None

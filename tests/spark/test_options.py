@@ -29,7 +29,7 @@ def test_names_are_those_that_spark_makes_of_them() -> None:
         {"nameserver": "ns1:9876, ns2:9876", "subscribe": "b, a,b", "maxoffsetspertrigger": "500",
          "fetchoffset.intervalms": "50", "failondataloss": "FALSE", "tags": "paid || refunded", "columns": "body,Topic"}
     )  # fmt: skip
-    assert (options.nameserver, options.topics) == ("ns1:9876;ns2:9876", ("b", "a"))
+    assert (options.access.nameserver, options.topics) == ("ns1:9876;ns2:9876", ("b", "a"))
     assert (options.max_offsets, options.fetch_interval_seconds, options.fail_on_data_loss) == (500, 0.05, False)
     assert options.subscription == Filter("TAG", "paid || refunded")
     assert options.columns == ("body", "topic")
@@ -95,7 +95,7 @@ def test_no_name_server_and_no_topic() -> None:
     """What is missing is named as well."""
     with pytest.raises(ConfigError) as raised:
         parse_options({})
-    assert [str(problem).partition(":")[0] for problem in raised.value.problems] == ["subscribe", "nameserver"]
+    assert [str(problem).partition(":")[0] for problem in raised.value.problems] == ["nameserver", "subscribe"]
 
 
 def test_retries_pass_no_filter() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from rmqd.errors import ConfigError, InvalidMessageError, RemotingError, RouteNotFoundError
+from rmqd.spark.access import NAMES as ACCESS
 from rmqd.spark.sink_options import NAMES, SINK_COLUMNS, parse_sink_options
 from rmqd.testing.rocketmq import RocketMQ
 from tests.spark.embedded_broker import EmbeddedBroker
@@ -67,7 +68,7 @@ def test_all_problems_are_told_at_once() -> None:
     with pytest.raises(ConfigError) as raised:
         parse_sink_options(values, columns, overwrite=True)
     assert [str(problem) for problem in raised.value.problems] == [
-        "topik: the sink has no such option; there are nameserver, topic, sendParallelism, unavailableToleranceMs",
+        f"topik: the sink has no such option; there are {', '.join(NAMES)}",
         "nameserver: 'nowhere' is not host:port",
         "sendParallelism: '0' is no number above 0",
         'mode: what a topic has cannot be overwritten; mode("append") adds to it',
@@ -198,7 +199,8 @@ def test_the_page_lists_what_the_sink_takes() -> None:
     """Options and columns, in docs/spark.md."""
     page = (Path(__file__).parents[2] / "docs" / "spark.md").read_text().split("\n## Writing\n")[1].split("\n## ")[0]
     options, columns = page.split("| option of the sink |")[1].split("| column of the sink |")
-    assert tuple(re.findall(r"^\| `(\w+)` \|", options, re.MULTILINE)) == NAMES
+    listed_options = re.findall(r"^\| `(\w+)` \|", options, re.MULTILINE)
+    assert sorted([*listed_options, *ACCESS[1:]]) == sorted(NAMES)
     rows = re.findall(r"^\| `(\w+)` \| (.*?) \| (.*) \|$", columns, re.MULTILINE)
     listed = {name: (tuple(re.findall(r"`(.*?)`", kinds)), text) for name, kinds, text in rows}
     assert listed == SINK_COLUMNS
