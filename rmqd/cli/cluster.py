@@ -40,21 +40,25 @@ class Target:
 def find_target(nameserver: str | None, config: Path | None, overrides: list[str] | None) -> Target:
     """The cluster at `--nameserver`, else the configuration's; ends the command with 78 where that is wrong.
 
-    With `--nameserver` alone no configuration is read, so the command works on a machine that has none.
+    With `--nameserver` alone no configuration is read, so the command works on a machine that has none; the keys are
+    then those in the environment. `--set` beside it may say more about the connections.
     """
     from dataclasses import replace
 
     from rmqd.client.name_server import parse_addresses
-    from rmqd.client.options import ClientOptions
-    from rmqd.daemon.config_file import load_config
+    from rmqd.daemon.config_file import load_config, load_source
+    from rmqd.daemon.config_source import bare_source, find_config
     from rmqd.errors import ConfigError
 
     addresses = parse_addresses(nameserver or "")
     if nameserver is not None:
         _check_addresses(nameserver, addresses)
         if config is None and not overrides:
-            return Target(ClientOptions(nameservers=addresses), None)
+            return Target(_by_environment(addresses), None)
     try:
+        if nameserver is not None and config is None and not _exists(find_config):
+            source = bare_source([f"nameserver={nameserver}", *(overrides or ())])
+            return Target(load_source(source, to_run=False).client_options(), None)
         settings = load_config(config, overrides or (), to_run=False)
     except ConfigError as error:
         fail(ExitCode.CONFIG, *(str(problem) for problem in error.problems))
@@ -98,6 +102,28 @@ async def _with_client(options: ClientOptions, question: Callable[[ClientInstanc
         return await question(client)
     finally:
         await client.remoting.close()
+
+
+def _by_environment(addresses: tuple[str, ...]) -> ClientOptions:
+    import os
+
+    from rmqd.client.options import ClientOptions
+
+    access_key, secret_key, token = (
+        os.environ.get(name, "") for name in ("RMQD_ACCESS_KEY", "RMQD_SECRET_KEY", "RMQD_SECURITY_TOKEN")
+    )
+    if bool(access_key) != bool(secret_key):
+        fail(ExitCode.CONFIG, "rmqd: RMQD_ACCESS_KEY and RMQD_SECRET_KEY go together; accepted: both or neither")
+    return ClientOptions(
+        nameservers=addresses, access_key=access_key, secret_key=secret_key, security_token=token if access_key else ""
+    )
+
+
+def _exists(find: Callable[[Path | None], Path]) -> bool:
+    try:
+        return bool(find(None))
+    except FileNotFoundError:
+        return False
 
 
 def _check_addresses(text: str, addresses: tuple[str, ...]) -> None:

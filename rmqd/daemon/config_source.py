@@ -77,6 +77,14 @@ def read_source(path: Path, overrides: Sequence[str] = ()) -> Source:
     return source
 
 
+def bare_source(overrides: Sequence[str]) -> Source:
+    """A configuration that consists of overrides alone, for commands where there is no file."""
+    source = Source((Path("--set"),), Mapping("--set", {}))
+    for override in overrides:
+        _override(source, override)
+    return source
+
+
 def _files(path: Path) -> tuple[Path, list[Path]]:
     if path.is_dir():
         root_file, folder = path / ROOT_FILE, path

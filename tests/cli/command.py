@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,10 +27,16 @@ class Ended:
         return json.loads(self.out)
 
 
-def rmqd(*arguments: str | Path, stdin: bytes = b"", cwd: Path | None = None, python_path: Path | None = None) -> Ended:
+def rmqd(
+    *arguments: str | Path,
+    stdin: bytes = b"",
+    cwd: Path | None = None,
+    python_path: Path | None = None,
+    variables: Mapping[str, str] | None = None,
+) -> Ended:
     """Run `rmqd` with these arguments, in a folder without a configuration unless `cwd` has one.
 
-    `python_path` is one more folder to import from.
+    `python_path` is one more folder to import from, `variables` are more of the environment.
     """
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RMQD_")}
     done = subprocess.run(
@@ -41,6 +48,7 @@ def rmqd(*arguments: str | Path, stdin: bytes = b"", cwd: Path | None = None, py
             **environment,
             "PYTHONPATH": ":".join(map(str, (TOP, TOP / "handlers", *filter(None, [python_path])))),
             "COLUMNS": "120",
+            **(variables or {}),
         },
         timeout=60,
         check=False,
