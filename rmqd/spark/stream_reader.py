@@ -28,10 +28,10 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from rmqd.errors import DataLossError, RmqdError
+from rmqd.errors import DataLossError, FilterRefusedError, RmqdError
 from rmqd.spark.batch_reader import as_partitions, check_filter, ranges_of, read_partition
 from rmqd.spark.bounds import Bound
-from rmqd.spark.cluster import cluster_of, patiently
+from rmqd.spark.cluster import Cluster, cluster_of, patiently
 from rmqd.spark.gone_queues import GoneQueues
 from rmqd.spark.group_offsets import GroupOffsets
 from rmqd.spark.offsets import Offsets
@@ -39,6 +39,7 @@ from rmqd.spark.options import SourceOptions
 from rmqd.spark.positions import starts_of
 from rmqd.spark.progress import Heads, Progress
 from rmqd.spark.subscribed import Subscribed
+from rmqd.wire.message import MessageQueue
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -58,6 +59,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._group = GroupOffsets(options)
         self._gone = GoneQueues(options.queue_retention_seconds)
         self._silent_since: float | None = None
+        self._checked: frozenset[MessageQueue] = frozenset()
 
     def initialOffset(self) -> dict[str, Any]:
         """Where the first batch starts. Asked twice and answered once: "latest" has moved on by then."""
@@ -94,7 +96,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         try:
             end = self._advance(begin, limit, is_first=start == self._initial)
-        except DataLossError:
+        except (DataLossError, FilterRefusedError):
             raise
         except RmqdError as error:
             self._bear(error)
@@ -126,7 +128,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options = self._options
         cluster = cluster_of(options.access)
         queues = self._subscribed.now(cluster)
-        check_filter(cluster, options, queues)
+        self._check_filter(cluster, queues)
         starts = starts_of(cluster, options, Bound("latest"), queues)
         # so that the same comes out if the process ends before this is in the checkpoint
         self._group.pin(starts)
@@ -135,6 +137,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _advance(self, begin: Offsets, limit: ReadLimit, *, is_first: bool) -> Offsets | None:
         cluster = cluster_of(self._options.access)
         queues = self._subscribed.refreshed(cluster)
+        self._check_filter(cluster, queues)
         heads = self._heads.now(cluster, queues)
         self._silent_since = None
         # what is available now would never come to its end, waiting for more
@@ -146,6 +149,12 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end = self._gone.noted_in(end)
         # the checkpoint does not have where the first batch starts: Spark asks `initialOffset` anew if it is repeated
         return replace(end, new={**begin.positions, **end.new}) if is_first else end
+
+    def _check_filter(self, cluster: Cluster, queues: frozenset[MessageQueue]) -> None:
+        """Also of queues that come later: theirs may be the first broker that cannot filter by SQL."""
+        if queues - self._checked:
+            check_filter(cluster, self._options, queues - self._checked)
+            self._checked |= queues
 
     def _bear(self, error: RmqdError) -> None:
         """No broker answers: wait for one, but not for ever."""

@@ -114,10 +114,14 @@ def test_a_cluster_that_asks_for_keys_and_certificates(monkeypatch: pytest.Monke
         assert sum(committed(options).values()) == 500
 
         monkeypatch.setenv("RMQD_TEST_SECRET", "another one")
-        with pytest.raises(RmqdError, match="secret"):
+        with pytest.raises(RmqdError, match=r"client\.secret_key is not the one of this client\.access_key"):
             read(options)
-        with pytest.raises(RmqdError, match=r"refuses|access|signature|AccessKey"):
+        with pytest.raises(RmqdError, match=r"set client\.access_key and client\.secret_key"):
             read(reached)
+        with pytest.raises(RmqdError, match="it takes nothing but TLS"):
+            read({name: value for name, value in options.items() if not name.startswith("tls")})
+        with pytest.raises(RmqdError, match="nobody vouches for the server's certificate"):
+            read({**options, "tlsCaFile": str(certificates.OTHER_CA)})
 
 
 def read(options: dict[str, str]) -> list[str]:

@@ -8,7 +8,7 @@ import time
 import pytest
 from structlog.testing import capture_logs
 
-from rmqd.errors import DataLossError
+from rmqd.errors import DataLossError, FilterRefusedError
 from tests.spark.embedded_broker import BROKER, EmbeddedBroker
 from tests.spark.needed import need
 
@@ -40,6 +40,27 @@ def test_a_new_topic_is_read_from_its_first_message(broker: EmbeddedBroker) -> N
     broker.create_topic("orders-us", 1)
     broker.send("orders-us", "howdy")
     assert query.run_until_idle()[1:] == [["howdy"]]
+
+
+def test_a_pattern_may_match_nothing_yet(broker: EmbeddedBroker) -> None:
+    """The query waits for its first topic."""
+    query = Query(Checkpoint(), options(broker, subscribePattern="orders-.*", startingOffsets="latest"))
+    assert query.run_until_idle() == [[]]
+    broker.fill("orders-us", 1, 1)
+    assert query.run_until_idle()[1:] == [["0:0"]]
+
+
+def test_a_condition_is_checked_with_every_queue_that_comes(broker: EmbeddedBroker) -> None:
+    """A pull would take one that the broker cannot read for "everything"; so too after a restart."""
+    broker.fill("orders", 1, 2)
+    checkpoint = Checkpoint()
+    query = Query(checkpoint, options(broker, sql="n > 1"))
+    assert query.run_until_idle() == [[]]
+    broker.create_topic("orders", 2)
+    broker.send("orders", "1:0", queue_id=1, properties={"n": "2"})
+    assert query.run_until_idle()[1:] == [["1:0"]]
+    with pytest.raises(FilterRefusedError, match="refuses the SQL filter"):
+        Query(checkpoint, options(broker, sql="n >>> 1")).poll()
 
 
 def test_a_topic_that_goes_keeps_its_place(broker: EmbeddedBroker) -> None:
