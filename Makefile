@@ -3,6 +3,7 @@
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 NAME ?= churn
+ENGINE ?= local
 VERSION ?= 5.5.0
 ifeq (campaign,$(firstword $(MAKECMDGOALS)))  # `make campaign churn` is `make campaign NAME=churn`
 ifneq (,$(word 2,$(MAKECMDGOALS)))
@@ -44,8 +45,8 @@ $(VENV)/.spark: $(VENV)/.installed
 	@touch $@
 
 # Ctrl-C reaches all that the terminal has in front, and make would take it as a failure: `set -m` gives rmqd that place.
-demo: venv ## a RocketMQ, a producer and rmqd in one process, live; ARGS="--seconds 30" ends by itself
-	@if [ -t 0 ]; then set -m; fi; $(VENV)/bin/rmqd demo $(ARGS)
+demo: $(if $(filter spark,$(ENGINE)),spark,venv) ## a RocketMQ, a producer and rmqd in one process, live; ENGINE=spark: the group on Spark; ARGS="--seconds 30" ends by itself
+	@if [ -t 0 ]; then set -m; fi; $(VENV)/bin/rmqd demo --engine $(ENGINE) $(ARGS)
 
 test: venv ## every test; those against a real RocketMQ need Java and Maven, those on Spark `make spark`
 	$(PYTHON) -m pytest $(ARGS)
@@ -66,7 +67,7 @@ bench: venv ## rmqd against the Java and Go clients and the broker's limit: docs
 bench-spark: spark ## reading with Spark beside the broker's limit, on a real RocketMQ
 	$(PYTHON) -m bench.spark_source $(ARGS)
 
-campaign: venv ## a long run with faults: make campaign churn, orderly, owners, durability, fuzz; or on an older RocketMQ: 4.9.7
+campaign: venv ## a long run with faults: make campaign churn, orderly, owners, durability, fuzz, spark_connect; or on an older RocketMQ: 4.9.7
 	$(PYTHON) -m tests.campaigns $(NAME) $(ARGS)
 
 conformance: venv ## each behaviour beside Java's, to docs/conformance.md; VERSION=embedded, or 4.9.7

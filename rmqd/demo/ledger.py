@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter, deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -89,14 +90,25 @@ class Ledger:
             known = letter.reason in self.reasons or len(self.reasons) < MOST_REASONS
             self.reasons[letter.reason if known else OTHER_REASONS] += 1
 
+    def note(self, order: HandledOrder, age_seconds: float | None) -> None:
+        """An order was handled; how old it was is told of the first attempt alone."""
+        if age_seconds is not None:
+            self.ages.observe(age_seconds)
+        self.handled.append(order)
+
     def _after_batch(self, batch: Batch, context: HookContext) -> None:
-        decisions, now = batch.decisions(), self._clock.wall()
-        for index, message in enumerate(batch):
-            if message.reconsume_times == 0:
-                self.ages.observe(max(0.0, now - message.store_timestamp / 1000))
-            verdict = _verdict(decisions.get(index), context)
-            tag, attempt = message.tags or "", message.reconsume_times + 1
-            self.handled.append(HandledOrder(_key(message), tag, message.body, attempt, verdict))
+        for order, age_seconds in handled_orders(batch, context, self._clock.wall()):
+            self.note(order, age_seconds)
+
+
+def handled_orders(batch: Batch, context: HookContext, now: float) -> Iterator[tuple[HandledOrder, float | None]]:
+    """What became of each message of a batch, and at its first attempt how many seconds after it was stored."""
+    decisions = batch.decisions()
+    for index, message in enumerate(batch):
+        age = max(0.0, now - message.store_timestamp / 1000) if message.reconsume_times == 0 else None
+        verdict = _verdict(decisions.get(index), context)
+        tag, attempt = message.tags or "", message.reconsume_times + 1
+        yield HandledOrder(_key(message), tag, message.body, attempt, verdict), age
 
 
 def _verdict(decision: Decision | None, context: HookContext) -> str:

@@ -15,6 +15,7 @@ class DemoOptions:
     seconds: float | None = None
     messages: int | None = None
     seed: int | None = None
+    engine: str = "local"
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
+import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,6 +21,7 @@ from rmqd.daemon.config_file import load_config
 from rmqd.daemon.loop import run_in_loop, settle_garbage_collection
 from rmqd.daemon.signals import signals_handled
 from rmqd.demo.options import DemoOptions, Ending
+from rmqd.demo.reports import install_reporter, reports_received
 from rmqd.demo.screen import Screen
 from rmqd.demo.stage import Stage
 from rmqd.demo.summary import Summary
@@ -38,22 +41,32 @@ DELAYS_TOLD: Final = "2s, 3s, 4s"  # a retry begins at the third level
 USUAL_DELAYS: Final = "10s, 30s, 1m"
 CATCH_UP_SECONDS: Final = 15.0
 END_GRACE_SECONDS: Final = 25.0  # more than a group takes that has to be abandoned
+SPARK: Final = "spark"
+SPARK_MASTER: Final = "local[2,4]"
+SPARK_START_SECONDS: Final = 180.0  # some 15 on an idle machine
 HINT: Final = "Ctrl-C to end"
+HINT_STARTING: Final = "Spark takes some 15 seconds to start; Ctrl-C to end"
 HINT_DRAINING: Final = "ending in order; Ctrl-C to end at once"
 
 
 def play(options: DemoOptions, directory: Path, log_file: Path, screen: Screen) -> Ending:
     """Run until a signal, or as long as asked for, with local state in `directory`. Raises ConfigError."""
+    if options.engine == SPARK:
+        install_reporter(directory)
+        sys.path.append(str(directory))
     config = read_group(options).model_copy(update={"state_dir": str(directory)})
     return run_in_loop(Play(config, options, log_file, screen).run())
 
 
 def read_group(options: DemoOptions) -> RootConfig:
     """A configuration with the one group that is shown: the first, if none is named. Raises ConfigError."""
-    overrides = (f"nameserver={PLACEHOLDER}", "nameserver_url=")
-    wanted = () if options.group is None else (options.group,)
-    config = load_config(options.config or SAMPLE, overrides, groups=wanted)
-    group = options.group or next(iter(config.groups))
+    overrides = [f"nameserver={PLACEHOLDER}", "nameserver_url="]
+    path, group = options.config or SAMPLE, options.group
+    if options.engine == SPARK:
+        group = group or next(iter(load_config(path, overrides, to_run=False).groups))
+        overrides += [f"groups.{group}.engine={SPARK}", f"groups.{group}.spark.master={SPARK_MASTER}"]
+    config = load_config(path, overrides, groups=() if group is None else (group,))
+    group = group or next(iter(config.groups))
     if group not in config.groups:
         raise ConfigError([f"--group {group}: there is no such group; configured: {', '.join(config.groups)}"])
     return config.model_copy(update={"groups": {group: config.groups[group]}, "client": ClientConfig()})
@@ -75,7 +88,9 @@ class Play:
         self._screen = screen
         [(self._group, settings)] = config.groups.items()
         self._subscriptions = settings.subscriptions
+        self._is_on_spark = settings.engine == SPARK
         self._state = ""
+        self._hint = HINT
         self._is_unseen = False  # nobody can see it any more, which is a reason to end
         self._stop = asyncio.Event()
         self._main: asyncio.Task[Ending] | None = None
@@ -98,7 +113,8 @@ class Play:
         async with embedded_rocketmq(demo_broker(self._subscriptions)) as rocketmq:
             stage = Stage(rocketmq, self._config, SystemClock(), seed=options.seed, messages=options.messages)
             settle_garbage_collection()
-            await self._perform(stage, self._setting(rocketmq.nameserver))
+            async with reports_received(stage.ledger) if self._is_on_spark else contextlib.nullcontext():
+                await self._perform(stage, self._setting(rocketmq.nameserver))
             return Summary(
                 stage.figures("ended"),
                 stage.ledger.ages.snapshot(),
@@ -107,17 +123,25 @@ class Play:
                 stage.producer.last_failure,
                 any(one.expression != SUBSCRIPTION_ALL for one in self._subscriptions.values()),
                 str(self._log_file),
+                is_on_spark=self._is_on_spark,
             )
 
     def _setting(self, nameserver: str) -> Setting:
-        return Setting(self._group, nameserver, DELAYS_TOLD, USUAL_DELAYS, str(self._log_file))
+        log_file = str(self._log_file)
+        return Setting(self._group, nameserver, DELAYS_TOLD, USUAL_DELAYS, log_file, is_on_spark=self._is_on_spark)
 
     async def _perform(self, stage: Stage, setting: Setting) -> None:
         async with asyncio.TaskGroup() as tasks:
             showing = tasks.create_task(self._keep_showing(stage, setting), name="view")
             running = tasks.create_task(stage.groups.run(), name="group")
-            sending = tasks.create_task(stage.producer.run(), name="producer")
             stop = tasks.create_task(self._stop.wait(), name="stop")
+            if self._is_on_spark:
+                self._hint = HINT_STARTING
+                ready = tasks.create_task(stage.ready(SPARK_START_SECONDS), name="start")
+                await asyncio.wait({ready, stop, running}, return_when=asyncio.FIRST_COMPLETED)
+                ready.cancel()
+                self._hint = HINT
+            sending = tasks.create_task(stage.producer.run(), name="producer")
             await asyncio.wait(
                 {stop, sending, running}, timeout=self._options.seconds, return_when=asyncio.FIRST_COMPLETED
             )
@@ -147,7 +171,7 @@ class Play:
         if self._is_unseen:
             return
         try:
-            self._screen.show(setting, stage.figures(self._state), HINT_DRAINING if self._state else HINT)
+            self._screen.show(setting, stage.figures(self._state), HINT_DRAINING if self._state else self._hint)
         except OSError:  # such as a closed terminal, or `rmqd demo | head`
             self._is_unseen = True
             self._stop.set()

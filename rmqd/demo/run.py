@@ -5,11 +5,14 @@ A person sees something at once: what takes longer to import than the screen is 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Final, TextIO
 
 # First of our own: it keeps structlog from importing rich's tracebacks, see there.
 from rmqd.daemon import logs
@@ -20,6 +23,8 @@ from rmqd.demo.options import DemoOptions, Ending
 from rmqd.demo.screen import Screen, screen_for
 from rmqd.errors import ConfigError
 from rmqd.exit_codes import ExitCode
+
+STDERR: Final = 2
 
 
 def run_demo(options: DemoOptions) -> int:
@@ -44,9 +49,26 @@ def run_demo(options: DemoOptions) -> int:
 
 
 def _with_screen(options: DemoOptions, directory: Path, screen: Screen) -> Ending:
-    with (directory / "rmqd.log").open("a", encoding="utf-8") as log, screen.open(log):
+    is_on_spark = options.engine == "spark"
+    with (directory / "rmqd.log").open("a", encoding="utf-8") as log, screen.open(log), _errors_to(log, is_on_spark):
         logs.configure_logging("info", "console", stream=log)
 
         from rmqd.demo.play import play
 
         return play(options, directory, Path(log.name), screen)
+
+
+@contextlib.contextmanager
+def _errors_to(log: TextIO, wanted: bool) -> Iterator[None]:
+    """Have what other processes of ours, Spark's, say on standard error go to the log: it would tear the view."""
+    if not wanted:
+        yield
+        return
+    sys.stderr.flush()
+    former = os.dup(STDERR)
+    os.dup2(log.fileno(), STDERR)
+    try:
+        yield
+    finally:
+        os.dup2(former, STDERR)
+        os.close(former)

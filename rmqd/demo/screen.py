@@ -96,7 +96,7 @@ class PlainScreen:
         """Write what is new."""
         if not self._is_begun:
             self._is_begun = True
-            self._write(f"embedded RocketMQ at {setting.nameserver}, in memory; group {setting.group}; {hint}")
+            self._write(f"embedded RocketMQ at {setting.nameserver}, in memory; group {setting.where}; {hint}")
             self._write(
                 f"retries come after {setting.delays} here in place of {setting.usual_delays}; log: {setting.log}"
             )

@@ -36,7 +36,7 @@ class Stage:
         self.ledger = Ledger(self.group, clock)
         self.groups = LocalGroups(
             config.model_copy(update={"nameserver": nameservers}),
-            LocalEngine(clock, (self.ledger.hook,)),
+            LocalEngine(clock, (self.ledger.hook,)),  # on Spark, reports take the hook's place
             clock,
             LoopMonitor(clock),
         )
@@ -53,6 +53,10 @@ class Stage:
         """The figures now; `state` in place of the group's own."""
         [group] = self.groups.snapshot().groups
         return self._observer.figures(group, state or group.state, self._clock.monotonic() - self._began)
+
+    async def ready(self, timeout_seconds: float) -> None:
+        """Wait until the group consumes, for so long at most."""
+        await self.groups.started(timeout_seconds)
 
     async def catch_up(self, timeout_seconds: float) -> None:
         """Let the group handle what is stored, for so long at most."""

@@ -26,6 +26,7 @@ class Summary:
     """Of the producer."""
     is_filtered: bool
     log: str
+    is_on_spark: bool = False
 
     def lines(self) -> Iterator[str]:
         """The summary as a person reads it."""
@@ -50,7 +51,8 @@ class Summary:
         yield ""
         yield f"  from stored to handled  {self._ages()}"
         yield f"  furthest behind         {figures.max_lag:,} messages"
-        yield f"  CPU                     {self.cpu_seconds / seconds:.0%} of one core, all parts together"
+        parts = "without Spark's processes" if self.is_on_spark else "all parts together"
+        yield f"  CPU                     {self.cpu_seconds / seconds:.0%} of one core, {parts}"
         yield f"  log                     {self.log}"
 
     def _ages(self) -> str:

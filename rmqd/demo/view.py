@@ -51,6 +51,12 @@ class Setting:
     usual_delays: str
     """What a broker has in their place unless it is told otherwise."""
     log: str
+    is_on_spark: bool = False
+
+    @property
+    def where(self) -> str:
+        """The group, and what runs it where that is not the demo's own process."""
+        return f"{self.group} on Spark" if self.is_on_spark else self.group
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +92,7 @@ def frame(setting: Setting, figures: Figures, hint: str, size: Size) -> Group:
 
 def _head(setting: Setting, figures: Figures, width: int) -> list[Text]:
     title = Text.assemble(
-        (" rmqd demo", "bold"), GAP, setting.group, GAP, (figures.state, STATE_STYLES.get(figures.state, "bold"))
+        (" rmqd demo", "bold"), GAP, setting.where, GAP, (figures.state, STATE_STYLES.get(figures.state, "bold"))
     )
     time = duration(figures.elapsed_seconds)
     title.append(" " * max(1, width - title.cell_len - len(time) - 1) + time)
