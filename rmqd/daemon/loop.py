@@ -35,13 +35,18 @@ def settle_garbage_collection() -> None:
     gc.set_threshold(GC_THRESHOLD, 20, 50)
 
 
+def new_loop() -> asyncio.AbstractEventLoop:
+    """An event loop of the kind that handlers run in."""
+    return uvloop.new_event_loop()
+
+
 def run_in_loop(main: Coroutine[Any, Any, Result]) -> Result:
     """Run `main` in an event loop of its own, and wait for no thread afterwards.
 
     `asyncio.run` would join the threads of the default executor: one that hangs in a name lookup, or in what a
     handler gave it, would delay the exit for good.
     """
-    loop = uvloop.new_event_loop()
+    loop = new_loop()
     asyncio.set_event_loop(loop)
     try:
         return loop.run_until_complete(main)

@@ -9,15 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
 import socket
 import sys
 import threading
 from collections.abc import Coroutine
-from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
-
-import uvloop
 
 from rmqd.client.instance import ClientInstance
 from rmqd.clock import SystemClock
@@ -29,11 +25,13 @@ from rmqd.consumer.send_back import SendBack, reconsume_limit
 from rmqd.consumer.threads import call_start_or_stop
 from rmqd.daemon.handler_registry import load_handler
 from rmqd.daemon.hook_registry import load_hooks
+from rmqd.daemon.loop import new_loop
 from rmqd.errors import RmqdError
 from rmqd.handler import LoadedHandler
 from rmqd.spark.outcome import RangeOutcome
 from rmqd.spark.process_log import log_to_stderr
 from rmqd.spark.range_run import RangeRun
+from rmqd.spark.worker_end import at_worker_end
 from rmqd.wire.topics import retry_topic
 
 if TYPE_CHECKING:
@@ -62,7 +60,8 @@ def handler_process(order: GroupOrder, key: str) -> HandlerProcess:
         except BaseException:
             del _processes[whole_key]
             raise
-        _stop_at_end()
+        if _is_spark_worker():
+            at_worker_end(found.stop)
     return found
 
 
@@ -87,7 +86,7 @@ class HandlerProcess:
         self._options = order.settings.consumer_options(order.name, order.config.state_dir)
         self._clock = SystemClock()
         self._where = f"{socket.gethostname()}:{os.getpid()}"
-        self._loop = uvloop.new_event_loop()
+        self._loop = new_loop()
         # a daemon: Spark ends its Python processes without asking
         threading.Thread(target=self._loop.run_forever, name="rmqd.handler", daemon=True).start()
 
@@ -184,14 +183,7 @@ class HandlerProcess:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
 
-def _stop_at_end() -> None:
-    """Spark tells its Python processes to end by SIGHUP, and does not wait for them."""
-    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
-        signal.signal(signal.SIGHUP, _hung_up)
-        signal.signal(signal.SIGTERM, _hung_up)
+def _is_spark_worker() -> bool:
+    from pyspark import TaskContext
 
-
-def _hung_up(number: int, _: FrameType | None) -> None:
-    for process in _processes.values():
-        process.stop()
-    os._exit(128 + number)
+    return TaskContext.get() is not None and threading.current_thread() is threading.main_thread()

@@ -1,7 +1,7 @@
 """How many messages the next micro-batch takes: so many that it lasts a few seconds, and that a rate is kept to. Pure.
 
 A batch that is under way when a group is stopped is waited for, and one that a crash cuts short is repeated whole: both
-want short batches. Spark takes some 200 ms for each, which wants long ones.
+want short batches. Spark takes some 200 ms for each, on a busy machine 2 s, which wants long ones.
 """
 
 from __future__ import annotations
@@ -10,16 +10,20 @@ from typing import Final
 
 TARGET_SECONDS: Final = 2.0
 GROWTH: Final = 8
+LATE: Final = 2  # times the target
+CAREFUL_GROWTH: Final = 2  # where the last batch took longer than is wished, and it is not known why
 LARGEST: Final = 10_000_000
+_MEMORY: Final = 0.6  # what a batch counts for by the next one
+_LEAST_SPREAD: Final = 0.05  # of the batches' sizes, for what each message takes to be told from what a batch takes
 
 
 class Pace:
-    """Sizes batches by how long the last one took. Times are monotonic seconds."""
+    """Sizes batches by how long the last ones took. Times are monotonic seconds."""
 
     def __init__(
         self, least: int, *, fixed: int = 0, per_second: int = 0, target_seconds: float = TARGET_SECONDS
     ) -> None:
-        """`fixed` messages (0: as many as fit into `target_seconds`, and `least` at least), at most `per_second`."""
+        """`fixed` messages (0: as many as are handled in `target_seconds`, `least` at least), at most `per_second`."""
         self._least = least
         self._size = fixed or least
         self._is_fixed = bool(fixed)
@@ -28,6 +32,8 @@ class Pace:
         self._allowed = float(per_second)
         self._counted_at: float | None = None
         self._began: tuple[int, float] | None = None
+        self._costs = _Costs()
+        self._halves = False
 
     def size(self, now: float) -> int:
         """How many messages the next batch may have; 0 where the rate has none left for now."""
@@ -51,11 +57,56 @@ class Pace:
             return
         count, began_at = self._began
         self._began = None
-        seconds = max(now - began_at, 0.001)
-        if self._is_fixed or not count:
+        seconds = now - began_at
+        is_late = seconds > LATE * self._target
+        if self._is_fixed or not count or (is_late and self._costs.is_new):  # the first pays for Spark's processes
+            self._costs.is_new = False
             return
-        fits = int(count * self._target / seconds)
-        if seconds > self._target:
-            self._size = max(self._least, min(self._size, fits))
-        elif count >= self._size:  # a smaller one says little: Spark's own time is most of it
-            self._size = min(max(self._size, fits), self._size * GROWTH, LARGEST)
+        self._costs.learn(count, seconds)
+        fits = self._costs.fit(self._target)
+        if fits < self._size or (is_late and self._costs.are_told):
+            # a late one is followed by half of what seems to fit, every other time: whose fault it was shows by that
+            self._halves = is_late and not self._halves
+            if is_late or seconds > self._target:
+                self._size = max(self._least, min(fits, self._size * CAREFUL_GROWTH) // (2 if self._halves else 1))
+        elif count >= self._size:
+            self._size = min(fits, self._size * (CAREFUL_GROWTH if is_late else GROWTH), LARGEST)
+
+
+class _Costs:
+    """Divides what batches took into what each takes, whatever its size, and what each message adds.
+
+    A line through the last batches (least squares, older ones counting less and less). While their sizes are alike,
+    what is known of a batch's own part stays.
+    """
+
+    def __init__(self) -> None:
+        self.is_new = True
+        self._own_seconds: float | None = None
+        self._weight = self._n = self._t = self._nn = self._nt = 0.0
+
+    @property
+    def are_told(self) -> bool:
+        """Whether they could be told from each other."""
+        return self._own_seconds is not None
+
+    def learn(self, count: int, seconds: float) -> None:
+        """A batch of so many messages took so long."""
+        self.is_new = False
+        self._weight = self._weight * _MEMORY + 1
+        self._n = self._n * _MEMORY + count
+        self._t = self._t * _MEMORY + seconds
+        self._nn = self._nn * _MEMORY + count * count
+        self._nt = self._nt * _MEMORY + count * seconds
+        n, t = self._n / self._weight, self._t / self._weight
+        variance = self._nn / self._weight - n * n
+        if variance > (_LEAST_SPREAD * n) ** 2:
+            each = max(0.0, (self._nt / self._weight - n * t) / variance)
+            self._own_seconds = max(0.0, t - each * n)
+
+    def fit(self, seconds: float) -> int:
+        """How many messages are handled in so many seconds."""
+        n, t = self._n / self._weight, self._t / self._weight
+        # where nothing tells them apart yet, all is taken for the batch's own
+        each = 0.0 if self._own_seconds is None else max(0.0, t - self._own_seconds) / n
+        return LARGEST if each * LARGEST <= seconds else max(1, int(seconds / each))

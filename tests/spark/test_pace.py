@@ -1,46 +1,64 @@
-"""How large micro-batches are, by how long the last one took."""
+"""How large micro-batches are, by how long the last ones took."""
 
 from __future__ import annotations
 
-from rmqd.spark.pace import GROWTH, Pace
+from rmqd.spark.pace import GROWTH, LARGEST, Pace
 
 
-def after(pace: Pace, seconds: float, count: int | None = None) -> int:
-    """The size after a batch of so many messages, all that it may have unless said."""
-    pace.began(pace.size(0.0) if count is None else count, 0.0)
-    pace.ended(seconds)
-    return pace.size(seconds)
+def run(pace: Pace, batches: int, *, own: float, each: float, waiting: int = LARGEST) -> list[int]:
+    """The sizes of batches, of which each takes `own` seconds, and `each` for every message."""
+    sizes = []
+    for _ in range(batches):
+        size = min(pace.size(0.0), waiting)
+        pace.began(size, 0.0)
+        pace.ended(own + size * each)
+        sizes.append(size)
+    return sizes
 
 
-def test_full_batches_grow_to_what_fits() -> None:
-    """Step by step, and no further than what fits into the target."""
-    pace = Pace(10, target_seconds=2.0)
-    assert pace.size(0.0) == 10
-    assert after(pace, 0.1) == 10 * GROWTH
-    assert after(pace, 0.5) == 320
-    assert after(pace, 2.0) == 320
+def test_batches_grow_to_what_is_handled_in_time() -> None:
+    """Step by step; Spark's own part of a batch does not count."""
+    sizes = run(Pace(10, target_seconds=2.0), 40, own=0.3, each=0.001)
+    assert sizes[:3] == [10, 10 * GROWTH, 10 * GROWTH**2]
+    assert all(1800 <= size <= 2200 for size in sizes[4:])
 
 
-def test_a_slow_batch_makes_the_next_one_smaller() -> None:
-    """Though not below what keeps all slots busy: the first batch pays for the start of Spark's processes."""
-    pace = Pace(10, target_seconds=2.0)
-    assert after(pace, 0.1) == 80
-    assert after(pace, 4.0) == 40
-    assert after(pace, 60.0) == 10
+def test_a_slow_handler_has_small_batches() -> None:
+    """None is much longer than is wished."""
+    sizes = run(Pace(10, target_seconds=2.0), 40, own=0.3, each=0.1)
+    assert max(sizes) <= 80
+    assert all(18 <= size <= 22 for size in sizes[5:])
+
+
+def test_a_busy_machine_does_not_keep_them_small() -> None:
+    """Where Spark alone takes longer than a batch should last, as where its processes start."""
+    pace = Pace(4, target_seconds=2.0)
+    run(pace, 1, own=13.0, each=0.0)
+    assert pace.size(0.0) == 4
+    sizes = run(pace, 20, own=2.3, each=0.0001)
+    assert all(9_000 <= size <= 21_000 for size in sizes[5:])
+
+
+def test_they_follow_a_change() -> None:
+    """A handler that gets slower by a hundred times, and Spark that does."""
+    pace = Pace(4, target_seconds=2.0)
+    run(pace, 20, own=0.3, each=0.0001)
+    assert all(150 <= size <= 400 for size in run(pace, 30, own=0.3, each=0.01)[22:])
+    assert all(90 <= size <= 250 for size in run(pace, 30, own=5.0, each=0.01)[15:])
+    assert all(150 <= size <= 250 for size in run(pace, 20, own=0.3, each=0.01)[5:])
 
 
 def test_a_small_batch_says_nothing() -> None:
-    """An idle group's batches have one message each, in the time that Spark takes for any."""
+    """An idle group's batches have a message or two, in the time that Spark takes for any."""
     pace = Pace(10, target_seconds=2.0)
-    assert after(pace, 0.1) == 80
-    assert after(pace, 0.3, count=1) == 80
+    before = run(pace, 10, own=0.3, each=0.001)[-1]
+    run(pace, 50, own=0.3, each=0.001, waiting=2)
+    assert pace.size(0.0) >= 0.9 * before
 
 
 def test_a_fixed_size_stays() -> None:
     """max_offsets_per_trigger."""
-    pace = Pace(10, fixed=500)
-    assert after(pace, 60.0) == 500
-    assert after(pace, 0.01) == 500
+    assert set(run(Pace(10, fixed=500), 5, own=1.0, each=1.0)) == {500}
 
 
 def test_a_rate_is_kept_to() -> None:
