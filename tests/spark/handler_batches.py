@@ -1,0 +1,94 @@
+"""Calls the source of a handler group as Spark does, without Spark: `micro_batches` tells in which order.
+
+Ranges are handled in this process, in one after another.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rmqd.daemon.config import RootConfig
+from rmqd.spark.group_order import GroupOrder
+from rmqd.spark.handler_process import HandlerProcess
+from rmqd.spark.handler_source import HandlerPlan, HandlerStreamReader
+from rmqd.spark.outcome import RangeOutcome
+from rmqd.spark.queue_range import QueueRange
+from rmqd.wire.message import MessageQueue
+from tests.spark.embedded_broker import EmbeddedBroker
+
+
+@dataclass
+class Checkpoint:
+    """The logs that Spark keeps."""
+
+    offsets: list[str] = field(default_factory=list)
+    commits: int = 0
+
+
+def order_of(broker: EmbeddedBroker, handler: Callable[..., object], **keys: Any) -> GroupOrder:
+    """A group `shop` that has `orders` handled, by a function or a class of a module's top level."""
+    plugin = f"{handler.__module__}:{handler.__qualname__}"
+    group = {
+        "engine": "spark", "subscriptions": {"orders": "*"},
+        "consume_from_where": "first_offset", "handler": {"plugin": plugin, "concurrency": 4}, **keys,
+    }  # fmt: skip
+    client = {"poll_name_server_interval": "10ms"}
+    config = {"nameserver": [broker.nameserver], "client": client, "groups": {"shop": group}}
+    return GroupOrder("shop", RootConfig.model_validate(config))
+
+
+class GroupQuery:
+    """One run of a group's query, and the worker process of its tasks."""
+
+    def __init__(
+        self,
+        order: GroupOrder,
+        checkpoint: Checkpoint | None = None,
+        starting: Mapping[MessageQueue, int] | None = None,
+    ) -> None:
+        plan = HandlerPlan(order=pickle.loads(pickle.dumps(order)), starting=starting, pause_file="", key="", slots=2)
+        self.reader = HandlerStreamReader(plan)
+        pickle.dumps(self.reader)
+        self.checkpoint = checkpoint or Checkpoint()
+        self.outcomes: list[RangeOutcome] = []
+        self.ranges: list[QueueRange] = []
+        self._limit = self.reader.getDefaultReadLimit()
+        self.process = HandlerProcess(plan.order)
+        self.process.start()
+
+    def poll(self) -> bool:
+        """Make and run one batch if there is something to do."""
+        log = self.checkpoint
+        if len(log.offsets) == log.commits:
+            start = log.offsets[-1] if log.offsets else json.dumps(self.reader.initialOffset())
+            end = json.dumps(self.reader.latestOffset(json.loads(start), self._limit))
+            if log.offsets and end == start:
+                return False
+            log.offsets.append(end)
+        start = log.offsets[-2] if len(log.offsets) > 1 else json.dumps(self.reader.initialOffset())
+        for part in self.reader.partitions(json.loads(start), json.loads(log.offsets[-1])):
+            queue_range = pickle.loads(pickle.dumps(part.value))
+            self.ranges.append(queue_range)
+            self.outcomes.append(RangeOutcome.decode(self.process.handle(queue_range).encode()))
+        log.commits += 1
+        return True
+
+    def run_until(self, is_so: Callable[[], object]) -> None:
+        """Poll until something is so; and once more, by which the last batch is committed."""
+        while not is_so():
+            self.poll()
+        self.poll()
+
+    def handled(self, *, is_retry: bool = False) -> dict[str, int]:
+        """How attempts ended, over all batches; without what did not occur."""
+        counts: dict[str, int] = {}
+        for outcome in self.outcomes:
+            for topic in outcome.topics:
+                if topic.is_retry == is_retry:
+                    for result, count in topic.handled.items():
+                        counts[result] = counts.get(result, 0) + count
+        return {result: count for result, count in counts.items() if count}

@@ -1,0 +1,306 @@
+"""A handler group's batches over an embedded broker, called as Spark calls them: retries, order, deadlines, resets."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import json
+import time
+from dataclasses import replace
+
+import pytest
+
+from rmqd import Batch, DeadLetter, Message, Retry
+from rmqd.consumer.slots import HandlerHungError
+from rmqd.errors import DataLossError, RemotingError
+from rmqd.wire.sys_flag import COMPRESSED
+from tests.spark.embedded_broker import EmbeddedBroker, queue
+from tests.spark.needed import need
+
+need("pyspark", "pyarrow")
+
+from tests.spark.handler_batches import Checkpoint, GroupQuery, order_of  # noqa: E402
+
+RETRIES = "%RETRY%shop"
+SEEN: list[str] = []
+LARGEST: list[int] = []
+
+
+@pytest.fixture(autouse=True)
+def _nothing_seen() -> None:
+    SEEN.clear()
+    LARGEST.clear()
+
+
+async def note(batch: Batch) -> None:
+    """Acknowledges everything."""
+    for message in batch:
+        _note(message)
+
+
+async def decline(batch: Batch) -> None:
+    """As the bodies say."""
+    for message in batch:
+        body = _note(message)
+        if body == "fails":
+            raise Retry(delay_level=1)
+        if body == "dies":
+            raise DeadLetter("it says so")
+
+
+async def linger(batch: Batch) -> None:
+    """Past any deadline, for a message that says so."""
+    for message in batch:
+        if _note(message) == "slow":
+            await asyncio.sleep(30)
+
+
+def hang(batch: Batch) -> None:
+    """The same in a thread."""
+    for message in batch:
+        if _note(message) == "slow":
+            time.sleep(2)
+
+
+class Slow:
+    """Counts how many it has at once."""
+
+    def __init__(self) -> None:
+        self._now = 0
+
+    async def handle(self, batch: Batch) -> None:
+        """Takes a moment."""
+        self._now += 1
+        LARGEST.append(self._now)
+        await asyncio.sleep(0.002)
+        self._now -= 1
+
+
+class Unwilling:
+    """Does not start."""
+
+    async def start(self) -> None:
+        """Fails."""
+        raise OSError("the database is away")
+
+    async def handle(self, batch: Batch) -> None:
+        """Is never called."""
+
+
+def _note(message: Message) -> str:
+    body = message.body.decode()
+    SEEN.append(body if not message.reconsume_times else f"{body}'{message.reconsume_times}")
+    return body
+
+
+def test_ranges_are_handled_and_counted(broker: EmbeddedBroker) -> None:
+    """Each message once; the group's offsets follow the checkpoint, and the counters are of the range alone."""
+    broker.fill("orders", 2, 30)
+    query = GroupQuery(order_of(broker, note))
+    query.run_until(lambda: len(SEEN) == 60)
+    assert sorted(SEEN) == sorted(f"{queue_id}:{number}" for queue_id in range(2) for number in range(30))
+    assert query.handled() == {"acked": 60}
+    assert sum(outcome.end - outcome.start for outcome in query.outcomes) == 60
+    assert all(outcome.topics[0].handler_duration.count == outcome.end - outcome.start for outcome in query.outcomes)
+    assert broker.offsets("shop", "orders") == {0: 30, 1: 30}
+
+
+def test_what_fails_comes_by_the_retry_topic(broker: EmbeddedBroker) -> None:
+    """Which the same query reads, from its first message; at the limit it is a dead letter."""
+    broker.create_topic("orders", 1)
+    broker.send("orders", "fails", "fine", "dies")
+    query = GroupQuery(order_of(broker, decline, max_reconsume_times=1))
+    query.run_until(lambda: "fails'1" in SEEN)
+    assert SEEN.count("fine") == SEEN.count("dies") == 1
+    assert query.handled() == {"acked": 1, "retried": 1, "dead_lettered": 1}
+    assert query.handled(is_retry=True) == {"dead_lettered": 1}
+    assert broker.offsets("shop", RETRIES) == {0: 1}
+
+
+def test_a_range_that_is_repeated_is_handled_again(broker: EmbeddedBroker) -> None:
+    """At least once: the driver died after the handlers were done, and before the checkpoint had it."""
+    broker.fill("orders", 1, 5)
+    checkpoint = Checkpoint()
+    GroupQuery(order_of(broker, note), checkpoint).poll()
+    checkpoint.commits -= 1
+    first = list(SEEN)
+    GroupQuery(order_of(broker, note), checkpoint).poll()
+    assert first * 2 == SEEN
+
+
+def test_an_orderly_range_is_whole_and_repeated_in_place(broker: EmbeddedBroker) -> None:
+    """However long it is; nothing passes what failed, until its attempts are used up."""
+    broker.create_topic("orders", 1)
+    broker.send("orders", "a", "fails", *["b"] * 3000)
+    order = order_of(
+        broker, decline, consume_mode="orderly", max_reconsume_times=2, suspend_current_queue_time="10ms",
+        spark={"max_offsets_per_trigger": 5000},
+    )  # fmt: skip
+    query = GroupQuery(order)
+    query.poll()
+    assert ["a", "fails", "fails'1", "fails'2", *["b"] * 3000] == SEEN
+    assert query.handled() == {"acked": 3001, "retried": 2, "dead_lettered": 1}
+    assert [(one.start, one.end) for one in query.ranges] == [(0, 3002)]
+
+
+def test_a_long_range_is_cut_for_idle_tasks(broker: EmbeddedBroker) -> None:
+    """Of a concurrent group, whose messages have no order."""
+    broker.fill("orders", 1, 3000)
+    query = GroupQuery(order_of(broker, note, spark={"max_offsets_per_trigger": 5000}))
+    query.poll()
+    assert [(one.start, one.end) for one in query.ranges] == [(0, 1500), (1500, 3000)]
+    assert query.handled() == {"acked": 3000}
+
+
+def test_a_handler_past_its_deadline_is_left(broker: EmbeddedBroker) -> None:
+    """Its message is sent back, and the others of the range go on."""
+    broker.create_topic("orders", 1)
+    broker.send("orders", "slow", *["quick"] * 20)
+    query = GroupQuery(order_of(broker, linger, consume_timeout="50ms"))
+    query.run_until(lambda: len(SEEN) == 21)
+    assert query.handled() == {"acked": 20, "expired": 1}
+
+
+def test_where_all_slots_hang_the_group_fails(broker: EmbeddedBroker) -> None:
+    """What hung is sent back before."""
+    broker.create_topic("orders", 1)
+    broker.send("orders", *["slow"] * 4)
+    query = GroupQuery(order_of(broker, hang, consume_timeout="50ms"))
+    query.poll()
+    assert query.handled() == {"expired": 4}
+    broker.send("orders", *["quick"] * 1000)
+    with pytest.raises(HandlerHungError, match="all 4 slots of handler"):
+        query.run_until(lambda: "quick" in SEEN)
+    assert query.process.has_ended
+
+
+def test_filters_are_each_topics_own(broker: EmbeddedBroker) -> None:
+    """What is passed over counts as consumed."""
+    for topic in ("orders", "bills"):
+        broker.create_topic(topic, 1)
+        for tag in ("paid", "open"):
+            broker.send(topic, f"{topic}-{tag}", tags=tag)
+    query = GroupQuery(order_of(broker, note, subscriptions={"orders": "paid", "bills": "*"}))
+    query.run_until(lambda: len(SEEN) == 3)
+    assert sorted(SEEN) == ["bills-open", "bills-paid", "orders-paid"]
+    assert broker.offsets("shop", "orders") == {0: 2}
+    assert query.handled() == {"acked": 3}
+
+
+def test_no_more_is_cached_than_the_threshold(broker: EmbeddedBroker) -> None:
+    """And one pull, as in the local engine; a queue that is held back is counted."""
+    broker.fill("orders", 1, 400)
+    order = order_of(
+        broker, Slow, pull_threshold_for_queue=8, pull_batch_size=4, spark={"max_offsets_per_trigger": 400}
+    )
+    query = GroupQuery(order)
+    query.poll()
+    assert query.handled() == {"acked": 400}
+    assert max(LARGEST) == 4
+    assert query.outcomes[0].topics[0].flow_control["count"] > 10
+    assert query.outcomes[0].topics[0].held_seconds["count"] > 0
+
+
+def test_an_operators_reset_ends_the_range(broker: EmbeddedBroker) -> None:
+    """It is no loss, and told to the driver; other queues end as planned."""
+    broker.fill("orders", 2, 20)
+    broker.commit("shop", "orders", {0: 10, 1: 10})
+    order = order_of(broker, note, on_offset_illegal="stop", spark={"max_offsets_per_trigger": 100})
+    query = GroupQuery(order)
+    query.poll()
+    seen = len(SEEN)
+    broker.send("orders", *["0:20"] * 5)
+    broker.send("orders", *["1:20"] * 5, queue_id=1)
+    broker.reset("shop", "orders", {0: 3})
+    while not query.poll():
+        pass
+    ends = {outcome.queue.queue_id: (outcome.reset_to, outcome.failure) for outcome in query.outcomes[-2:]}
+    assert ends == {0: (3, ""), 1: (None, "")}
+    assert SEEN[seen:] == ["1:20"] * 5
+
+
+@pytest.mark.parametrize(
+    ("policy", "seen", "handled"),
+    [
+        ("skip", ["first", "last"], {"acked": 2, "corrupt": 1}),
+        ("dead_letter", ["first", "last"], {"acked": 2, "corrupt": 1}),
+        ("stop", ["first"], {"acked": 1, "corrupt": 1}),
+    ],
+)
+def test_a_corrupt_message_is_set_aside(
+    broker: EmbeddedBroker, policy: str, seen: list[str], handled: dict[str, int]
+) -> None:
+    """As on_corrupt_message says: the range ends before it, with why, or goes on without it."""
+    broker.create_topic("orders", 1)
+    broker.send("orders", "first")
+    broker.send("orders", "not compressed", sys_flag=COMPRESSED)
+    broker.send("orders", "last")
+    query = GroupQuery(order_of(broker, note, on_corrupt_message=policy))
+    query.poll()
+    (outcome,) = query.outcomes
+    assert seen == SEEN
+    assert query.handled() == handled
+    assert outcome.reset_to == (1 if policy == "stop" else None)
+    assert outcome.failure.startswith("the message at offset 1 of orders@broker-a:0 is corrupt") == (policy == "stop")
+    assert outcome.topics[0].dead_letters["corrupt"] == (1 if policy == "dead_letter" else 0)
+
+
+def test_what_the_broker_holds_no_more(broker: EmbeddedBroker) -> None:
+    """`on_offset_illegal: correct` goes on and tells how many are lost; `stop` fails with the range."""
+    broker.fill("orders", 1, 5)
+    broker.commit("shop", "orders", {0: 1})
+    checkpoint = Checkpoint()
+    started = GroupQuery(order_of(broker, note), checkpoint)
+    start = started.reader.initialOffset()
+    broker.pass_hours(73)
+    broker.send("orders", "0:5")
+    checkpoint.offsets += [json.dumps(start), json.dumps({**start, "q": {"orders": {"broker-a": {"0": 6}}}})]
+    checkpoint.commits = 1
+    with pytest.raises(DataLossError, match="offsets 1 to 4 were to be read, and the broker holds 5 to 5"):
+        GroupQuery(order_of(broker, note, on_offset_illegal="stop"), replace(checkpoint)).poll()
+    query = GroupQuery(order_of(broker, note), checkpoint)
+    query.poll()
+    assert [(outcome.lost, outcome.start, outcome.end) for outcome in query.outcomes] == [(4, 1, 6)]
+    assert SEEN == ["0:5"]
+
+
+def test_a_broker_that_comes_back_is_waited_for(broker: EmbeddedBroker) -> None:
+    """As long as the source's patience says."""
+    broker.fill("orders", 1, 5)
+    query = GroupQuery(order_of(broker, note))
+    query.poll()
+    (done,) = query.ranges
+    broker.stop()
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        again = pool.submit(query.process.handle, done)
+        broker.start()
+        assert again.result(30).topics[0].handled["acked"] == 5
+    broker.stop()
+    with pytest.raises(RemotingError):
+        query.process.handle(replace(done, pull=replace(done.pull, patience_seconds=0.0)))
+
+
+@pytest.mark.parametrize(
+    ("where", "starts"),
+    [
+        ({"consume_from_where": "first_offset"}, {"orders": 0, RETRIES: 0}),
+        ({"consume_from_where": "last_offset"}, {"orders": 3, RETRIES: 0}),
+        ({"consume_from_where": "timestamp"}, {"orders": 0, RETRIES: 2}),
+    ],
+)
+def test_a_new_group_starts_as_in_java(broker: EmbeddedBroker, where: dict[str, str], starts: dict[str, int]) -> None:
+    """Retries are not left behind, but by time; where the broker has an offset, or the order says one, that holds."""
+    broker.fill("orders", 3, 3)
+    broker.fill(RETRIES, 1, 2)
+    broker.commit("shop", "orders", {1: 1})
+    query = GroupQuery(order_of(broker, note, **where), starting={queue("orders", 2): 2})
+    found = query.reader.initialOffset()["q"]
+    assert found["orders"]["broker-a"] == {"0": starts["orders"], "1": 1, "2": 2}
+    assert found[RETRIES]["broker-a"] == {"0": starts[RETRIES]}
+
+
+def test_a_handler_that_does_not_start_is_told(broker: EmbeddedBroker) -> None:
+    """With what it said."""
+    broker.fill("orders", 1, 1)
+    with pytest.raises(OSError, match="the database is away"):
+        GroupQuery(order_of(broker, Unwilling))
