@@ -44,9 +44,8 @@ class Subscribed:
         else:
             answers = cluster.queues(self._topics(cluster))
             for queue in _without_route(answers):
-                if (
-                    queue.topic not in options.topics
-                ):  # retries that there were none of yet, or gone since it was listed
+                # retries of which there are none yet, or a pattern's topic that is gone since it was listed
+                if queue.topic not in options.topics:
                     del answers.failed[queue]
             found = everyone(answers)
             self._known = frozenset(queue for queues in found.values() for queue in queues)

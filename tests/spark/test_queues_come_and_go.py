@@ -139,6 +139,22 @@ def test_a_topic_that_comes_back_is_read_on(broker: EmbeddedBroker) -> None:
     assert "gone" not in json.loads(checkpoint.offsets[-1])
 
 
+def test_a_topic_that_may_be_read_again_is_read_on(broker: EmbeddedBroker) -> None:
+    """Within one run; meanwhile it was as good as gone."""
+    broker.fill("orders", 1, 1)
+    broker.fill("bills", 1, 2)
+    query = Query(Checkpoint(), {**options(broker), "subscribe": "orders,bills"})
+    query.run_until_idle()
+    for permission, expected in ((2, ["0:1"]), (6, ["0:2", "0:2"])):
+        broker.create_topic("bills", 1, permission)
+        done = len(query.rows)
+        broker.send("orders", f"0:{done}")
+        if permission == 6:
+            broker.send("bills", "0:2")
+        assert query.run_until_idle()[done:] == [expected]
+        assert ("gone" in json.loads(query.checkpoint.offsets[-1])) == (permission == 2)
+
+
 def test_a_queue_that_is_to_be_read_only_is_drained(broker: EmbeddedBroker) -> None:
     """An operator takes a broker out of service so."""
     broker.fill("orders", 2, 3)
