@@ -7,9 +7,11 @@ and the broker is. A query cannot be moved: a new generation of the checkpoint b
     <checkpoint>/generation-000001/checkpoint     Spark's
                                   /note-000004.json
 
-What tells the two apart is what brokers were known to hold, noted every few seconds and at a graceful end: a query's
-commits lie between that and the checkpoint, so that anything beyond is somebody else's. What stays undecided is a reset
-to a place that the group passed within the last seconds before its driver was killed: it is taken for the driver's.
+What tells the two apart is what brokers are known to hold, noted every few seconds and at a graceful end: a query's
+commits lie between that and the checkpoint, so that anything beyond is somebody else's. A broker that is killed forgets
+what it was told within the last seconds: it is known to hold only what it had some seconds before it answered last.
+Brokers of 5.x keep a reset until it is heard. With others, one is missed that leads to a place which the group passed
+within the last seconds before its driver was killed.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from __future__ import annotations
 import re
 import threading
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
@@ -42,6 +45,7 @@ log = structlog.get_logger(__name__)
 
 PATIENCE_SECONDS: Final = 60.0  # for brokers, at the start; as the source's unavailableToleranceMs
 NOTE_SECONDS: Final = 5.0
+FLUSHED_SECONDS: Final = 10.0  # brokers write offsets to disk every 5 s (flushConsumerOffsetInterval)
 
 CHECKPOINT: Final = "checkpoint"
 SHOWN: Final = 4
@@ -95,6 +99,8 @@ class Generations:
         self._note = Note()
         self._noted_at = 0.0
         self._held: dict[MessageQueue, int] = {}
+        self._lost: ByQueue = {}
+        self._looks: deque[tuple[float, ByQueue]] = deque()  # what brokers answered since, and when
 
     def current(self) -> Generation:
         """The generation to go on with. To be asked before each start of a query, when the group is held here alone."""
@@ -130,7 +136,7 @@ class Generations:
             if changed:
                 self.note(changed)
                 return changed
-            self._held |= stored
+            self._look(stored, done)
             if self._held != self._note.held and time.monotonic() - self._noted_at >= NOTE_SECONDS:
                 self._write(replace(self._note, held=dict(self._held)))
             return {}
@@ -181,10 +187,26 @@ class Generations:
         note = self._note
         if not note.told and note.starting is not None:
             everyone(self._cluster.commit(self._order.name, note.starting))
-            self._write(replace(note, told=True, held=note.starting))
+            self._write(replace(note, told=True))
         self._held = dict(self._note.held)
+        self._looks.clear()
         url = f"{self._folder.url}/{self._path(self._number)}/{CHECKPOINT}"
         return Generation(self._number, url, note.starting, note.reason)
+
+    def _look(self, stored: ByQueue, done: ByQueue) -> None:
+        """Learn what brokers have on disk by now; and tell one again that has lost what it was told."""
+        now = time.monotonic()
+        if self._looks and self._looks[-1][1] == stored:  # no commit is on its way
+            lost = {queue: at for queue, at in done.items() if queue in stored and stored[queue] < at}
+            if lost == self._lost and lost:
+                everyone(self._cluster.commit(self._order.name, lost))
+            self._lost = lost
+        self._looks.append((now, stored))
+        while len(self._looks) > 1 and self._looks[1][0] <= now - FLUSHED_SECONDS:
+            self._looks.popleft()
+        at, had = self._looks[0]
+        if at <= now - FLUSHED_SECONDS:
+            self._held |= had
 
     def _write(self, note: Note) -> None:
         write_note(self._folder, self._path(self._number), note)

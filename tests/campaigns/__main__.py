@@ -1,4 +1,4 @@
-"""`python -m tests.campaigns churn` (`orderly`, `owners`, `durability`, `fuzz`): runs it and records its figures."""
+"""`python -m tests.campaigns churn` (or another one; --help names them): runs it and records its figures."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from tests.campaigns.orderly import SLOTS, Orderly, OrderlyError, OrderlyResult,
 from tests.campaigns.owners import Owners, OwnersPlan
 from tests.campaigns.record import add_row, append
 from tests.campaigns.spark_connect import SparkConnect
+from tests.campaigns.spark_moves import MESSAGES_PER_MOVE, Moves, MovesPlan
 from tests.rocketmq import ClusterError, RealCluster, RocketMqUnavailable, go_peers
 from tests.rocketmq.archives import prepare
 from tests.rocketmq.fetch import say
@@ -112,6 +113,20 @@ def durability(options: argparse.Namespace) -> bool:
     return result.passed
 
 
+def spark_moves(options: argparse.Namespace) -> bool:
+    """A group that moves from engine: local to engine: spark and back while messages are sent."""
+    directory, seed = _place("spark_moves", f"--moves {options.moves}", options)
+    cluster = _cluster(directory / "cluster")
+    plan = MovesPlan(seed, options.moves, messages=options.moves * MESSAGES_PER_MOVE)
+    try:
+        result = Moves(plan, cluster, directory / "run").run()
+    finally:
+        cluster.stop(now=False)  # in order: an interrupted run goes on with all that was committed
+    print(result.report(), flush=True)
+    add_row("spark_moves", result.cells())
+    return result.passed
+
+
 def spark_connect(options: argparse.Namespace) -> bool:
     """Source and sink of Spark through Spark Connect, whose packages `pip install 'pyspark[connect]'` brings."""
     directory = tempfile.mkdtemp(prefix="rmqd-spark_connect-", dir=options.dir)
@@ -150,6 +165,7 @@ def main() -> int:
         (fuzz, "frames", 300_000),
         (durability, "kills", 100),
         (spark_connect, "messages", 10_000),
+        (spark_moves, "moves", 20),
     ):
         sub = commands.add_parser(call.__name__, help=call.__doc__, description=call.__doc__)
         sub.set_defaults(call=call)

@@ -31,8 +31,9 @@ GROUP = "reports"
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each look is noted at once, and a broker that is away is not waited for."""
+    """Each look is noted at once, brokers write to disk at once, and one that is away is not waited for."""
     monkeypatch.setattr(module, "NOTE_SECONDS", 0.0)
+    monkeypatch.setattr(module, "FLUSHED_SECONDS", 0.0)
     monkeypatch.setattr(module, "PATIENCE_SECONDS", 0.0)
 
 
@@ -323,6 +324,36 @@ def test_the_queries_own_commits_are_no_move(broker: EmbeddedBroker, folder: Pat
         assert driver.generations.moved() == {}, "the broker is behind"
         assert not driver.query.poll()
         assert driver.generations.moved() == {}, "it has heard of it"
+
+
+def test_a_broker_that_was_killed_and_forgot_the_last_commits_is_told_again(
+    broker: EmbeddedBroker, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It wrote them to disk some seconds before; nobody has moved the group."""
+    monkeypatch.setattr(module, "FLUSHED_SECONDS", 10.0)
+    driver = Driver(broker, folder)
+    broker.send("orders", "0:3", "0:4", "0:5")
+    driver.run()
+    assert driver.generations.moved() == {}
+    broker.commit(GROUP, "orders", {0: 4})
+    looks = [(driver.generations.moved(), broker.offsets(GROUP, "orders")[0]) for _ in range(4)]
+    assert [moved for moved, _ in looks] == [{}] * 4
+    assert looks[0][1] == 4, "a commit may be on its way"
+    assert looks[-1][1] == 6
+    after = Driver(broker, folder)
+    assert (after.generation.number, after.run()) == (1, [])
+
+
+def test_a_broker_that_was_killed_right_after_a_generation_began_moves_nobody(
+    broker: EmbeddedBroker, folder: Path
+) -> None:
+    """What the other engine committed last is forgotten there; the checkpoint has it."""
+    broker.send("orders", "0:3", "0:4", "0:5")
+    broker.commit(GROUP, "orders", {0: 5})
+    assert Driver(broker, folder).generation.starting == {queue("orders", 0): 5, queue("orders", 1): 3}
+    broker.commit(GROUP, "orders", {0: 4})
+    driver = Driver(broker, folder)
+    assert (driver.generation.number, driver.run()) == (2, ["0:5"])
 
 
 def test_a_generation_that_the_brokers_have_not_heard_of_holds(
