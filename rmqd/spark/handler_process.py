@@ -53,6 +53,8 @@ def handler_process(order: GroupOrder, key: str) -> HandlerProcess:
     whole_key = os.getpid(), key
     found = _processes.get(whole_key)
     if found is None or found.has_ended:
+        if _is_spark_worker():
+            at_worker_end(_stop_all)  # before there are threads
         found = HandlerProcess(order)
         _processes[whole_key] = found
         try:
@@ -60,8 +62,6 @@ def handler_process(order: GroupOrder, key: str) -> HandlerProcess:
         except BaseException:
             del _processes[whole_key]
             raise
-        if _is_spark_worker():
-            at_worker_end(found.stop)
     return found
 
 
@@ -181,6 +181,11 @@ class HandlerProcess:
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+
+def _stop_all() -> None:
+    for process in list(_processes.values()):
+        process.stop()
 
 
 def _is_spark_worker() -> bool:

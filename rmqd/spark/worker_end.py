@@ -1,37 +1,48 @@
-"""The end of Spark's Python worker processes, which run no exit handlers: the last word before it."""
+"""The end of Spark's Python worker processes, which run no exit handlers: the last word before it.
+
+Spark closes a worker's pipe, on which pyspark.daemon ends the process by `os._exit`, and at the same time sends SIGHUP.
+Before each task pyspark.daemon sets the default for that, to die; so it is blocked, and a thread waits for it.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable
-from types import FrameType
 from typing import Final
 
-_SIGNALS: Final = (signal.SIGHUP, signal.SIGTERM)
 _leave: Final = os._exit
-_last_words: list[Callable[[], object]] = []
+_turn: Final = threading.Lock()
+_last_words: dict[int, Callable[[], object]] = {}
+"""By process: handlers may have forked others."""
 
 
 def at_worker_end(call: Callable[[], object]) -> None:
-    """Have `call` called before this worker process ends, unless it is killed. For its main thread.
+    """Have `call` called before this worker process ends, unless it is killed; the last one that was given counts.
 
-    Spark closes a worker's pipe, on which pyspark.daemon ends the process by `os._exit`, and sends SIGHUP meanwhile.
+    For the worker's main thread, before threads are started that the signal could reach.
     """
-    if not _last_words:
+    is_first = os.getpid() not in _last_words
+    _last_words[os.getpid()] = call
+    if is_first:
         os._exit = _end  # type: ignore[assignment]
-        for number in _SIGNALS:
-            signal.signal(number, _signalled)
-    _last_words.append(call)
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+        threading.Thread(target=_await_signal, name="rmqd.end", daemon=True).start()
 
 
-def _signalled(number: int, _: FrameType | None) -> None:
-    if _last_words:  # else the end is under way
-        _end(128 + number)
+def _await_signal() -> None:
+    signal.sigwait({signal.SIGHUP})
+    _end(128 + signal.SIGHUP)
 
 
 def _end(code: int) -> None:
-    calls, _last_words[:] = _last_words[:], []
-    for call in calls:
-        call()
+    """In place of `os._exit`; who comes second waits, and finds that the process is gone."""
+    call = _last_words.get(os.getpid())
+    if call is not None:
+        with _turn:
+            try:
+                call()
+            finally:
+                _leave(code)
     _leave(code)

@@ -132,10 +132,11 @@ class ParityRun:
 
     def offsets(self, group: str) -> dict[str, tuple[int | None, int]]:
         """What the group committed, and where the queue ends, by queue of its topics and its retry topic."""
+        from rmqd.spark.access import Access
         from rmqd.spark.cluster import cluster_of, everyone
 
         name = f"{self._prefix}_{group}"
-        cluster = cluster_of(self._nameserver)
+        cluster = cluster_of(Access(self.config.client_options()))
         topics = (*self.config.groups[name].subscriptions, retry_topic(name))
         queues = [queue for found in cluster.queues(topics).found.values() for queue in found]
         committed, ends = everyone(cluster.committed(name, queues)), everyone(cluster.max_offsets(queues))
