@@ -19,11 +19,13 @@ from tests.campaigns.orderly import SLOTS, Orderly, OrderlyError, OrderlyResult,
 from tests.campaigns.owners import Owners, OwnersPlan
 from tests.campaigns.record import add_row, append
 from tests.campaigns.spark_connect import SparkConnect
+from tests.campaigns.spark_kills import BROKER, DRIVER, EXECUTOR, Kills, KillsPlan
 from tests.campaigns.spark_moves import MESSAGES_PER_MOVE, Moves, MovesPlan
 from tests.rocketmq import ClusterError, RealCluster, RocketMqUnavailable, go_peers
 from tests.rocketmq.archives import prepare
 from tests.rocketmq.fetch import say
 from tests.rocketmq.spec import FILE_NAME, ClusterSpec
+from tests.spark.standalone_cluster import StandaloneCluster
 
 OLDER = "4.9.7"
 
@@ -127,6 +129,22 @@ def spark_moves(options: argparse.Namespace) -> bool:
     return result.passed
 
 
+def spark_kills(options: argparse.Namespace) -> bool:
+    """Groups on a Spark cluster drain a topic while drivers, executors and the broker are killed -9."""
+    directory, seed = _place("spark_kills", f"--messages {options.messages} --kills {options.kills}", options)
+    victims = [(DRIVER, EXECUTOR, BROKER)[number % 3] for number in range(options.kills)]
+    cluster = _cluster(directory / "cluster")
+    try:
+        with StandaloneCluster(directory / "spark") as spark:
+            plan = KillsPlan(seed, options.messages, victims)
+            result = Kills(plan, cluster, directory / "run", spark).run()
+    finally:
+        cluster.stop(now=False)  # in order: an interrupted run goes on with all that was committed
+    print(result.report(), flush=True)
+    add_row("spark_kills", result.cells())
+    return result.passed
+
+
 def spark_connect(options: argparse.Namespace) -> bool:
     """Source and sink of Spark through Spark Connect, whose packages `pip install 'pyspark[connect]'` brings."""
     directory = tempfile.mkdtemp(prefix="rmqd-spark_connect-", dir=options.dir)
@@ -165,6 +183,7 @@ def main() -> int:
         (fuzz, "frames", 300_000),
         (durability, "kills", 100),
         (spark_connect, "messages", 10_000),
+        (spark_kills, "messages", 200_000),
         (spark_moves, "moves", 20),
     ):
         sub = commands.add_parser(call.__name__, help=call.__doc__, description=call.__doc__)
@@ -172,6 +191,8 @@ def main() -> int:
         sub.add_argument(f"--{what}", type=int, default=default, help=f"how many (default {default})")
         sub.add_argument("--seed", type=int, help="of an earlier run, to have the same again")
         sub.add_argument("--dir", help="where a run keeps its files; that of an interrupted run goes on")
+        if call is spark_kills:
+            sub.add_argument("--kills", type=int, default=10, help="how many are killed (default %(default)s)")
         if call is orderly:
             sub.add_argument(
                 "--slots",

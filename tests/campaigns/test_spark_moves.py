@@ -15,6 +15,7 @@ from tests.rocketmq.spec import ClusterSpec
 
 @pytest.mark.slow
 @pytest.mark.spark
+@pytest.mark.timeout(400)  # the start of a JVM, twice, on a machine that may be busy
 def test_a_group_moves_to_spark_and_back_under_load(tmp_path: Path) -> None:
     """By a reload, and by a daemon that waits for the other one: nothing is lost, and nothing handled twice."""
     plan = MovesPlan(seed=1, moves=2, messages=1500, per_second=100, stay_seconds=(0.5, 1.0), ways=("reload",))
