@@ -93,6 +93,7 @@ class RangePulls:
             broker_name=self._queue.broker_name,
             expression_type=filters.kind,
             subscription=filters.expression,
+            credentials=client.remoting.security.credentials,
         )
         self._connection: RemotingConnection | None = None
         self._replica = 0  # which of the broker's addresses is asked
@@ -144,12 +145,11 @@ class RangePulls:
             span.reply = None
             return await self._settle(span, reply)
         except (RemotingError, RouteNotFoundError, ProtocolError) as error:
-            await self._failed(error)
+            return await self._failed(error)
         except BrokerError as error:
             if not (error.retriable or error.stale_route):
                 raise
-            await self._failed(error)
-        return None
+            return await self._failed(error)
 
     def close(self) -> None:
         """What is under way is nobody's any more."""
@@ -214,8 +214,9 @@ class RangePulls:
             return None
         return self._lose(span, span.high, header)
 
-    def _lose(self, span: _Span, until: int, header: PullMessageResponseHeader) -> Pulled:
-        held = header.min_offset, header.max_offset
+    def _lose(self, span: _Span, until: int, header: PullMessageResponseHeader | None) -> Pulled:
+        """Leave out what the broker holds no more; without a header there is no such broker."""
+        held = (header.min_offset, header.max_offset) if header is not None else None
         if self._range.fail_on_data_loss:
             raise DataLossError(self._queue, (span.low, self._range.end if until == span.high else until), held)
         log.warning("spark.data_loss", queue=str(self._queue), first=span.low, skipped=until - span.low, held=held)
@@ -223,7 +224,7 @@ class RangePulls:
         self.lost += until - span.low
         return self._go_on(span, until)
 
-    async def _failed(self, error: RmqdError) -> None:
+    async def _failed(self, error: RmqdError) -> Pulled | None:
         """Ask the next replica after a pause, or give up."""
         if isinstance(error, ProtocolError) and self._connection is not None:
             self._connection.corrupt(error)
@@ -233,11 +234,26 @@ class RangePulls:
         if self._failing_since is None:
             self._failing_since = now
         if now - self._failing_since >= self._settings.patience_seconds:
-            raise error
+            if not await self._is_gone():
+                raise error
+            self._planned = self._range.end
+            while len(self._spans) > 1:
+                self._spans.pop()
+            self._spans[0].high = self._range.end
+            return self._lose(self._spans[0], self._range.end, None)
         log.warning("spark.pull_failed", queue=str(self._queue), error=str(error))
         self._replica += 1
         await asyncio.sleep(self._pause)
         self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS)
+        return None
+
+    async def _is_gone(self) -> bool:
+        """Whether a name server says that nobody has the queue."""
+        try:
+            route = await self._client.routes.refresh(self._queue.topic)
+        except RmqdError as error:
+            return isinstance(error, RouteNotFoundError)
+        return all(broker.broker_name != self._queue.broker_name for broker in route.broker_datas)
 
     def _recovered(self) -> None:
         self._failing_since = None

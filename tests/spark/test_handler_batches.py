@@ -128,28 +128,32 @@ def test_a_range_that_is_repeated_is_handled_again(broker: EmbeddedBroker) -> No
     assert first * 2 == SEEN
 
 
-def test_an_orderly_range_is_whole_and_repeated_in_place(broker: EmbeddedBroker) -> None:
+def test_an_orderly_range_is_whole_and_repeated_in_place(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """However long it is; nothing passes what failed, until its attempts are used up."""
     broker.create_topic("orders", 1)
-    broker.send("orders", "a", "fails", *["b"] * 3000)
+    monkeypatch.setattr("rmqd.spark.handler_source.LEAST_PIECE", 20)
+    broker.send("orders", "a", "fails", *["b"] * 100)
     order = order_of(
         broker, decline, consume_mode="orderly", max_reconsume_times=2, suspend_current_queue_time="10ms",
         spark={"max_offsets_per_trigger": 5000},
     )  # fmt: skip
     query = GroupQuery(order)
     query.poll()
-    assert ["a", "fails", "fails'1", "fails'2", *["b"] * 3000] == SEEN
-    assert query.handled() == {"acked": 3001, "retried": 2, "dead_lettered": 1}
-    assert [(one.start, one.end) for one in query.ranges] == [(0, 3002)]
+    assert ["a", "fails", "fails'1", "fails'2", *["b"] * 100] == SEEN
+    assert query.handled() == {"acked": 101, "retried": 2, "dead_lettered": 1}
+    assert [(one.start, one.end) for one in query.ranges] == [(0, 102)]
 
 
-def test_a_long_range_is_cut_for_idle_tasks(broker: EmbeddedBroker) -> None:
+def test_a_long_range_is_cut_for_idle_tasks(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a concurrent group, whose messages have no order."""
-    broker.fill("orders", 1, 3000)
+    monkeypatch.setattr("rmqd.spark.handler_source.LEAST_PIECE", 20)
+    broker.fill("orders", 1, 100)
     query = GroupQuery(order_of(broker, note, spark={"max_offsets_per_trigger": 5000}))
     query.poll()
-    assert [(one.start, one.end) for one in query.ranges] == [(0, 1500), (1500, 3000)]
-    assert query.handled() == {"acked": 3000}
+    assert [(one.start, one.end) for one in query.ranges] == [(0, 50), (50, 100)]
+    assert query.handled() == {"acked": 100}
 
 
 def test_a_handler_past_its_deadline_is_left(broker: EmbeddedBroker) -> None:
@@ -262,6 +266,19 @@ def test_what_the_broker_holds_no_more(broker: EmbeddedBroker) -> None:
     query.poll()
     assert [(outcome.lost, outcome.start, outcome.end) for outcome in query.outcomes] == [(4, 1, 6)]
     assert SEEN == ["0:5"]
+
+
+def test_a_queue_that_is_gone_for_good(broker: EmbeddedBroker) -> None:
+    """A loss of all that was still to be read, once a name server says that nobody has it."""
+    broker.fill("orders", 1, 5)
+    query = GroupQuery(order_of(broker, note))
+    query.poll()
+    hasty = replace(query.ranges[0], pull=replace(query.ranges[0].pull, patience_seconds=0.0))
+    broker.delete_topic("orders")
+    with pytest.raises(DataLossError, match="offsets 0 to 4 were to be read, and no name server knows"):
+        query.process.handle(replace(hasty, fail_on_data_loss=True))
+    query = GroupQuery(order_of(broker, note))
+    assert query.process.handle(hasty).lost == 5
 
 
 def test_a_broker_that_comes_back_is_waited_for(broker: EmbeddedBroker) -> None:
