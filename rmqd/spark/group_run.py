@@ -74,7 +74,7 @@ class GroupRun:
         self._drain_seconds = order.settings.shutdown_timeout
         self._state = "starting"
         self._failure: str | None = None
-        self._is_handling = False
+        self._is_handling = self._is_member = False
         self._presence: Membership | None = None
         self._watching: asyncio.Task[None] | None = None
 
@@ -143,6 +143,7 @@ class GroupRun:
         helpers: list[asyncio.Task[None]] = []
         try:
             await self._unless_stopped(presence.join())
+            self._is_member = True
             self._watching = asyncio.create_task(presence.watch(), name="presence")
             places = self._parts.places(self._figures)
             helpers += [self._watching, asyncio.create_task(places.watch(), name="places of queues")]
@@ -154,7 +155,8 @@ class GroupRun:
             self._watching = None
             await _ended(*helpers)
             await presence.leave()
-            self._log.info("group.left")
+            if self._is_member:
+                self._log.info("group.left")
             if session is not None and not self._hurry.is_set():  # hurried, it ends with this process
                 await self._patiently(thread.call(session.stop), "Spark")
             thread.end()

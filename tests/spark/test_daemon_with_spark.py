@@ -1,0 +1,254 @@
+"""`rmqd run` with a group on each engine, over an embedded broker: one life of the daemon, from start to drain."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+
+from rmqd.clock import SystemClock
+from tests.daemon.daemon_process import DaemonProcess, daemon
+from tests.daemon.waiting import until
+from tests.spark.embedded_broker import EmbeddedBroker
+from tests.spark.needed import need
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+need("pyspark", "pyarrow")
+
+SECONDS = 150.0  # for what waits for a JVM, on a busy machine
+QUEUES = 2
+
+# In the daemon's working directory, and not installed: executors have to find it all the same.
+HANDLER = '''
+import os, time
+from pathlib import Path
+
+
+def note(batch, options):
+    """Writes down each message when it comes and when it is done; `slow` waits until the test lets it go on."""
+    with open(options["path"], "a", buffering=1) as file:
+        for message in batch:
+            text = message.body.decode()
+            file.write(f"begin {text}\\n")
+            while text == "slow" and not Path(options["path"] + ".go").exists():
+                time.sleep(0.01)
+            file.write(f"end {text}\\n")
+'''
+CONFIG = """
+nameserver: {nameserver}
+state_dir: {folder}/state
+http: {{listen: "127.0.0.1:0"}}
+log: {{format: json}}
+groups:
+  mailer:
+    subscriptions: {{orders: "*"}}
+    consume_from_where: first_offset
+    handler: {{plugin: "noting:note", options: {{path: {folder}/mailer}}}}
+  archive:
+    engine: spark
+    spark: {{master: "local[2,4]", conf: {{spark.driver.memory: 512m}}}}
+    subscriptions: {{orders: "*"}}
+    consume_from_where: first_offset
+    handler: {{plugin: "noting:note", options: {{path: {folder}/archive}}}}
+"""
+
+
+class Life:
+    """The daemon, its folder and its broker."""
+
+    def __init__(self, process: DaemonProcess, http: httpx.AsyncClient, folder: Path, broker: EmbeddedBroker) -> None:
+        self.process = process
+        self.http = http
+        self.broker = broker
+        self.config = folder / "rmqd.yaml"
+        self._folder = folder
+
+    def handled(self, group: str) -> Counter[str]:
+        """How often each body was handled."""
+        file = self._folder / group
+        lines = file.read_text().splitlines() if file.exists() else []
+        return Counter(line.removeprefix("end ") for line in lines if line.startswith("end "))
+
+    def begun(self, group: str) -> list[str]:
+        """The bodies that came to the handler."""
+        lines = (self._folder / group).read_text().splitlines()
+        return [line.removeprefix("begin ") for line in lines if line.startswith("begin ")]
+
+    async def until_handled(self, group: str, *bodies: str) -> None:
+        """Each of them once, and nothing else."""
+        await until(lambda: len(self.handled(group)) >= len(bodies), self.what(group), SECONDS)
+        assert self.handled(group) == Counter(bodies)
+
+    def let_go(self, group: str) -> None:
+        """What is slow may end."""
+        (self._folder / f"{group}.go").touch()
+
+    async def group(self, name: str) -> dict[str, Any]:
+        """Its part of /api/v1/status."""
+        document = (await self.http.get("/api/v1/status")).json()
+        (found,) = [group for group in document["groups"] if group["name"] == name]
+        return dict(found)
+
+    async def group_when(self, name: str, condition: Any) -> dict[str, Any]:
+        """The same, once something holds of it."""
+        async with asyncio.timeout(SECONDS):
+            while not condition(group := await self.group(name)):  # noqa: ASYNC110 what another process tells
+                await asyncio.sleep(0.05)
+        return group
+
+    def what(self, group: str) -> str:
+        """For when it was waited for in vain."""
+        return f"{group}: {self.handled(group)}\n{''.join(self.process.text)[-6000:]}"
+
+
+@pytest.fixture
+async def life(tmp_path: Path, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Life]:
+    """A daemon that has just started."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "noting.py").write_text(HANDLER)
+    config = tmp_path / "rmqd.yaml"
+    config.write_text(CONFIG.format(nameserver=broker.nameserver, folder=tmp_path))
+    broker.create_topic("orders", QUEUES)
+    async with daemon(config) as process:
+        yield Life(process, await process.started(), tmp_path, broker)
+
+
+def processes_of(group: int) -> list[int]:
+    """The processes of a process group."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                state, _, member = (entry / "stat").read_text().rpartition(")")[2].split()[:3]
+            except OSError:  # it has ended
+                continue
+            if int(member) == group and state != "Z":
+                found.append(int(entry.name))
+    return found
+
+
+async def kill_the_driver(life: Life) -> None:
+    """As soon as it has started a JVM; another one takes its place, and nothing of it stays."""
+    pid = (await life.process.event("spark.driver_started"))["pid"]
+    await until(lambda: len(processes_of(pid)) > 1, "the driver starts Java", SECONDS)
+    os.kill(pid, signal.SIGKILL)
+    failed = await life.process.event("group.failed")
+    assert (failed["group"], failed["retry_in_seconds"]) == ("archive", 1.0)
+    assert failed["error"].endswith(f"the Spark driver (pid {pid}) ended by SIGKILL, and did not say why")
+    await until(lambda: not processes_of(pid), "its JVM is gone, too")
+    await life.process.event("spark.driver_started", count=2)
+
+
+def sample(text: str, name: str, **labels: str) -> float:
+    """One value of an exposition."""
+    for line in text.splitlines():
+        if line.startswith(f"{name}{{") and all(f'{label}="{value}"' in line for label, value in labels.items()):
+            return float(line.rpartition(" ")[2])
+    raise AssertionError(f"no {name} with {labels}")
+
+
+@pytest.mark.timeout(300)
+async def test_one_daemon_runs_a_group_on_each_engine(life: Life, spark: SparkSession) -> None:
+    """Also through a killed driver, a pause and a reload, and up to a drain that repeats nothing."""
+    first = [f"{queue}:{number}" for queue in range(QUEUES) for number in range(10)]
+    life.broker.fill("orders", QUEUES, 10)
+    await life.until_handled("mailer", *first)
+    await kill_the_driver(life)
+    await life.until_handled("archive", *first)
+
+    # under the same names, and with the lag of the brokers
+    group = await life.group_when(
+        "archive",
+        lambda group: group["ready"] and all(one["committed"] for one in group["queues"] if not one["is_retry"]),
+    )
+    assert (group["engine"], group["state"]) == ("spark", "running")
+    assert "@spark-" in group["client_id"]
+    assert [(one["queue"], one["committed"], one["max"], one["lag"], one["state"]) for one in group["queues"][:2]] == [
+        (0, 10, 10, 0, "waiting"),
+        (1, 10, 10, 0, "waiting"),
+    ]
+    metrics = (await life.http.get("/metrics")).text
+    for engine, name in (("local", "mailer"), ("spark", "archive")):
+        of = {"engine": engine, "group": name, "topic": "orders", "is_retry": "false"}
+        assert sample(metrics, "rmqd_messages_received_total", **of) == 20
+        assert sample(metrics, "rmqd_messages_handled_total", **of, result="acked") == 20
+        assert sample(metrics, "rmqd_handler_duration_seconds_count", **of) == 20
+        assert sample(metrics, "rmqd_consumer_lag_messages", **of, queue="1") == 0
+        assert sample(metrics, "rmqd_assigned_queues", engine=engine, group=name) == QUEUES
+    assert sample(metrics, "rmqd_spark_batch_duration_seconds_count", group="archive") >= 1
+    assert sample(metrics, "rmqd_spark_batch_phase_seconds_total", group="archive", phase="handling") > 0
+    shown = await asyncio.to_thread(status, str(life.http.base_url))
+    assert "archive  running, on Spark" in shown
+
+    # a pause, during which the lag is seen to grow
+    refused = await life.http.post("/api/v1/groups/archive/pause", params={"topic": "orders", "queue": 1})
+    assert refused.status_code == 400
+    assert "queue 1 alone cannot be paused" in refused.json()["error"]
+    assert (await life.http.post("/api/v1/groups/archive/pause")).status_code == 200
+    life.broker.send("orders", "while paused")
+    await life.until_handled("mailer", *first, "while paused")
+    paused = await life.group_when("archive", lambda group: any(one["lag"] for one in group["queues"]))
+    assert {one["state"] for one in paused["queues"]} == {"paused"}
+    assert "while paused" not in life.handled("archive")
+    assert (await life.http.post("/api/v1/groups/archive/resume")).status_code == 200
+    await life.until_handled("archive", *first, "while paused")
+
+    # a stop while a handler is at work
+    life.broker.send("orders", "slow")
+    await until(lambda: "slow" in life.begun("archive"), life.what("archive"), SECONDS)
+    life.let_go("mailer")
+    life.process.send(signal.SIGTERM)
+    await life.process.event("signal.received")
+    life.broker.send("orders", "too late")
+    assert "slow" not in life.handled("archive")
+    life.let_go("archive")
+    assert await life.process.exit_code() == 0
+    assert life.handled("archive") == Counter([*first, "while paused", "slow"])
+    assert life.broker.offsets("archive", "orders") == {0: 12, 1: 10}
+
+    # another start, here: it goes on where that one ended
+    await run_what_is_there(life.config, spark)
+    assert life.handled("archive") == Counter([*first, "while paused", "slow", "too late"])
+    assert life.broker.offsets("archive", "orders") == {0: 13, 1: 10}
+
+
+class Lent:
+    """The tests' session, which nobody may stop."""
+
+    def __init__(self, session: SparkSession) -> None:
+        self._session = session
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+    def stop(self) -> None:
+        """Not this one."""
+
+
+async def run_what_is_there(config: Path, spark: SparkSession) -> None:
+    """The group archive in this process, until it has no more to do."""
+    from rmqd.spark.group_run import GroupRun
+    from rmqd.spark.ordering import order_of
+    from rmqd.spark.spark_parts import SparkParts
+
+    order = order_of(config, "archive", ("groups.archive.spark.trigger=available_now",))
+    parts, clock = SparkParts(order, SystemClock()), SystemClock()
+    parts.session = lambda on_progress: Lent(spark)  # type: ignore[method-assign, assignment, return-value]
+    await GroupRun(order, parts, clock).run()
+
+
+def status(url: str) -> str:
+    """`rmqd status`."""
+    command = [sys.executable, "-m", "rmqd", "status", "--http", url]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout

@@ -1,0 +1,117 @@
+"""The process that drives Spark for a group, as the daemon starts it. It is ended before Spark has started."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from rmqd.consumer.pauses import WHOLE_GROUP
+from rmqd.consumer.snapshot import GroupSnapshot
+from rmqd.daemon.spark_group import SparkDriverProcess
+from rmqd.daemon.worker_channel import BuildOrder
+from rmqd.errors import ConfigError
+from tests.daemon.configs import config
+from tests.daemon.waiting import until
+from tests.spark.embedded_broker import EmbeddedBroker
+from tests.spark.needed import need
+
+need("pyspark", "pyarrow")
+
+SECONDS = 30.0
+
+
+def order(nameserver: str, **keys: Any) -> BuildOrder:
+    """For the group mailer."""
+    settings = config("mailer", changes={"mailer": {"engine": "spark"} | keys}, nameserver=nameserver)
+    return BuildOrder(settings, 1, 1, {"mailer": (WHOLE_GROUP,)}, tuple(sys.path))
+
+
+@asynccontextmanager
+async def driver() -> AsyncIterator[tuple[SparkDriverProcess, asyncio.Task[int]]]:
+    """A process that waits for its order, and is gone at the end of the block."""
+    process = await SparkDriverProcess.spawn()
+    reading = asyncio.create_task(process.read())
+    try:
+        yield process, reading
+    finally:
+        process.kill()
+        with contextlib.suppress(asyncio.CancelledError):
+            await reading
+
+
+async def joined(process: SparkDriverProcess) -> GroupSnapshot:
+    """What it tells once it is in the group."""
+    async with asyncio.timeout(SECONDS):
+        while process.last_snapshot is None or not process.last_snapshot.client_id:
+            await process.ask("snapshot")  # its answer is the last one
+    return process.last_snapshot
+
+
+async def test_it_tells_how_the_group_is_and_ends_when_it_is_told_to(broker: EmbeddedBroker) -> None:
+    """A pause that is in force comes with the order."""
+    broker.create_topic("orders", 1)
+    async with driver() as (process, reading):
+        await process.ask("build", order(broker.nameserver))
+        snapshot = await joined(process)
+        assert (snapshot.name, snapshot.engine, snapshot.state, snapshot.paused) == (
+            "mailer",
+            "spark",
+            "starting",
+            True,
+        )
+        process.tell("resume", WHOLE_GROUP)
+        assert not (await process.ask("snapshot")).paused
+        process.tell("stop")
+        assert await asyncio.wait_for(reading, SECONDS) == 0
+        assert process.last_snapshot is not None
+        assert process.last_snapshot.state == "stopped"
+
+
+async def test_it_ends_with_the_daemon(broker: EmbeddedBroker) -> None:
+    """However that ended: its end of the channel closes."""
+    broker.create_topic("orders", 1)
+    async with driver() as (process, reading):
+        await process.ask("build", order(broker.nameserver))
+        await joined(process)
+        reading.cancel()
+        await process._channel.close()
+        assert await asyncio.wait_for(process._process.wait(), SECONDS) == 0
+
+
+async def test_where_no_broker_is_the_group_fails_with_why() -> None:
+    """In less time than Spark would take to start."""
+    async with driver() as (process, reading):
+        await process.ask("build", order("127.0.0.1:1"))
+        assert await asyncio.wait_for(reading, SECONDS) == 1
+        assert process.last_snapshot is not None
+        assert process.last_snapshot.state == "failed"
+        assert "127.0.0.1:1" in str(process.last_snapshot.failure)
+
+
+async def test_an_order_that_it_cannot_take_is_refused() -> None:
+    wrong = order("127.0.0.1:1", allocate_strategy="nobodys")
+    async with driver() as (process, reading):
+        with pytest.raises(ConfigError, match="nobodys"):
+            await process.ask("build", wrong)
+        assert await asyncio.wait_for(reading, SECONDS) == 78
+
+
+async def test_a_signal_has_it_drain(broker: EmbeddedBroker) -> None:
+    broker.create_topic("orders", 1)
+    async with driver() as (process, reading):
+        await process.ask("build", order(broker.nameserver))
+        await joined(process)
+        os.kill(process.pid, signal.SIGINT)  # is the daemon's to hear
+        os.kill(process.pid, signal.SIGHUP)
+        assert (await process.ask("snapshot")).state == "starting"
+        os.kill(process.pid, signal.SIGTERM)
+        assert await asyncio.wait_for(reading, SECONDS) == 0
+        await until(lambda: process.last_snapshot is not None and process.last_snapshot.state == "stopped", "farewell")
