@@ -60,9 +60,10 @@ def submit(
     folder = Path(tempfile.mkdtemp(prefix="rmqd-submit-"))
     try:
         program = submitting.find_spark_submit(spark_home)
-        order = order_of(config, group, tuple(overrides or ()))
+        named = (f"groups.{group}.spark.master={master}",) if master else ()
+        order = order_of(config, group, (*(overrides or ()), *named))
         archive = environment or str(folder / "environment.tar.gz")
-        submission = _submission(order, master, deploy_mode, archive, is_named=bool(environment), passed=passed or [])
+        submission = _submission(order, deploy_mode, archive, is_named=bool(environment), passed=passed or [])
         if dry_run:
             typer.echo(shlex.join(submission.command(program, folder)))
             raise typer.Exit(ExitCode.OK)
@@ -83,18 +84,16 @@ def submit(
     raise typer.Exit(code)
 
 
-def _submission(
-    order: GroupOrder, master: str, deploy_mode: str, archive: str, *, is_named: bool, passed: list[str]
-) -> Submission:
+def _submission(order: GroupOrder, deploy_mode: str, archive: str, *, is_named: bool, passed: list[str]) -> Submission:
     """On Kubernetes rmqd is in the image, unless an archive is named. Raises ConfigError."""
     from rmqd.spark.session import session_conf
     from rmqd.spark.submission import NO_ENVIRONMENT, submission_of
 
     settings = order.settings.spark
-    url = master or (settings.master if settings else "")
-    environment = archive if is_named or not url.startswith("k8s://") else NO_ENVIRONMENT
+    is_in_image = settings is not None and settings.master.startswith("k8s://")
+    environment = NO_ENVIRONMENT if is_in_image and not is_named else archive
     conf = session_conf(order)
-    return submission_of(order, conf, master=master, deploy_mode=deploy_mode, environment=environment, passed=passed)
+    return submission_of(order, conf, deploy_mode=deploy_mode, environment=environment, passed=passed)
 
 
 def _pack(order: GroupOrder, include: list[Path], archive: Path) -> None:

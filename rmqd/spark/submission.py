@@ -106,7 +106,6 @@ def submission_of(
     order: GroupOrder,
     conf: Mapping[str, str],
     *,
-    master: str = "",
     deploy_mode: str = "",
     environment: str = "",
     passed: Sequence[str] = (),
@@ -115,7 +114,7 @@ def submission_of(
     settings = order.settings.spark or SparkConfig()
     submission = Submission(
         order=order,
-        master=master or settings.master,
+        master=settings.master,
         deploy_mode=deploy_mode or conf.get(DEPLOY_MODE, CLIENT),
         conf={key: value for key, value in conf.items() if key != DEPLOY_MODE},
         environment="" if environment == NO_ENVIRONMENT else environment,
@@ -140,6 +139,7 @@ def _problems(submission: Submission, settings: SparkConfig) -> Iterator[str]:
         return
     if submission.deploy_mode not in DEPLOY_MODES:
         yield f"{at}.spark.conf.{DEPLOY_MODE}: {submission.deploy_mode!r}; accepted: {' | '.join(DEPLOY_MODES)}"
+        return
     if master.startswith("spark://") and not is_here:
         yield (
             f"{at}.spark.master: deploy mode cluster: a standalone cluster takes no drivers in Python; accepted: "

@@ -1,0 +1,232 @@
+"""What `rmqd spark submit` asks of spark-submit, and what it refuses before anything runs."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pickle
+import stat
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rmqd.errors import ConfigError
+from rmqd.spark.ordering import order_of
+from rmqd.spark.session import session_conf
+from rmqd.spark.submission import Submission, submission_of
+from rmqd.spark.submit import write_folder
+from tests.cli.command import rmqd
+
+pytestmark = pytest.mark.spark  # the configuration of such a group is refused without PySpark
+
+FOLDER = Path("/scratch")
+STANDALONE = "spark://spark-1:7077"
+KUBERNETES = "k8s://https://kubernetes:6443"
+IMAGE = {"spark.kubernetes.container.image": "registry.example.com/rmqd-spark"}
+UPLOAD = {"spark.kubernetes.file.upload.path": "s3a://bucket/upload"}
+
+
+def config_file(
+    folder: Path, *, master: str = STANDALONE, checkpoint: str = "", conf: dict[str, Any] | None = None
+) -> Path:
+    """A configuration with the group `mailer` on Spark, and `shop` which is not."""
+    spark = {"master": master, "checkpoint": checkpoint, "conf": conf or {}}
+    common: dict[str, Any] = {"subscriptions": {"orders": "*"}, "handler": {"plugin": "log"}}
+    groups = {"mailer": {**common, "engine": "spark", "spark": spark}, "shop": common}
+    path = folder / "rmqd.yaml"
+    path.write_text(yaml.safe_dump({"nameserver": "127.0.0.1:9876", "state_dir": "state", "groups": groups}))
+    return path
+
+
+def submission(tmp_path: Path, *, environment: str = "environment.tar.gz", **asked: Any) -> Submission:
+    """For the group of a configuration of which some is said."""
+    said = {key: asked.pop(key) for key in ("master", "checkpoint", "conf") if key in asked}
+    order = order_of(config_file(tmp_path, **said), "mailer")
+    return submission_of(order, session_conf(order), environment=environment, **asked)
+
+
+def options(command: list[str]) -> dict[str, list[str]]:
+    """The values of each option."""
+    found: dict[str, list[str]] = {}
+    for name, value in itertools.pairwise(command):
+        if name.startswith("--"):
+            found.setdefault(name, []).append(value)
+    return found
+
+
+def refused(tmp_path: Path, **asked: Any) -> list[str]:
+    with pytest.raises(ConfigError) as raised:
+        submission(tmp_path, **asked)
+    return [str(problem) for problem in raised.value.problems]
+
+
+def test_on_a_standalone_cluster_the_driver_is_here_and_executors_unpack_the_archive(tmp_path: Path) -> None:
+    asked = submission(tmp_path, conf={"spark.executor.memory": "2g", "spark.ui.enabled": True})
+
+    command = asked.command("spark-submit", FOLDER)
+
+    found = options(command)
+    assert (found["--master"], found["--deploy-mode"]) == ([STANDALONE], ["client"])
+    assert found["--archives"] == ["environment.tar.gz#environment"]
+    assert "--files" not in found
+    assert {
+        "spark.executor.memory=2g",
+        "spark.ui.enabled=true",
+        "spark.speculation=false",
+        "spark.pyspark.python=./environment/bin/python",
+    } <= set(found["--conf"])
+    assert command[-5:] == [
+        "/scratch/rmqd_group.py", "--order", "/scratch/rmqd_group.order", "--ended", "/scratch/ended",
+    ]  # fmt: skip
+
+
+def test_on_yarn_the_driver_is_sent_along(tmp_path: Path) -> None:
+    asked = submission(tmp_path, master="yarn", deploy_mode="cluster", checkpoint="hdfs:///checkpoints")
+
+    command = asked.command("spark-submit", FOLDER)
+
+    found = options(command)
+    assert (found["--master"], found["--deploy-mode"]) == (["yarn"], ["cluster"])
+    assert found["--archives"] == ["environment.tar.gz#environment"]
+    assert found["--files"] == ["/scratch/rmqd_group.order"]
+    assert not any("driver.python" in one for one in found["--conf"])  # this machine's, which is nothing over there
+    assert command[-3:] == ["/scratch/rmqd_group.py", "--order", "rmqd_group.order"]
+
+
+def test_on_kubernetes_all_is_in_the_image(tmp_path: Path) -> None:
+    conf = {**IMAGE, **UPLOAD, "spark.submit.deployMode": "cluster"}
+    asked = submission(tmp_path, environment="none", master=KUBERNETES, checkpoint="s3a://bucket/c", conf=conf)
+
+    command = asked.command("spark-submit", FOLDER)
+
+    found = options(command)
+    assert found["--deploy-mode"] == ["cluster"]
+    assert "--archives" not in found
+    assert "spark.pyspark.python=/opt/rmqd/bin/python" in found["--conf"]
+    assert command[-3:] == ["local:///opt/rmqd/rmqd_group.py", "--order", "rmqd_group.order"]
+
+
+def test_secrets_go_by_a_file_for_ones_own_eyes(tmp_path: Path) -> None:
+    conf = {"spark.hadoop.fs.s3a.secret.key": "a\\b", "spark.hadoop.fs.s3a.access.key": "mine"}
+    asked = submission(tmp_path, conf=conf)
+    folder = tmp_path / "scratch"
+
+    write_folder(asked, folder)
+
+    command = asked.command("spark-submit", folder)
+    assert not any("s3a" in part for part in command)
+    assert options(command)["--properties-file"] == [str(folder / "secret.properties")]
+    assert "--load-spark-defaults" in command
+    assert (folder / "secret.properties").read_text().splitlines() == [
+        "spark.hadoop.fs.s3a.access.key mine",
+        "spark.hadoop.fs.s3a.secret.key a\\\\b",
+    ]
+    for name in ("secret.properties", "rmqd_group.order"):
+        assert stat.S_IMODE((folder / name).stat().st_mode) == 0o600
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def test_what_is_written_is_the_group_alone_with_folders_of_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    asked = submission(tmp_path, checkpoint="checkpoints")
+    folder = tmp_path / "scratch"
+
+    write_folder(asked, folder)
+
+    order = pickle.loads((folder / "rmqd_group.order").read_bytes())
+    assert (order.name, list(order.config.groups)) == ("mailer", ["mailer"])
+    assert order.config.state_dir == str(tmp_path / "state")
+    assert order.settings.spark.checkpoint == str(tmp_path / "checkpoints")
+    assert all(os.path.isabs(one) for one in order.import_path)
+
+
+def test_the_driver_here_has_a_python_by_the_path_that_executors_have(tmp_path: Path) -> None:
+    folder = tmp_path / "scratch"
+    write_folder(submission(tmp_path), folder)
+
+    said = subprocess.run(
+        ["./environment/bin/python", "-c", "import rmqd.spark; print('found')"],
+        cwd=folder, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+
+    assert said.stdout == "found\n"
+
+
+def test_a_machine_alone_is_no_cluster(tmp_path: Path) -> None:
+    assert refused(tmp_path, master="local[2,4]") == [
+        "groups.mailer.spark.master: local[2,4] is this machine alone; accepted by rmqd spark submit: "
+        "spark://HOST:7077, yarn or k8s://URL, there or by --master. rmqd spark run mailer runs it here"
+    ]
+
+
+def test_a_driver_in_the_cluster_needs_a_checkpoint_that_all_machines_have(tmp_path: Path) -> None:
+    for checkpoint, told in (("", "missing, which is"), ("/var/checkpoints", "/var/checkpoints is")):
+        (problem,) = refused(tmp_path, master="yarn", deploy_mode="cluster", checkpoint=checkpoint)
+        assert problem.startswith(f"groups.mailer.spark.checkpoint: {told} a folder of whichever machine")
+    asked = submission(tmp_path, master="yarn", deploy_mode="client", checkpoint="/var/checkpoints")
+    assert asked.is_here
+
+
+def test_what_spark_itself_cannot_do_is_refused_before_it_says_so(tmp_path: Path) -> None:
+    url = "hdfs:///checkpoints"
+    (problem,) = refused(tmp_path, deploy_mode="cluster", checkpoint=url)
+    assert "a standalone cluster takes no drivers in Python" in problem
+    (problem,) = refused(tmp_path, deploy_mode="clutser", checkpoint=url)
+    assert problem == "groups.mailer.spark.conf.spark.submit.deployMode: 'clutser'; accepted: client | cluster"
+    problems = refused(tmp_path, master=KUBERNETES, deploy_mode="cluster", checkpoint=url, environment="none")
+    assert [problem.partition(": ")[0] for problem in problems] == [
+        "groups.mailer.spark.conf.spark.kubernetes.container.image",
+        "groups.mailer.spark.conf.spark.kubernetes.file.upload.path",
+    ]
+
+
+def test_a_group_that_is_not_on_spark_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"groups\.shop\.engine: local is not run by Spark; accepted: spark"):
+        order_of(config_file(tmp_path), "shop")
+    with pytest.raises(ConfigError, match="there is no group male; on Spark: mailer"):
+        order_of(config_file(tmp_path), "male")
+    assert order_of(config_file(tmp_path)).name == "mailer"
+
+
+def test_the_command_line_is_shown_and_nothing_is_run(tmp_path: Path) -> None:
+    path = config_file(tmp_path)
+
+    ended = rmqd(
+        "spark", "submit", "mailer", "-c", str(path), "--dry-run", "--spark-home", str(spark_home(tmp_path)),
+        "--", "--executor-memory", "2g",
+    )  # fmt: skip
+
+    assert ended.code == 0, ended.err
+    assert ended.out.startswith(f"{spark_home(tmp_path)}/bin/spark-submit --master {STANDALONE} ")
+    assert " --executor-memory 2g " in ended.out
+
+
+def test_a_named_master_takes_the_place_of_the_configured_one(tmp_path: Path) -> None:
+    """With all that hangs on it: executors elsewhere must reach the driver."""
+    path = config_file(tmp_path, master="local[2,4]")
+
+    ended = rmqd("spark", "submit", "mailer", "-c", path, "--dry-run", "--master", "spark://elsewhere:7077")
+
+    assert "--master spark://elsewhere:7077 " in ended.out, ended.err
+    assert "127.0.0.1" not in ended.out
+
+
+def test_the_command_refuses_with_78(tmp_path: Path) -> None:
+    ended = rmqd("spark", "submit", "mailer", "-c", config_file(tmp_path), "--master", "local[2]")
+
+    assert (ended.code, ended.out) == (78, "")
+    assert ended.err.startswith("groups.mailer.spark.master: local[2] is this machine alone")
+
+
+def spark_home(folder: Path) -> Path:
+    """A Spark whose spark-submit only has to be there."""
+    program = folder / "spark" / "bin" / "spark-submit"
+    program.parent.mkdir(parents=True, exist_ok=True)
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    return folder / "spark"

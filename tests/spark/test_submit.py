@@ -1,0 +1,142 @@
+"""Running spark-submit: signals are handed on, and how the group ended is told. The spark-submit is a stand-in."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from rmqd.errors import RmqdError
+from rmqd.spark.submit import find_spark_submit
+from tests.spark.test_submission import submission
+
+pytestmark = pytest.mark.spark
+
+SECONDS: Final = 30.0
+OURS: Final = """
+import pickle, sys
+from pathlib import Path
+from rmqd.spark.submit import run
+submission, program, folder = pickle.loads(sys.stdin.buffer.read())
+sys.exit(run(submission, program, Path(folder)))
+"""
+# Ends in order at SIGTERM, as a driver does, while its Java machine would call that a failure.
+IN_ORDER: Final = """
+import signal, sys, time
+from pathlib import Path
+def end(*_):
+    Path("ended").write_text("0")
+    sys.exit(143)
+signal.signal(signal.SIGTERM, end)
+Path("ready").write_text(" ".join(sys.argv))
+while True:
+    time.sleep(60)
+"""
+STUBBORN: Final = """
+import signal, sys, time
+from pathlib import Path
+signal.signal(signal.SIGTERM, lambda *_: Path("heard").touch())
+Path("ready").touch()
+while True:
+    time.sleep(60)
+"""
+
+
+class Running:
+    """`run` in a process of its own, with a stand-in for spark-submit."""
+
+    def __init__(self, folder: Path, script: str) -> None:
+        import pickle
+
+        self.folder = folder / "scratch"
+        self.folder.mkdir()
+        program = folder / "spark-submit"
+        program.write_text(f"#!{sys.executable}\n{textwrap.dedent(script)}")
+        program.chmod(0o755)
+        self.process = subprocess.Popen([sys.executable, "-c", OURS], stdin=subprocess.PIPE)
+        assert self.process.stdin is not None
+        self.process.stdin.write(pickle.dumps((submission(folder), str(program), str(self.folder))))
+        self.process.stdin.close()
+
+    def await_file(self, name: str) -> str:
+        """What the stand-in wrote."""
+        deadline = time.monotonic() + SECONDS
+        while not (self.folder / name).exists():
+            assert time.monotonic() < deadline, f"no {name}"
+            time.sleep(0.02)
+        return (self.folder / name).read_text()
+
+
+@pytest.fixture
+def running() -> Iterator[list[Running]]:
+    """Those that a test started, ended at the latest now."""
+    started: list[Running] = []
+    yield started
+    for one in started:
+        one.process.kill()
+        one.process.wait()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_group_in_order_and_that_is_a_success(
+    tmp_path: Path, running: list[Running], number: signal.Signals
+) -> None:
+    running.append(one := Running(tmp_path, IN_ORDER))
+    assert "--master spark://spark-1:7077" in one.await_file("ready")
+
+    one.process.send_signal(number)
+
+    assert one.process.wait(SECONDS) == 0
+
+
+def test_a_second_signal_ends_it_at_once(tmp_path: Path, running: list[Running]) -> None:
+    running.append(one := Running(tmp_path, STUBBORN))
+    one.await_file("ready")
+    one.process.send_signal(signal.SIGTERM)
+    one.await_file("heard")
+
+    one.process.send_signal(signal.SIGTERM)
+
+    assert one.process.wait(SECONDS) == 1
+
+
+def test_it_does_not_outlive_who_started_it(tmp_path: Path, running: list[Running]) -> None:
+    running.append(one := Running(tmp_path, IN_ORDER))
+    one.await_file("ready")
+
+    one.process.kill()
+
+    assert one.await_file("ended") == "0"
+
+
+def test_the_exit_code_is_spark_submits_where_no_group_ran(tmp_path: Path, running: list[Running]) -> None:
+    running.append(one := Running(tmp_path, "import sys; sys.exit(3)"))
+
+    assert one.process.wait(SECONDS) == 3
+
+
+def test_spark_submit_is_the_named_one_then_that_of_spark_home_then_pysparks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("named", "home"):
+        program = tmp_path / name / "bin" / "spark-submit"
+        program.parent.mkdir(parents=True)
+        program.touch(mode=0o755)
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path / "home"))
+
+    assert find_spark_submit(str(tmp_path / "named")) == str(tmp_path / "named" / "bin" / "spark-submit")
+    assert find_spark_submit() == str(tmp_path / "home" / "bin" / "spark-submit")
+    with pytest.raises(
+        RmqdError, match=r"^--spark-home is /nowhere, and there is no program /nowhere/bin/spark-submit$"
+    ):
+        find_spark_submit("/nowhere")
+    monkeypatch.delenv("SPARK_HOME")
+    assert os.access(find_spark_submit(), os.X_OK)
