@@ -25,7 +25,7 @@ from rmqd.consumer.send_back import SendBack, reconsume_limit
 from rmqd.consumer.threads import call_start_or_stop
 from rmqd.daemon.handler_registry import load_handler
 from rmqd.daemon.hook_registry import load_hooks
-from rmqd.daemon.loop import new_loop
+from rmqd.daemon.loop import new_loop, settle_garbage_collection
 from rmqd.errors import RmqdError
 from rmqd.handler import LoadedHandler
 from rmqd.spark.outcome import RangeOutcome
@@ -62,6 +62,9 @@ def handler_process(order: GroupOrder, key: str) -> HandlerProcess:
         except BaseException:
             del _processes[whole_key]
             raise
+        if _is_spark_worker():
+            # pyspark.daemon looks for garbage after each task: in all that was imported, unless it is frozen
+            settle_garbage_collection()
     return found
 
 

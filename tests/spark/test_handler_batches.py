@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 
 from rmqd import Batch, DeadLetter, Message, Retry
+from rmqd.consumer.hooks import Hook, HookContext
 from rmqd.consumer.slots import HandlerHungError
 from rmqd.errors import DataLossError, RemotingError
 from rmqd.wire.sys_flag import COMPRESSED
@@ -314,6 +315,26 @@ def test_a_new_group_starts_as_in_java(broker: EmbeddedBroker, where: dict[str, 
     found = query.reader.initialOffset()["q"]
     assert found["orders"]["broker-a"] == {"0": starts["orders"], "1": 1, "2": 2}
     assert found[RETRIES]["broker-a"] == {"0": starts[RETRIES]}
+
+
+def test_hooks_are_called_where_handlers_are(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What they leave out, and what they raise, is counted for each range."""
+
+    def wants(message: Message, context: HookContext) -> bool:
+        return message.body != b"0:3"
+
+    def before(batch: Batch, context: HookContext) -> None:
+        if context.group == "shop" and batch[0].body == b"0:1":
+            raise ValueError("a hook's own failure")
+
+    hooks = (Hook("choosy", wants=wants), Hook("clumsy", before_batch=before))
+    monkeypatch.setattr("rmqd.spark.handler_process.load_hooks", lambda: hooks)
+    broker.fill("orders", 1, 16)
+    query = GroupQuery(order_of(broker, note))
+    query.run_until(lambda: len(SEEN) == 15)
+    assert "0:3" not in SEEN
+    assert [outcome.left_out_by_hooks for outcome in query.outcomes] == [{"choosy": 1}, {"choosy": 0}]
+    assert query.outcomes[0].hook_failures == {"choosy": 0, "clumsy": 1}
 
 
 def test_a_handler_that_does_not_start_is_told(broker: EmbeddedBroker) -> None:
