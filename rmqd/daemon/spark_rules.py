@@ -56,6 +56,17 @@ def _work_findings(group: GroupConfig) -> Iterator[Finding]:
         yield Finding(("sink",), "of no use without pipeline; accepted: beside one", at_key=True)
     if group.sink is not None:
         yield from sink_findings(group.sink)
+    if group.pipeline is not None and group.handler is None:
+        yield from _pipeline_findings(group)
+
+
+def _pipeline_findings(group: GroupConfig) -> Iterator[Finding]:
+    if group.consume_mode == "orderly":
+        why = "a pipeline has no order but what it makes itself"
+        yield Finding(("consume_mode",), f"orderly is of no use with a pipeline: {why}; accepted: concurrently")
+    if group.on_corrupt_message == "dead_letter":
+        why = "a pipeline sends nothing back, and so has no dead letters"
+        yield Finding(("on_corrupt_message",), f"dead_letter is not for pipelines: {why}; accepted: stop | skip")
 
 
 def _property_findings(group: GroupConfig) -> Iterator[Finding]:

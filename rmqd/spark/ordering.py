@@ -35,5 +35,10 @@ def _placed(config: RootConfig, name: str) -> RootConfig:
     spark = settings.spark or SparkConfig()
     if spark.checkpoint and "://" not in spark.checkpoint:
         spark = spark.model_copy(update={"checkpoint": os.path.abspath(spark.checkpoint)})
-    settings = settings.model_copy(update={"spark": spark})
+    sink = settings.sink
+    if sink is not None:
+        places = {key: getattr(sink, key) for key in ("path", "staging")}
+        placed = {key: os.path.abspath(one) for key, one in places.items() if one and ":/" not in one}
+        sink = sink.model_copy(update=placed)
+    settings = settings.model_copy(update={"spark": spark, "sink": sink})
     return config.model_copy(update={"groups": {name: settings}, "state_dir": os.path.abspath(config.state_dir)})

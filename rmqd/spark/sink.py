@@ -24,6 +24,8 @@ from rmqd.spark.sink_options import SinkOptions, parse_sink_options
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
+    from rmqd.spark.access import Access
+
 log = structlog.get_logger(__name__)
 
 # local properties that Spark gives the tasks of a streaming query
@@ -39,10 +41,12 @@ class Stored(WriterCommitMessage):
     size_bytes: int
 
 
-def make_options(values: Mapping[str, str], schema: StructType, *, overwrite: bool) -> SinkOptions:
-    """Check options and columns. Raises ConfigError with a line for each problem."""
+def make_options(
+    values: Mapping[str, str], schema: StructType, *, overwrite: bool, otherwise: Access | None = None
+) -> SinkOptions:
+    """Check options and columns, as `parse_sink_options`. Raises ConfigError with a line for each problem."""
     columns = {column.name: column.dataType.simpleString() for column in schema.fields}
-    return parse_sink_options(values, columns, overwrite=overwrite)
+    return parse_sink_options(values, columns, overwrite=overwrite, otherwise=otherwise)
 
 
 class RocketMQWriter(DataSourceArrowWriter):

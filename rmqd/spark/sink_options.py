@@ -47,10 +47,12 @@ class SinkOptions:
     tolerance_seconds: float = 60.0
 
 
-def parse_sink_options(values: Mapping[str, str], columns: Mapping[str, str], *, overwrite: bool) -> SinkOptions:
+def parse_sink_options(
+    values: Mapping[str, str], columns: Mapping[str, str], *, overwrite: bool, otherwise: Access | None = None
+) -> SinkOptions:
     """Read the options of `save()` or `start()`, and check the columns: names, and types as SQL writes them.
 
-    Raises ConfigError with a line for each problem.
+    RocketMQ is reached as `otherwise` says where no option says it. Raises ConfigError with a line for each problem.
     """
     proper = {name.lower(): name for name in NAMES}
     given: dict[str, str] = {}
@@ -68,7 +70,10 @@ def parse_sink_options(values: Mapping[str, str], columns: Mapping[str, str], *,
             problems.append(f"{name}: {error}")
             return default
 
-    reached, wrong = access.read_access(given)
+    if otherwise is None or any(name in given for name in access.NAMES):
+        reached, wrong = access.read_access(given)
+    else:
+        reached, wrong = otherwise, []
     problems += wrong
     options = SinkOptions(
         access=reached,

@@ -151,3 +151,22 @@ SINKS = {
 @pytest.mark.parametrize(("sink", "expected"), SINKS.items(), ids=SINKS)
 def test_what_is_wrong_with_a_sink_is_told_with_its_place(sink: str, expected: str) -> None:
     assert problems(config("{plugin: 'flow:two'}", sink), to_run=True) == [f"test.yaml:{expected}"]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (
+            "consume_mode: orderly",
+            "8:19: groups.archive.consume_mode: orderly is of no use with a pipeline: a pipeline has no order but what "
+            "it makes itself; accepted: concurrently",
+        ),
+        (
+            "on_corrupt_message: dead_letter",
+            "8:25: groups.archive.on_corrupt_message: dead_letter is not for pipelines: a pipeline sends nothing back, "
+            "and so has no dead letters; accepted: stop | skip",
+        ),
+    ],
+)
+def test_what_means_nothing_beside_a_pipeline_is_refused(line: str, expected: str) -> None:
+    assert problems(config("{plugin: 'flow:two'}") + f"    {line}\n", to_run=True) == [f"test.yaml:{expected}"]

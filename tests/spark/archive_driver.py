@@ -1,0 +1,79 @@
+"""A driver of the archive pipeline in a process of its own, that kills itself with SIGKILL in the middle of a batch.
+
+`python -m tests.spark.archive_driver NAMESERVER FOLDER MOVES`: after so many files were moved.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from rmqd.daemon.config import RootConfig
+from rmqd.spark.group_order import GroupOrder
+from rmqd.spark.hadoop_folder import HadoopFolder
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+TOP: Final = Path(__file__).parents[2]
+GROUP: Final = "archive"
+SECONDS: Final = 90
+NO_KEYS: Final[Mapping[str, Any]] = {}
+
+
+def order_of(nameserver: str, **values: Any) -> GroupOrder:
+    """A group on Spark that reads two topics to their ends and is done."""
+    group = {
+        "engine": "spark",
+        "subscriptions": {"orders": "*", "refunds": "*"},
+        "consume_from_where": "first_offset",
+        "spark": {"trigger": "available_now"},
+        **values,
+    }
+    return GroupOrder(GROUP, RootConfig.model_validate({"nameserver": nameserver, "groups": {GROUP: group}}))
+
+
+def archive_order(nameserver: str, folder: Path, group: Mapping[str, Any] = NO_KEYS, **options: Any) -> GroupOrder:
+    """The pipeline archive, into `archive` below a folder; `group` has more of the group's keys."""
+    sink = {"format": "parquet", "path": str(folder / "archive"), "partition_by": ["date", "topic"]}
+    return order_of(nameserver, pipeline={"plugin": "archive", "options": options}, sink=sink, **group)
+
+
+def start(spark: SparkSession, order: GroupOrder, folder: Path, on_batch: Any = lambda *_: None) -> StreamingQuery:
+    """The group's query, with the checkpoint `checkpoint` below a folder."""
+    from rmqd.spark.pipeline_query import pipeline_query
+
+    checkpoint, pause = str(folder / "checkpoint"), str(folder / "pause")
+    return pipeline_query(spark, order, checkpoint=checkpoint, starting=None, pause_file=pause, on_batch=on_batch)
+
+
+def main(nameserver: str, folder: Path, moves: int) -> None:
+    """Run, and die."""
+    from rmqd.spark.prepare import prepare
+    from tests.spark.fixtures import CONF
+
+    prepare()
+    from pyspark.sql import SparkSession
+
+    session = SparkSession.builder.config(map={**CONF}).getOrCreate()
+    left, move = moves, HadoopFolder.move
+
+    def mortal(self: HadoopFolder, path: str, target: HadoopFolder, target_path: str) -> None:
+        nonlocal left
+        if path.endswith(".parquet"):
+            if not left:
+                os.kill(os.getpid(), signal.SIGKILL)
+            left -= 1
+        move(self, path, target, target_path)
+
+    HadoopFolder.move = mortal  # type: ignore[method-assign]
+    start(session, archive_order(nameserver, folder), folder).awaitTermination(SECONDS)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))
