@@ -27,7 +27,8 @@ EventDict = MutableMapping[str, Any]
 REPEAT_SECONDS = 10.0
 MOST_REPEATED_KINDS = 1_000
 # What tells one repeated error from another: its name and its place, not the values in it.
-_PLACE_KEYS = ("event", "group", "topic", "broker", "queue", "address", "handler", "worker", "check")
+_PLACE_KEYS = ("event", "group", "topic", "broker", "queue", "address", "handler", "worker", "check", "source")
+_LIMITED_ALREADY = {"access.refused"}
 _WORTH_LIMITING = {"warning", "error", "exception", "critical"}
 
 
@@ -119,7 +120,7 @@ class RepeatLimiter:
         self._seen: dict[tuple[str, ...], _Repeated] = {}
 
     def __call__(self, _logger: object, method: str, event: EventDict) -> EventDict:
-        if method not in _WORTH_LIMITING:
+        if method not in _WORTH_LIMITING or event.get("event") in _LIMITED_ALREADY:
             return event
         now = time.monotonic()
         key = (method, *(str(event.get(name)) for name in _PLACE_KEYS))  # as text: values may be unhashable

@@ -29,6 +29,7 @@ from rmqd.exit_codes import ExitCode
 from rmqd.spark import check_versions
 from rmqd.spark.group_order import GroupOrder
 from rmqd.spark.group_run import GroupRun
+from rmqd.spark.spark_output import catch_output
 
 log = structlog.get_logger(__name__)
 
@@ -62,6 +63,7 @@ def _build(build: BuildOrder) -> GroupRun:
     """Raises RmqdError."""
     sys.path[:] = build.import_path
     (name,) = build.config.groups
+    catch_output(build.config.log.format)
     logs.configure_logging(build.config.log.level, build.config.log.format)
     check_versions()
     from rmqd.spark.spark_parts import SparkParts

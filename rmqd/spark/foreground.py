@@ -21,6 +21,7 @@ from rmqd.errors import RmqdError
 from rmqd.exit_codes import ExitCode
 from rmqd.spark.group_order import GroupOrder
 from rmqd.spark.group_run import GroupRun, describe
+from rmqd.spark.spark_output import catch_output
 from rmqd.spark.spark_parts import SparkParts
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def run_group(
     `hurry` cuts the drain short. Both may be set in any thread, or by a handler of signals. `on_session` is called in a
     thread once Spark runs.
     """
+    catch_output(order.config.log.format)
     logs.configure_logging(order.config.log.level, order.config.log.format)
     return run_in_loop(_run(order, stop, on_session, hurry or threading.Event()))
 

@@ -23,13 +23,13 @@ from rmqd.consumer.hooks import GroupHooks
 from rmqd.consumer.orderly import ConsumeMessageOrderlyService
 from rmqd.consumer.send_back import SendBack, reconsume_limit
 from rmqd.consumer.threads import call_start_or_stop
+from rmqd.daemon import logs
 from rmqd.daemon.handler_registry import load_handler
 from rmqd.daemon.hook_registry import load_hooks
 from rmqd.daemon.loop import new_loop, settle_garbage_collection
 from rmqd.errors import RmqdError
 from rmqd.handler import LoadedHandler
 from rmqd.spark.outcome import RangeOutcome
-from rmqd.spark.process_log import log_to_stderr
 from rmqd.spark.range_run import RangeRun
 from rmqd.spark.worker_end import at_worker_end
 from rmqd.wire.topics import retry_topic
@@ -82,7 +82,8 @@ class HandlerProcess:
     """Every method may be called in the process's main thread, and blocks."""
 
     def __init__(self, order: GroupOrder) -> None:
-        log_to_stderr()
+        # JSON whatever the configuration says: the driver, or who collects the executors' files, writes it as it likes
+        logs.configure_logging(order.config.log.level, "json")
         sys.path += [folder for folder in order.import_path if folder not in sys.path]
         self.has_ended = False
         self._order = order

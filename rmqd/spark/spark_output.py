@@ -1,0 +1,132 @@
+"""What Spark's processes write to standard error, as events of our own log.
+
+Java's lines, and what handlers log in Spark's Python processes, come by the standard error that the JVM inherits. So
+that a log of JSON lines stays one, that is a pipe, and a thread reads it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+import structlog
+
+log = structlog.get_logger(__name__)
+
+QUIET_SECONDS: Final = 0.2  # an event of several lines, such as a traceback, comes without such a pause in it
+MOST_CHARACTERS: Final = 8000
+READ_BYTES: Final = 65536
+# `26/11/21 20:14:14 WARN DAGScheduler: Failed to cancel job group 2e2d1447`
+_JAVA_EVENT: Final = re.compile(r"\d\d/\d\d/\d\d \d\d:\d\d:\d\d (FATAL|ERROR|WARN|INFO|DEBUG|TRACE) ([\w.$]+): (.*)")
+_LEVELS: Final = {"FATAL": "error", "ERROR": "error", "WARN": "warning", "INFO": "info"}
+# Said at every start, and of no use to anybody.
+_NOISE: Final = (
+    "WARNING: Using incubator modules",
+    "Using Spark's default log4j profile",
+    "Setting default log level to",
+    "Setting Spark log level to",
+    "To adjust logging level use",
+)
+_NOISY_SOURCES: Final = ("Utils", "NativeCodeLoader", "ResolveWriteToStream")
+
+
+def catch_output(log_format: str) -> None:
+    """Have what is started from now on write into our log; to be called before logging is configured.
+
+    This process's own log goes to the former standard error. Nothing is done where spark-submit has started Java.
+    """
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        return
+    sys.stderr = os.fdopen(os.dup(2), "w", buffering=1, encoding="utf-8", errors="backslashreplace")
+    as_json = log_format == "json" or (log_format == "auto" and not sys.stderr.isatty())
+    reading, writing = os.pipe()
+    os.dup2(writing, 2)
+    os.close(writing)
+    lines = OutputLines(_write_raw if as_json else _log_again)
+    threading.Thread(target=_read, args=(reading, lines), name="rmqd.spark.output", daemon=True).start()
+
+
+class OutputLines:
+    """Puts lines together to events. `relay` gets what is an event of our own log already, as text and as values."""
+
+    def __init__(self, relay: Callable[[str, dict[str, Any]], None]) -> None:
+        self._relay = relay
+        self._rest = b""
+        self._source = self._level = ""
+        self._lines: list[str] = []
+
+    def feed(self, data: bytes) -> None:
+        """More of the output, cut anywhere."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            self._take(line.decode("utf-8", "replace").rstrip("\r"))
+
+    def pause(self) -> None:
+        """Nothing came for a while: what there is is whole."""
+        if not self._lines:
+            return
+        text, level = "\n".join(self._lines)[:MOST_CHARACTERS], self._level
+        source = {"source": self._source} if self._source else {}
+        self._lines = []
+        if text.startswith(_NOISE) or (self._source in _NOISY_SOURCES and level == "warning"):
+            level = "debug"
+        match level:
+            case "error":
+                log.error("spark.said", text=text, **source)
+            case "warning":
+                log.warning("spark.said", text=text, **source)
+            case "info":
+                log.info("spark.said", text=text, **source)
+            case _:
+                log.debug("spark.said", text=text, **source)
+
+    def _take(self, line: str) -> None:
+        if line.startswith("{") and (values := _event(line)) is not None:
+            self.pause()
+            self._relay(line, values)
+        elif found := _JAVA_EVENT.match(line):
+            self.pause()
+            self._level, self._source = _LEVELS.get(found[1], "debug"), found[2]
+            self._lines = [found[3]]
+        elif self._lines and not line.startswith(_NOISE):
+            self._lines.append(line)
+        elif line.strip():
+            self.pause()
+            self._level, self._source, self._lines = "info", "", [line]
+
+
+def _event(line: str) -> dict[str, Any] | None:
+    try:
+        values = json.loads(line)
+    except ValueError:
+        return None
+    return values if isinstance(values, dict) and isinstance(values.get("event"), str) else None
+
+
+def _write_raw(line: str, _values: dict[str, Any]) -> None:
+    print(line, file=sys.stderr)  # noqa: T201 it is a line of a log
+
+
+def _log_again(_line: str, values: dict[str, Any]) -> None:
+    fields = {name: value for name, value in values.items() if name not in ("timestamp", "level", "logger", "event")}
+    again = structlog.get_logger(str(values.get("logger", __name__)))
+    write = getattr(again, str(values.get("level", "info")), again.info)
+    write(values["event"], **fields)
+
+
+def _read(descriptor: int, lines: OutputLines) -> None:
+    while True:
+        ready, _, _ = select.select([descriptor], [], [], QUIET_SECONDS)
+        if not ready:
+            lines.pause()
+            continue
+        data = os.read(descriptor, READ_BYTES)
+        if not data:
+            return
+        lines.feed(data)

@@ -1,0 +1,107 @@
+"""What Spark's processes write, as events of our log."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from rmqd.spark.spark_output import OutputLines
+
+WARNING = "26/11/21 20:14:14 WARN DAGScheduler: Failed to cancel job group 2e2d1447"
+FAILURE = """26/11/21 20:14:15 ERROR Executor: Exception in task 0.0 in stage 1.0 (TID 1)
+org.apache.spark.api.python.PythonException: Traceback (most recent call last):
+  File "/x.py", line 1, in read
+ValueError: no
+
+\tat org.apache.spark.X.y(X.scala:1)
+"""
+OURS = '{"timestamp": "2026", "level": "info", "event": "message.handled", "group": "mailer", "logger": "handlers"}'
+
+
+def read(*parts: str) -> tuple[list[Any], list[str]]:
+    """The events that are logged, and the lines that are handed on as they are."""
+    relayed: list[str] = []
+    lines = OutputLines(lambda line, values: relayed.append(line))
+    with capture_logs() as events:
+        for part in parts:
+            lines.feed(part.encode())
+        lines.pause()
+    return events, relayed
+
+
+def test_a_line_of_java_is_an_event() -> None:
+    """However the pipe cuts it."""
+    for parts in ((f"{WARNING}\n",), (WARNING[:5], WARNING[5:], "\n")):
+        events, _ = read(*parts)
+        assert events == [
+            {
+                "event": "spark.said",
+                "log_level": "warning",
+                "source": "DAGScheduler",
+                "text": "Failed to cancel job group 2e2d1447",
+            }
+        ]
+
+
+def test_a_traceback_is_one_event() -> None:
+    """Up to the next event, of Java's or of ours."""
+    for after in (f"{WARNING}\n", f"{OURS}\n"):
+        events, _ = read(FAILURE, after)
+        assert events[0]["log_level"] == "error"
+        assert events[0]["source"] == "Executor"
+        assert events[0]["text"].splitlines() == [
+            "Exception in task 0.0 in stage 1.0 (TID 1)",
+            *FAILURE.splitlines()[1:],
+        ]
+
+
+def test_what_is_said_at_every_start_is_for_debugging() -> None:
+    noise = "Using Spark's default log4j profile: x\n26/11/21 20:14:14 WARN Utils: Set SPARK_LOCAL_IP if you need to\n"
+    events, _ = read(noise, 'Setting default log level to "WARN".\n')
+    assert [event["log_level"] for event in events] == ["debug"] * 3
+
+
+def test_what_a_handler_prints_is_told() -> None:
+    """Also where it looks like JSON and is no event."""
+    events, relayed = read('{"id": 1}\n')
+    assert (events[0]["log_level"], events[0]["text"], relayed) == ("info", '{"id": 1}', [])
+
+
+def test_what_handlers_log_is_handed_on_as_it_is() -> None:
+    events, relayed = read(f"{OURS}\n", "{broken\n")
+    assert relayed == [OURS]
+    assert [event["text"] for event in events] == ["{broken"]
+
+
+PROGRAM = """
+import subprocess, sys, time
+from rmqd.daemon import logs
+from rmqd.spark.spark_output import catch_output
+catch_output("{form}")
+logs.configure_logging("info", "{form}")
+subprocess.run([sys.executable, "-c", "import sys; sys.stderr.write(sys.argv[1])", {said!r}], check=True)
+import structlog
+structlog.get_logger("main").info("main.done")
+time.sleep(0.5)
+"""
+
+
+@pytest.mark.parametrize("form", ["json", "console"])
+def test_what_a_child_writes_is_in_the_log(form: str) -> None:
+    """In the log's own format, whatever that is."""
+    program = PROGRAM.format(form=form, said=f"{WARNING}\n{OURS}\n")
+    environment = {name: value for name, value in os.environ.items() if name != "PYSPARK_GATEWAY_PORT"}
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, env=environment)
+    lines = done.stderr.splitlines()
+    assert len(lines) == 3
+    if form == "json":
+        assert {json.loads(line)["event"] for line in lines} == {"spark.said", "message.handled", "main.done"}
+    else:
+        assert any("message.handled" in line and "group=mailer" in line for line in lines)
+        assert any("spark.said" in line and "source=DAGScheduler" in line for line in lines)
