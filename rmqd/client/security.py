@@ -113,6 +113,8 @@ class Security:
 
     def __init__(self, options: ClientOptions | None = None) -> None:
         self.refusals = Refusals()
+        self.version = 0
+        """Raised with every change."""
         self._context: ssl.SSLContext | None = None
         self._set(options or ClientOptions())
 
@@ -122,6 +124,7 @@ class Security:
         Certificates are read again in any case, when the next connection is made.
         """
         before = self.tls
+        self.version += 1
         self._set(options)
         self._context = None
         self.refusals.start_anew()

@@ -140,18 +140,33 @@ def _explain_verification(error: ssl.SSLCertVerificationError, server_name: str)
     )
 
 
-async def why_closed(host: str, port: int, *, with_tls: bool) -> str | None:
-    """Why a server closed a connection before it had answered anything, found by asking it the other way round.
+async def why_closed(host: str, port: int, context: ssl.SSLContext | None, server_name: str) -> str | None:
+    """Why a server closed a connection before it had answered anything, by `context` or without TLS: asked otherwise.
 
     None where that tells nothing. Raises nothing.
     """
     try:
         async with asyncio.timeout(PROBE_SECONDS):
-            if with_tls:
-                return _NOT_TLS if await _answers_in_plain(host, port) else None
-            return _TLS_ONLY if await _speaks_tls(host, port) else None
+            if context is None:
+                return _TLS_ONLY if await _speaks_tls(host, port) else None
+            if await _answers_in_plain(host, port):
+                return _NOT_TLS
+            return await _objection(host, port, context, server_name)
     except (OSError, TimeoutError, ValueError):
         return None
+
+
+async def _objection(host: str, port: int, context: ssl.SSLContext, server_name: str) -> str | None:
+    """What the server says of our certificate after the handshake, which is lost where it gets a request meanwhile."""
+    try:
+        reader, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname=server_name)
+        try:
+            await reader.read(1)
+        finally:
+            writer.transport.abort()
+    except ssl.SSLError as error:
+        return explain(error, server_name)
+    return None
 
 
 async def _speaks_tls(host: str, port: int) -> bool:

@@ -201,15 +201,17 @@ class PushConsumer:
         topics = list(self._context.options.subscriptions)
         await asyncio.gather(*(self._learn_route(topic) for topic in topics))
         await check_filters(self._client, self.group, self._context.subscriptions.values())
-        await self._client.heartbeat.beat()
+        errors = (await self._client.heartbeat.beat()).values()
+        is_told = any(error is not None and error.is_told for error in errors)
         if retry_topic(self.group) in self._context.subscriptions:
-            await self._learn_route(retry_topic(self.group))  # the first heartbeat creates it
+            await self._learn_route(retry_topic(self.group), is_told=is_told)  # the first heartbeat creates it
 
-    async def _learn_route(self, topic: str) -> None:
+    async def _learn_route(self, topic: str, *, is_told: bool = False) -> None:
+        """Quietly where it `is_told` already why there may be none."""
         try:
             await self._client.routes.lookup(topic)
         except RmqdError as error:
-            if not error.is_told:
+            if not error.is_told and not is_told:
                 log.warning("route.missing", topic=topic, error=str(error))
 
     def _routes_changed(self, topics: frozenset[str]) -> None:

@@ -312,10 +312,22 @@ async def test_what_fails_is_said_once_a_minute(monkeypatch: pytest.MonkeyPatch)
             refusals = client.security.refusals
             monkeypatch.setattr(refusals, "_now", lambda: now)
             for now in (0.0, 1.0, 59.0, 60.0, 61.0, 120.0, 121.0):  # noqa: B007 read by the clock
-                client._backoff.clear()
+                client._connector.start_anew()
                 with pytest.raises(RmqdError) as caught:
                     await client.invoke(peer.address, ASK, {})
                 assert caught.value.is_told
             assert refusals.about(["any"]) == f"{peer.address}: the server's certificate has expired"
     told = [entry for entry in logs if entry["event"] == "access.refused"]
     assert [entry["reason"] for entry in told] == [f"{peer.address}: the server's certificate has expired"] * 3
+
+
+async def test_settings_that_change_while_a_connection_is_made_hold_for_it() -> None:
+    """Neither a connection by the old ones is used nor their failure believed."""
+    async with server_with(server_context()) as peer, client_with(replace(TLS, ca_file=str(OTHER_CA))) as client:
+        asking = asyncio.create_task(client.invoke(peer.address, ASK, {}))
+        await asyncio.sleep(0)
+        client.secure(ClientOptions(tls=TLS))
+        with capture_logs() as logs:
+            await asking
+        assert client.security.refusals.about(["any"]) is None
+        assert logs == []
