@@ -93,7 +93,7 @@ class GroupConfig(Section):
         "allocate_strategy: by_machine_room",
     )
     handler: HandlerConfig | None = Field(
-        default=None, description="the code that handles the messages (engine: local)"
+        default=None, description="the code that handles the messages"
     )
     consume_message_batch_max_size: Annotated[int, Whole(1, 1024)] = setting(
         1, "messages in a batch at most, 1 to 1024"
