@@ -15,6 +15,8 @@ import threading
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+import structlog
+
 from rmqd.client.instance import ClientInstance
 from rmqd.clock import SystemClock
 from rmqd.consumer.assembly import stats_of
@@ -184,7 +186,9 @@ class HandlerProcess:
         await call_start_or_stop(self._stop_handler)
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        with structlog.contextvars.bound_contextvars(group=self._order.name):
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        return future.result()
 
 
 def _stop_all() -> None:
