@@ -138,14 +138,15 @@ class RemotingClient:
             successor = await self._connector.connect(address)
         except RemotingConnectError as error:
             log.debug("connection.not_renewed", address=address, error=str(error))
-            old.close(RENEWED)
-            return
-        if self._connections.get(address) is not old:  # lost meanwhile, and perhaps replaced
-            successor.close(RENEWED)
-            return
-        self._connections[address] = successor
-        for callback in self._opened:
-            callback(address)
+            if self._connections.get(address) is old:
+                del self._connections[address]
+        else:
+            if self._connections.get(address) is not old:  # lost meanwhile, and perhaps replaced
+                successor.close(RENEWED)
+                return
+            self._connections[address] = successor
+            for callback in self._opened:
+                callback(address)
         await old.finished(REQUEST_TIMEOUT_SECONDS)
         old.fail_waiting(lambda: ConnectionRenewedError(address, RENEWED))
         old.close(RENEWED)
