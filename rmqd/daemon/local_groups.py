@@ -217,10 +217,16 @@ class LocalGroups:
         settings = config.groups[name]
         options = self._options(name, settings, config.state_dir)
         if settings.engine == "spark":
-            build: Callable[[], Consumer] = partial(self._engine.build_spark_consumer, options, config)
+            build: Callable[[], Consumer] = partial(self._build_on_spark, name, options, config)
         else:
             build = self._builder(name, settings, options, client, [self._engine.load_handler(name, settings)])
         return GroupSupervisor(name, build, options.shutdown_timeout_seconds, self._clock, Backoff())
+
+    def _build_on_spark(self, name: str, options: ConsumerOptions, config: RootConfig) -> Consumer:
+        """By the configuration in force, where that has the group unchanged: a later one may log at another level."""
+        now = self._state.config
+        is_same = now.groups.get(name) == config.groups[name]
+        return self._engine.build_spark_consumer(options, now if is_same else config)
 
     def _options(self, name: str, settings: GroupConfig, state_dir: str) -> ConsumerOptions:
         return self._share.of_group(settings.consumer_options(name, state_dir))

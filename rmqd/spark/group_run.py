@@ -184,12 +184,14 @@ class GroupRun:
     async def _start(
         self, session: Any, thread: SparkThread, generation: Generation, checkpoints: Checkpoints
     ) -> RunningQuery:
+        pause_file = str(self._pause_file)
+
         def on_batch(_batch_id: int, outcomes: list[RangeOutcome]) -> None:
             if checkpoints.note_outcomes(outcomes):
+                Path(pause_file).touch()  # here: the next micro-batch may begin before the loop comes to it
                 self._in_loop(self._move)
             self._in_loop(lambda: self._figures.handled(outcomes))
 
-        pause_file = str(self._pause_file)
         try:
             query = await thread.call(lambda: self._parts.start_query(session, generation, pause_file, on_batch))
         except RmqdError:

@@ -189,6 +189,7 @@ async def test_a_group_that_is_sent_elsewhere_goes_on_with_another_query(by: str
         query.busy = True
         if by == "an executor":
             query.on_batch(3, [reset(0)])
+            assert query.pause_file.exists(), "at once: the next batch may begin before the loop comes to it"
         elif by == "the brokers":
             one.parts.sent = {queue("orders", 0): 0}
         else:
