@@ -57,9 +57,15 @@ def pipeline_query(
         query = batch_frame.sparkSession.sparkContext.getLocalProperty(QUERY_ID) or ""
         sink.write(batch_frame, Batch(query, batch_id, plans.read(f"offsets/{batch_id}")))
 
-    spark.streams.addListener(CountingListener(spark.streams, order.name, topics, on_batch))
     writer = frame.writeStream.queryName(order.name).outputMode(settings.sink.output_mode).foreachBatch(write)
-    return triggered(writer, settings.spark or SparkConfig()).option("checkpointLocation", checkpoint).start()
+    triggering = triggered(writer, settings.spark or SparkConfig()).option("checkpointLocation", checkpoint)
+    counting = CountingListener(spark.streams, order.name, topics, on_batch)
+    spark.streams.addListener(counting)
+    try:
+        return triggering.start()
+    except BaseException:
+        spark.streams.removeListener(counting)
+        raise
 
 
 def _applied(pipeline: Callable[[Any, Any], Any], name: str, frame: DataFrame, spark: SparkSession) -> DataFrame:

@@ -1,0 +1,78 @@
+"""Names of files, manifests and layouts of the Parquet sink, without Spark."""
+
+from __future__ import annotations
+
+import pytest
+
+from rmqd.errors import RmqdError
+from rmqd.spark.parquet_batch import Batch, Layout, Manifest, batch_of_manifest, files_since, manifest_of
+
+QUERY = "3f2f6c3c-93f1-4b0a-8a51-0a6a3f4f6a51"
+JOB = "8d1f6c3c-93f1-4b0a-8a51-0a6a3f4f6a51"
+BATCH = Batch(QUERY, 12, b"v1\n{}\n")
+
+
+def test_files_are_named_by_query_batch_and_task() -> None:
+    """What Spark puts beside them is left, and what a former attempt has under the same name is replaced by moving."""
+    names = [
+        f"date=2026-03-01/topic=a%3Ab/part-00003-{JOB}.c001.snappy.parquet",
+        f"part-00000-{JOB}-c000.zstd.parquet",
+        f"date=2026-03-01/.part-00003-{JOB}.c001.snappy.parquet.crc",
+        "_SUCCESS",
+    ]
+    moved = (
+        f"date=2026-03-01/topic=a%3Ab/{QUERY}-000000012-00003-001.snappy.parquet",
+        f"{QUERY}-000000012-00000-000.zstd.parquet",
+    )
+    former = [moved[1], f"{QUERY}-000000012-00009-000.zstd.parquet"]
+    manifest = manifest_of(BATCH, "there", names, former, 7)
+    assert manifest.moves == tuple(zip(names, moved, strict=False))
+    assert manifest.replaced == (former[1],)
+    assert Manifest.decode(manifest.encode(), "it") == manifest
+
+
+def test_a_file_that_spark_names_otherwise_is_not_left_behind() -> None:
+    """A version of Spark might; its rows must not be lost in silence."""
+    with pytest.raises(RmqdError, match=r"Spark wrote data-1.parquet, and files are expected"):
+        manifest_of(BATCH, "there", ["data-1.parquet"], [], 1)
+
+
+def test_the_files_since_a_batch_are_its_querys_alone() -> None:
+    """In folders too, and in the order of numbers, not of letters."""
+    ours = [f"a=1/{QUERY}-000000012-00000-000.parquet", f"{QUERY}-1000000000-00000-000.parquet"]
+    others = [f"{QUERY}-000000011-00000-000.parquet", f"{JOB}-000000012-00000-000.parquet", "by-hand.parquet"]
+    assert files_since(BATCH, [*others, *ours]) == ours
+
+
+def test_a_manifest_is_of_one_plan_of_a_batch() -> None:
+    """A batch that is planned anew has another one; other files are none."""
+    assert batch_of_manifest(BATCH.manifest_name) == 12
+    assert BATCH.manifest_name != Batch(QUERY, 12, b"v1\n{...}\n").manifest_name
+    assert batch_of_manifest(f"000000012-{'0' * 12}") is None
+    assert batch_of_manifest("layout.json") is None
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"version": 1, "staged": "x", "moves": [["a"]]}'])
+def test_what_is_no_manifest_is_told_by_its_name(content: bytes) -> None:
+    """Somebody's editor, or a disk."""
+    with pytest.raises(RmqdError, match=r"12-ab.json is no manifest of a batch"):
+        Manifest.decode(content, "12-ab.json")
+    with pytest.raises(RmqdError, match=r"layout.json does not tell a folder's columns"):
+        Layout.decode(content, "layout.json")
+
+
+def test_a_manifest_of_a_later_version_is_let_be() -> None:
+    """It may say what this version does not know."""
+    later = Manifest("x", (), (), 0).encode().replace(b'"version": 1', b'"version": 2')
+    with pytest.raises(RmqdError, match="was written by another rmqd: its version is 2, and 1 is known here"):
+        Manifest.decode(later, "12-ab.json")
+
+
+def test_a_column_that_went_does_not_come_back_as_another_type() -> None:
+    """Files that have it are still there."""
+    first = Layout(("topic",), {"topic": "string", "id": "int"})
+    second = Layout(("topic",), {"topic": "string", "name": "string"})
+    assert second.problems_after(first) == []
+    kept = Layout.decode(second.with_former(first).encode(), "layout.json")
+    (problem,) = Layout(("topic",), {"topic": "string", "id": "bigint"}).problems_after(kept)
+    assert problem == "column id: is bigint now, and int in the folder; one reader cannot read both"
