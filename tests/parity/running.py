@@ -35,6 +35,7 @@ TOP: Final = HERE.parents[1]
 PREFIX: Final = "parity"
 SECONDS: Final = 120
 QUEUES: Final = 2
+TRIES: Final = 3
 
 
 @dataclass(frozen=True)
@@ -171,23 +172,10 @@ class ParityRun:
 
     @contextlib.contextmanager
     def _on_spark(self, spark: SparkSession) -> Iterator[None]:
-        from rmqd.spark.group_order import GroupOrder
-        from rmqd.spark.handler_query import handler_query
-
         try:
+            # one after the other: each has a process of its own, which on a busy machine is late for Spark's patience
             for name in self.config.groups:
-                begun = threading.Event()
-                query = handler_query(
-                    spark,
-                    GroupOrder(name, self.config),
-                    checkpoint=str(self._folder / "checkpoints" / name),
-                    starting=None,
-                    pause_file=str(self._folder / "pause"),
-                    on_batch=lambda batch, outcomes, begun=begun: begun.set(),  # type: ignore[misc]
-                )
-                self._queries.append(query)
-                # each has a process of its own: on a small machine all at once would be late for Spark's patience
-                begun.wait(SECONDS)
+                self._queries.append(self._start(spark, name))
                 self._alive()
             yield
             (self._folder / "pause").touch()
@@ -195,6 +183,27 @@ class ParityRun:
         finally:
             for query in self._queries:
                 query.stop()
+
+    def _start(self, spark: SparkSession, name: str) -> StreamingQuery:
+        """Start a group's query, and anew while Spark has no patience, as the daemon does; until its first batch."""
+        from rmqd.spark.group_order import GroupOrder
+        from rmqd.spark.handler_query import handler_query
+
+        for _ in range(TRIES):
+            begun = threading.Event()
+            query = handler_query(
+                spark,
+                GroupOrder(name, self.config),
+                checkpoint=str(self._folder / "checkpoints" / name),
+                starting=None,
+                pause_file=str(self._folder / "pause"),
+                on_batch=lambda batch, outcomes, begun=begun: begun.set(),  # type: ignore[misc]
+            )
+            while not begun.wait(0.1) and query.isActive:
+                pass
+            if query.isActive or "failed to connect back" not in str(query.exception()):
+                break
+        return query
 
     def _alive(self) -> None:
         failed = {query.name: str(query.exception()) for query in self._queries if not query.isActive}
