@@ -54,6 +54,8 @@ class Figures:
         self._lost = 0
         self._positions: dict[MessageQueue, int] = {}
         self._queues: dict[MessageQueue, _Queue] = {}
+        self.handler_hung = False
+        """Whether the group has failed because handlers hang in all slots of an executor's process."""
         self._unknown: dict[str, str] = {}
         self._answered: set[str] = set()
 
@@ -114,6 +116,7 @@ class Figures:
             },
             hook_failures=dict(self._hook_failures),
             left_out_by_hooks=dict(self._left_out),
+            handler_hung=self.handler_hung,
             batches=BatchesSnapshot(self._durations.snapshot(), dict(self._phases), self._last_end, self._lost),
         )
 

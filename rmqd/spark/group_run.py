@@ -20,6 +20,7 @@ import structlog
 
 from rmqd.clock import Clock
 from rmqd.consumer.pauses import WHOLE_GROUP, Pauses, PauseScope
+from rmqd.consumer.slots import HandlerHungError
 from rmqd.consumer.snapshot import GroupSnapshot
 from rmqd.daemon.spark_config import AVAILABLE_NOW, SparkConfig
 from rmqd.errors import RmqdError
@@ -133,6 +134,7 @@ class GroupRun:
         except Exception as error:
             self._state, self._failure = "failed", describe(error)
             if isinstance(error, QueryFailedError):
+                self._figures.handler_hung = HandlerHungError.__name__ in error.said
                 self._log.error("spark.query_failed", error=str(error), said=error.said)
             raise
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 WAIT_SECONDS: Final = 1  # Spark's own waiting cannot be cut short from here
 MOST_CHARACTERS: Final = 1000
+MOST_SAID: Final = 20_000
 # The end of a Python traceback: `rmqd.errors.DataLossError: data loss in ...`. Spark puts Java's around it.
 _PYTHON_ERROR = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt)): (.+)$", re.MULTILINE)
 
@@ -22,7 +23,7 @@ class QueryFailedError(RmqdError):
 
     def __init__(self, cause: str, said: str) -> None:
         super().__init__(cause)
-        self.said = said
+        self.said = said[:MOST_SAID]
 
 
 class RunningQuery:

@@ -142,6 +142,8 @@ async def kill_the_driver(life: Life) -> None:
     """As soon as it has started a JVM; another one takes its place, and nothing of it stays."""
     pid = (await life.process.event("spark.driver_started"))["pid"]
     await until(lambda: len(processes_of(pid)) > 1, "the driver starts Java", SECONDS)
+    for other in set(processes_of(pid)) - {pid}:
+        os.kill(other, signal.SIGSTOP)  # it cannot notice that it is alone
     os.kill(pid, signal.SIGKILL)
     failed = await life.process.event("group.failed")
     assert (failed["group"], failed["retry_in_seconds"]) == ("archive", 1.0)

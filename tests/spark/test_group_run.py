@@ -136,6 +136,15 @@ async def test_a_query_that_fails_is_told_by_its_cause() -> None:
         assert one.parts.log[3:] == END
 
 
+async def test_a_handler_that_hangs_is_told_as_in_the_local_engine() -> None:
+    async with running() as one:
+        said = "Traceback (most recent call last):\nrmqd.consumer.slots.HandlerHungError: all 20 calls hang\n"
+        (await one.query()).end(RuntimeError(said))
+        with pytest.raises(QueryFailedError, match="all 20 calls hang"):
+            await one.task
+        assert one.group.snapshot().handler_hung
+
+
 async def test_a_spark_that_does_not_start_is_told_as_it_is() -> None:
     async with running() as one:
         one.parts.session_error = RmqdError("Spark needs Java 17")
