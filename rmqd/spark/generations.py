@@ -99,8 +99,7 @@ class Generations:
         self._note = Note()
         self._noted_at = 0.0
         self._held: dict[MessageQueue, int] = {}
-        self._lost: ByQueue = {}
-        self._looks: deque[tuple[float, ByQueue]] = deque()  # what brokers answered since, and when
+        self._looks: deque[tuple[float, ByQueue, ByQueue]] = deque()  # when, what brokers answered, what was done
 
     def current(self) -> Generation:
         """The generation to go on with. To be asked before each start of a query, when the group is held here alone."""
@@ -196,15 +195,15 @@ class Generations:
     def _look(self, stored: ByQueue, done: ByQueue) -> None:
         """Learn what brokers have on disk by now; and tell one again that has lost what it was told."""
         now = time.monotonic()
-        if self._looks and self._looks[-1][1] == stored:  # no commit is on its way
-            lost = {queue: at for queue, at in done.items() if queue in stored and stored[queue] < at}
-            if lost == self._lost and lost:
-                everyone(self._cluster.commit(self._order.name, lost))
-            self._lost = lost
-        self._looks.append((now, stored))
+        if self._looks:
+            _, had, had_done = self._looks[-1]
+            # as before, and behind what was done before: no commit is on its way
+            lost = [queue for queue, at in stored.items() if at == had.get(queue) and at < had_done.get(queue, 0)]
+            everyone(self._cluster.commit(self._order.name, {queue: done[queue] for queue in lost if queue in done}))
+        self._looks.append((now, stored, done))
         while len(self._looks) > 1 and self._looks[1][0] <= now - FLUSHED_SECONDS:
             self._looks.popleft()
-        at, had = self._looks[0]
+        at, had, _ = self._looks[0]
         if at <= now - FLUSHED_SECONDS:
             self._held |= had
 

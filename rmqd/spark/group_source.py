@@ -19,6 +19,7 @@ from rmqd.spark.pace import Pace
 from rmqd.spark.positions import resolve
 from rmqd.spark.queue_range import Filter, PullSettings
 from rmqd.spark.stream_reader import RocketMQStreamReader
+from rmqd.spark.watched_offsets import WatchedOffsets
 from rmqd.wire.topics import is_retry_topic
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class GroupStreamReader(RocketMQStreamReader):
     def __init__(self, plan: GroupPlan, pace: Pace | None) -> None:
         super().__init__(plan.source_options())
         self._group_plan = plan
+        self._group = WatchedOffsets(self._options)
         self._pace = pace
         self._under_way: dict[str, Any] | None = None  # the end of the last batch that was made here
 

@@ -344,6 +344,23 @@ def test_a_broker_that_was_killed_and_forgot_the_last_commits_is_told_again(
     assert (after.generation.number, after.run()) == (1, [])
 
 
+def test_such_a_broker_is_told_while_the_query_goes_on(
+    broker: EmbeddedBroker, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The query itself commits nothing where its last commit is gone."""
+    monkeypatch.setattr(module, "FLUSHED_SECONDS", 10.0)
+    driver = Driver(broker, folder)
+    broker.send("orders", *(f"0:{number}" for number in range(3, 9)))
+    driver.run()
+    broker.commit(GROUP, "orders", {0: 5})
+    assert driver.generations.moved() == {}
+    broker.send("orders", "0:9")
+    assert driver.query.poll()
+    driver.save()
+    assert driver.generations.moved() == {}
+    assert broker.offsets(GROUP, "orders") == {0: 10, 1: 3}
+
+
 def test_a_broker_that_was_killed_right_after_a_generation_began_moves_nobody(
     broker: EmbeddedBroker, folder: Path
 ) -> None:
