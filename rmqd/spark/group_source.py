@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 
 from rmqd.spark.batch_reader import check_filter
+from rmqd.spark.batch_time import BatchTimes
 from rmqd.spark.bounds import Bound
 from rmqd.spark.cluster import cluster_of, everyone
 from rmqd.spark.columns import DEFAULT_COLUMNS, PERMISSIVE_COLUMNS
@@ -76,6 +77,7 @@ class GroupStreamReader(RocketMQStreamReader):
         self._group_plan = plan
         self._group = WatchedOffsets(self._options)
         self._pace = pace
+        self._times = BatchTimes(plan.pause_file)
         self._under_way: dict[str, Any] | None = None  # the end of the last batch that was made here
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -87,7 +89,7 @@ class GroupStreamReader(RocketMQStreamReader):
         if self._pace is None:
             return super().latestOffset(start, limit)
         if self._under_way is not None and start == self._under_way:
-            self._pace.ended(time.monotonic())
+            self._pace.ended(time.monotonic(), self._times.take())
             self._under_way = None
         size = self._pace.size(time.monotonic())
         while not size and self._heads.pinned:  # "nothing new" would end what is available now

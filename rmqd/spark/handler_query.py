@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rmqd.daemon.quantities import parse_duration_ms
 from rmqd.daemon.spark_config import AVAILABLE_NOW, SparkConfig
 from rmqd.errors import RmqdError
+from rmqd.spark.batch_time import note_batch_time
 from rmqd.spark.handler_source import NAME, bound_to
 from rmqd.spark.outcome import RangeOutcome
 
@@ -41,7 +43,9 @@ def handler_query(
     spark.dataSource.register(bound_to(order, starting, pause_file, spark.sparkContext.defaultParallelism))
 
     def collect(frame: DataFrame, batch_id: int) -> None:
+        began = time.monotonic()
         rows = frame.collect()  # the batch's one action: this is what runs the handlers
+        note_batch_time(pause_file, batch_id, time.monotonic() - began)
         outcomes = [RangeOutcome.decode(row.outcome) for row in rows]
         on_batch(batch_id, outcomes)
         for outcome in outcomes:

@@ -51,13 +51,14 @@ class Pace:
         self._allowed -= count
         self._began = count, now
 
-    def ended(self, now: float) -> None:
-        """It is done."""
+    def ended(self, now: float, seconds: float | None = None) -> None:
+        """It is done, after so many `seconds` where that is known better than by `now`."""
         if self._began is None:
             return
         count, began_at = self._began
         self._began = None
-        seconds = now - began_at
+        if seconds is None:
+            seconds = now - began_at
         is_late = seconds > LATE * self._target
         if self._is_fixed or not count or (is_late and self._costs.is_new):  # the first pays for Spark's processes
             self._costs.is_new = False

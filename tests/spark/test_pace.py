@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from rmqd.spark.batch_time import BatchTimes, note_batch_time
 from rmqd.spark.pace import GROWTH, LARGEST, Pace
 
 
@@ -54,6 +57,19 @@ def test_a_small_batch_says_nothing() -> None:
     before = run(pace, 10, own=0.3, each=0.001)[-1]
     run(pace, 50, own=0.3, each=0.001, waiting=2)
     assert pace.size(0.0) >= 0.9 * before
+
+
+def test_the_time_until_the_next_trigger_does_not_count(tmp_path: Path) -> None:
+    """Where the driver tells what a batch took; each word of it holds once."""
+    times = BatchTimes(str(tmp_path / "pause"))
+    pace = Pace(10, target_seconds=2.0)
+    assert times.take() is None
+    for batch, size in enumerate((10, 80, 640)):
+        note_batch_time(str(tmp_path / "pause"), batch, 0.3)
+        pace.began(size, 0.0)
+        pace.ended(60.0, times.take())
+        assert times.take() is None
+    assert pace.size(60.0) == 5120
 
 
 def test_a_fixed_size_stays() -> None:
