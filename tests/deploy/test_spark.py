@@ -1,0 +1,140 @@
+"""deploy/spark: the image and the manifest agree with what `rmqd spark submit` and a driver expect. Neither is run."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from rmqd.daemon.quantities import parse_duration_seconds
+from rmqd.spark import submission, submitted
+from rmqd.spark.group_order import GroupOrder
+from rmqd.spark.ordering import order_of
+from rmqd.spark.session import session_conf
+
+TOP: Final = Path(__file__).parent.parent.parent
+FOLDER: Final = TOP / "deploy" / "spark"
+DOCKERFILE: Final = (FOLDER / "Dockerfile").read_text()
+# Of the operator's v1beta2, config/crd/bases/sparkoperator.k8s.io_sparkapplications.yaml, August 2026.
+SPEC_KEYS: Final = set(
+    "arguments batchScheduler batchSchedulerOptions deps driver driverIngressOptions dynamicAllocation executor "
+    "failureRetries hadoopConf hadoopConfigMap image imagePullPolicy imagePullSecrets mainApplicationFile mainClass "
+    "memoryOverheadFactor mode monitoring nodeSelector proxyUser pythonVersion restartPolicy retryInterval sparkConf "
+    "sparkConfigMap sparkUIOptions sparkVersion suspend timeToLiveSeconds type volumes".split()
+)
+POD_KEYS: Final = set(
+    "affinity annotations configMaps coreLimit coreRequest cores dnsConfig env envFrom gpu hostAliases hostNetwork "
+    "image initContainers javaOptions labels lifecycle memory memoryLimit memoryOverhead nodeSelector "
+    "podSecurityContext ports priorityClassName schedulerName secrets securityContext serviceAccount "
+    "shareProcessNamespace sidecars template terminationGracePeriodSeconds tolerations volumeMounts".split()
+)
+RESTART_KEYS: Final = {"type"} | {
+    f"on{what}{how}" for what in ("Failure", "SubmissionFailure") for how in ("Retries", "RetryInterval")
+}
+
+
+def manifests() -> tuple[dict[str, Any], dict[str, Any]]:
+    """The ConfigMap and the SparkApplication."""
+    config_map, application = yaml.safe_load_all((FOLDER / "rmqd-group.yaml").read_text())
+    assert (config_map["kind"], application["kind"]) == ("ConfigMap", "SparkApplication")
+    return config_map, application
+
+
+def argument(name: str) -> str:
+    """The default of a build argument."""
+    found = re.search(rf"^ARG {name}=(\S+)$", DOCKERFILE, re.MULTILINE)
+    assert found is not None
+    return found[1]
+
+
+def test_spark_is_of_one_version_everywhere() -> None:
+    """A driver of one version and executors of another do not understand each other."""
+    pinned = re.search(r"^pyspark==(\S+)$", (TOP / "constraints.txt").read_text(), re.MULTILINE)
+    assert pinned is not None
+    _, application = manifests()
+
+    assert argument("SPARK_IMAGE").partition(":")[2].partition("-")[0] == pinned[1]
+    assert application["spec"]["sparkVersion"] == pinned[1]
+    assert application["spec"]["image"].endswith(f":{pinned[1]}")
+
+
+def test_the_manifest_has_only_keys_that_the_operator_knows() -> None:
+    _, application = manifests()
+    spec = application["spec"]
+
+    assert application["apiVersion"] == "sparkoperator.k8s.io/v1beta2"
+    assert spec.keys() <= SPEC_KEYS
+    assert spec["driver"].keys() <= POD_KEYS
+    assert spec["executor"].keys() <= POD_KEYS | {"instances", "deleteOnTermination"}
+    assert spec["restartPolicy"].keys() <= RESTART_KEYS
+
+
+@pytest.mark.spark
+def test_its_driver_runs_the_group_of_its_config_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the program of the image, with the arguments of the manifest; the mount is a folder here."""
+    config_map, application = manifests()
+    spec = application["spec"]
+    [mount] = spec["driver"]["configMaps"]
+    assert mount["name"] == config_map["metadata"]["name"]
+    for name, text in config_map["data"].items():
+        (tmp_path / name).write_text(text)
+    ran: list[GroupOrder] = []
+
+    def run(order: GroupOrder, ended: Path | None) -> int:
+        ran.append(order)
+        return 0
+
+    monkeypatch.setattr(submitted, "run", run)
+    arguments = [one.replace(mount["path"], str(tmp_path)) for one in spec["arguments"]]
+    monkeypatch.setattr(sys, "argv", ["rmqd_group.py", *arguments])
+
+    with pytest.raises(SystemExit) as exited:
+        runpy.run_path(str(FOLDER / "rmqd_group.py"), run_name="__main__")
+
+    assert exited.value.code == 0
+    [order] = ran
+    assert order.settings.engine == "spark"
+    assert order.settings.spark is not None
+    assert "://" in order.settings.spark.checkpoint  # pods keep nothing
+    grace = spec["driver"]["terminationGracePeriodSeconds"]
+    assert grace >= order.settings.shutdown_timeout + submitted.GRACE_SECONDS
+
+
+@pytest.mark.spark
+def test_what_a_session_must_have_is_in_the_manifest(tmp_path: Path) -> None:
+    config_map, application = manifests()
+    path = tmp_path / "rmqd.yaml"
+    path.write_text(config_map["data"]["rmqd.yaml"])
+    conf = application["spec"]["sparkConf"]
+
+    assert session_conf(order_of(path))["spark.speculation"] == conf["spark.speculation"] == "false"
+    assert conf["spark.pyspark.python"] == submission.IMAGE_PYTHON
+
+
+def test_the_image_has_the_paths_that_are_relied_upon() -> None:
+    _, application = manifests()
+    main = submission.IMAGE_MAIN.removeprefix("local://")
+
+    assert application["spec"]["mainApplicationFile"] == submission.IMAGE_MAIN
+    assert f"COPY deploy/spark/rmqd_group.py {main}\n" in DOCKERFILE
+    assert f"PYSPARK_PYTHON={submission.IMAGE_PYTHON} " in DOCKERFILE
+    for line in re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, re.MULTILINE):
+        assert all((TOP / source).exists() for source in line.split()), line
+    user = re.search(r"^USER (\d+):(\d+)$", DOCKERFILE, re.MULTILINE)
+    assert user is not None
+    for pod in ("driver", "executor"):
+        context = application["spec"][pod]["securityContext"]
+        assert (context["runAsUser"], context["runAsGroup"]) == (int(user[1]), int(user[2]))
+
+
+def test_the_service_refuses_what_spark_can_do_without_and_does_not_kill_for_it() -> None:
+    """pyarrow calls mbind, which is among @resources: systemd's own way is SIGSYS."""
+    unit = (TOP / "deploy" / "rmqd.service").read_text()
+
+    assert "\nSystemCallErrorNumber=EPERM\n" in unit
+    assert parse_duration_seconds("30s") + 10 <= float(re.findall(r"^TimeoutStopSec=(\d+)$", unit, re.MULTILINE)[0])
