@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Any, Final
 
+from rmqd.client.client_id import SPARK_PREFIX
 from rmqd.daemon.config import RootConfig
 from rmqd.daemon.config_problems import Finding, Path
 from rmqd.daemon.group_config import GroupConfig
@@ -36,6 +37,9 @@ def root_findings(config: RootConfig) -> Iterator[Finding]:
 
 def _client_findings(config: RootConfig) -> Iterator[Finding]:
     client, tls = config.client, config.client.tls
+    if client.instance_name.startswith(SPARK_PREFIX):
+        message = f"{client.instance_name}: {SPARK_PREFIX} is for drivers of engine: spark; accepted: another name"
+        yield Finding(("client", "instance_name"), message)
     for one, other in (("access_key", "secret_key"), ("secret_key", "access_key")):
         if getattr(client, one) and not getattr(client, other):
             yield Finding(("client", other), f"missing beside {one}; accepted: both or neither", missing=True)

@@ -245,6 +245,10 @@ ROOTS = {
         "nameserver: a:1\nclient: {access_key: a}",
         "2:1: client.secret_key: missing beside access_key; accepted: both or neither",
     ),
+    "name of a driver on Spark": (
+        "nameserver: a:1\nclient: {instance_name: spark-1}",
+        "2:25: client.instance_name: spark-1: spark- is for drivers of engine: spark; accepted: another name",
+    ),
     "certificate without its key": (
         "nameserver: a:1\nclient:\n  tls: {cert_file: a.pem}",
         "3:3: client.tls.key_file: missing beside cert_file; accepted: both or neither",
