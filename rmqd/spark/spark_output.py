@@ -25,13 +25,14 @@ READ_BYTES: Final = 65536
 # `26/11/21 20:14:14 WARN DAGScheduler: Failed to cancel job group 2e2d1447`
 _JAVA_EVENT: Final = re.compile(r"\d\d/\d\d/\d\d \d\d:\d\d:\d\d (FATAL|ERROR|WARN|INFO|DEBUG|TRACE) ([\w.$]+): (.*)")
 _LEVELS: Final = {"FATAL": "error", "ERROR": "error", "WARN": "warning", "INFO": "info"}
-# Said at every start, and of no use to anybody.
+# Said at every start or stop, and of no use to anybody.
 _NOISE: Final = (
     "WARNING: Using incubator modules",
     "Using Spark's default log4j profile",
     "Setting default log level to",
     "Setting Spark log level to",
     "To adjust logging level use",
+    "Failed to cancel job group",  # by every query that is stopped while it is idle
 )
 _NOISY_SOURCES: Final = ("Utils", "NativeCodeLoader", "ResolveWriteToStream")
 

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from rmqd.spark.spark_output import OutputLines
 
-WARNING = "26/11/21 20:14:14 WARN DAGScheduler: Failed to cancel job group 2e2d1447"
+WARNING = "26/11/21 20:14:14 WARN TaskSetManager: Lost task 0.0 in stage 1.0"
 FAILURE = """26/11/21 20:14:15 ERROR Executor: Exception in task 0.0 in stage 1.0 (TID 1)
 org.apache.spark.api.python.PythonException: Traceback (most recent call last):
   File "/x.py", line 1, in read
@@ -43,8 +43,8 @@ def test_a_line_of_java_is_an_event() -> None:
             {
                 "event": "spark.said",
                 "log_level": "warning",
-                "source": "DAGScheduler",
-                "text": "Failed to cancel job group 2e2d1447",
+                "source": "TaskSetManager",
+                "text": "Lost task 0.0 in stage 1.0",
             }
         ]
 
@@ -104,4 +104,4 @@ def test_what_a_child_writes_is_in_the_log(form: str) -> None:
         assert {json.loads(line)["event"] for line in lines} == {"spark.said", "message.handled", "main.done"}
     else:
         assert any("message.handled" in line and "group=mailer" in line for line in lines)
-        assert any("spark.said" in line and "source=DAGScheduler" in line for line in lines)
+        assert any("spark.said" in line and "source=TaskSetManager" in line for line in lines)
