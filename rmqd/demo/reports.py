@@ -81,7 +81,7 @@ class _Receiver(asyncio.DatagramProtocol):
         """Anybody on this machine may send one: what is no report is passed over."""
         try:
             key, tag, body, attempt, verdict, age = json.loads(data)
-            order = HandledOrder(str(key), str(tag), base64.b64decode(body), int(attempt), str(verdict))
+            order = HandledOrder(str(key), str(tag), base64.b64decode(body, validate=True), int(attempt), str(verdict))
             seconds = None if age is None else float(age)
         except (ValueError, TypeError):
             return

@@ -18,6 +18,7 @@ from tests.campaigns.older import Older
 from tests.campaigns.orderly import SLOTS, Orderly, OrderlyError, OrderlyResult, plans
 from tests.campaigns.owners import Owners, OwnersPlan
 from tests.campaigns.record import add_row, append
+from tests.campaigns.spark_cluster import ClusterPlan, SparkCluster
 from tests.campaigns.spark_connect import SparkConnect
 from tests.campaigns.spark_kills import BROKER, DRIVER, EXECUTOR, Kills, KillsPlan
 from tests.campaigns.spark_moves import MESSAGES_PER_MOVE, Moves, MovesPlan
@@ -28,6 +29,7 @@ from tests.rocketmq.spec import FILE_NAME, ClusterSpec
 from tests.spark.standalone_cluster import StandaloneCluster
 
 OLDER = "4.9.7"
+MESSAGES_PER_WORKER = 6000  # half a minute of them, for each that is killed
 
 
 def churn_plans(seed: int, messages: int) -> list[ChurnPlan]:
@@ -145,6 +147,16 @@ def spark_kills(options: argparse.Namespace) -> bool:
     return result.passed
 
 
+def spark_cluster(options: argparse.Namespace) -> bool:
+    """A group that is submitted to a standalone cluster, whose workers are killed and come back."""
+    directory, seed = _place("spark_cluster", f"--kills {options.kills}", options)
+    plan = ClusterPlan(seed, messages=options.kills * MESSAGES_PER_WORKER, kills=options.kills)
+    result = SparkCluster(plan, directory / "run").run()
+    print(result.report(), flush=True)
+    add_row("spark_cluster", result.cells())
+    return result.passed
+
+
 def spark_connect(options: argparse.Namespace) -> bool:
     """Source and sink of Spark through Spark Connect, whose packages `pip install 'pyspark[connect]'` brings."""
     directory = tempfile.mkdtemp(prefix="rmqd-spark_connect-", dir=options.dir)
@@ -182,6 +194,7 @@ def main() -> int:
         (owners, "changes", 50),
         (fuzz, "frames", 300_000),
         (durability, "kills", 100),
+        (spark_cluster, "kills", 5),
         (spark_connect, "messages", 10_000),
         (spark_kills, "messages", 200_000),
         (spark_moves, "moves", 20),

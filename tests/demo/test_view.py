@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -101,3 +102,12 @@ def test_a_group_that_fails_says_why() -> None:
 
     assert "order-mailer  failed" in text
     assert "OSError: no room [1m left" in text
+
+
+def test_the_title_says_where_the_group_runs() -> None:
+    shown = frame(replace(SETTING, is_on_spark=True), make_figures(), HINT, Size(80, 24))
+    console = Console(file=io.StringIO(), width=80, height=24, force_terminal=False)
+
+    title = "".join(segment.text for segment in console.render_lines(shown, pad=False)[0])
+
+    assert title.startswith(" rmqd demo  order-mailer on Spark  running ")

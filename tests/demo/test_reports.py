@@ -1,0 +1,130 @@
+"""What handlers on Spark did, as the demo hears of it from another process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+from typer.testing import CliRunner
+
+from rmqd.cli.app import app
+from rmqd.clock import SystemClock
+from rmqd.daemon.config_file import load_config
+from rmqd.demo.ledger import Ledger
+from rmqd.demo.options import DemoOptions
+from rmqd.demo.play import SAMPLE, read_group
+from rmqd.demo.reports import LOOPBACK, PORT, install_reporter, reports_received
+
+SECONDS: Final = 20.0
+# As an executor's Python process does: it loads the installed hooks, and calls them around its handler.
+EXECUTOR: Final = """
+import sys
+sys.path.append(sys.argv[1])
+from rmqd.consumer.hooks import GroupHooks
+from rmqd.daemon.hook_registry import load_hooks
+from rmqd.handler import LoadedHandler
+from rmqd.testing import make_batch, make_message
+def handle(batch):
+    batch.dead_letter(batch[0], "because")
+    if batch[1].reconsume_times:
+        raise OSError("not now")
+from rmqd.daemon.handler_plugin import HandlerPlugin
+loaded = GroupHooks(load_hooks(), "mailer", "client").around(HandlerPlugin.of("test", handle).load({}))
+big = make_message(keys="order-2", tags="paid", body=b"x" * 100_000, queue_offset=1)
+for retries in (0, 1):
+    again = make_message(keys="order-3", reconsume_times=retries, queue_offset=2)
+    try:
+        loaded.handle(make_batch(big, again))
+    except OSError:
+        pass
+"""
+
+
+async def test_the_ledger_hears_of_every_message(tmp_path: Path) -> None:
+    install_reporter(tmp_path)
+    ledger = Ledger("mailer", SystemClock())
+
+    async with reports_received(ledger):
+        process = await asyncio.create_subprocess_exec(sys.executable, "-c", EXECUTOR, str(tmp_path))
+        assert await process.wait() == 0
+        async with asyncio.timeout(SECONDS):
+            while len(ledger.handled) < 4:  # noqa: ASYNC110 they are on their way
+                await asyncio.sleep(0.01)
+
+    assert [(one.key, one.tag, one.attempt, one.verdict) for one in ledger.handled] == [
+        ("order-2", "paid", 1, "dead letter"),
+        ("order-3", "", 1, "acked"),
+        ("order-2", "paid", 1, "dead letter"),
+        ("order-3", "", 2, "retried"),
+    ]
+    assert ledger.handled[0].body == b"x" * 1024
+    assert ledger.ages.snapshot().count == 3  # what is tried again is as old as its delay
+    assert PORT not in os.environ
+
+
+async def test_what_is_no_report_is_passed_over() -> None:
+    ledger = Ledger("mailer", SystemClock())
+
+    async with reports_received(ledger):
+        transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(
+            asyncio.DatagramProtocol, remote_addr=(LOOPBACK, int(os.environ[PORT]))
+        )
+        for nonsense in (b"\xff", b"{}", b"[1]", b'["k", "t", "!", 1, "acked", null]', b'["k", "", "", "x", "", 0]'):
+            transport.sendto(nonsense)
+        transport.sendto(b'["k", "t", "", 1, "acked", 0.5]')
+        async with asyncio.timeout(SECONDS):
+            while not ledger.handled:  # noqa: ASYNC110 as above
+                await asyncio.sleep(0.01)
+        transport.close()
+
+    assert [one.key for one in ledger.handled] == ["k"]
+
+
+@pytest.mark.spark
+def test_the_first_group_is_put_on_spark_and_nothing_else_changes() -> None:
+    config = read_group(DemoOptions(engine="spark"))
+
+    [(name, settings)] = config.groups.items()
+    sample = load_config(SAMPLE, environ={}).groups[name]
+    assert (settings.engine, sample.engine) == ("spark", "local")
+    assert settings.spark is not None
+    assert settings.spark.master == "local[2,4]"
+    assert (settings.handler, settings.subscriptions) == (sample.handler, sample.subscriptions)
+
+
+def test_without_pyspark_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+
+    result = CliRunner().invoke(app, ["demo", "--engine", "spark"])
+
+    assert result.exit_code == 78
+    assert result.output == (
+        "rmqd demo: --engine spark: PySpark is not installed: make spark in a clone, or pip install 'rmqd[spark]'; "
+        "accepted: local\n"
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.timeout(400)  # a JVM's start, on a machine that may be busy
+def test_the_whole_demo_on_spark() -> None:
+    """To the end: every order is somewhere, and the view had what Spark's processes told."""
+    done = subprocess.run(
+        [sys.executable, "-m", "rmqd", "demo", "--engine", "spark", "--messages", "60"],
+        capture_output=True, text=True, timeout=380, check=False, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "group order-mailer on Spark; Spark takes some 15 seconds to start" in done.stdout
+    assert "dead letter order-25: not JSON" in done.stdout
+    summary = done.stdout.rpartition("rmqd demo ran for")[2]
+    assert "  sent                       60  " in summary, done.stdout
+    assert "not accounted for" not in summary, done.stdout
+    assert "not handled" not in summary, done.stdout
+    assert "at the first attempt" in summary, done.stdout  # which only the reports tell
+    assert done.stderr == ""
