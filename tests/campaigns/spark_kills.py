@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 HANDLING, ARCHIVING = "kills-handling", "kills-archiving"
 QUEUES: Final = 8
 DRIVER, EXECUTOR, BROKER = "driver", "executor", "broker"
-BEGIN_SECONDS: Final = 150.0
+BEGIN_SECONDS: Final = 300.0  # Spark starts in 10 s, and in minutes on a busy machine
 DRAIN_SECONDS: Final = 600.0
 LOOK_SECONDS: Final = 0.3
 BACKEND: Final = b"CoarseGrainedExecutorBackend"
@@ -200,7 +200,7 @@ class Kills:
             spark["master"] = self._spark.master
             spark["conf"] = {
                 "spark.cores.max": 1,
-                "spark.executor.memory": "448m",
+                "spark.executor.memory": "500m",
                 "spark.executorEnv.PYTHONPATH": f"{TOP}:{TOP / 'handlers'}",
                 "spark.driver.host": "127.0.0.1",
                 "spark.driver.bindAddress": "127.0.0.1",

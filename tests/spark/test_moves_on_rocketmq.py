@@ -1,0 +1,80 @@
+"""What generations and presence count on, by a real RocketMQ: resets that are told once, members that are listed."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from rmqd.client.api.admin import reset_offset
+from rmqd.client.instance import ClientInstance
+from rmqd.client.options import ClientOptions
+from rmqd.daemon.config import RootConfig
+from rmqd.errors import GroupHeldElsewhereError
+from rmqd.spark.cluster import Cluster, cluster_of, everyone
+from rmqd.spark.group_order import GroupOrder
+from rmqd.spark.presence import Presence
+from tests.client.peer import eventually
+from tests.consumer.members import member
+from tests.consumer.seen import Seen
+from tests.rocketmq import RealCluster
+from tests.rocketmq.producer import Producer
+
+
+def order_of(rocketmq: RealCluster, topic: str, group: str) -> GroupOrder:
+    settings = {"engine": "spark", "subscriptions": {topic: "*"}, "handler": {"plugin": "noop"}}
+    return GroupOrder(
+        group, RootConfig.model_validate({"nameserver": rocketmq.nameserver, "groups": {group: settings}})
+    )
+
+
+async def reset(rocketmq: RealCluster, topic: str, group: str) -> None:
+    """Send the group to the beginning, by request 222."""
+    client = ClientInstance(ClientOptions(nameservers=(rocketmq.nameserver,)))
+    try:
+        await reset_offset(client.remoting, rocketmq.broker.address, group, topic, 0)
+    finally:
+        await client.close()
+
+
+def test_a_reset_is_kept_until_a_pull_and_no_commit_passes_it(rocketmq: RealCluster, topic: str, group: str) -> None:
+    """The pull needs no member, and is told where to; after it commits are taken again."""
+    cluster: Cluster = cluster_of(order_of(rocketmq, topic, group).access)
+    queues = everyone(cluster.queues([topic])).popitem()[1]
+    producer = Producer(rocketmq.broker.address, topic, len(queues))
+    for number in range(4 * len(queues)):
+        producer.send(key=f"m{number}", queue=number % len(queues))
+    producer.close()
+    stored = everyone(cluster.committed(group, queues))  # makes the group
+    assert set(stored.values()) <= {None, 0}
+    everyone(cluster.commit(group, dict.fromkeys(queues, 3)))
+    assert set(everyone(cluster.pending_resets(group, dict.fromkeys(queues, 3))).values()) == {None}
+
+    asyncio.run(reset(rocketmq, topic, group))
+    everyone(cluster.commit(group, dict.fromkeys(queues, 4)))
+    assert set(everyone(cluster.committed(group, queues)).values()) == {0}
+    assert set(everyone(cluster.pending_resets(group, dict.fromkeys(queues, 0))).values()) == {0}
+    assert set(everyone(cluster.pending_resets(group, dict.fromkeys(queues, 0))).values()) == {None}
+    everyone(cluster.commit(group, dict.fromkeys(queues, 4)))
+    assert set(everyone(cluster.committed(group, queues)).values()) == {4}
+
+
+async def test_one_engine_at_a_time(
+    rocketmq: RealCluster, topic: str, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both ways; and who has left is forgotten at once."""
+    monkeypatch.setattr("rmqd.consumer.rivals.JOINING_SECONDS", 0.3)
+    order = order_of(rocketmq, topic, group)
+    async with member(rocketmq.nameserver, Seen(), group=group, subscriptions=[topic]) as local:
+        await eventually(lambda: len(local.owned()) == 8, "it has all queues")
+        with pytest.raises(GroupHeldElsewhereError, match=local.client.client_id):
+            await Presence(order).join()
+    presence = Presence(order)
+    await presence.join()
+    with pytest.raises(ExceptionGroup) as caught:
+        async with member(rocketmq.nameserver, Seen(), group=group, subscriptions=[topic]) as refused:
+            await refused.task
+    assert caught.group_contains(GroupHeldElsewhereError, match=presence.client_id)
+    await presence.leave()
+    async with member(rocketmq.nameserver, Seen(), group=group, subscriptions=[topic]) as local:
+        await eventually(lambda: len(local.owned()) == 8, "it has all queues")
