@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
+import structlog
+
 from rmqd.client.group_lag import QueueLag
 from rmqd.clock import Clock
 from rmqd.consumer.options import ConsumerOptions
@@ -23,8 +25,10 @@ from rmqd.spark.outcome import RangeOutcome
 from rmqd.wire.message import MessageQueue
 from rmqd.wire.topics import is_retry_topic
 
+log = structlog.get_logger(__name__)
+
 BATCH_SECONDS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
-STALL_SECONDS: Final = 120.0  # as the local engine's watchdog
+STALL_SECONDS: Final = 120.0  # longer than the local engine waits: a queue goes on when the whole micro-batch is done
 # Spark's names of what it does in a micro-batch.
 PHASES: Final = {
     "latestOffset": "asking_offsets",
@@ -44,6 +48,7 @@ class Figures:
     def __init__(self, options: ConsumerOptions, clock: Clock) -> None:
         self._options = options
         self._clock = clock
+        self._log = log.bind(group=options.group)
         self._blank = blank_snapshot(options)
         self._topics: tuple[TopicSnapshot, ...] = self._blank.topics
         self._hook_failures: dict[str, int] = {}
@@ -138,8 +143,9 @@ class Figures:
         is_retry, topics = is_retry_topic(queue.topic), list(self._options.subscriptions)
         topic = topics[0] if is_retry and len(topics) == 1 else queue.topic
         entry = self._queues[queue]
-        entry.note(self._state_of(queue, entry, paused, work))
-        lag = entry.lag
+        stall, lag = self._stall(queue, entry, paused), entry.lag
+        self._tell(queue, entry, stall)
+        entry.note("stuck" if stall is not None else "paused" if paused else work if lag.lag else "waiting")
         return QueueSnapshot(
             topic=topic,
             is_retry=is_retry,
@@ -157,15 +163,17 @@ class Figures:
             span=0,
             position=self._positions.get(queue, lag.committed),
             last_commit=entry.last_commit,
-            stall=self._stall(queue, entry, paused),
+            stall=stall,
         )
 
-    def _state_of(self, queue: MessageQueue, entry: _Queue, paused: bool, work: str) -> str:
-        if self._stall(queue, entry, paused) is not None:
-            return "stuck"
-        if paused:
-            return "paused"
-        return work if entry.lag.lag else "waiting"
+    def _tell(self, queue: MessageQueue, entry: _Queue, stall: Problem | None) -> None:
+        """Say that a queue stands still, once, and that it goes on."""
+        told, entry.told = entry.told, "" if stall is None else stall.cause
+        if stall is not None and stall.cause != told:
+            facts = {"topic": queue.topic, "broker": queue.broker_name, "queues": [queue.queue_id]}
+            self._log.error("queue.stalled", **facts, cause=stall.cause, evidence=stall.evidence, next=stall.next)
+        elif stall is None and told:
+            self._log.info("queue.goes_on", queue=str(queue), cause=told)
 
     def _stall(self, queue: MessageQueue, entry: _Queue, paused: bool) -> Problem | None:
         if queue.topic in self._unknown:
@@ -189,6 +197,7 @@ class _Queue:
         self.since = clock.wall()
         self.moved_at = clock.monotonic()
         self.last_commit: float | None = None
+        self.told = ""  # the cause for which it stands still, as the log has it
 
     def is_at(self, lag: QueueLag) -> None:
         if lag.committed != self.lag.committed or not lag.lag or not self.lag.lag:

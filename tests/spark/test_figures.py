@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from structlog.testing import capture_logs
 
 from rmqd.client.group_lag import QueueLag
 from rmqd.consumer.pauses import WHOLE_GROUP, Pauses
@@ -157,12 +158,16 @@ def test_a_queue_that_makes_no_progress_is_stuck_with_why() -> None:
     assert group.queue().stall is None
     group.clock.advance(130)
     group.figures.queues_are("orders", [at(9, 13)])
-    stall = group.queue().stall
-    assert stall is not None
-    assert (group.queue().state, stall.cause) == ("stuck", "stalled_queue")
-    assert stall.evidence == "4 messages wait, and its offset has stood still for 130 s"
-    group.figures.queues_are("orders", [at(10, 13)])
-    assert group.queue().state == "pulling"
+    with capture_logs() as events:
+        stall = group.queue().stall
+        assert stall is not None
+        assert (group.queue().state, stall.cause) == ("stuck", "stalled_queue")
+        assert stall.evidence == "4 messages wait, and its offset has stood still for 130 s"
+        group.figures.queues_are("orders", [at(10, 13)])
+        assert group.queue().state == "pulling"
+    assert [(event["event"], event["cause"], event["group"]) for event in events] == [
+        ("queue.stalled", "stalled_queue", "mailer"), ("queue.goes_on", "stalled_queue", "mailer")
+    ]  # fmt: skip
 
 
 def test_a_broker_that_does_not_answer_is_told_at_its_queues() -> None:
