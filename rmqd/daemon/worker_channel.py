@@ -68,6 +68,8 @@ class Channel:
 
     def post(self, message: Request | Answer) -> None:
         """Send; what cannot be sent any more is dropped, as the reader hears of the end."""
+        if self._writer.is_closing():
+            return  # uvloop would raise
         data = pickle.dumps(message)
         self._writer.write(_LENGTH.pack(len(data)) + data)
 
