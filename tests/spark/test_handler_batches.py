@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import json
+import pickle
 import time
 from dataclasses import replace
 
@@ -20,6 +21,11 @@ from tests.spark.needed import need
 
 need("pyspark", "pyarrow")
 
+from pyspark import cloudpickle  # noqa: E402
+from pyspark.sql.types import StructType  # noqa: E402
+
+from rmqd.spark.handler_process import handler_process  # noqa: E402
+from rmqd.spark.handler_source import bound_to  # noqa: E402
 from tests.spark.handler_batches import Checkpoint, GroupQuery, order_of  # noqa: E402
 
 RETRIES = "%RETRY%shop"
@@ -335,6 +341,26 @@ def test_hooks_are_called_where_handlers_are(broker: EmbeddedBroker, monkeypatch
     assert "0:3" not in SEEN
     assert [outcome.left_out_by_hooks for outcome in query.outcomes] == [{"choosy": 1}, {"choosy": 0}]
     assert query.outcomes[0].hook_failures == {"choosy": 0, "clumsy": 1}
+
+
+def test_the_source_is_sent_as_it_is(broker: EmbeddedBroker) -> None:
+    """Spark pickles its class; what it is told is in no option, which Spark would show."""
+    broker.fill("orders", 1, 3)
+    bound = bound_to(order_of(broker, note), {queue("orders", 0): 2}, "", 2)
+    source = pickle.loads(cloudpickle.dumps(bound))({})  # type: ignore[no-untyped-call]
+    assert (source.name(), source.schema(), dict(source.options)) == ("rmqd_handler", "outcome binary", {})
+    assert source.streamReader(StructType()).initialOffset()["q"]["orders"] == {"broker-a": {"0": 2}}
+
+
+def test_a_worker_process_starts_the_handler_once(broker: EmbeddedBroker) -> None:
+    """For each configuration, and anew after a failure."""
+    broker.fill("orders", 1, 1)
+    order = order_of(broker, note)
+    first = handler_process(order, "as it was")
+    assert handler_process(order, "as it was") is first
+    assert handler_process(order, "as it is now") is not first
+    first.stop()
+    assert not handler_process(order, "as it was").has_ended
 
 
 def test_a_handler_that_does_not_start_is_told(broker: EmbeddedBroker) -> None:
