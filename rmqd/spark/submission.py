@@ -33,6 +33,16 @@ MAIN: Final = "rmqd_group.py"
 ORDER: Final = "rmqd_group.order"
 ENDED: Final = "ended"
 PROPERTIES: Final = "secret.properties"
+ARCHIVES: Final = "spark.archives"
+FILES: Final = "spark.files"
+# Behind --, a second one of these would take the place of ours.
+TAKEN: Final = {
+    "--master": "before --, as an option of rmqd spark submit",
+    "--deploy-mode": "before --, as an option of rmqd spark submit",
+    "--archives": f"{ARCHIVES} in the group's spark.conf",
+    "--files": f"{FILES} in the group's spark.conf",
+    "--properties-file": "the group's spark.conf",
+}
 # What Spark itself does not show in its user interface: `spark.redaction.regex`.
 SECRET: Final = re.compile(r"(?i)secret|password|token|access[.]?key")
 
@@ -74,7 +84,7 @@ class Submission:
         return {key: value for key, value in self._all_conf().items() if SECRET.search(key)}
 
     def _all_conf(self) -> dict[str, str]:
-        conf = dict(self.conf)
+        conf = {key: value for key, value in self.conf.items() if key not in (ARCHIVES, FILES)}
         if self.environment:
             conf.setdefault("spark.pyspark.python", PYTHON)
         elif self.on_kubernetes:
@@ -85,10 +95,11 @@ class Submission:
 
     def _options(self, folder: Path) -> Iterator[str]:
         yield from ("--master", self.master, "--deploy-mode", self.deploy_mode, "--name", f"rmqd {self.order.name}")
-        if self.environment:
-            yield from ("--archives", f"{self.environment}#{NAME}")
-        if not self.is_here:
-            yield from ("--files", str(folder / ORDER))
+        environment = f"{self.environment}#{NAME}" if self.environment else ""
+        order = "" if self.is_here else str(folder / ORDER)
+        for option, ours, key in (("--archives", environment, ARCHIVES), ("--files", order, FILES)):
+            if found := ",".join(filter(None, (ours, self.conf.get(key, "")))):
+                yield from (option, found)
         if self.secret_conf():
             yield from ("--properties-file", str(folder / PROPERTIES), "--load-spark-defaults")
         for key, value in sorted(self.public_conf().items()):
@@ -137,6 +148,10 @@ def _problems(submission: Submission, settings: SparkConfig) -> Iterator[str]:
             f"yarn or k8s://URL, there or by --master. rmqd spark run {submission.order.name} runs it here"
         )
         return
+    for option in submission.passed:
+        name = option.partition("=")[0]
+        if name in TAKEN:
+            yield f"{name} behind --: rmqd spark submit sets it; accepted: {TAKEN[name]}"
     if submission.deploy_mode not in DEPLOY_MODES:
         yield f"{at}.spark.conf.{DEPLOY_MODE}: {submission.deploy_mode!r}; accepted: {' | '.join(DEPLOY_MODES)}"
         return

@@ -185,6 +185,27 @@ def test_what_spark_itself_cannot_do_is_refused_before_it_says_so(tmp_path: Path
     ]
 
 
+def test_archives_and_files_of_the_group_go_beside_ours(tmp_path: Path) -> None:
+    conf = {"spark.archives": "hdfs:///model.zip#model", "spark.files": "/etc/ca.pem"}
+    asked = submission(tmp_path, conf=conf, master="yarn", deploy_mode="cluster", checkpoint="hdfs:///checkpoints")
+
+    command = asked.command("spark-submit", FOLDER)
+
+    found = options(command)
+    assert found["--archives"] == ["environment.tar.gz#environment,hdfs:///model.zip#model"]
+    assert found["--files"] == ["/scratch/rmqd_group.order,/etc/ca.pem"]
+    assert not any(one.startswith(("spark.archives", "spark.files")) for one in found["--conf"])
+
+
+def test_what_would_take_the_place_of_ours_is_refused(tmp_path: Path) -> None:
+    assert refused(
+        tmp_path, passed=["--archives", "model.zip", "--deploy-mode=cluster", "--executor-memory", "2g"]
+    ) == [
+        "--archives behind --: rmqd spark submit sets it; accepted: spark.archives in the group's spark.conf",
+        "--deploy-mode behind --: rmqd spark submit sets it; accepted: before --, as an option of rmqd spark submit",
+    ]
+
+
 def test_a_group_that_is_not_on_spark_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"groups\.shop\.engine: local is not run by Spark; accepted: spark"):
         order_of(config_file(tmp_path), "shop")
