@@ -7,6 +7,7 @@ unpacks it there in deploy mode cluster, and `write_folder` puts one there for a
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,6 +44,7 @@ TAKEN: Final = {
     "--files": f"{FILES} in the group's spark.conf",
     "--properties-file": "the group's spark.conf",
 }
+PATHS: Final = (ARCHIVES, FILES, "spark.jars", "spark.submit.pyFiles")
 # What Spark itself does not show in its user interface: `spark.redaction.regex`.
 SECRET: Final = re.compile(r"(?i)secret|password|token|access[.]?key")
 
@@ -127,13 +129,18 @@ def submission_of(
         order=order,
         master=settings.master,
         deploy_mode=deploy_mode or conf.get(DEPLOY_MODE, CLIENT),
-        conf={key: value for key, value in conf.items() if key != DEPLOY_MODE},
-        environment="" if environment == NO_ENVIRONMENT else environment,
-        passed=passed,
+        conf={key: _placed(one) if key in PATHS else one for key, one in conf.items() if key != DEPLOY_MODE},
+        environment="" if environment == NO_ENVIRONMENT else _placed(environment),
+        passed=[_placed(one) for one in passed],
     )
     if problems := list(_problems(submission, settings)):
         raise ConfigError(list[object](problems))
     return submission
+
+
+def _placed(value: str) -> str:
+    """Paths, separated by commas, as they are to be named from another folder, in which spark-submit runs."""
+    return ",".join(os.path.abspath(one) if os.path.exists(one.partition("#")[0]) else one for one in value.split(","))
 
 
 def _problems(submission: Submission, settings: SparkConfig) -> Iterator[str]:

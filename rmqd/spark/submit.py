@@ -32,7 +32,7 @@ def find_spark_submit(spark_home: str = "") -> str:
     """The program: of this folder, of SPARK_HOME, or what PySpark brought. Raises RmqdError where there is none."""
     for source, home in (("--spark-home", spark_home), ("SPARK_HOME", os.environ.get("SPARK_HOME", ""))):
         if home:
-            program = Path(home) / "bin" / "spark-submit"
+            program = Path(home).absolute() / "bin" / "spark-submit"
             if not os.access(program, os.X_OK):
                 raise RmqdError(f"{source} is {home}, and there is no program {program}")
             return str(program)

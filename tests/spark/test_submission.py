@@ -197,6 +197,21 @@ def test_archives_and_files_of_the_group_go_beside_ours(tmp_path: Path) -> None:
     assert not any(one.startswith(("spark.archives", "spark.files")) for one in found["--conf"])
 
 
+def test_files_here_are_found_from_the_folder_that_spark_submit_runs_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("packed.tar.gz", "model.zip", "one.jar"):
+        (tmp_path / name).touch()
+    conf = {"spark.archives": "model.zip#model"}
+    asked = submission(tmp_path, environment="packed.tar.gz", conf=conf, passed=["--jars", "one.jar,hdfs:///b.jar"])
+
+    found = options(asked.command("spark-submit", FOLDER))
+
+    assert found["--archives"] == [f"{tmp_path}/packed.tar.gz#environment,{tmp_path}/model.zip#model"]
+    assert found["--jars"] == [f"{tmp_path}/one.jar,hdfs:///b.jar"]
+
+
 def test_what_would_take_the_place_of_ours_is_refused(tmp_path: Path) -> None:
     assert refused(
         tmp_path, passed=["--archives", "model.zip", "--deploy-mode=cluster", "--executor-memory", "2g"]

@@ -138,5 +138,7 @@ def test_spark_submit_is_the_named_one_then_that_of_spark_home_then_pysparks(
         RmqdError, match=r"^--spark-home is /nowhere, and there is no program /nowhere/bin/spark-submit$"
     ):
         find_spark_submit("/nowhere")
+    monkeypatch.chdir(tmp_path)
+    assert find_spark_submit("named") == str(tmp_path / "named" / "bin" / "spark-submit")
     monkeypatch.delenv("SPARK_HOME")
     assert os.access(find_spark_submit(), os.X_OK)
