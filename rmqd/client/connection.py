@@ -53,6 +53,8 @@ class RemotingConnection(asyncio.Protocol):
         self.close_reason = ""
         self.was_answered = False
         """Whether the peer has sent anything."""
+        self.made_by = 0
+        """The version of the TLS settings."""
         self.error: Exception | None = None
         """With which the loop ended it."""
         self._loop = asyncio.get_running_loop()

@@ -90,26 +90,27 @@ class Connector:
 
     async def why_lost(self, connection: RemotingConnection) -> TlsError | None:
         """Why a server closed a connection without a word: it may have wanted TLS, or a certificate. Raises nothing."""
-        version, address = self._security.version, connection.address
+        address = connection.address
         reason = None if connection.error is None else explain(connection.error, self._name(address))
         if reason is None:
             reason = await self._ask_otherwise(address)
-        if reason is None or version != self._security.version:
+        if reason is None:
             return None
         error = TlsError(address, reason)
-        self._note(error)
+        if connection.made_by == self._security.version:
+            self._note(error)
         return error
 
     async def _attempt(self, address: str) -> RemotingConnection:
         loop = asyncio.get_running_loop()
         host, _, port = address.rpartition(":")
-        name, seconds = self._name(address), CONNECT_TIMEOUT_SECONDS
+        name, seconds, version = self._name(address), CONNECT_TIMEOUT_SECONDS, self._security.version
         try:
             context = self._security.context()
             seconds = CONNECT_TIMEOUT_SECONDS if context is None else TLS_CONNECT_TIMEOUT_SECONDS
             async with asyncio.timeout(seconds):
                 _, connection = await loop.create_connection(
-                    lambda: self._make(address),
+                    lambda: self._made(address, version),
                     host.strip("[]"),
                     int(port),
                     ssl=context,
@@ -127,6 +128,11 @@ class Connector:
             raise RemotingConnectError(address, _connect_reason(error, seconds)) from error
         if not connection.is_open:
             raise await self.why_lost(connection) or RemotingConnectError(address, connection.close_reason)
+        return connection
+
+    def _made(self, address: str, version: int) -> RemotingConnection:
+        connection = self._make(address)
+        connection.made_by = version
         return connection
 
     async def _ask_otherwise(self, address: str) -> str | None:

@@ -42,7 +42,12 @@ class RmqdProcess:
     """A daemon in a directory of its own; killed at the end of the `with` block if it still runs."""
 
     def __init__(
-        self, directory: Path, nameserver: str, groups: Mapping[str, Mapping[str, Any]], *arguments: str
+        self,
+        directory: Path,
+        nameserver: str,
+        groups: Mapping[str, Mapping[str, Any]],
+        *arguments: str,
+        client: Mapping[str, Any] | None = None,
     ) -> None:
         self.directory = directory
         self.import_from: list[Path] = []
@@ -50,7 +55,7 @@ class RmqdProcess:
         self.http = f"127.0.0.1:{free_port(set(), (0,))}"
         directory.mkdir(parents=True, exist_ok=True)
         self.config_path = directory / "rmqd.yaml"
-        self.write_config(nameserver, groups)
+        self.write_config(nameserver, groups, client)
         self._arguments = arguments
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -65,10 +70,13 @@ class RmqdProcess:
             error.add_note(self.tail())
         self.kill()
 
-    def write_config(self, nameserver: str, groups: Mapping[str, Mapping[str, Any]]) -> None:
+    def write_config(
+        self, nameserver: str, groups: Mapping[str, Mapping[str, Any]], client: Mapping[str, Any] | None = None
+    ) -> None:
         """Write the configuration; a running daemon reads it at SIGHUP."""
         document = {
             "nameserver": nameserver,
+            "client": dict(client or {}),
             "http": {"listen": self.http},
             "log": {"level": "info", "format": "json"},
             "state_dir": str(self.directory / "state"),

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, ClassVar, Self
 
-from tests.rocketmq import release
+from tests.rocketmq import jvm, release
 from tests.rocketmq.errors import ClusterError
 from tests.rocketmq.fetch import find_java, home, jars, locked
 
@@ -23,12 +23,16 @@ LOGBACK = SOURCES / "logback.xml"
 
 @dataclass(frozen=True, slots=True)
 class PeerOptions:
-    """What both peers need; further options go to `start_*` by Java's names. `version` is the client's."""
+    """What both peers need; further options go to `start_*` by Java's names. `version` is the client's.
+
+    With `secured` the peer shows a certificate of tests/certificates; keys are given as `access_key=`, `secret_key=`.
+    """
 
     nameserver: str
     topic: str
     ledger: Path
     version: str = release.DEFAULT
+    secured: bool = False
 
 
 class Peer:
@@ -129,11 +133,16 @@ def start_scripted(nameserver: str, group: str, directory: Path, **options: obje
 
 def _start(program: str, peer: PeerOptions, options: dict[str, object]) -> JavaPeer:
     common = {"namesrv": peer.nameserver, "topic": peer.topic, "ledger": peer.ledger}
-    return start_program(program, peer.ledger.parent, {**common, **options}, peer.version)
+    return start_program(program, peer.ledger.parent, {**common, **options}, peer.version, secured=peer.secured)
 
 
 def start_program(
-    program: str, directory: Path, options: dict[str, object], version: str = release.DEFAULT
+    program: str,
+    directory: Path,
+    options: dict[str, object],
+    version: str = release.DEFAULT,
+    *,
+    secured: bool = False,
 ) -> JavaPeer:
     """One of the programs in `java/`, which may write to the directory; `version` is the client's."""
     command = [
@@ -141,6 +150,7 @@ def start_program(
         f"-Drmq.logback.configurationFile={LOGBACK}",
         f"-Duser.home={directory}",
         "-Djava.net.preferIPv4Stack=true",
+        *(jvm.tls_options(certified=True) if secured else ()),
         *("-cp", f"{classes(version)}:{':'.join(jars(version))}", program),
     ]
     for name, value in options.items():

@@ -1,13 +1,17 @@
+import org.apache.rocketmq.acl.common.AclClientRPCHook;
+import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.remoting.RPCHook;
 
 /**
  * A member of a group that writes down what it handles: --namesrv --topic --group --ledger FILE [--orderly true]
- * [--batch 1] [--threads 20] [--await-millis 30000] [--member NAME] [--model CLUSTERING], and LedgerHandler's options.
+ * [--batch 1] [--threads 20] [--await-millis 30000] [--member NAME] [--model CLUSTERING] [--access-key K --secret-key S],
+ * and LedgerHandler's options.
  * Prints "started CLIENT_ID". SIGTERM ends it with consumer.shutdown(), which waits up to --await-millis for handlers (0
  * is Java's default).
  */
@@ -17,7 +21,7 @@ public final class LedgerConsumer {
 
     public static void main(String[] arguments) throws Exception {
         Options options = new Options(arguments);
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(options.text("group"));
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(options.text("group"), hook(options));
         consumer.setNamesrvAddr(options.text("namesrv"));
         // by the value that is there: MessageModel is in another package in 4.x
         consumer.setMessageModel(
@@ -42,6 +46,12 @@ public final class LedgerConsumer {
         Runtime.getRuntime().addShutdownHook(new Thread(consumer::shutdown));
         System.out.println("started " + clientId(consumer));
         Thread.currentThread().join();
+    }
+
+    private static RPCHook hook(Options options) {
+        String key = options.text("access-key", "");
+        return key.isEmpty() ? null
+            : new AclClientRPCHook(new SessionCredentials(key, options.text("secret-key")));
     }
 
     private static String clientId(DefaultMQPushConsumer consumer) {

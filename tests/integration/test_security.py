@@ -1,0 +1,205 @@
+"""A cluster that takes TLS alone, from clients with a certificate, and checks who asks: rmqd beside Java.
+
+One cluster for all of it: RocketMQ's own access control and certificates of tests/certificates.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.certificates import CA, CLIENT, CLIENT_EXPIRED, OTHER_CA, certificate, key
+from tests.cli.command import rmqd as command
+from tests.integration.load import Load
+from tests.integration.rmqd_process import RmqdProcess, ledger_group
+from tests.integration.waiting import wait_until
+from tests.rocketmq import RealCluster, ledger, offsets
+from tests.rocketmq.fixtures import fresh_name
+from tests.rocketmq.peers import PeerOptions, start_consumer
+from tests.rocketmq.producer import Producer
+from tests.rocketmq.spec import ClusterSpec
+from tests.rocketmq.users import allow, create_user, update_user
+
+pytestmark = pytest.mark.rocketmq
+
+SECRET, NEXT_SECRET = "s3cret-of-a-test", "another-s3cret"
+
+
+@pytest.fixture(scope="module")
+def secured() -> Iterator[RealCluster]:
+    """Access control and nothing but TLS."""
+    with RealCluster.start(ClusterSpec(acl=True, certificates=True, heap="384m")) as cluster:
+        yield cluster
+
+
+class World:
+    """A topic, a group, and a user who may do what docs/security.md says that a group needs."""
+
+    def __init__(self, cluster: RealCluster, test: str, directory: Path) -> None:
+        self.cluster = cluster
+        self.directory = directory
+        self.user = fresh_name(test, "user")
+        self.topic = cluster.create_topic(fresh_name(test, "topic"), 4)
+        self.group = fresh_name(test, "group")
+        self.ledger = directory / "ledger"
+        create_user(cluster, self.user, SECRET)
+        names = [f"Topic:{self.topic}", f"Group:{self.group}", f"Group:{self.group}-rmqd-owner"]
+        allow(cluster, self.user, names, "Sub", "Get")
+        allow(cluster, self.user, [f"Topic:%DLQ%{self.group}"], "Pub")
+
+    def client(self, *, secret: str = SECRET, tls: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+        """The client's part of the configuration; the secret stands in a file."""
+        (self.directory / "secret").write_text(f"{secret}\n")
+        keys = {"access_key": self.user, "secret_key": f"${{file:{self.directory}/secret}}"}
+        shown = {"cert_file": str(certificate(CLIENT)), "key_file": str(key(CLIENT))}
+        return {**keys, "tls": {"enabled": True, "ca_file": str(CA), **shown} if tls is None else tls, **more}
+
+    def send(self, first: int, end: int) -> None:
+        """Messages with the keys m`first` up to m`end` - 1."""
+        with Producer(self.cluster.broker.address, self.topic, 4, credentials=self.cluster.credentials) as producer:
+            for number in range(first, end):
+                producer.send(key=f"m{number}")
+
+    def finished(self, *ledgers: Path) -> Counter[str]:
+        """How often each key was handled to the end."""
+        entries = ledger.read(*(ledgers or (self.ledger,)))
+        return Counter(entry.key for entry in entries if entry.event == ledger.FINISH)
+
+
+@pytest.fixture
+def world(secured: RealCluster, request: pytest.FixtureRequest, tmp_path: Path) -> World:
+    return World(secured, request.node.name, tmp_path)
+
+
+def test_all_works_with_the_right_keys_beside_a_java_member(world: World) -> None:
+    """Consuming, retries, dead letters, commands, and a member that is Java's; nothing is complained about."""
+    world.send(0, 200)
+    options = {"fail_every": 7}
+    group = ledger_group(world.topic, world.ledger, "a", handler_options=options)
+    with RmqdProcess(
+        world.directory / "rmqd", world.cluster.nameserver, {world.group: group}, client=world.client()
+    ) as rmqd:
+        rmqd.wait_ready()
+        wait_until(lambda: len(world.finished()) == 200, "all is handled, what failed once more", 40)
+        check = command("check", "-c", rmqd.config_path, "--connect")
+        lag = command("lag", world.group, "-c", rmqd.config_path, "-o", "json")
+        assert (check.code, lag.code) == (0, 0), check.err + check.out + lag.err
+        assert {entry["lag"] for entry in lag.json()} <= {0}
+        java_ledger = world.directory / "java-ledger"
+        peer = PeerOptions(world.cluster.nameserver, world.topic, java_ledger, secured=True)
+        with start_consumer(peer, world.group, access_key=world.user, secret_key=SECRET) as java:
+            wait_until(lambda: len(rmqd.queues(world.group)) < 6, "Java has some of the queues", 60)
+            world.send(200, 400)
+            both = (world.ledger, java_ledger)
+            wait_until(lambda: len(world.finished(*both)) == 400, "both handle what comes", 60)
+            assert len(world.finished(java_ledger)) > 0
+            assert java.stop() in (0, 143)
+        assert [event for event in rmqd.events() if event["level"] == "error"] == handler_errors(rmqd)
+        assert rmqd.terminate()[0] == 0
+        wait_until(lambda: offsets.lag(world.cluster, world.group, world.topic) == 0, "all is committed")
+
+
+def handler_errors(rmqd: RmqdProcess) -> list[dict[str, Any]]:
+    """What the handler was told to fail at."""
+    return rmqd.events("handler.failed")
+
+
+def test_what_is_wrong_is_named_and_put_right_without_a_restart(world: World) -> None:
+    """Keys and certificates that are missing, wrong, of others or expired, one after the other, under load."""
+    tls = world.client()["tls"]
+    expired = {"cert_file": str(certificate(CLIENT_EXPIRED)), "key_file": str(key(CLIENT_EXPIRED))}
+    # The secret stands in a file, which each of these writes when its turn comes.
+    wrong: list[tuple[str, Callable[[], dict[str, Any]]]] = [
+        ("it takes nothing but TLS", lambda: world.client(tls={"enabled": False})),
+        ("it wants a certificate of ours", lambda: world.client(tls={"enabled": True, "ca_file": str(CA)})),
+        ("it has expired", lambda: world.client(tls={**tls, **expired})),
+        ("nobody vouches for the server", lambda: world.client(tls={**tls, "ca_file": str(OTHER_CA)})),
+        ("is not for mq.example", lambda: world.client(tls={**tls, "server_name": "mq.example"})),
+        ("check signature failed", lambda: world.client(secret="not-the-s3cret")),
+        ("is not found", lambda: world.client(access_key="nobody-of-a-test")),
+    ]
+    group = {world.group: ledger_group(world.topic, world.ledger, "a")}
+    nameserver = world.cluster.nameserver
+    with RmqdProcess(world.directory / "rmqd", nameserver, group, client={"tls": tls}) as rmqd:
+        pid = rmqd.pid
+        with Load(world.cluster, world.topic, 100_000, per_second=50, queues=4) as load:
+            wait_refused(rmqd, "username cannot be null", 1)
+            for number, (reason, client) in enumerate(wrong, 2):
+                if number % 3 == 0:  # it goes on in between, so that there is something to commit by the next keys
+                    reload_with(rmqd, nameserver, group, world.client())
+                    rmqd.wait_ready()
+                    handled = len(world.finished())
+                    wait_until(partial(has_grown, world, handled + 20), "messages are handled")
+                reload_with(rmqd, nameserver, group, client())
+                wait_refused(rmqd, reason, number)
+            reload_with(rmqd, nameserver, group, world.client())
+            rmqd.wait_ready()
+
+            # what the cluster's owner does, while rmqd runs
+            update_user(world.cluster, world.user, userStatus="disable")
+            wait_until(partial(is_unready, rmqd, "is disabled"), "/readyz tells that the user is disabled")
+            update_user(world.cluster, world.user, userStatus="enable")
+            rmqd.wait_ready()
+            update_user(world.cluster, world.user, password=NEXT_SECRET)
+            wait_until(partial(is_unready, rmqd, "check signature failed"), "/readyz tells that the secret is another")
+            world.client(secret=NEXT_SECRET)
+            rmqd.signal(signal.SIGHUP)  # the configuration is the same, as it only names the file
+            rmqd.wait_ready()
+        wait_until(lambda: set(world.finished()) >= set(load.sent), "all that was sent is handled", 40)
+        assert rmqd.pid == pid
+        assert rmqd.terminate()[0] == 0
+        assert offsets.lag(world.cluster, world.group, world.topic) == 0
+        assert {message: times for message, times in world.finished().items() if times > 1} == {}
+        complaints = [event for event in rmqd.events() if event["level"] in ("warning", "error", "critical")]
+        assert {event["event"] for event in complaints} == {"access.refused", "daemon.not_ready"}
+        assert secrets_in(rmqd, world) == []
+
+
+def reload_with(rmqd: RmqdProcess, nameserver: str, group: dict[str, Any], client: dict[str, Any]) -> None:
+    """Other keys or certificates, as an operator brings them."""
+    rmqd.write_config(nameserver, group, client)
+    rmqd.signal(signal.SIGHUP)
+
+
+def wait_refused(rmqd: RmqdProcess, reason: str, times: int) -> None:
+    """Until readiness is off and the log has one more line, both with the reason."""
+    wait_until(partial(is_unready, rmqd, reason), f"/readyz tells that {reason}")
+    refusals = wait_until(partial(refusals_of, rmqd, times), f"the log tells that {reason}")
+    assert len(refusals) == times
+    assert reason in refusals[-1]["reason"]
+
+
+def refusals_of(rmqd: RmqdProcess, times: int) -> list[dict[str, Any]]:
+    """What the log says of refusals, once it has said so as often."""
+    found = rmqd.events("access.refused")
+    return found if len(found) >= times else []
+
+
+def has_grown(world: World, messages: int) -> bool:
+    """Whether so many were handled."""
+    return len(world.finished()) >= messages
+
+
+def is_unready(rmqd: RmqdProcess, reason: str) -> bool:
+    """Whether /readyz says 503, and why."""
+    status, body = rmqd.get("/readyz")
+    return status == 503 and reason in body.decode()
+
+
+def secrets_in(rmqd: RmqdProcess, world: World) -> list[str]:
+    """Which secrets are in anything that rmqd wrote, or that others see of the process."""
+    seen = [(rmqd.directory / "out.log").read_text(), *(path.read_text() for path in state_files(rmqd))]
+    return [
+        secret for secret in (SECRET, NEXT_SECRET, world.user, "not-the-s3cret") if any(secret in one for one in seen)
+    ]
+
+
+def state_files(rmqd: RmqdProcess) -> list[Path]:
+    """What it keeps."""
+    return [path for path in (rmqd.directory / "state").rglob("*") if path.is_file()]
