@@ -23,7 +23,7 @@ from tests.rocketmq.errors import NotEmbeddedError, RocketMqUnavailable
 from tests.rocketmq.fetch import fetch, find_java
 from tests.rocketmq.spec import ClusterSpec
 
-CLUSTER_FIXTURES = {"rocketmq", "rocketmq_faulty", "rocketmq_short_delays"}
+CLUSTER_FIXTURES = {"rocketmq", "rocketmq_faulty", "rocketmq_secured", "rocketmq_short_delays"}
 DELAY_LEVELS = 18
 UNAVAILABLE = pytest.StashKey[str]()
 _numbers = itertools.count(1)
@@ -116,6 +116,17 @@ def rocketmq_short_delays() -> Iterator[RealCluster]:
     """A third one, whose 18 delay levels are all of one second; a message's DELAY property still tells its level."""
     settings = {"messageDelayLevel": " ".join(["1s"] * DELAY_LEVELS)}
     with RealCluster.start(ClusterSpec(heap="384m", settings=settings)) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def rocketmq_secured() -> Iterator[RealCluster]:
+    """A fourth one, with access control, and nothing but TLS, from clients with a certificate of tests/certificates."""
+    try:
+        cluster = RealCluster.start(ClusterSpec(acl=True, certificates=True, heap="384m"))
+    except NotEmbeddedError as error:
+        pytest.skip(str(error))
+    with cluster:
         yield cluster
 
 

@@ -16,9 +16,10 @@ from rmqd.spark.access import read_access
 from rmqd.spark.options import parse_options
 from rmqd.spark.sink_options import parse_sink_options
 from tests import certificates
+from tests.rocketmq import offsets
 from tests.rocketmq.cluster import RealCluster
+from tests.rocketmq.fixtures import fresh_name
 from tests.rocketmq.settings import ACCESS_KEY, SECRET_KEY
-from tests.rocketmq.spec import ClusterSpec
 from tests.spark.needed import need
 
 need("pyspark", "pyarrow")
@@ -95,48 +96,39 @@ def test_tls_settings_are_those_of_the_configuration() -> None:
     assert read_access(NEEDED)[0].client_options().tls == TlsOptions()
 
 
-@pytest.mark.rocketmq
-def test_a_cluster_that_asks_for_keys_and_certificates(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_that_asks_for_keys_and_certificates(
+    rocketmq_secured: RealCluster, request: pytest.FixtureRequest, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Written to, read from in both ways, and its group's offsets kept; and what is said with the wrong ones."""
     monkeypatch.setenv("RMQD_TEST_SECRET", SECRET_KEY)
-    with RealCluster.start(ClusterSpec(acl=True, certificates=True, heap="384m")) as cluster:
-        cluster.create_topic("orders", 2)
-        reached = {"nameserver": cluster.nameserver, "unavailableToleranceMs": "0", **CERTIFIED}
-        options = {**reached, "accessKey": ACCESS_KEY, "secretKey": "${RMQD_TEST_SECRET}"}
-        rows = pa.record_batch([[f"{number}" for number in range(500)]], ["body"])
-        writer = RocketMQSource({**options, "topic": "orders"}).writer(from_arrow_schema(rows.schema), overwrite=False)
-        stored = writer.write(iter([rows]))
-        assert isinstance(stored, Stored)
-        assert stored.messages == 500
-        assert sorted(map(int, read(options))) == list(range(500))
-        streamed = Query(Checkpoint(), {**options, "subscribe": "orders", "groupId": "reports"}).run_until_idle()
-        assert sorted(map(int, itertools.chain(*streamed))) == list(range(500))
-        assert sum(committed(options).values()) == 500
+    topic = rocketmq_secured.create_topic(fresh_name(request.node.name, "topic"), 2)
+    reached = {"nameserver": rocketmq_secured.nameserver, "unavailableToleranceMs": "0", **CERTIFIED}
+    options = {**reached, "accessKey": ACCESS_KEY, "secretKey": "${RMQD_TEST_SECRET}"}
+    rows = pa.record_batch([[f"{number}" for number in range(500)]], ["body"])
+    patient = {**options, "unavailableToleranceMs": "20000"}
+    writer = RocketMQSource({**patient, "topic": topic}).writer(from_arrow_schema(rows.schema), overwrite=False)
+    stored = writer.write(iter([rows]))
+    assert isinstance(stored, Stored)
+    assert stored.messages == 500
+    assert sorted(map(int, read({**patient, "subscribe": topic}))) == list(range(500))
+    streamed = Query(Checkpoint(), {**patient, "subscribe": topic, "groupId": group}).run_until_idle()
+    assert sorted(map(int, itertools.chain(*streamed))) == list(range(500))
+    assert sum(offsets.committed(rocketmq_secured, group, topic).values()) == 500
 
-        monkeypatch.setenv("RMQD_TEST_SECRET", "another one")
-        with pytest.raises(RmqdError, match=r"client\.secret_key is not the one of this client\.access_key"):
-            read(options)
-        with pytest.raises(RmqdError, match=r"set client\.access_key and client\.secret_key"):
-            read(reached)
-        with pytest.raises(RmqdError, match="it takes nothing but TLS"):
-            read({name: value for name, value in options.items() if not name.startswith("tls")})
-        with pytest.raises(RmqdError, match="nobody vouches for the server's certificate"):
-            read({**options, "tlsCaFile": str(certificates.OTHER_CA)})
+    source = {**options, "subscribe": topic}
+    monkeypatch.setenv("RMQD_TEST_SECRET", "another one")
+    with pytest.raises(RmqdError, match=r"client\.secret_key is not the one of this client\.access_key"):
+        read(source)
+    with pytest.raises(RmqdError, match=r"set client\.access_key and client\.secret_key"):
+        read({**reached, "subscribe": topic})
+    with pytest.raises(RmqdError, match="it takes nothing but TLS"):
+        read({name: value for name, value in source.items() if not name.startswith("tls")})
+    with pytest.raises(RmqdError, match="nobody vouches for the server's certificate"):
+        read({**source, "tlsCaFile": str(certificates.OTHER_CA)})
 
 
 def read(options: dict[str, str]) -> list[str]:
     """The bodies of the topic."""
-    reader = RocketMQSource({**options, "subscribe": "orders"}).reader(StructType())
+    reader = RocketMQSource(options).reader(StructType())
     batches: list[Any] = [batch for part in reader.partitions() for batch in reader.read(part)]
     return [body.decode() for batch in batches for body in batch.column("body").to_pylist()]
-
-
-def committed(options: dict[str, str]) -> dict[int, int]:
-    """Where the group is."""
-    from rmqd.spark.cluster import cluster_of, everyone
-    from rmqd.wire.message import MessageQueue
-
-    access = parse_options({**options, "subscribe": "orders"}).access
-    queues = [MessageQueue("orders", "broker-a", queue_id) for queue_id in range(2)]
-    found = everyone(cluster_of(access).committed("reports", queues))
-    return {queue.queue_id: offset or 0 for queue, offset in found.items()}

@@ -6,11 +6,9 @@ Without a session: the reader is called as Spark calls it.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
@@ -23,6 +21,8 @@ from rmqd.errors import DataLossError
 from tests.integration.waiting import wait_until
 from tests.rocketmq import rpc
 from tests.rocketmq.cluster import RealCluster
+from tests.rocketmq.errors import NotEmbeddedError
+from tests.rocketmq.fixtures import fresh_name
 from tests.rocketmq.settings import CLUSTER_NAME
 from tests.rocketmq.spec import ClusterSpec
 from tests.spark.needed import need
@@ -33,7 +33,6 @@ from tests.spark.micro_batches import Checkpoint, Query  # noqa: E402
 
 pytestmark = [pytest.mark.rocketmq, pytest.mark.slow]
 
-TOPIC, GROUP = "orders", "reports"
 FIRST, SECOND = "broker-a", "broker-b"
 SETTINGS = {"mappedFileSizeCommitLog": str(1 << 20)}  # a file of the log has some ten messages of so many bytes:
 EXPIRING_BYTES = 100_000
@@ -43,13 +42,15 @@ GONE = "spark.queue_gone"
 class Cluster:
     """Of two brokers, the second of which comes and goes."""
 
-    def __init__(self, cluster: RealCluster) -> None:
+    def __init__(self, cluster: RealCluster, topic: str, group: str) -> None:
         self.real = cluster
+        self.topic = topic
+        self._group = group
 
     def create_topic(self, broker: str, queues: int, permission: int = 6) -> None:
         """Make or change the topic on one broker."""
         fields: dict[str, object] = {
-            "topic": TOPIC, "defaultTopic": "TBW102", "readQueueNums": queues, "writeQueueNums": queues,
+            "topic": self.topic, "defaultTopic": "TBW102", "readQueueNums": queues, "writeQueueNums": queues,
             "perm": permission, "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": "false",
         }  # fmt: skip
         rpc.call(self.real.node(broker).address, rpc.UPDATE_AND_CREATE_TOPIC, fields)
@@ -57,7 +58,7 @@ class Cluster:
 
     def route(self) -> dict[str, tuple[int, int]]:
         """Readable queues and permission of the topic by broker, as the name server has them."""
-        answer = rpc.call(self.real.nameserver, rpc.GET_ROUTE_INFO_BY_TOPIC, {"topic": TOPIC}, accepted=(0, 17))
+        answer = rpc.call(self.real.nameserver, rpc.GET_ROUTE_INFO_BY_TOPIC, {"topic": self.topic}, accepted=(0, 17))
         queues = rpc.loose_json(answer.body)["queueDatas"] if answer.code == 0 else []
         return {queue["brokerName"]: (queue["readQueueNums"], queue["perm"]) for queue in queues}
 
@@ -68,7 +69,9 @@ class Cluster:
             client = ClientInstance(ClientOptions(nameservers=(self.real.nameserver,)))
             try:
                 for body in bodies:
-                    await client.producer.send(OutgoingMessage(TOPIC, body.encode()), selector=by_id(queue_id, broker))
+                    await client.producer.send(
+                        OutgoingMessage(self.topic, body.encode()), selector=by_id(queue_id, broker)
+                    )
             finally:
                 await client.close()
 
@@ -94,7 +97,7 @@ class Cluster:
 
     def offset(self, broker: str, code: int) -> int:
         """The first or the next offset of the broker's queue 0."""
-        fields: dict[str, object] = {"topic": TOPIC, "queueId": 0}
+        fields: dict[str, object] = {"topic": self.topic, "queueId": 0}
         return int(rpc.call(self.real.node(broker).address, code, fields).fields["offset"])
 
     def query(self, checkpoint: Checkpoint, **options: str) -> Query:
@@ -102,85 +105,99 @@ class Cluster:
         return Query(
             checkpoint,
             {
-                "nameserver": self.real.nameserver, "subscribe": TOPIC, "groupId": GROUP, "fetchOffset.intervalMs": "0",
-                "routeRefreshMs": "0", "unavailableToleranceMs": "20000", **options,
+                "nameserver": self.real.nameserver, "subscribe": self.topic, "groupId": self._group,
+                "fetchOffset.intervalMs": "0", "routeRefreshMs": "0", "unavailableToleranceMs": "20000", **options,
             },
         )  # fmt: skip
 
 
-@contextlib.contextmanager
-def first_of_two(tmp_path: Path) -> Iterator[Cluster]:
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
     """With the first broker alone."""
-    spec = ClusterSpec(brokers=2, broker_names=(FIRST, SECOND), heap="384m", settings=SETTINGS).with_nodes()
-    with RealCluster(tmp_path / "cluster", spec) as real:
+    try:
+        spec = ClusterSpec(brokers=2, broker_names=(FIRST, SECOND), heap="384m", settings=SETTINGS).with_nodes()
+    except NotEmbeddedError as error:
+        pytest.skip(str(error))
+    with RealCluster(tmp_path_factory.mktemp("brokers") / "cluster", spec) as real:
         real.up([real.namesrv, real.node(FIRST)])
-        yield Cluster(real)
+        yield real
 
 
-def test_a_stream_while_its_cluster_changes(tmp_path: Path) -> None:
+@pytest.fixture
+def cluster(real: RealCluster, topic_name: str, group: str) -> Cluster:
+    """The same, with names of a test's own."""
+    return Cluster(real, topic_name, group)
+
+
+@pytest.fixture
+def topic_name(request: pytest.FixtureRequest) -> str:
+    """Of no topic yet."""
+    return fresh_name(request.node.name, "topic")
+
+
+def test_a_stream_while_its_cluster_changes(cluster: Cluster) -> None:
     """Each message once throughout, but for those that nobody has any more, which are told."""
-    with first_of_two(tmp_path) as cluster:
-        cluster.create_topic(FIRST, 1)
-        cluster.send(FIRST, 0, "a0:0")
-        checkpoint = Checkpoint()
-        query = cluster.query(checkpoint)
-        assert query.run_until_idle() == [["a0:0"]]
+    cluster.create_topic(FIRST, 1)
+    cluster.send(FIRST, 0, "a0:0")
+    checkpoint = Checkpoint()
+    query = cluster.query(checkpoint)
+    assert query.run_until_idle() == [["a0:0"]]
 
-        # queues are added
-        cluster.create_topic(FIRST, 3)
-        cluster.send(FIRST, 2, "a2:0", "a2:1")
-        assert query.run_until_idle()[1:] == [["a2:0", "a2:1"]]
+    # queues are added
+    cluster.create_topic(FIRST, 3)
+    cluster.send(FIRST, 2, "a2:0", "a2:1")
+    assert query.run_until_idle()[1:] == [["a2:0", "a2:1"]]
 
-        # a broker is added
-        cluster.real.up([cluster.real.node(SECOND)])
-        cluster.create_topic(SECOND, 2)
-        cluster.send(SECOND, 1, "b1:0", "b1:1")
-        cluster.send(FIRST, 0, "a0:1")
-        query.run_until_idle()
-        assert sorted(itertools.chain(*query.rows[2:])) == ["a0:1", "b1:0", "b1:1"]
-        assert json.loads(checkpoint.offsets[-1])["q"] == {
-            TOPIC: {FIRST: {"0": 2, "1": 0, "2": 2}, SECOND: {"0": 0, "1": 2}}
-        }
+    # a broker is added
+    cluster.real.up([cluster.real.node(SECOND)])
+    cluster.create_topic(SECOND, 2)
+    cluster.send(SECOND, 1, "b1:0", "b1:1")
+    cluster.send(FIRST, 0, "a0:1")
+    query.run_until_idle()
+    assert sorted(itertools.chain(*query.rows[2:])) == ["a0:1", "b1:0", "b1:1"]
+    assert json.loads(checkpoint.offsets[-1])["q"] == {
+        cluster.topic: {FIRST: {"0": 2, "1": 0, "2": 2}, SECOND: {"0": 0, "1": 2}}
+    }
 
-        # it is drained, and taken away
-        done = len(query.rows)
-        cluster.send(SECOND, 0, "b0:0")
-        cluster.create_topic(SECOND, 2, permission=4)
-        assert query.run_until_idle()[done:] == [["b0:0"]]
-        cluster.take_away(SECOND)
-        cluster.send(FIRST, 0, "a0:2")
-        with capture_logs() as logs:
-            assert query.run_until_idle()[done + 1 :] == [["a0:2"]]
-        gone = {entry["queue"]: (entry["position"], entry["unread"]) for entry in logs if entry["event"] == GONE}
-        assert gone == {f"{TOPIC}@{SECOND}:0": (1, 0), f"{TOPIC}@{SECOND}:1": (2, 0)}
+    # it is drained, and taken away
+    done = len(query.rows)
+    cluster.send(SECOND, 0, "b0:0")
+    cluster.create_topic(SECOND, 2, permission=4)
+    assert query.run_until_idle()[done:] == [["b0:0"]]
+    cluster.take_away(SECOND)
+    cluster.send(FIRST, 0, "a0:2")
+    with capture_logs() as logs:
+        assert query.run_until_idle()[done + 1 :] == [["a0:2"]]
+    gone = {entry["queue"]: (entry["position"], entry["unread"]) for entry in logs if entry["event"] == GONE}
+    assert gone == {f"{cluster.topic}@{SECOND}:0": (1, 0), f"{cluster.topic}@{SECOND}:1": (2, 0)}
 
-        # it comes back
-        cluster.real.up([cluster.real.node(SECOND)])
-        cluster.create_topic(SECOND, 2)
-        cluster.send(SECOND, 1, "b1:2")
-        wait_until(query.poll, "the broker is seen again")
-        assert query.run_until_idle()[done + 2 :] == [["b1:2"]]
-        offsets = json.loads(checkpoint.offsets[-1])
-        assert (offsets["q"][TOPIC][SECOND], "gone" in offsets) == ({"0": 1, "1": 3}, False)
+    # it comes back
+    cluster.real.up([cluster.real.node(SECOND)])
+    cluster.create_topic(SECOND, 2)
+    cluster.send(SECOND, 1, "b1:2")
+    wait_until(query.poll, "the broker is seen again")
+    assert query.run_until_idle()[done + 2 :] == [["b1:2"]]
+    offsets = json.loads(checkpoint.offsets[-1])
+    assert (offsets["q"][cluster.topic][SECOND], "gone" in offsets) == ({"0": 1, "1": 3}, False)
 
 
-def test_a_stream_that_retention_passed(tmp_path: Path) -> None:
+def test_a_stream_that_retention_passed(cluster: Cluster) -> None:
     """Told with what is missing and what is there; or the query goes on behind the gap, and has the rest."""
-    with first_of_two(tmp_path) as cluster:
-        cluster.create_topic(FIRST, 1)
-        cluster.send(FIRST, 0, "first")
-        checkpoint = Checkpoint()
-        assert cluster.query(checkpoint).run_until_idle() == [["first"]]
-        cluster.send(FIRST, 0, *(f"{number}".ljust(EXPIRING_BYTES, ".") for number in range(1, 30)))
-        cluster.expire(FIRST)
-        low, end = cluster.offset(FIRST, rpc.GET_MIN_OFFSET), cluster.offset(FIRST, rpc.GET_MAX_OFFSET)
-        assert 1 < low < end == 30
-        with pytest.raises(DataLossError) as raised:
-            cluster.query(checkpoint).poll()
-        assert str(raised.value) == (
-            f"data loss in {TOPIC}@{FIRST}:0: offsets 1 to {low - 1} were to be read, and the broker holds {low} to 29"
-        )
-        with capture_logs() as logs:
-            (rows,) = cluster.query(checkpoint, failOnDataLoss="false").run_until_idle()
-        assert [row.rstrip(".") for row in rows] == [str(number) for number in range(low, 30)]
-        assert [entry["skipped"] for entry in logs if entry["event"] == "spark.data_loss"] == [low - 1]
+    cluster.create_topic(FIRST, 1)
+    cluster.send(FIRST, 0, "first")
+    checkpoint = Checkpoint()
+    assert cluster.query(checkpoint).run_until_idle() == [["first"]]
+    cluster.send(FIRST, 0, *(f"{number}".ljust(EXPIRING_BYTES, ".") for number in range(1, 30)))
+    cluster.expire(FIRST)
+    low, end = cluster.offset(FIRST, rpc.GET_MIN_OFFSET), cluster.offset(FIRST, rpc.GET_MAX_OFFSET)
+    assert 1 < low < end == 30
+    with pytest.raises(DataLossError) as raised:
+        cluster.query(checkpoint).poll()
+    assert str(raised.value) == (
+        f"data loss in {cluster.topic}@{FIRST}:0: offsets 1 to {low - 1} were to be read, "
+        f"and the broker holds {low} to 29"
+    )
+    with capture_logs() as logs:
+        (rows,) = cluster.query(checkpoint, failOnDataLoss="false").run_until_idle()
+    assert [row.rstrip(".") for row in rows] == [str(number) for number in range(low, 30)]
+    assert [entry["skipped"] for entry in logs if entry["event"] == "spark.data_loss"] == [low - 1]
