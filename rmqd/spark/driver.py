@@ -29,7 +29,7 @@ from rmqd.exit_codes import ExitCode
 from rmqd.spark import check_versions
 from rmqd.spark.group_order import GroupOrder
 from rmqd.spark.group_run import GroupRun
-from rmqd.spark.spark_output import catch_output
+from rmqd.spark.spark_output import catch_output, settle_output
 
 log = structlog.get_logger(__name__)
 
@@ -40,7 +40,10 @@ def main(descriptor: int) -> int:
     """Serve the daemon at the other end of the inherited socket; the exit code."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    return run_in_loop(_serve(socket.socket(fileno=descriptor)))
+    try:
+        return run_in_loop(_serve(socket.socket(fileno=descriptor)))
+    finally:
+        settle_output()
 
 
 async def _serve(sock: socket.socket) -> int:

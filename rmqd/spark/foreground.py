@@ -21,7 +21,7 @@ from rmqd.errors import RmqdError
 from rmqd.exit_codes import ExitCode
 from rmqd.spark.group_order import GroupOrder
 from rmqd.spark.group_run import GroupRun, describe
-from rmqd.spark.spark_output import catch_output
+from rmqd.spark.spark_output import catch_output, settle_output
 from rmqd.spark.spark_parts import SparkParts
 
 if TYPE_CHECKING:
@@ -45,7 +45,10 @@ def run_group(
     """
     catch_output(order.config.log.format)
     logs.configure_logging(order.config.log.level, order.config.log.format)
-    return run_in_loop(_run(order, stop, on_session, hurry or threading.Event()))
+    try:
+        return run_in_loop(_run(order, stop, on_session, hurry or threading.Event()))
+    finally:
+        settle_output()
 
 
 async def _run(

@@ -22,6 +22,8 @@ log = structlog.get_logger(__name__)
 QUIET_SECONDS: Final = 0.2  # an event of several lines, such as a traceback, comes without such a pause in it
 MOST_CHARACTERS: Final = 8000
 READ_BYTES: Final = 65536
+SETTLE_SECONDS: Final = 1.0
+MARK: Final = "-- rmqd: all that was written before is to be in the log --"
 # `26/11/21 20:14:14 WARN DAGScheduler: Failed to cancel job group 2e2d1447`
 _JAVA_EVENT: Final = re.compile(r"\d\d/\d\d/\d\d \d\d:\d\d:\d\d (FATAL|ERROR|WARN|INFO|DEBUG|TRACE) ([\w.$]+): (.*)")
 _LEVELS: Final = {"FATAL": "error", "ERROR": "error", "WARN": "warning", "INFO": "info"}
@@ -36,6 +38,8 @@ _NOISE: Final = (
 )
 _NOISY_SOURCES: Final = ("Utils", "NativeCodeLoader", "ResolveWriteToStream")
 
+_caught, _settled = threading.Event(), threading.Event()
+
 
 def catch_output(log_format: str) -> None:
     """Have what is started from now on write into our log; to be called before logging is configured.
@@ -49,15 +53,26 @@ def catch_output(log_format: str) -> None:
     reading, writing = os.pipe()
     os.dup2(writing, 2)
     os.close(writing)
-    lines = OutputLines(_write_raw if as_json else _log_again)
+    lines = OutputLines(_write_raw if as_json else _log_again, _settled.set)
+    _caught.set()
     threading.Thread(target=_read, args=(reading, lines), name="rmqd.spark.output", daemon=True).start()
+
+
+def settle_output() -> None:
+    """Wait until what was written so far is in the log: to be called before the process ends."""
+    if not _caught.is_set():
+        return
+    _settled.clear()
+    os.write(2, f"\n{MARK}\n".encode())
+    _settled.wait(SETTLE_SECONDS)
 
 
 class OutputLines:
     """Puts lines together to events. `relay` gets what is an event of our own log already, as text and as values."""
 
-    def __init__(self, relay: Callable[[str, dict[str, Any]], None]) -> None:
+    def __init__(self, relay: Callable[[str, dict[str, Any]], None], settled: Callable[[], None]) -> None:
         self._relay = relay
+        self._settled = settled
         self._rest = b""
         self._source = self._level = ""
         self._lines: list[str] = []
@@ -88,7 +103,10 @@ class OutputLines:
                 log.debug("spark.said", text=text, **source)
 
     def _take(self, line: str) -> None:
-        if line.startswith("{") and (values := _event(line)) is not None:
+        if line == MARK:
+            self.pause()
+            self._settled()
+        elif line.startswith("{") and (values := _event(line)) is not None:
             self.pause()
             self._relay(line, values)
         elif found := _JAVA_EVENT.match(line):

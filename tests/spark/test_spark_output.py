@@ -27,7 +27,7 @@ OURS = '{"timestamp": "2026", "level": "info", "event": "message.handled", "grou
 def read(*parts: str) -> tuple[list[Any], list[str]]:
     """The events that are logged, and the lines that are handed on as they are."""
     relayed: list[str] = []
-    lines = OutputLines(lambda line, values: relayed.append(line))
+    lines = OutputLines(lambda line, values: relayed.append(line), lambda: None)
     with capture_logs() as events:
         for part in parts:
             lines.feed(part.encode())
@@ -80,15 +80,15 @@ def test_what_handlers_log_is_handed_on_as_it_is() -> None:
 
 
 PROGRAM = """
-import subprocess, sys, time
+import subprocess, sys
 from rmqd.daemon import logs
-from rmqd.spark.spark_output import catch_output
+from rmqd.spark.spark_output import catch_output, settle_output
 catch_output("{form}")
 logs.configure_logging("info", "{form}")
 subprocess.run([sys.executable, "-c", "import sys; sys.stderr.write(sys.argv[1])", {said!r}], check=True)
 import structlog
 structlog.get_logger("main").info("main.done")
-time.sleep(0.5)
+settle_output()
 """
 
 
