@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+import hmac
+from base64 import b64encode
+
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rmqd.wire.acl import Credentials
@@ -59,6 +62,13 @@ def test_a_pull_is_signed_like_any_request(
     }
     assert unsigned["queueOffset"] == str(offset)
     assert LENT.signed(unsigned, b"") == fields
+
+
+@given(st.text(), st.binary())
+@example("k" * 65, b"")
+def test_signatures_are_hmac_sha1(secret: str, content: bytes) -> None:
+    """Also by keys longer than SHA-1's block."""
+    assert Credentials("ak", secret).sign(content) == b64encode(hmac.digest(secret.encode(), content, "sha1"))
 
 
 def test_nothing_shows_the_keys() -> None:
