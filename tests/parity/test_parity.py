@@ -15,6 +15,9 @@ import pytest
 
 from tests.parity.running import ParityRun, Sent
 from tests.spark.embedded_broker import EmbeddedBroker
+from tests.spark.needed import need
+
+need("pyspark", "pyarrow")
 
 BATCHES = 10
 IN_ORDER = 6
