@@ -87,7 +87,7 @@ class OutputLines:
         """Nothing came for a while: what there is is whole."""
         if not self._lines:
             return
-        text, level = "\n".join(self._lines)[:MOST_CHARACTERS], self._level
+        text, level = "\n".join(self._lines).rstrip()[:MOST_CHARACTERS], self._level
         source = {"source": self._source} if self._source else {}
         self._lines = []
         if text.startswith(_NOISE) or (self._source in _NOISY_SOURCES and level == "warning"):

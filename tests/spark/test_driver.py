@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -94,6 +96,33 @@ async def test_where_no_broker_is_the_group_fails_with_why() -> None:
         assert process.last_snapshot is not None
         assert process.last_snapshot.state == "failed"
         assert "127.0.0.1:1" in str(process.last_snapshot.failure)
+
+
+JAVA = """#!/bin/sh
+[ "$1" = --list-modules ] && { echo java.base@17.0.1; echo jdk.incubator.vector@17.0.1; exit 0; }
+echo 'Error: Could not create the Java Virtual Machine.' >&2
+exit 1
+"""
+
+
+async def test_a_java_that_does_not_start_has_its_last_words_in_the_log(
+    broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The group fails with what PySpark makes of it."""
+    broker.create_topic("orders", 1)
+    program = tmp_path / "bin" / "java"
+    program.parent.mkdir()
+    program.write_text(JAVA)
+    program.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    async with driver() as (process, reading):
+        await process.ask("build", order(broker.nameserver))
+        assert await asyncio.wait_for(reading, SECONDS) == 1
+        assert process.last_snapshot is not None
+        assert "JAVA_GATEWAY_EXITED" in str(process.last_snapshot.failure)
+    events = [json.loads(line) for line in capfd.readouterr().err.splitlines() if line.startswith("{")]
+    said = [event["text"] for event in events if event["event"] == "spark.said"]
+    assert "Error: Could not create the Java Virtual Machine." in "\n".join(said).splitlines()
 
 
 async def test_an_order_that_it_cannot_take_is_refused() -> None:
