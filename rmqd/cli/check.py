@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 HELP = """Check a configuration and its handlers; nothing is connected to unless --connect says so.
 
 Every problem is one line on standard error, FILE:LINE:COLUMN: KEY: what is wrong, and what is accepted; then the
-command exits with 78. Handlers are imported and made with their options, but not started; installed hooks are made too. PySpark and a Java
-are looked for where a group is on Spark.
+command exits with 78. Handlers are imported and made with their options, but not started; installed hooks are made
+too. PySpark and a Java are looked for where a group is on Spark.
 
 With --connect the cluster is asked too: whether name servers and brokers answer, topics exist and may be read, the
 group may consume, brokers take the SQL filters, and other members of the group subscribe to the same. It looks only,
