@@ -21,7 +21,7 @@ from tests.campaigns.record import add_row, append
 from tests.campaigns.spark_cluster import ClusterPlan, SparkCluster
 from tests.campaigns.spark_connect import SparkConnect
 from tests.campaigns.spark_kills import BROKER, DRIVER, EXECUTOR, Kills, KillsPlan
-from tests.campaigns.spark_moves import MESSAGES_PER_MOVE, Moves, MovesPlan
+from tests.campaigns.spark_moves import Moves, MovesPlan
 from tests.rocketmq import ClusterError, RealCluster, RocketMqUnavailable, go_peers
 from tests.rocketmq.archives import prepare
 from tests.rocketmq.fetch import say
@@ -121,9 +121,8 @@ def spark_moves(options: argparse.Namespace) -> bool:
     """A group that moves from engine: local to engine: spark and back while messages are sent."""
     directory, seed = _place("spark_moves", f"--moves {options.moves}", options)
     cluster = _cluster(directory / "cluster")
-    plan = MovesPlan(seed, options.moves, messages=options.moves * MESSAGES_PER_MOVE)
     try:
-        result = Moves(plan, cluster, directory / "run").run()
+        result = Moves(MovesPlan(seed, options.moves), cluster, directory / "run").run()
     finally:
         cluster.stop(now=False)  # in order: an interrupted run goes on with all that was committed
     print(result.report(), flush=True)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 HANDLING, ARCHIVING = "kills-handling", "kills-archiving"
 QUEUES: Final = 8
 DRIVER, EXECUTOR, BROKER = "driver", "executor", "broker"
-BEGIN_SECONDS: Final = 300.0  # Spark starts in 10 s, and in minutes on a busy machine
+BEGIN_SECONDS: Final = 600.0  # Spark starts in 10 s, and in minutes on a busy machine
 DRAIN_SECONDS: Final = 600.0
 LOOK_SECONDS: Final = 0.3
 BACKEND: Final = b"CoarseGrainedExecutorBackend"

@@ -29,7 +29,7 @@ QUEUES: Final = 8
 ENGINES: Final = ("local", "spark")
 WAYS: Final = ("restart", "reload", "overlap")
 START_WAY: Final = "start"  # of the first leg, and of the one after an interruption
-MESSAGES_PER_MOVE: Final = 8000  # about what is sent while it is made, and while the group stays
+UNLIMITED: Final = 10**9  # messages: they end with the moves
 BEGIN_SECONDS: Final = 90.0  # Spark's start on a busy machine, and the pause of a daemon that was refused before
 END_SECONDS: Final = 60.0
 DRAIN_SECONDS: Final = 120.0
@@ -37,11 +37,10 @@ DRAIN_SECONDS: Final = 120.0
 
 @dataclass(frozen=True, slots=True)
 class MovesPlan:
-    """A run: how much is sent how fast, how often the group moves and in which ways, and how long it stays."""
+    """A run: how fast is sent, how often the group moves and in which ways, and how long it stays."""
 
     seed: int
     moves: int
-    messages: int
     per_second: float = 300.0
     stay_seconds: tuple[float, float] = (4.0, 15.0)
     ways: Sequence[str] = WAYS
@@ -129,14 +128,14 @@ class Moves:
         self._daemons: list[RmqdProcess] = []
 
     def run(self) -> MovesResult:
-        """Send everything while the group moves, drain, and judge."""
+        """Send while the group moves, drain, and judge."""
         begin = time.monotonic()
         self._cluster.create_topic(TOPIC, QUEUES)
         sent_path = self._directory / "sent"
         load = Load(
             self._cluster,
             TOPIC,
-            self._plan.messages,
+            UNLIMITED,
             per_second=self._plan.per_second,
             queues=QUEUES,
             first=len(ledger.read(sent_path)),
@@ -154,7 +153,7 @@ class Moves:
                     way = chance.choice(self._plan.ways)
                     daemon = self._move(daemon, way, number)
                     self._begin(number, way)
-                load.wait(self._plan.messages / self._plan.per_second + DRAIN_SECONDS)
+                time.sleep(self._plan.stay_seconds[0])
             self._drain(sent_path)
             self._end(daemon)
         except AssertionError as error:

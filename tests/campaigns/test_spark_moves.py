@@ -17,8 +17,8 @@ from tests.rocketmq.spec import ClusterSpec
 @pytest.mark.spark
 @pytest.mark.timeout(400)  # the start of a JVM, twice, on a machine that may be busy
 def test_a_group_moves_to_spark_and_back_under_load(tmp_path: Path) -> None:
-    """By a reload, and by a daemon that waits for the other one: nothing is lost, and nothing handled twice."""
-    plan = MovesPlan(seed=1, moves=2, messages=1500, per_second=100, stay_seconds=(0.5, 1.0), ways=("reload",))
+    """By reloads: nothing is lost, and nothing handled twice."""
+    plan = MovesPlan(seed=1, moves=2, per_second=100, stay_seconds=(0.5, 1.0), ways=("reload",))
     with RealCluster.start(ClusterSpec(version=EMBEDDED), tmp_path / "cluster") as cluster:
         result = Moves(plan, cluster, tmp_path / "run").run()
     print(result.report())
