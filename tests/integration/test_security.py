@@ -1,13 +1,13 @@
 """A cluster that takes TLS alone, from clients with a certificate, and checks who asks: rmqd beside Java.
 
-One cluster for all of it: RocketMQ's own access control and certificates of tests/certificates.
+The cluster has RocketMQ's own access control, and the certificates of tests/certificates.
 """
 
 from __future__ import annotations
 
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,19 +23,11 @@ from tests.rocketmq import RealCluster, ledger, offsets
 from tests.rocketmq.fixtures import fresh_name
 from tests.rocketmq.peers import PeerOptions, start_consumer
 from tests.rocketmq.producer import Producer
-from tests.rocketmq.spec import ClusterSpec
 from tests.rocketmq.users import allow, create_user, update_user
 
-pytestmark = pytest.mark.rocketmq
+pytestmark = pytest.mark.timeout(240)  # a cluster with TLS takes its time to start on a busy machine
 
 SECRET, NEXT_SECRET = "s3cret-of-a-test", "another-s3cret"
-
-
-@pytest.fixture(scope="module")
-def secured() -> Iterator[RealCluster]:
-    """Access control and nothing but TLS."""
-    with RealCluster.start(ClusterSpec(acl=True, certificates=True, heap="384m")) as cluster:
-        yield cluster
 
 
 class World:
@@ -73,8 +65,9 @@ class World:
 
 
 @pytest.fixture
-def world(secured: RealCluster, request: pytest.FixtureRequest, tmp_path: Path) -> World:
-    return World(secured, request.node.name, tmp_path)
+def world(rocketmq_secured: RealCluster, request: pytest.FixtureRequest, tmp_path: Path) -> World:
+    """Made for one test."""
+    return World(rocketmq_secured, request.node.name, tmp_path)
 
 
 def test_all_works_with_the_right_keys_beside_a_java_member(world: World) -> None:
