@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -76,6 +76,7 @@ class GroupRun:
         self._state = "starting"
         self._failure: str | None = None
         self._is_handling = self._is_member = False
+        self._stuck_by: list[str] = []  # what a query met that it cannot get past
         self._presence: Membership | None = None
         self._watching: asyncio.Task[None] | None = None
 
@@ -191,7 +192,8 @@ class GroupRun:
         def on_batch(_batch_id: int, outcomes: list[RangeOutcome]) -> None:
             if checkpoints.note_outcomes(outcomes):
                 Path(pause_file).touch()  # here: the next micro-batch may begin before the loop comes to it
-                self._in_loop(self._move)
+                failures = [outcome.failure for outcome in outcomes if outcome.failure]
+                self._in_loop(lambda: self._move(failures))
             self._in_loop(lambda: self._figures.handled(outcomes))
 
         try:
@@ -218,6 +220,7 @@ class GroupRun:
             await asyncio.wait({ended, *others, *rival}, return_when=asyncio.FIRST_COMPLETED)
             if ended.done():
                 ended.result()
+                self._raise_if_stuck()
                 return not self._was_held  # else what handles what is there may have ended with some of it left
             self._hold(True)
             is_rivalled = self._watching is not None and self._watching.done()
@@ -227,10 +230,16 @@ class GroupRun:
             for task in (*others, *rival):
                 if task.done():
                     task.result()
+            self._raise_if_stuck()
             return self._stop.is_set()
         finally:
             await _ended(*others)
             ended.cancel()
+
+    def _raise_if_stuck(self) -> None:
+        """Once the batch is done: what could be handled beside what cannot is not to be repeated."""
+        if self._stuck_by and not self._stop.is_set():
+            raise RmqdError("; ".join(self._stuck_by))
 
     async def _drain(self, query: RunningQuery, ended: asyncio.Task[None], seconds: float) -> None:
         """Wait for the micro-batch under way. Raises QueryFailedError."""
@@ -261,8 +270,9 @@ class GroupRun:
             self._is_handling = not await query.is_idle()
             await asyncio.sleep(STATUS_SECONDS)
 
-    def _move(self) -> None:
-        """The group is to go on elsewhere in its queues: with another query."""
+    def _move(self, failures: Sequence[str] = ()) -> None:
+        """The group is to go on elsewhere in its queues: with another query, or where that would fail, after it did."""
+        self._stuck_by += failures
         self._hold(True)
         self._moved.set()
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from rmqd.daemon.quantities import parse_duration_ms
 from rmqd.daemon.spark_config import AVAILABLE_NOW, SparkConfig
-from rmqd.errors import RmqdError
 from rmqd.spark.batch_time import note_batch_time
 from rmqd.spark.handler_source import NAME, bound_to
 from rmqd.spark.outcome import RangeOutcome
@@ -46,11 +45,7 @@ def handler_query(
         began = time.monotonic()
         rows = frame.collect()  # the batch's one action: this is what runs the handlers
         note_batch_time(pause_file, batch_id, time.monotonic() - began)
-        outcomes = [RangeOutcome.decode(row.outcome) for row in rows]
-        on_batch(batch_id, outcomes)
-        for outcome in outcomes:
-            if outcome.failure:
-                raise RmqdError(outcome.failure)
+        on_batch(batch_id, [RangeOutcome.decode(row.outcome) for row in rows])
 
     writer = spark.readStream.format(NAME).load().writeStream.queryName(order.name).foreachBatch(collect)
     return triggered(writer, order.settings.spark or SparkConfig()).option("checkpointLocation", checkpoint).start()

@@ -246,3 +246,19 @@ async def test_outcomes_and_progress_come_from_other_threads() -> None:
         batches = one.group.snapshot().batches
         assert batches is not None
         assert (batches.duration.count, batches.duration.sum, batches.phase_seconds["handling"]) == (1, 0.5, 0.4)
+
+
+async def test_a_group_that_cannot_go_on_fails_when_its_batch_is_done() -> None:
+    """What was handled beside a corrupt message is committed; the next start finds that at its first message."""
+    async with running() as one:
+        query = await one.query()
+        query.busy = True
+        stuck = RangeOutcome(queue=queue("orders", 0), start=5, end=7, reset_to=6, failure="offset 6 is corrupt")
+        query.on_batch(3, [stuck])
+        await until(query.pause_file.exists, "nothing more is taken up")
+        assert not one.task.done()
+        query.busy = False
+        with pytest.raises(RmqdError, match="offset 6 is corrupt"):
+            await one.task
+        assert one.parts.log[3:5] == ["stop of the query", "last commit"]
+        assert one.group.snapshot().failure == "offset 6 is corrupt"
