@@ -237,7 +237,9 @@ class AccessRefusedError(NoPermissionError):
 
     def __init__(self, code: int, remark: str, address: str, refusal: AccessRefusal) -> None:
         super().__init__(code, remark, address)
-        reason = remark.splitlines()[0].rstrip(".")
+        # RocketMQ 4 gives the exception's class and the place in its source too
+        first = remark.splitlines()[0]
+        reason = (first.partition("AclException: ")[2] or first).partition(", org.apache")[0].rstrip(".")
         self.args = (f"{address} refuses access ({reason}): {refusal.advice}",)
         self.refusal = refusal
 

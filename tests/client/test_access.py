@@ -20,6 +20,7 @@ PULL, BEAT, VIEW = RequestCode.PULL_MESSAGE, RequestCode.HEART_BEAT, RequestCode
 KEYS = ClientOptions(access_key="the-user", secret_key="the-secret", security_token="the-token")
 WRONG = Reply(ResponseCode.NO_PERMISSION, "check signature failed.")
 UNKNOWN = Reply(ResponseCode.NO_PERMISSION, "User:the-user is not found.")
+ACL_1 = "org.apache.rocketmq.acl.common.AclException:"
 FORBIDDEN = "User:the-user has no permission to access Topic:orders from 10.0.0.9, no matched policies."
 
 
@@ -58,17 +59,25 @@ def watch(client: RemotingClient, monkeypatch: pytest.MonkeyPatch) -> Watch:
         (16, "Authentication failed. Please verify the credentials and try again.", "are client.access_key"),
         (
             1,
-            "org.apache.rocketmq.acl.common.AclException: No accessKey is configured, org.apa",
+            f"{ACL_1} No accessKey is configured, org.apache.rocketmq.acl.x",
             "set client.access_key",
         ),
-        (1, "org.apache.rocketmq.acl.common.AclException: No acl config for the-user, org", "it knows nobody"),
         (
             1,
-            "org.apache.rocketmq.acl.common.AclException: Check signature failed for accessKey=the-user",
+            f"{ACL_1} No acl config for the-user, org.apache.rocketmq.acl.x",
+            "it knows nobody",
+        ),
+        (
+            1,
+            f"{ACL_1} Check signature failed for accessKey=the-user",
             "is not the one",
         ),
-        (1, "org.apache.rocketmq.acl.common.AclException: No default permission for T1, org", "can permit it"),
-        (1, "org.apache.rocketmq.acl.common.AclException: something new", "are client.access_key"),
+        (
+            1,
+            f"{ACL_1} No default permission for T1, org.apache.rocketmq.acl.x",
+            "can permit it",
+        ),
+        (1, f"{ACL_1} something new", "are client.access_key"),
         (16, "the security token is expired", "replace client.security_token and its keys"),
     ],
 )
@@ -82,6 +91,7 @@ async def test_a_refusal_says_what_to_do_and_not_who_we_are(
     assert caught.value.is_told
     assert isinstance(caught.value, NoPermissionError)
     assert peer.address in str(caught.value)
+    assert "org.apache" not in str(caught.value)
     shown = f"{caught.value} {caught.value.remark} {client.security.refusals.current}"
     assert not any(secret in shown for secret in ("the-user", "the-secret", "the-token"))
 

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 from tests.rocketmq import release
-from tests.rocketmq.errors import ClusterError
 from tests.rocketmq.spec import HOST, ClusterSpec, NodeSpec
 
 CLUSTER_NAME = "DefaultCluster"
@@ -52,10 +51,11 @@ def write_files(cluster: Path, spec: ClusterSpec) -> None:
     (cluster / "logback.xml").write_text(LOGBACK)
     for name in release.named(spec.version).logback_files:
         (cluster / "conf" / name).write_text(LOGBACK)
-    if spec.acl and spec.version != release.DEFAULT:
-        raise ClusterError(f"access control is set up here for RocketMQ {release.DEFAULT} only, not for {spec.version}")
     if spec.acl:  # where mqadmin looks for its credentials
         (cluster / "conf" / "tools.yml").write_text(f"accessKey: {ACCESS_KEY}\nsecretKey: {SECRET_KEY}\n")
+        # RocketMQ 4 has its users in a file, which it reads again when it changes
+        account = {"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY, "admin": True}
+        (cluster / "conf" / "plain_acl.yml").write_text(json.dumps({"accounts": [account]}))
     for node in spec.nodes:
         home = cluster / (node.process or node.name)
         home.mkdir(exist_ok=True)
@@ -91,7 +91,9 @@ def _broker(home: Path, node: NodeSpec, spec: ClusterSpec) -> dict[str, object]:
         "brokerRole": "SLAVE" if node.broker_id else "ASYNC_MASTER",
         **BROKER_DEFAULTS,
     }
-    if spec.acl:
+    if spec.acl and spec.version.startswith("4."):
+        lines["aclEnable"] = "true"
+    elif spec.acl:
         lines |= _auth(store)
     return lines | {key: value for key, value in spec.settings.items() if not (node.broker_id and key == "brokerRole")}
 

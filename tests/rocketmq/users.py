@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tests.rocketmq import rpc
 from tests.rocketmq.cluster import RealCluster
@@ -30,6 +30,6 @@ def allow(cluster: RealCluster, name: str, resources: Sequence[str], *actions: s
     _ask(cluster, CREATE_ACL, {"subject": subject}, {"subject": subject, "policies": policies})
 
 
-def _ask(cluster: RealCluster, code: int, fields: dict[str, object], body: dict[str, object]) -> None:
+def _ask(cluster: RealCluster, code: int, fields: dict[str, object], body: Mapping[str, object]) -> None:
     for node in cluster.masters:
         rpc.call(node.address, code, fields, body=json.dumps(body).encode(), credentials=cluster.credentials)
