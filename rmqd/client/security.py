@@ -75,6 +75,10 @@ class Refusals:
             error = AccessRefusedError(answer.code, answer.remark, address, refusal)
             self.refused(address, str(error), is_trust=refusal.is_about_who)
 
+    def needed(self, error: AccessRefusedError) -> None:
+        """A permission is missing that could be done without elsewhere."""
+        self.refused(error.address, str(error), is_trust=error.refusal.is_about_who)
+
     def refused(self, address: str, reason: str, *, is_trust: bool) -> None:
         """A server refuses us, or we it; `is_trust` where that goes for all requests."""
         self.current[address, reason] = (is_trust, self._now())

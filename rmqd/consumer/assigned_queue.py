@@ -13,7 +13,7 @@ from rmqd.consumer.pull_loop import EXCEPTION_DELAY_SECONDS, PullLoop
 from rmqd.consumer.queue_status import QueueStatus
 from rmqd.consumer.snapshot import QueueSnapshot
 from rmqd.consumer.start_offset import compute_start_offset
-from rmqd.errors import RmqdError
+from rmqd.errors import AccessRefusedError, RmqdError
 from rmqd.wire.message import MessageQueue
 
 log = structlog.get_logger(__name__)
@@ -115,7 +115,9 @@ class AssignedQueue:
                 break
             except RmqdError as error:
                 self.failure = error
-                if not error.is_told:
+                if isinstance(error, AccessRefusedError):  # where the queue ends, too, must be permitted here
+                    context.client.remoting.security.refusals.needed(error)
+                elif not error.is_told:
                     log.warning("queue.start_failed", queue=str(queue), error=str(error))
                 context.client.routes.refresh_soon([queue.topic])
                 await asyncio.sleep(EXCEPTION_DELAY_SECONDS * random.uniform(0.75, 1.25))

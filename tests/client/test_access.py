@@ -163,6 +163,15 @@ async def test_what_can_be_done_without_is_not_complained_about(client: Remoting
     assert (logs, client.security.refusals.current) == ([], {})
 
 
+async def test_what_is_needed_after_all_is_complained_about(client: RemotingClient, peer: Peer) -> None:
+    """Such as where a queue ends, by a group that is to begin there."""
+    peer.on(VIEW, Reply(ResponseCode.NO_PERMISSION, FORBIDDEN))
+    with pytest.raises(AccessRefusedError) as caught:
+        await request(client, peer.address, VIEW)
+    client.security.refusals.needed(caught.value)
+    assert client.security.refusals.about(["orders"]) == str(caught.value)
+
+
 async def test_a_server_that_is_gone_is_forgotten(client: RemotingClient, peer: Peer, watch: Watch) -> None:
     """Nobody asks it any more, so it will never answer otherwise."""
     peer.on(PULL, WRONG)
