@@ -64,7 +64,7 @@ format: venv ## put imports and formatting right
 bench: venv ## rmqd against the Java and Go clients and the broker's limit: docs/benchmarks.md
 	$(PYTHON) -m bench $(ARGS)
 
-bench-spark: spark ## reading with Spark beside the broker's limit, on a real RocketMQ
+bench-spark: spark ## Spark beside the raw puller, Kafka's source, mapInArrow and a bare micro-batch: docs/benchmarks.md
 	$(PYTHON) -m bench.spark_source $(ARGS)
 
 campaign: venv ## a long run with faults: make campaign churn, orderly, owners, durability, fuzz, spark_moves, spark_kills, spark_cluster, spark_connect; or on an older RocketMQ: 4.9.7

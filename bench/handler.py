@@ -1,18 +1,22 @@
-"""The handlers that the benchmark gives to rmqd: they count, and print one line of figures after the last message.
+"""The handlers that the benchmark gives to rmqd.
 
-`Drain` does as little as a handler can; `Delays` also notes how old each message was when it came.
+`Drain` and `Delays` count, and print one line of figures after the last message; `Delays` also notes how old each one
+was when it came. `Nothing` and `Ages` are for Spark, where each of several processes has a handler.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
+from struct import Struct
 from typing import Any
 
 from bench import process_figures
 
 STAMP_DIGITS = 16  # a body begins with the moment of its making: microseconds since 1970, in 16 digits
+AGE = Struct("<qq")  # what `Ages` writes for each message: its birth and its age, in microseconds
 
 
 class Drain:
@@ -87,3 +91,27 @@ class Delays:
                 "rmqd", seen, self._first, self._marked, moment, self._warm, self._delays_us[self._warm :]
             )
             print(text, flush=True)
+
+
+class Nothing:
+    """Does nothing at all."""
+
+    async def handle(self, batch: Any) -> None:
+        """Take the batch."""
+
+
+class Ages:
+    """Writes each message's birth and age to a file of its process: in microseconds, the birth since 1970."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self._path = Path(options["folder"]) / str(os.getpid())
+
+    async def start(self) -> None:
+        """Open the file; it is closed with the process, which Spark ends without asking."""
+        self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    async def handle(self, batch: Any) -> None:
+        """Write at once, since nobody says which message is the last."""
+        now_us = time.time_ns() // 1000
+        births = [int(message.body[:STAMP_DIGITS]) for message in batch]
+        os.write(self._file, b"".join(AGE.pack(birth, now_us - birth) for birth in births))

@@ -1,26 +1,37 @@
-"""`python -m bench.spark_source`: the Spark source beside the raw puller on the same topic of a real RocketMQ.
+"""`python -m bench.spark_source`: Spark and rmqd on a real RocketMQ, beside what each goal compares them with.
 
-Spark reads the whole topic into a sink that takes nothing, by `local[2]`; both take turns, after a run of each that
-does not count. A rate is the messages divided by the time from the action's start to its end, planning included.
+- source: the whole topic into a sink that takes nothing, beside the raw puller on the same topic;
+- kafka: the same beside Spark's own Kafka source on a topic of as many equal records of a real Kafka;
+- handler: `engine: spark` with a handler that does nothing, beside the same rows in memory through mapInArrow alone;
+- delay: how late `engine: spark` handles a message at 1,000 a second, beside a bare micro-batch.
+
+Those of a part take turns, after a run of each that does not count. A rate is the messages divided by the time from
+the action's start to its end, planning included.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import itertools
 import json
+import signal
 import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
-from bench import contenders
+from bench import contenders, kafka, spark_delay, spark_memory
 from bench.goals import table
 from bench.machine import QUIET_SHARE, Usage, wait_until_quiet
 from bench.scenarios import BODY_BYTES, BROKER_HEAP, QUEUES, TIMEOUT_SECONDS, WARM_UP_DRAINS, say
-from rmqd.spark import register
+from bench.spark_processes import BROKER, JVM, PYTHON, own, spent_seconds
+from bench.spark_session import session
 from rmqd.spark.columns import DEFAULT_COLUMNS
-from rmqd.spark.prepare import prepare
 from tests.rocketmq import ClusterSpec, RealCluster
 from tests.rocketmq.archives import prepare as prepare_archives
 
@@ -28,11 +39,70 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TOPIC = "bench_spark"
+PARTS = ("source", "kafka", "handler", "delay")
 COLUMNS = {
     "all columns": DEFAULT_COLUMNS,
     "without properties": tuple(name for name in DEFAULT_COLUMNS if name != "properties"),
     "body, queue_offset, store_timestamp": ("body", "queue_offset", "store_timestamp"),
 }
+RAW, KAFKA = "raw puller", f"Kafka source of PySpark {kafka.PYSPARK}"
+ENGINE, ENGINE_32, MAP = "engine: spark", "engine: spark, batches of 32", "mapInArrow"
+DELAY, FLOOR = "engine: spark, ms", "bare micro-batch, ms"
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """The median of one over another's is to be at least, or at most, a number."""
+
+    what: str
+    ours: str
+    other: str
+    limit: float
+    at_least: bool = True
+
+
+GOALS = (
+    Goal("source, messages/s against the raw puller's", "all columns", RAW, 0.6),
+    Goal("source, messages/s against Spark's Kafka source's", "all columns", KAFKA, 0.5),
+    Goal("engine: spark, messages/s against mapInArrow alone", ENGINE, MAP, 0.7),
+    Goal("engine: spark, median ms to the handler against a micro-batch's", DELAY, FLOOR, 1.5, at_least=False),
+)
+
+
+@dataclass(slots=True)
+class Measured:
+    """Every run's figure by contender, what its processes spent, and how much else the machine had to do."""
+
+    patience_seconds: float
+    figures: dict[str, list[float]] = field(default_factory=dict)
+    microseconds: dict[str, list[dict[str, float]]] = field(default_factory=dict)
+    foreign: float = 0.0
+
+    def take_turns(
+        self,
+        contenders: Mapping[str, Callable[[], float]],
+        runs: int,
+        brokers: Callable[[], list[int]],
+        messages: int = 0,
+    ) -> None:
+        """One run of each that does not count, then `runs` of each; `messages` is what one run has, for CPU figures."""
+        for run in range(-1, runs):
+            for name, measure in contenders.items():
+                wait_until_quiet(self.patience_seconds)
+                before, spent = Usage.now(own(brokers())), spent_seconds(brokers())
+                figure = measure()
+                now = spent_seconds(brokers())
+                if run >= 0:
+                    self.figures.setdefault(name, []).append(figure)
+                    self.foreign = max(self.foreign, Usage.now(own(brokers())).foreign_share_since(before))
+                    if messages:
+                        each = {kind: 1e6 * (now[kind] - spent[kind]) / messages for kind in now}
+                        self.microseconds.setdefault(name, []).append(each)
+                say(f"{name}: {figure:,.0f}")
+
+    def median(self, name: str) -> float | None:
+        """Of the runs that count; None where there was none."""
+        return statistics.median(self.figures[name]) if name in self.figures else None
 
 
 def fill(nameserver: str, messages: int) -> None:
@@ -69,66 +139,91 @@ def read(spark: SparkSession, nameserver: str, columns: tuple[str, ...], message
     return messages / (time.perf_counter() - began)
 
 
-def session() -> SparkSession:
-    """Two cores, as in the goal."""
-    from pyspark.sql import SparkSession
+def compete(parts: list[str], messages: int, runs: int, delay_seconds: float, patience_seconds: float) -> Measured:
+    """Measure these parts."""
+    measured = Measured(patience_seconds)
+    with contextlib.ExitStack() as ending:
+        cluster = ending.enter_context(RealCluster.start(ClusterSpec(version="5.5.0", heap=BROKER_HEAP)))
+        beside = ending.enter_context(kafka.running(QUEUES)) if "kafka" in parts else None
+        if {"source", "kafka"} & set(parts):
+            say(f"filling {messages:,} messages of {BODY_BYTES} bytes")
+            fill(cluster.nameserver, messages)
+            for _ in range(WARM_UP_DRAINS):
+                raw(cluster.nameserver, messages)
+        if beside is not None:
+            say(f"filling Kafka with {messages:,} records")
+            beside.fill(messages, BODY_BYTES)
 
-    prepare()
-    builder = SparkSession.builder.master("local[2,4]").appName("rmqd bench")
-    for key, value in {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
-    }.items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    register(spark)
-    return spark
+        def brokers() -> list[int]:
+            nodes = [node.pid for node in (cluster.broker, *cluster.nodes) if node.pid]
+            return nodes if beside is None else [*nodes, beside.broker.pid]
 
-
-def compete(messages: int, runs: int, patience_seconds: float) -> str:
-    """The table, for people."""
-    rates: dict[str, list[float]] = {}
-    foreign = 0.0
-    with RealCluster.start(ClusterSpec(version="5.5.0", heap=BROKER_HEAP)) as cluster:
-        pids = [node.pid for node in (cluster.broker, *cluster.nodes) if node.pid]
-        say(f"filling {messages:,} messages of {BODY_BYTES} bytes")
-        fill(cluster.nameserver, messages)
-        for _ in range(WARM_UP_DRAINS):
-            raw(cluster.nameserver, messages)
         spark = session()
-        try:
-            lines = {"raw puller": lambda: raw(cluster.nameserver, messages)} | {
-                name: lambda columns=columns: read(spark, cluster.nameserver, columns, messages)
-                for name, columns in COLUMNS.items()
+        ending.callback(spark.stop)
+        lines: dict[str, Callable[[], float]] = {}
+        if "source" in parts:
+            lines[RAW] = lambda: raw(cluster.nameserver, messages)
+            for name, columns in COLUMNS.items():
+                lines[name] = partial(read, spark, cluster.nameserver, columns, messages)
+        if beside is not None:
+            lines.setdefault("all columns", lambda: read(spark, cluster.nameserver, DEFAULT_COLUMNS, messages))
+            lines[KAFKA] = partial(_kafka_rate, beside, messages)
+        measured.take_turns(lines, runs, brokers, messages)
+        if "handler" in parts:
+            whole = spark_memory.QUEUES * spark_memory.HELD
+            held = max(1, messages // whole) * whole
+            lines = {
+                MAP: lambda: spark_memory.through_map_in_arrow(spark, held),
+                ENGINE: lambda: spark_memory.through_engine(spark, cluster.nameserver, 1, held),
+                ENGINE_32: lambda: spark_memory.through_engine(spark, cluster.nameserver, 32, held),
             }
-            for run in range(-1, runs):
-                for name, measure in lines.items():
-                    wait_until_quiet(patience_seconds)
-                    before = Usage.now(pids)
-                    rate = measure()
-                    if run >= 0:
-                        rates.setdefault(name, []).append(rate)
-                        foreign = max(foreign, Usage.now(pids).foreign_share_since(before))
-                    say(f"{name}: {rate:,.0f} messages/s")
-        finally:
-            spark.stop()
-    return report(rates, messages, runs, foreign)
+            measured.take_turns(lines, runs, brokers, held)
+        if "delay" in parts:
+            numbers = itertools.count()
+            lines = {
+                FLOOR: lambda: spark_delay.floor(spark, delay_seconds),
+                DELAY: lambda: spark_delay.engine(spark, cluster, f"bench_delay_{next(numbers)}", delay_seconds),
+            }
+            measured.take_turns(lines, runs, brokers)
+    return measured
 
 
-def report(rates: dict[str, list[float]], messages: int, runs: int, foreign: float) -> str:
-    """Medians, and their shares of the raw puller's."""
-    medians = {name: statistics.median(values) for name, values in rates.items()}
-    rows = [(name, f"{rate:,.0f}", f"{rate / medians['raw puller']:.2f}") for name, rate in medians.items()]
+def report(measured: Measured, messages: int, runs: int) -> str:
+    """The goals, and below them all that was measured; for people."""
+    rows = []
+    for goal in GOALS:
+        ours, other = measured.median(goal.ours), measured.median(goal.other)
+        if ours is not None and other:
+            ratio = ours / other
+            is_met = ratio >= goal.limit if goal.at_least else ratio <= goal.limit
+            bound = f"{'≥' if goal.at_least else '≤'} {goal.limit:g}"
+            rows.append(
+                (goal.what, f"{ours:,.0f}", f"{other:,.0f}", f"{ratio:.2f}", bound, "met" if is_met else "MISSED")
+            )
     text = (
         f"medians of {runs} runs; {messages:,} messages of {BODY_BYTES} bytes in {QUEUES} queues, local[2], no-op sink"
-        f"\n\n{table(('', 'messages/s', 'of raw'), rows)}"
+        f"\n\n{table(('what', 'rmqd', 'other', 'ratio', 'goal', ''), rows)}\n\n{_details(measured)}"
     )
-    if foreign >= QUIET_SHARE:
-        text += f"\n\nother work had up to {foreign:.0%} of the machine"
+    if measured.foreign >= QUIET_SHARE:
+        text += f"\n\nother work had up to {measured.foreign:.0%} of the machine"
     return text
+
+
+def _details(measured: Measured) -> str:
+    rows, raw_rate = [], measured.median(RAW)
+    for name, values in measured.figures.items():
+        spent = measured.microseconds.get(name, [])
+        shares = [
+            f"{statistics.median(each[kind] for each in spent):.2f}" if spent else "" for kind in (BROKER, JVM, PYTHON)
+        ]
+        median = statistics.median(values)
+        of_raw = f"{median / raw_rate:.2f}" if raw_rate and name in (RAW, *COLUMNS, KAFKA) else ""
+        rows.append((name, f"{median:,.0f}", of_raw, *shares))
+    return table(("", "messages/s", "of raw", "broker µs/msg", "JVM µs/msg", "Python µs/msg"), rows)
+
+
+def _kafka_rate(beside: kafka.SparkOnKafka, messages: int) -> float:
+    return messages / beside.read()
 
 
 def _pair(name: str, value: object) -> tuple[str, str]:
@@ -136,15 +231,29 @@ def _pair(name: str, value: object) -> tuple[str, str]:
 
 
 def main() -> int:
-    """Measure, and print the table."""
-    parser = argparse.ArgumentParser(prog="python -m bench.spark_source", description=__doc__)
-    parser.add_argument("--messages", type=int, default=1_000_000, help="messages in the topic (default 1000000)")
+    """Measure, and print the tables."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.spark_source", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("parts", nargs="*", metavar="part", help=f"of {', '.join(PARTS)} (default: all)")
+    parser.add_argument("--messages", type=int, default=2_000_000, help="messages in the topic (default 2000000)")
     parser.add_argument("--runs", type=int, default=3, help="runs that count, of each (default 3)")
+    parser.add_argument("--delay-seconds", type=float, default=20, help="how long a delay is looked at (default 20)")
+    parser.add_argument("--quick", action="store_true", help="see that all works: few messages, one run")
     parser.add_argument("--patience", type=float, default=20, help="seconds to wait for other work to end (default 20)")
     options = parser.parse_args()
+    if unknown := set(options.parts) - set(PARTS):
+        parser.error(f"no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+    parts = options.parts or list(PARTS)
+    if options.quick:
+        options.messages, options.runs, options.delay_seconds, options.patience = 131_072, 1, 4, 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends what was started, as Ctrl-C does
     prepare_archives()
     contenders.build(("java",))
-    print(compete(options.messages, options.runs, options.patience))
+    if "kafka" in parts:
+        kafka.prepare()
+    measured = compete(parts, options.messages, options.runs, options.delay_seconds, options.patience)
+    print(report(measured, options.messages, options.runs))
     return 0
 
 

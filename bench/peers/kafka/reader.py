@@ -1,0 +1,54 @@
+"""Fills a topic and reads it by Spark's own Kafka source, as it is told on standard input. Knows nothing of rmqd.
+
+Arguments: Kafka's address, the topic, its partitions, the session's settings as JSON. One JSON object in, one out.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+
+def fill(spark: SparkSession, kafka: dict[str, str], topic: str, partitions: int, records: int, size: int) -> None:
+    """Values of this size in turns to each partition, without keys and headers."""
+    rows = spark.range(0, records, 1, partitions).selectExpr(
+        f"cast(rpad(cast(id as string), {size}, 'abcdefghijklmnopqrstuvwxyz') as binary) as value",
+        f"cast(id % {partitions} as int) as partition",
+    )
+    rows.write.format("kafka").options(**kafka, topic=topic).save()
+
+
+def read(spark: SparkSession, kafka: dict[str, str], topic: str) -> float:
+    """Seconds for the whole topic into a sink that takes nothing."""
+    frame = spark.read.format("kafka").options(**kafka, subscribe=topic, startingOffsets="earliest").load()
+    began = time.perf_counter()
+    frame.write.format("noop").mode("overwrite").save()
+    return time.perf_counter() - began
+
+
+def main() -> None:
+    """Serve until standard input ends."""
+    address, topic, partitions, settings = sys.argv[1:]
+    builder = SparkSession.builder.appName("rmqd bench")
+    for key, value in json.loads(settings).items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    kafka = {"kafka.bootstrap.servers": address}
+    for line in sys.stdin:
+        told: dict[str, Any] = json.loads(line)
+        answer = {}
+        if told["do"] == "fill":
+            fill(spark, kafka, topic, int(partitions), told["records"], told["bytes"])
+        else:
+            answer["seconds"] = read(spark, kafka, topic)
+        print(json.dumps(answer), flush=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

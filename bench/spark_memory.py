@@ -1,0 +1,256 @@
+"""The same messages, held in memory: handled as `engine: spark` has them handled, and through mapInArrow alone.
+
+Neither way is there a broker. For the engine the pulls of its ranges are answered from memory, and all that follows is
+its own: decoding, the process queue, the handler's slots, acknowledging. mapInArrow gets the rows that the source
+`rocketmq` would make of the same answers, made beforehand, and only counts them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pyarrow as pa  # type: ignore[import-untyped]
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from rmqd.daemon.config import RootConfig
+from rmqd.spark import range_run
+from rmqd.spark.arrow import BatchBuilder
+from rmqd.spark.columns import DEFAULT_COLUMNS, ddl
+from rmqd.spark.group_order import GroupOrder
+from rmqd.spark.handler_process import handler_process
+from rmqd.spark.queue_range import PullSettings, QueueRange
+from rmqd.spark.range_pulls import Pulled
+from rmqd.wire.message import MessageQueue, decode_messages
+from rmqd.wire.message_encode import StoredMessage, encode_message
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+GROUP = "bench_spark_memory"
+TOPIC = "bench_spark_memory"
+BROKER = "memory"
+QUEUES = 8
+HELD = 16_384
+"""Messages of a queue that are held; a task goes over them so often as it is told."""
+PULL_BATCH = 32
+ROWS_PER_BATCH = PullSettings().rows_per_batch
+BODY_BYTES = 256
+WAIT_SECONDS = 300.0
+
+
+@functools.cache
+def answers(queue_id: int) -> tuple[bytes, ...]:
+    """The records of a queue, as a broker gives them to pulls of 32."""
+    body = (b"abcdefghijklmnopqrstuvwxyz" * (BODY_BYTES // 26 + 1))[:BODY_BYTES]
+    made = time.time_ns() // 1_000_000
+    records = [
+        encode_message(
+            StoredMessage(
+                topic=TOPIC,
+                body=body,
+                queue_id=queue_id,
+                queue_offset=offset,
+                commit_log_offset=offset * 410,
+                born_timestamp=made,
+                store_timestamp=made,
+                born_host="127.0.0.1:40000",
+                store_host="127.0.0.1:10911",
+                properties={"UNIQ_KEY": f"7F000001{offset:024X}", "WAIT": "true"},
+            )
+        )
+        for offset in range(HELD)
+    ]
+    return tuple(b"".join(records[at : at + PULL_BATCH]) for at in range(0, HELD, PULL_BATCH))
+
+
+@functools.cache
+def rows(queue_id: int) -> tuple[pa.RecordBatch, ...]:
+    """The same records as the source's rows, in batches of its size."""
+    builder = BatchBuilder(DEFAULT_COLUMNS, MessageQueue(TOPIC, BROKER, queue_id))
+    batches = []
+    for number, answer in enumerate(answers(queue_id), 1):
+        builder.records.add(answer, 0, 0, HELD)
+        if number * PULL_BATCH % ROWS_PER_BATCH == 0:
+            batches.append(builder.finish())
+    return tuple(batches)
+
+
+class MemoryPulls:
+    """Stands for RangePulls: each pull is answered at once."""
+
+    def __init__(self, _client: object, queue_range: QueueRange) -> None:
+        self.lost = 0
+        self.largest_bytes = 0
+        self.under_way = 0
+        self._queue = queue_range.queue
+        self._answers = answers(queue_range.queue_id)
+        self._in_flight = queue_range.pull.in_flight
+        self._taken = 0
+
+    @property
+    def more(self) -> bool:
+        return self._taken < len(self._answers)
+
+    @property
+    def awaited(self) -> int:
+        return self.under_way * PULL_BATCH
+
+    @property
+    def reaches_to(self) -> int:
+        return (self._taken + self.under_way) * PULL_BATCH
+
+    def plan(self) -> bool:
+        if self.under_way >= self._in_flight or self._taken + self.under_way >= len(self._answers):
+            return False
+        self.under_way += 1
+        return True
+
+    async def take(self) -> Pulled:
+        await asyncio.sleep(0)  # as long as an answer takes that is there already
+        answer = self._answers[self._taken]
+        block = decode_messages(answer, self._queue, 0)
+        self.largest_bytes = max(self.largest_bytes, len(answer))
+        low = self._taken * PULL_BATCH
+        self._taken += 1
+        self.under_way -= 1
+        return Pulled(low, low + PULL_BATCH, block, 0.0)
+
+    def close(self) -> None:
+        self.under_way = 0
+
+
+@contextlib.contextmanager
+def _from_memory() -> Iterator[None]:
+    """Spark's processes are used again, by those who want to pull."""
+    pulls = vars(range_run)["RangePulls"]
+    vars(range_run)["RangePulls"] = MemoryPulls
+    try:
+        yield
+    finally:
+        vars(range_run)["RangePulls"] = pulls
+
+
+class _Reader(DataSourceReader):
+    """A partition for each queue."""
+
+    def __init__(self, rounds: int) -> None:
+        self._rounds = rounds
+
+    def partitions(self) -> list[InputPartition]:
+        return [InputPartition(queue_id) for queue_id in range(QUEUES)]
+
+
+class EngineReader(_Reader):
+    """Has each queue handled, so often as there are rounds."""
+
+    def __init__(self, rounds: int, order: GroupOrder) -> None:
+        super().__init__(rounds)
+        self._order = order
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        settings = self._order.settings
+        process = handler_process(self._order, f"{GROUP} {settings.consume_message_batch_max_size}")
+        span = QueueRange(
+            topic=TOPIC,
+            broker_name=BROKER,
+            queue_id=partition.value,
+            start=0,
+            end=HELD,
+            access=self._order.access,
+            pull=PullSettings(group=GROUP, in_flight=8),
+        )
+        with _from_memory():
+            outcomes = [process.handle(span) for _ in range(self._rounds)]
+        acknowledged = sum(topic.handled["acked"] for outcome in outcomes for topic in outcome.topics)
+        yield pa.RecordBatch.from_pydict({"messages": pa.array([acknowledged], pa.int64())})
+
+
+class RowsReader(_Reader):
+    """Gives each queue's rows, so often as there are rounds."""
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        for _ in range(self._rounds):
+            yield from rows(partition.value)
+
+
+class MemoryRows(DataSource):
+    """Rows as the source `rocketmq` has them."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "bench_memory_rows"
+
+    def schema(self) -> str:
+        return ddl(DEFAULT_COLUMNS)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return RowsReader(int(self.options["rounds"]))
+
+
+def _engine_source(of: GroupOrder) -> type[DataSource]:
+    class MemoryEngine(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "bench_memory_engine"
+
+        def schema(self) -> str:
+            return "messages bigint"
+
+        def reader(self, schema: StructType) -> DataSourceReader:
+            return EngineReader(int(self.options["rounds"]), of)
+
+    return MemoryEngine
+
+
+def _count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    seen = sum(batch.num_rows for batch in batches)
+    yield pa.RecordBatch.from_pydict({"messages": pa.array([seen], pa.int64())})
+
+
+def through_map_in_arrow(spark: SparkSession, messages: int) -> float:
+    """Rows per second."""
+    spark.dataSource.register(MemoryRows)
+    frame = spark.read.format(MemoryRows.name()).option("rounds", str(rounds(messages))).load()
+    return _rate(frame.mapInArrow(_count, "messages bigint"), messages)
+
+
+def through_engine(spark: SparkSession, nameserver: str, batch_size: int, messages: int) -> float:
+    """Messages per second with a handler that does nothing, which gets up to `batch_size` at once."""
+    source = _engine_source(order(nameserver, batch_size))
+    spark.dataSource.register(source)
+    return _rate(spark.read.format(source.name()).option("rounds", str(rounds(messages))).load(), messages)
+
+
+def order(nameserver: str, batch_size: int) -> GroupOrder:
+    """A group with a handler that does nothing, which gets up to `batch_size` messages at once."""
+    group = {
+        "subscriptions": {TOPIC: "*"},
+        "engine": "spark",
+        "handler": {"plugin": "bench.handler:Nothing"},
+        "consume_message_batch_max_size": batch_size,
+    }
+    config = RootConfig.model_validate({"nameserver": nameserver, "groups": {GROUP: group}})
+    return GroupOrder(GROUP, config)
+
+
+def rounds(messages: int) -> int:
+    """How often each queue is gone over for so many messages in all, which must be a multiple of what is held."""
+    found, rest = divmod(messages, QUEUES * HELD)
+    if rest:
+        raise ValueError(f"{messages} is no multiple of {QUEUES * HELD}")
+    return found
+
+
+def _rate(frame: DataFrame, messages: int) -> float:
+    began = time.perf_counter()
+    seen = sum(int(row.messages) for row in frame.collect())
+    seconds = time.perf_counter() - began
+    if seen != messages:
+        raise RuntimeError(f"{seen} messages came of {messages}")
+    return messages / seconds

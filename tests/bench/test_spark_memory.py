@@ -1,0 +1,55 @@
+"""What the benchmark of `engine: spark` has in memory is what both ways through it get."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+
+import pytest
+
+from tests.spark.needed import need
+
+need("pyspark", "pyarrow")
+
+from pyspark.sql.datasource import InputPartition  # noqa: E402
+
+from bench import contenders, spark_memory  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spark_memory, "HELD", 4096)
+    spark_memory.answers.cache_clear()
+    spark_memory.rows.cache_clear()
+
+
+def test_rows_are_those_of_the_answers() -> None:
+    """All of them, each round."""
+    batches = list(spark_memory.RowsReader(2).read(InputPartition(3)))
+    offsets = list(itertools.chain.from_iterable(batch.column("queue_offset").to_pylist() for batch in batches))
+    assert offsets == 2 * list(range(4096))
+    assert {len(body) for batch in batches for body in batch.column("body").to_pylist()} == {256}
+
+
+def test_the_engine_handles_all_of_them() -> None:
+    """In a process of its own, as with Spark: it takes signals, and the pulls from everybody else in its process."""
+    program = (
+        "from pyspark.sql.datasource import InputPartition\n"
+        "from bench import spark_memory\n"
+        "spark_memory.HELD = 4096\n"
+        "order = spark_memory.order('127.0.0.1:1', 32)\n"
+        "(row,) = spark_memory.EngineReader(2, order).read(InputPartition(3))\n"
+        "print(row.column('messages').to_pylist())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=contenders.ROOT, text=True, stdout=subprocess.PIPE, check=True
+    )
+    assert done.stdout.split() == [f"[{2 * 4096}]"]
+
+
+def test_only_whole_rounds_can_be_asked_for() -> None:
+    """Else the rate would be of other messages than were counted."""
+    assert spark_memory.rounds(3 * 8 * 4096) == 3
+    with pytest.raises(ValueError, match="no multiple"):
+        spark_memory.rounds(8 * 4096 + 1)
