@@ -59,10 +59,10 @@ def archive(frame: DataFrame, spark: SparkSession, options: Options) -> DataFram
     rows = frame.withColumn(DATE, f.date_from_unix_date(day))
     if options.body == "text" and "body" in frame.columns:
         rows = rows.withColumn("body", f.make_valid_utf8(f.col("body").cast("string")))
+    if options.files:
+        # rows of a date and a topic come to so many tasks, and each task writes one file of them
+        tasks = max(spark.sparkContext.defaultParallelism, options.files)
+        place = f.pmod(f.hash(DATE, "topic"), f.lit(tasks)) + f.pmod("queue_offset", f.lit(options.files))
+        rows = rows.repartitionById(tasks, place.cast("int"))
     names = frame.columns if options.columns is None else options.columns
-    rows = rows.select(*(name for name in names if name not in PARTITIONS), *PARTITIONS)
-    if options.files == 0:
-        return rows
-    # rows of a date and a topic come to few tasks, and each task writes one file of them
-    spread = f.pmod("queue_offset", f.lit(options.files)) if "queue_offset" in rows.columns else f.lit(0)
-    return rows.repartition(max(spark.sparkContext.defaultParallelism, options.files), DATE, "topic", spread)
+    return rows.select(*(name for name in names if name not in PARTITIONS), *PARTITIONS)

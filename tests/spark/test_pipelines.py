@@ -151,7 +151,24 @@ def test_a_day_begins_where_it_is_said(spark: SparkSession, offset: str, day: st
         spark.conf.set("spark.sql.session.timeZone", "UTC")
 
 
+@pytest.mark.parametrize("files", [1, 3])
+def test_rows_of_a_day_and_a_topic_come_to_so_many_tasks(spark: SparkSession, files: int) -> None:
+    """Each of which writes a file."""
+    from pyspark.sql.functions import spark_partition_id
+
+    from rmqd_handlers.archive import Options, archive
+
+    rows = spark.range(0, 100, 1, 4).selectExpr(
+        "timestamp_seconds(id) AS store_timestamp", "concat('t', id % 2) AS topic", "id AS queue_offset", "id AS body"
+    )
+    made = archive(rows, spark, Options.model_validate({"files": files, "columns": ["body"]}))
+    assert made.columns == ["body", "date", "topic"]
+    found = made.select("topic", spark_partition_id().alias("task")).distinct().groupBy("topic").count().collect()
+    assert {row.topic: row["count"] for row in found} == {"t0": files, "t1": files}
+
+
 @pytest.mark.slow
+@pytest.mark.timeout(300)  # a JVM more, on a machine that may be busy
 def test_a_killed_driver_leaves_each_message_once(spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path) -> None:
     """SIGKILL between the moves of a batch's files; this process goes on with its checkpoint."""
     for topic in ("orders", "refunds"):
