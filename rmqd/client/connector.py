@@ -91,7 +91,7 @@ class Connector:
     async def why_lost(self, connection: RemotingConnection) -> TlsError | None:
         """Why a server closed a connection without a word: it may have wanted TLS, or a certificate. Raises nothing."""
         address = connection.address
-        reason = None if connection.error is None else explain(connection.error, self._name(address))
+        reason = None if connection.error is None else self._explain(connection.error, address)
         if reason is None:
             reason = await self._ask_otherwise(address)
         if reason is None:
@@ -120,7 +120,7 @@ class Connector:
         except TlsFileError as error:
             raise TlsError(address, str(error)) from error
         except (OSError, TimeoutError, ValueError, OverflowError) as error:  # the last: a port above 65535
-            reason = explain(error, name)
+            reason = self._explain(error, address)
             if isinstance(error, ConnectionResetError) and self._security.tls.enabled:  # in the handshake
                 reason = await self._ask_otherwise(address)
             if reason is not None:
@@ -143,9 +143,14 @@ class Connector:
                 context = self._security.context()
             except TlsFileError:  # the next connection will say so
                 return None
-            reason = await why_closed(host.strip("[]"), int(port), context, self._name(address))
+            shows_one = bool(self._security.tls.cert_file)
+            name = self._name(address)
+            reason = await why_closed(host.strip("[]"), int(port), context, name, shows_one=shows_one)
             found = self._found[address] = _Found(reason, now + ASK_AGAIN_SECONDS)
         return found.reason
+
+    def _explain(self, error: BaseException, address: str) -> str | None:
+        return explain(error, self._name(address), shows_one=bool(self._security.tls.cert_file))
 
     def _name(self, address: str) -> str:
         host = address.rpartition(":")[0].strip("[]")

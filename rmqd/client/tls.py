@@ -117,14 +117,18 @@ def _file_error(key: str, path: str, content: str, error: OSError) -> TlsFileErr
     return TlsFileError(key, f"the file {path} cannot be read: {os.strerror(error.errno) if error.errno else error}")
 
 
-def explain(error: BaseException, server_name: str) -> str | None:
-    """What a failed handshake, or a connection's end, has to do with TLS; None where that is not known."""
+def explain(error: BaseException, server_name: str, *, shows_one: bool = True) -> str | None:
+    """What a failed handshake, or a connection's end, has to do with TLS; None where that is not known.
+
+    `shows_one` tells whether we have a certificate to show: old servers say of none that it is bad.
+    """
     if isinstance(error, ssl.SSLCertVerificationError):
         return _explain_verification(error, server_name)
     if not isinstance(error, ssl.SSLError):
         return None
     reason = error.reason or ""
-    return next((text for words, text in _REASONS if words in reason), f"TLS failed: {reason or error}")
+    text = next((text for words, text in _REASONS if words in reason), f"TLS failed: {reason or error}")
+    return text if shows_one or not text.startswith(_REFUSED_OURS) else _NO_CERTIFICATE
 
 
 def _explain_verification(error: ssl.SSLCertVerificationError, server_name: str) -> str:
@@ -140,7 +144,9 @@ def _explain_verification(error: ssl.SSLCertVerificationError, server_name: str)
     )
 
 
-async def why_closed(host: str, port: int, context: ssl.SSLContext | None, server_name: str) -> str | None:
+async def why_closed(
+    host: str, port: int, context: ssl.SSLContext | None, server_name: str, *, shows_one: bool = True
+) -> str | None:
     """Why a server closed a connection before it had answered anything, by `context` or without TLS: asked otherwise.
 
     None where that tells nothing. Raises nothing.
@@ -151,12 +157,13 @@ async def why_closed(host: str, port: int, context: ssl.SSLContext | None, serve
                 return _TLS_ONLY if await _speaks_tls(host, port) else None
             if await _answers_in_plain(host, port):
                 return _NOT_TLS
-            return await _objection(host, port, context, server_name)
+            error = await _objection(host, port, context, server_name)
+            return None if error is None else explain(error, server_name, shows_one=shows_one)
     except (OSError, TimeoutError, ValueError):
         return None
 
 
-async def _objection(host: str, port: int, context: ssl.SSLContext, server_name: str) -> str | None:
+async def _objection(host: str, port: int, context: ssl.SSLContext, server_name: str) -> ssl.SSLError | None:
     """What the server says of our certificate after the handshake, which is lost where it gets a request meanwhile."""
     try:
         reader, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname=server_name)
@@ -165,7 +172,7 @@ async def _objection(host: str, port: int, context: ssl.SSLContext, server_name:
         finally:
             writer.transport.abort()
     except ssl.SSLError as error:
-        return explain(error, server_name)
+        return error
     return None
 
 

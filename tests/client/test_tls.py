@@ -19,7 +19,7 @@ from rmqd.client.name_server import NameServers
 from rmqd.client.options import ClientOptions, TlsOptions
 from rmqd.client.remoting import RemotingClient
 from rmqd.client.security import Security
-from rmqd.client.tls import client_context, file_problems
+from rmqd.client.tls import client_context, explain, file_problems
 from rmqd.codes import RequestCode
 from rmqd.errors import ConnectionRenewedError, RemotingError, RmqdError, TlsError, TlsFileError
 from tests.certificates import (
@@ -331,3 +331,13 @@ async def test_settings_that_change_while_a_connection_is_made_hold_for_it() -> 
             await asking
         assert client.security.refusals.about(["any"]) is None
         assert logs == []
+
+
+def test_a_certificate_that_nobody_showed_is_not_called_a_bad_one() -> None:
+    """Servers on an old Java say of none that it is bad."""
+    alert = ssl.SSLError(1, "[SSL: SSLV3_ALERT_BAD_CERTIFICATE] sslv3 alert bad certificate (_ssl.c:2580)")
+    alert.reason = "SSLV3_ALERT_BAD_CERTIFICATE"
+    assert explain(alert, "h", shows_one=True) == "it does not accept the certificate in client.tls.cert_file"
+    assert explain(alert, "h", shows_one=False) == (
+        "it wants a certificate of ours; set client.tls.cert_file and key_file"
+    )
