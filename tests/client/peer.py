@@ -53,6 +53,8 @@ class Peer:
         self.connections = 0
         self.version = VERSION
         """The version number in the answers."""
+        self.gate: Callable[[RemotingCommand], Reply | None] | None = None
+        """What is asked before any script, and may answer in its place."""
         self._scripts: dict[int, Script] = {}
         self._came = asyncio.Condition()
         self._writers: set[asyncio.StreamWriter] = set()
@@ -163,7 +165,8 @@ class Peer:
         if command.is_response or command.is_oneway:
             return
         script = self._scripts.get(command.code)
-        reply = Reply() if script is None else script(command)
+        refusal = None if self.gate is None else self.gate(command)
+        reply = refusal or (Reply() if script is None else script(command))
         if isinstance(reply, Awaitable):
             task = asyncio.create_task(self._answer_later(command, reply, writer))
             self._tasks.add(task)
