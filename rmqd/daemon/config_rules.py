@@ -148,6 +148,6 @@ def _local_findings(group: GroupConfig) -> Iterator[Finding]:
     if group.handler is None:
         accepted = "a mapping with the keys plugin, options, concurrency"
         yield Finding(("handler",), f"missing; accepted: {accepted}", missing=True)
-    for key in ("spark", "pipeline", "sink"):
+    for key in ("pipeline", "sink"):  # `spark` may stay, so that a change of `engine` alone moves a group
         if getattr(group, key) is not None:
             yield Finding((key,), "of no use here; accepted: in a group with engine: spark", at_key=True)

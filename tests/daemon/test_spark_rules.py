@@ -89,6 +89,13 @@ def test_what_spark_cannot_do_is_refused_with_why(lines: str, expected: str) -> 
     assert problems(f"{GROUP}    {lines}\n") == [f"test.yaml:{expected}"]
 
 
+def test_a_change_of_engine_alone_moves_a_group() -> None:
+    """What it has for Spark stays where it is meanwhile."""
+    text = GROUP + "    spark: {master: 'local[2,4]'}\n"
+    assert load(text).groups["mailer"].engine == "spark"
+    assert load(text, ["groups.mailer.engine=local"]).groups["mailer"].engine == "local"
+
+
 def test_a_group_needs_something_to_do() -> None:
     """And only one thing is said where the pipeline that is there is faulty."""
     accepted = "accepted: handler: a mapping with the keys plugin, options, concurrency; or pipeline and sink"
