@@ -40,6 +40,7 @@ STORE_BYTES: Final = str(32 * 1024 * 1024)  # some half an hour of orders: a dem
 DELAYS_TOLD: Final = "2s, 3s, 4s"  # a retry begins at the third level
 USUAL_DELAYS: Final = "10s, 30s, 1m"
 CATCH_UP_SECONDS: Final = 15.0
+SPARK_CATCH_UP_SECONDS: Final = 60.0  # its first micro-batch waits for Python processes to start
 END_GRACE_SECONDS: Final = 25.0  # more than a group takes that has to be abandoned
 SPARK: Final = "spark"
 SPARK_MASTER: Final = "local[2,4]"
@@ -146,11 +147,12 @@ class Play:
                 {stop, sending, running}, timeout=self._options.seconds, return_when=asyncio.FIRST_COMPLETED
             )
             self._stop.set()  # whatever began the end: a signal now is the one that cuts it short
-            async with asyncio.timeout(CATCH_UP_SECONDS + stage.groups.longest_drain_seconds + END_GRACE_SECONDS):
+            patience = SPARK_CATCH_UP_SECONDS if self._is_on_spark else CATCH_UP_SECONDS
+            async with asyncio.timeout(patience + stage.groups.longest_drain_seconds + END_GRACE_SECONDS):
                 self._enter("catching up", stage, setting)
                 stage.producer.stop()
                 await sending
-                await stage.catch_up(CATCH_UP_SECONDS)
+                await stage.catch_up(patience)
                 self._enter("draining", stage, setting)
                 stage.groups.stop()
                 await running
