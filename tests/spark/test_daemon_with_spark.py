@@ -57,7 +57,11 @@ groups:
     handler: {{plugin: "noting:note", options: {{path: {folder}/mailer}}}}
   archive:
     engine: spark
-    spark: {{master: "local[2,4]", conf: {{spark.driver.memory: 512m}}}}
+    spark:
+      master: "local[2,4]"
+      conf:
+        spark.driver.memory: 512m
+        spark.driver.extraJavaOptions: "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"  # a short life
     subscriptions: {{orders: "*"}}
     consume_from_where: first_offset
     handler: {{plugin: "noting:note", options: {{path: {folder}/archive}}}}
@@ -160,7 +164,7 @@ def sample(text: str, name: str, **labels: str) -> float:
     raise AssertionError(f"no {name} with {labels}")
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 async def test_one_daemon_runs_a_group_on_each_engine(life: Life, spark: SparkSession) -> None:
     """Also through a killed driver, a pause and a reload, and up to a drain that repeats nothing."""
     first = [f"{queue}:{number}" for queue in range(QUEUES) for number in range(10)]
