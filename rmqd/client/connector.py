@@ -25,10 +25,12 @@ RENEWED = "the TLS settings are others now"
 class _Backoff:
     """Keeps a dead address from being called again and again by everybody who needs it."""
 
-    __slots__ = ("failures", "kind", "reason", "until")
+    __slots__ = ("failures", "kind", "losses", "reason", "until")
 
     def __init__(self) -> None:
         self.failures = 0
+        self.losses = 0
+        """Connections that ended without an answer."""
         self.until = 0.0
         self.kind = RemotingConnectError
         self.reason = ""
@@ -72,6 +74,10 @@ class Connector:
         if backoff is not None and asyncio.get_running_loop().time() < backoff.until:
             raise backoff.kind(address, backoff.reason)
 
+    def is_well(self, address: str) -> None:
+        """An address has answered: if it fails from now on, that is something new."""
+        self._backoff.pop(address, None)
+
     async def connect(self, address: str) -> RemotingConnection:
         """A new connection, by settings that hold when it is there. Raises RemotingConnectError, or TlsError."""
         while True:
@@ -84,21 +90,24 @@ class Connector:
                     raise
             else:
                 if version == self._security.version:
-                    self._backoff.pop(address, None)
                     return connection
                 connection.close(RENEWED)
 
     async def why_lost(self, connection: RemotingConnection) -> TlsError | None:
-        """Why a server closed a connection without a word: it may have wanted TLS, or a certificate. Raises nothing."""
+        """Why a server closed a connection without a word: it may have wanted TLS, or a certificate. Raises nothing.
+
+        One that does so again is left alone for a while: it would be asked without a pause otherwise.
+        """
         address = connection.address
         reason = None if connection.error is None else self._explain(connection.error, address)
         if reason is None:
             reason = await self._ask_otherwise(address)
-        if reason is None:
-            return None
-        error = TlsError(address, reason)
+        error = None if reason is None else TlsError(address, reason)
         if connection.made_by == self._security.version:
-            self._note(error)
+            backoff = self._backoff.setdefault(address, _Backoff())
+            if error is not None or backoff.losses:
+                self._note(error or RemotingConnectError(address, connection.close_reason))
+            backoff.losses += 1
         return error
 
     async def _attempt(self, address: str) -> RemotingConnection:

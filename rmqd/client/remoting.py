@@ -193,6 +193,7 @@ class RemotingClient:
             self._explaining[address] = task
             task.add_done_callback(lambda _: self._explaining.pop(address, None))
         else:
+            self._connector.is_well(address)
             connection.fail_waiting(lambda: RemotingClosedError(address, connection.close_reason))
         for callback in self._lost:
             callback(address, connection.close_reason)

@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from rmqd.client.instance import ClientInstance
+from rmqd.client.options import ClientOptions
 from rmqd.client.remoting import RemotingClient
 from rmqd.codes import RequestCode
 from rmqd.errors import (
@@ -17,8 +19,10 @@ from rmqd.errors import (
     RemotingError,
     RemotingTimeoutError,
 )
-from tests.client.peer import eventually
+from tests.client.members import Member
+from tests.client.peer import Peer, eventually, route_of, routes
 from tests.client.raw_server import RawServer, read_command
+from tests.client.running import running
 
 ASK = RequestCode.GET_MAX_OFFSET
 OTHER = RequestCode.GET_MIN_OFFSET
@@ -43,7 +47,8 @@ async def test_a_peer_that_hangs_up_at_once(remoting: RemotingClient) -> None:
             with pytest.raises(RemotingError):
                 await remoting.invoke(server.address, ASK, {}, timeout_seconds=1)
             await eventually(lambda: remoting.connected(server.address) is None, "the dead connection is gone")
-            assert server.accepted == attempt + 1, "the first time it was also asked whether it wants TLS"
+            assert server.accepted == 2 * attempt, "it was also asked whether it wants TLS"
+            remoting._connector.start_anew()
 
 
 async def test_a_cut_in_the_middle_of_a_frame(remoting: RemotingClient) -> None:
@@ -120,3 +125,19 @@ async def test_a_peer_that_does_not_read_has_a_deadline_too(remoting: RemotingCl
         assert time.monotonic() - started < 1
         with pytest.raises(RemotingTimeoutError):
             await first
+
+
+async def test_a_peer_that_hangs_up_is_not_asked_without_a_pause() -> None:
+    """A gateway whose broker is down takes connections and closes them; heartbeats would come as fast as they can."""
+
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(10)
+
+    async with RawServer(hang_up) as broker, Peer() as name_server:
+        name_server.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, routes({"T": route_of({"broker-a": broker.address})}))
+        client = ClientInstance(ClientOptions(nameservers=(name_server.address,)))
+        async with running(client.run()):
+            client.register(Member("g", "T"))
+            await eventually(lambda: broker.accepted >= 2, "the broker is asked")
+            await asyncio.sleep(0.5)  # what must not happen has no end that could be awaited
+            assert broker.accepted < 12
