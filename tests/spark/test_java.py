@@ -86,6 +86,7 @@ from rmqd.spark.prepare import prepare
 java = prepare()
 from pyspark.sql import SparkSession
 conf = {"spark.ui.enabled": "false", "spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+conf["spark.driver.extraJavaOptions"] = "-XX:TieredStopAtLevel=1"  # which starts faster
 spark = SparkSession.builder.master("local[1]").config(map=conf).getOrCreate()
 rows = spark.range(0, 1000, 1, 1).mapInArrow(lambda batches: batches, "id long").count()
 print("found", java.source, spark._jvm.java.lang.System.getProperty("java.version"), rows)
