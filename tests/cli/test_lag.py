@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from rmqd import MessageQueue
-from rmqd.client.group_lag import LagReader, TopicLag
 from rmqd.cli.lag import format_age
 from rmqd.client.api.group import update_subscription_group
 from rmqd.client.api.offset import update_consumer_offset
+from rmqd.client.group_lag import LagReader, TopicLag
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
 from rmqd.client.remoting import RemotingClient
