@@ -115,6 +115,15 @@ def test_a_repeated_error_is_written_once_and_then_counted() -> None:
     assert sum(line["event"] == "pulled" for line in lines) == 100
 
 
+def test_what_limits_itself_is_written_each_time() -> None:
+    """A refusal comes once a minute, and at once after a reload brought other keys."""
+    stream = io.StringIO()
+    configure_logging("info", "json", stream=stream)
+    for reason in ("no keys", "wrong keys"):
+        structlog.get_logger("rmqd.test").error("access.refused", reason=reason)
+    assert [line["reason"] for line in written(stream)] == ["no keys", "wrong keys"]
+
+
 def test_what_was_held_back_is_reported_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the count, and where it was."""
     stream = io.StringIO()
