@@ -131,7 +131,7 @@ class Generations:
                 return self._note.resets
             stored = self._stored(self._look_up_done())
             done = self._look_up_done()  # anew: commits follow the checkpoint
-            changed = moves(done, self._held, stored)
+            changed = moves(done, self._held, stored) or self._unheard(stored, done)
             if changed:
                 self.note(changed)
                 return changed
@@ -192,14 +192,20 @@ class Generations:
         url = f"{self._folder.url}/{self._path(self._number)}/{CHECKPOINT}"
         return Generation(self._number, url, note.starting, note.reason)
 
+    def _unheard(self, stored: ByQueue, done: ByQueue) -> dict[MessageQueue, int]:
+        """Tell brokers again that have lost what they were told; those that do not take it have a reset in store."""
+        if not self._looks:
+            return {}
+        _, had, had_done = self._looks[-1]
+        # as before, and behind what was done before: no commit is on its way
+        lost = [queue for queue, at in stored.items() if at == had.get(queue) and at < had_done.get(queue, 0)]
+        told = {queue: done[queue] for queue in lost if queue in done}
+        everyone(self._cluster.commit(self._order.name, told))
+        return {queue: at for queue, at in self._stored(told).items() if at == stored[queue] != told[queue]}
+
     def _look(self, stored: ByQueue, done: ByQueue) -> None:
-        """Learn what brokers have on disk by now; and tell one again that has lost what it was told."""
+        """Learn what brokers have on disk by now."""
         now = time.monotonic()
-        if self._looks:
-            _, had, had_done = self._looks[-1]
-            # as before, and behind what was done before: no commit is on its way
-            lost = [queue for queue, at in stored.items() if at == had.get(queue) and at < had_done.get(queue, 0)]
-            everyone(self._cluster.commit(self._order.name, {queue: done[queue] for queue in lost if queue in done}))
         self._looks.append((now, stored, done))
         while len(self._looks) > 1 and self._looks[1][0] <= now - FLUSHED_SECONDS:
             self._looks.popleft()

@@ -344,6 +344,22 @@ def test_a_broker_that_was_killed_and_forgot_the_last_commits_is_told_again(
     assert (after.generation.number, after.run()) == (1, [])
 
 
+def test_a_reset_is_told_from_such_a_loss(
+    broker: EmbeddedBroker, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that has one in store takes no commits; soon after the start nothing else tells the two apart."""
+    monkeypatch.setattr(module, "FLUSHED_SECONDS", 10.0)
+    driver = Driver(broker, folder)
+    broker.send("orders", "0:3", "0:4", "0:5")
+    driver.run()
+    assert driver.generations.moved() == {}
+    broker.reset(GROUP, "orders", {0: 4})
+    assert driver.generations.moved() == {}, "a commit may be on its way"
+    assert driver.generations.moved() == {queue("orders", 0): 4}
+    driver.stop()
+    assert Driver(broker, folder).run() == ["0:4", "0:5"]
+
+
 def test_such_a_broker_is_told_while_the_query_goes_on(
     broker: EmbeddedBroker, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
