@@ -19,7 +19,12 @@ def fill(spark: SparkSession, kafka: dict[str, str], topic: str, partitions: int
         f"cast(rpad(cast(id as string), {size}, 'abcdefghijklmnopqrstuvwxyz') as binary) as value",
         f"cast(id % {partitions} as int) as partition",
     )
-    rows.write.format("kafka").options(**kafka, topic=topic).save()
+    # without idempotence: with it, the first batches expired unsent after two minutes on a busy machine
+    unnumbered = {"kafka.enable.idempotence": "false", "kafka.acks": "1"}
+    rows.write.format("kafka").options(**kafka, **unnumbered, topic=topic).save()
+    stored = spark.read.format("kafka").options(**kafka, subscribe=topic, startingOffsets="earliest").load().count()
+    if stored != records:
+        raise RuntimeError(f"{stored} records are stored of {records}")
 
 
 def read(spark: SparkSession, kafka: dict[str, str], topic: str) -> float:
