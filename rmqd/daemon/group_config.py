@@ -92,9 +92,7 @@ class GroupConfig(Section):
         description="the rooms whose brokers' queues the group consumes, the same in all members, for "
         "allocate_strategy: by_machine_room",
     )
-    handler: HandlerConfig | None = Field(
-        default=None, description="the code that handles the messages"
-    )
+    handler: HandlerConfig | None = Field(default=None, description="the code that handles the messages")
     consume_message_batch_max_size: Annotated[int, Whole(1, 1024)] = setting(
         1, "messages in a batch at most, 1 to 1024"
     )
