@@ -25,8 +25,8 @@ from pyspark.sql.types import StructType
 from bench import contenders
 from bench.handler import AGE
 from rmqd.daemon.config import RootConfig
-from rmqd.spark.group_order import GroupOrder
-from rmqd.spark.handler_query import handler_query
+from rmqd.spark.engine.group_order import GroupOrder
+from rmqd.spark.handlers.handler_query import handler_query
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -2,7 +2,7 @@
 
 import sys
 
-from rmqd.spark.submitted import main
+from rmqd.spark.submit.submitted import main
 
 if __name__ == "__main__":
     sys.exit(main())

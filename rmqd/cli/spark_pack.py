@@ -26,8 +26,8 @@ def pack(
     """Pack what executors need into an archive."""
     from rmqd.errors import RmqdError
     from rmqd.exit_codes import ExitCode
-    from rmqd.spark import packed_environment
-    from rmqd.spark.packed_files import packed_files
+    from rmqd.spark.submit import packed_environment
+    from rmqd.spark.submit.packed_files import packed_files
 
     try:
         packed_environment.pack(packed_files(included=include or ()), archive)

@@ -34,8 +34,8 @@ def run(
     from rmqd.errors import ConfigError
     from rmqd.exit_codes import ExitCode
     from rmqd.spark.driver import share_import_path
-    from rmqd.spark.foreground import run_group
-    from rmqd.spark.ordering import order_of
+    from rmqd.spark.engine.foreground import run_group
+    from rmqd.spark.engine.ordering import order_of
 
     try:
         order = order_of(config, group, tuple(overrides or ()))

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from rmqd.spark.group_order import GroupOrder
-    from rmqd.spark.submission import Submission
+    from rmqd.spark.engine.group_order import GroupOrder
+    from rmqd.spark.submit.submission import Submission
 
 HELP = """Run a group with engine: spark on a cluster: standalone, YARN or Kubernetes, by spark-submit.
 
@@ -53,9 +53,9 @@ def submit(
     """Run a group on a cluster."""
     from rmqd.errors import ConfigError, RmqdError
     from rmqd.exit_codes import ExitCode
-    from rmqd.spark import submit as submitting
-    from rmqd.spark.ordering import order_of
+    from rmqd.spark.engine.ordering import order_of
     from rmqd.spark.prepare import prepare
+    from rmqd.spark.submit import run as submitting
 
     folder = Path(tempfile.mkdtemp(prefix="rmqd-submit-"))
     try:
@@ -87,7 +87,7 @@ def submit(
 def _submission(order: GroupOrder, deploy_mode: str, archive: str, *, is_named: bool, passed: list[str]) -> Submission:
     """On Kubernetes rmqd is in the image, unless an archive is named. Raises ConfigError."""
     from rmqd.spark.session import session_conf
-    from rmqd.spark.submission import NO_ENVIRONMENT, submission_of
+    from rmqd.spark.submit.submission import NO_ENVIRONMENT, submission_of
 
     settings = order.settings.spark
     is_in_image = settings is not None and settings.master.startswith("k8s://")
@@ -98,8 +98,8 @@ def _submission(order: GroupOrder, deploy_mode: str, archive: str, *, is_named: 
 
 def _pack(order: GroupOrder, include: list[Path], archive: Path) -> None:
     """Raises RmqdError, OSError."""
-    from rmqd.spark.packed_environment import pack
-    from rmqd.spark.packed_files import packed_files
+    from rmqd.spark.submit.packed_environment import pack
+    from rmqd.spark.submit.packed_files import packed_files
 
     settings = order.settings
     plugins = [part.plugin for part in (settings.handler, settings.pipeline, settings.sink) if part and part.plugin]

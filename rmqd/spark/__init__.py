@@ -3,6 +3,9 @@
 An extra (`pip install "rmqd[spark]"`): no other room of rmqd imports this one at its top, and within it options,
 offsets, bounds, admission, columns and queue ranges import neither pyspark nor pyarrow. What is created on a driver is
 pickled to executors: readers hold options alone, and connections live in `cluster` and `pull_connection`, by process.
+
+`source` and `sink` are the format, for anybody's queries. Groups with `engine: spark` are run by `engine` on the driver,
+and by `handlers` or `pipelines`, on executors; `submit` brings them to a cluster.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ def register(spark: SparkSession) -> None:
     check_versions()
     from pyspark.sql.utils import is_remote
 
-    from rmqd.spark.source import RocketMQSource
+    from rmqd.spark.source.format import RocketMQSource
 
     if not is_remote() and str(spark.sparkContext.master).startswith("local"):
         check_python(spark.sparkContext.pythonExec)

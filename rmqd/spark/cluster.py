@@ -35,7 +35,7 @@ from rmqd.consumer.pull_request import OPERATOR_RESET
 from rmqd.errors import RmqdError, RouteNotFoundError
 from rmqd.spark.access import Access
 from rmqd.spark.process_log import log_to_stderr
-from rmqd.spark.queue_range import Filter
+from rmqd.spark.source.queue_range import Filter
 from rmqd.wire.consume_queue import QueryConsumeQueueResponseBody
 from rmqd.wire.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader
 from rmqd.wire.headers.topic import QueryConsumeQueueRequestHeader

@@ -27,8 +27,8 @@ from rmqd.daemon.worker_channel import Answer, BuildOrder, Channel, Request
 from rmqd.errors import ConfigError, RmqdError
 from rmqd.exit_codes import ExitCode
 from rmqd.spark import check_versions
-from rmqd.spark.group_order import GroupOrder
-from rmqd.spark.group_run import GroupRun
+from rmqd.spark.engine.group_order import GroupOrder
+from rmqd.spark.engine.group_run import GroupRun
 from rmqd.spark.spark_output import catch_output, settle_output
 
 log = structlog.get_logger(__name__)
@@ -69,7 +69,7 @@ def _build(build: BuildOrder) -> GroupRun:
     catch_output(build.config.log.format)
     logs.configure_logging(build.config.log.level, build.config.log.format)
     check_versions()
-    from rmqd.spark.spark_parts import SparkParts
+    from rmqd.spark.engine.spark_parts import SparkParts
 
     order = GroupOrder(name, build.config, build.import_path)
     share_import_path(build.import_path)

@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from rmqd.errors import RmqdError
-from rmqd.spark.checkpoint import read_done
+from rmqd.spark.engine.checkpoint import read_done
 from rmqd.wire.message import MessageQueue
 from tests.campaigns.sending import send_numbered
 from tests.integration.rmqd_process import TOP, RmqdProcess, ledger_group

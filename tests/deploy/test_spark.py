@@ -12,10 +12,10 @@ import pytest
 import yaml
 
 from rmqd.daemon.quantities import parse_duration_seconds
-from rmqd.spark import submission, submitted
-from rmqd.spark.group_order import GroupOrder
-from rmqd.spark.ordering import order_of
+from rmqd.spark.engine.group_order import GroupOrder
+from rmqd.spark.engine.ordering import order_of
 from rmqd.spark.session import session_conf
+from rmqd.spark.submit import submission, submitted
 
 TOP: Final = Path(__file__).parent.parent.parent
 FOLDER: Final = TOP / "deploy" / "spark"

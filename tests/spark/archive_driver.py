@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from rmqd.daemon.config import RootConfig
-from rmqd.spark.group_order import GroupOrder
+from rmqd.spark.engine.group_order import GroupOrder
 from rmqd.spark.hadoop_folder import HadoopFolder
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def archive_order(nameserver: str, folder: Path, group: Mapping[str, Any] = NO_K
 
 def start(spark: SparkSession, order: GroupOrder, folder: Path, on_batch: Any = lambda *_: None) -> StreamingQuery:
     """The group's query, with the checkpoint `checkpoint` below a folder."""
-    from rmqd.spark.pipeline_query import pipeline_query
+    from rmqd.spark.pipelines.pipeline_query import pipeline_query
 
     checkpoint, pause = str(folder / "checkpoint"), str(folder / "pause")
     return pipeline_query(spark, order, checkpoint=checkpoint, starting=None, pause_file=pause, on_batch=on_batch)

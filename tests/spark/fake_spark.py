@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rmqd.spark.generations import Generation
-from rmqd.spark.listener import BatchProgress
-from rmqd.spark.outcome import RangeOutcome
-from rmqd.spark.run_parts import OnBatch, Resets
+from rmqd.spark.engine.generations import Generation
+from rmqd.spark.engine.listener import BatchProgress
+from rmqd.spark.engine.run_parts import OnBatch, Resets
+from rmqd.spark.handlers.outcome import RangeOutcome
 
 STEP_SECONDS = 0.02
 

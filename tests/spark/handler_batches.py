@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rmqd.daemon.config import RootConfig
-from rmqd.spark.group_order import GroupOrder
-from rmqd.spark.handler_process import HandlerProcess
-from rmqd.spark.handler_source import HandlerPlan, HandlerStreamReader
-from rmqd.spark.outcome import RangeOutcome
-from rmqd.spark.queue_range import QueueRange
+from rmqd.spark.engine.group_order import GroupOrder
+from rmqd.spark.handlers.handler_process import HandlerProcess
+from rmqd.spark.handlers.handler_source import HandlerPlan, HandlerStreamReader
+from rmqd.spark.handlers.outcome import RangeOutcome
+from rmqd.spark.source.queue_range import QueueRange
 from rmqd.wire.message import MessageQueue
 from tests.spark.embedded_broker import EmbeddedBroker
 

@@ -14,9 +14,9 @@ from typing import Any
 
 from pyspark.sql.datasource import InputPartition
 
-from rmqd.spark.queue_range import QueueRange
-from rmqd.spark.source import RocketMQSource
-from rmqd.spark.stream_reader import RocketMQStreamReader
+from rmqd.spark.source.format import RocketMQSource
+from rmqd.spark.source.queue_range import QueueRange
+from rmqd.spark.source.stream_reader import RocketMQStreamReader
 
 
 class Killed(Exception):

@@ -13,8 +13,8 @@ import pytest
 from rmqd.client.options import TlsOptions
 from rmqd.errors import ConfigError, RmqdError
 from rmqd.spark.access import read_access
-from rmqd.spark.options import parse_options
-from rmqd.spark.sink_options import parse_sink_options
+from rmqd.spark.sink.sink_options import parse_sink_options
+from rmqd.spark.source.options import parse_options
 from tests import certificates
 from tests.rocketmq import offsets
 from tests.rocketmq.cluster import RealCluster
@@ -28,8 +28,8 @@ import pyarrow as pa  # type: ignore[import-untyped]  # noqa: E402
 from pyspark.sql.pandas.types import from_arrow_schema  # noqa: E402
 from pyspark.sql.types import StructType  # noqa: E402
 
-from rmqd.spark.sink import Stored  # noqa: E402
-from rmqd.spark.source import RocketMQSource  # noqa: E402
+from rmqd.spark.sink.writer import Stored  # noqa: E402
+from rmqd.spark.source.format import RocketMQSource  # noqa: E402
 from tests.spark.micro_batches import Checkpoint, Query  # noqa: E402
 
 NEEDED = {"nameserver": "127.0.0.1:9876", "subscribe": "orders"}

@@ -244,9 +244,9 @@ class Lent:
 
 async def run_what_is_there(config: Path, spark: SparkSession) -> None:
     """The group archive in this process, until it has no more to do."""
-    from rmqd.spark.group_run import GroupRun
-    from rmqd.spark.ordering import order_of
-    from rmqd.spark.spark_parts import SparkParts
+    from rmqd.spark.engine.group_run import GroupRun
+    from rmqd.spark.engine.ordering import order_of
+    from rmqd.spark.engine.spark_parts import SparkParts
 
     order = order_of(config, "archive", ("groups.archive.spark.trigger=available_now",))
     parts, clock = SparkParts(order, SystemClock()), SystemClock()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from rmqd.spark.columns import COLUMNS
-from rmqd.spark.options import NAMES
+from rmqd.spark.source.columns import COLUMNS
+from rmqd.spark.source.options import NAMES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
 

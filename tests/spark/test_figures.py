@@ -18,8 +18,8 @@ from tests.spark.needed import need
 
 need("pyspark")
 
-from rmqd.spark.figures import Figures  # noqa: E402
-from rmqd.spark.outcome import RangeOutcome  # noqa: E402
+from rmqd.spark.engine.figures import Figures  # noqa: E402
+from rmqd.spark.handlers.outcome import RangeOutcome  # noqa: E402
 
 RETRY = "%RETRY%mailer"
 

@@ -10,18 +10,18 @@ import pytest
 
 from rmqd.daemon.config import RootConfig
 from rmqd.errors import RmqdError
-from rmqd.spark import generations as module
 from rmqd.spark.cluster import Cluster
-from rmqd.spark.generations import Generation, Generations, checkpoint_folder
-from rmqd.spark.group_order import GroupOrder
-from rmqd.spark.offsets import nested
+from rmqd.spark.engine import generations as module
+from rmqd.spark.engine.generations import Generation, Generations, checkpoint_folder
+from rmqd.spark.engine.group_order import GroupOrder
+from rmqd.spark.source.offsets import nested
 from rmqd.wire.message import MessageQueue
 from tests.spark.embedded_broker import EmbeddedBroker, queue
 from tests.spark.needed import need
 
 need("pyspark", "pyarrow")
 
-from rmqd.spark.outcome import RangeOutcome  # noqa: E402
+from rmqd.spark.handlers.outcome import RangeOutcome  # noqa: E402
 from tests.spark.local_folder import LocalFolder, save  # noqa: E402
 from tests.spark.micro_batches import Checkpoint, Killed, Query  # noqa: E402
 from tests.spark.stream_options import grouped, numbers  # noqa: E402

@@ -14,7 +14,7 @@ import pytest
 
 from rmqd.clock import SystemClock
 from rmqd.daemon.config import RootConfig
-from rmqd.spark.group_order import GroupOrder
+from rmqd.spark.engine.group_order import GroupOrder
 from tests.consumer.members import member
 from tests.integration.ledger_handler import LedgerHandler
 from tests.rocketmq import ledger
@@ -24,15 +24,15 @@ from tests.spark.needed import need
 
 need("pyspark", "pyarrow")
 
-from rmqd.spark.group_run import GroupRun  # noqa: E402
-from rmqd.spark.listener import BatchProgress, ProgressListener  # noqa: E402
-from rmqd.spark.run_parts import OnBatch  # noqa: E402
-from rmqd.spark.spark_parts import SparkParts  # noqa: E402
+from rmqd.spark.engine.group_run import GroupRun  # noqa: E402
+from rmqd.spark.engine.listener import BatchProgress, ProgressListener  # noqa: E402
+from rmqd.spark.engine.run_parts import OnBatch  # noqa: E402
+from rmqd.spark.engine.spark_parts import SparkParts  # noqa: E402
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from rmqd.spark.generations import Generation
+    from rmqd.spark.engine.generations import Generation
 
 GROUP, TOPIC = "mover", "orders"
 SECONDS = 120

@@ -24,8 +24,8 @@ need("pyspark", "pyarrow")
 from pyspark import cloudpickle  # noqa: E402
 from pyspark.sql.types import StructType  # noqa: E402
 
-from rmqd.spark.handler_process import handler_process  # noqa: E402
-from rmqd.spark.handler_source import bound_to  # noqa: E402
+from rmqd.spark.handlers.handler_process import handler_process  # noqa: E402
+from rmqd.spark.handlers.handler_source import bound_to  # noqa: E402
 from tests.spark.handler_batches import Checkpoint, GroupQuery, order_of  # noqa: E402
 
 RETRIES = "%RETRY%shop"
@@ -140,7 +140,7 @@ def test_an_orderly_range_is_whole_and_repeated_in_place(
 ) -> None:
     """However long it is; nothing passes what failed, until its attempts are used up."""
     broker.create_topic("orders", 1)
-    monkeypatch.setattr("rmqd.spark.handler_source.LEAST_PIECE", 20)
+    monkeypatch.setattr("rmqd.spark.handlers.handler_source.LEAST_PIECE", 20)
     broker.send("orders", "a", "fails", *["b"] * 100)
     order = order_of(
         broker, decline, consume_mode="orderly", max_reconsume_times=2, suspend_current_queue_time="10ms",
@@ -155,7 +155,7 @@ def test_an_orderly_range_is_whole_and_repeated_in_place(
 
 def test_a_long_range_is_cut_for_idle_tasks(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a concurrent group, whose messages have no order."""
-    monkeypatch.setattr("rmqd.spark.handler_source.LEAST_PIECE", 20)
+    monkeypatch.setattr("rmqd.spark.handlers.handler_source.LEAST_PIECE", 20)
     broker.fill("orders", 1, 100)
     query = GroupQuery(order_of(broker, note, spark={"max_offsets_per_trigger": 5000}))
     query.poll()
@@ -334,7 +334,7 @@ def test_hooks_are_called_where_handlers_are(broker: EmbeddedBroker, monkeypatch
             raise ValueError("a hook's own failure")
 
     hooks = (Hook("choosy", wants=wants), Hook("clumsy", before_batch=before))
-    monkeypatch.setattr("rmqd.spark.handler_process.load_hooks", lambda: hooks)
+    monkeypatch.setattr("rmqd.spark.handlers.handler_process.load_hooks", lambda: hooks)
     broker.fill("orders", 1, 16)
     query = GroupQuery(order_of(broker, note))
     query.run_until(lambda: len(SEEN) == 15)

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from rmqd.errors import RmqdError
-from rmqd.spark.offsets import Offsets
+from rmqd.spark.source.offsets import Offsets
 from rmqd.wire.message import MessageQueue
 
 

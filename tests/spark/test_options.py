@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 
 from rmqd.errors import ConfigError
-from rmqd.spark.bounds import Bound
-from rmqd.spark.options import parse_options
-from rmqd.spark.queue_range import NO_GROUP, Filter
+from rmqd.spark.source.bounds import Bound
+from rmqd.spark.source.options import parse_options
+from rmqd.spark.source.queue_range import NO_GROUP, Filter
 from rmqd.wire.message import MessageQueue
 
 NEEDED = {"nameserver": "127.0.0.1:9876", "subscribe": "orders"}
@@ -125,7 +125,8 @@ def test_a_stream_has_no_end() -> None:
 def test_pure_parts_load_neither_pyspark_nor_pyarrow() -> None:
     """`rmqd check` may look at a group's options where Spark is not installed."""
     code = (
-        "import sys, rmqd.spark.options, rmqd.spark.offsets, rmqd.spark.admission, rmqd.spark.queue_range\n"
+        "import sys\n"
+        "from rmqd.spark.source import admission, offsets, options, queue_range\n"
         "assert not {'pyspark', 'pyarrow'} & set(sys.modules), sorted(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

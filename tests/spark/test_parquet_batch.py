@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rmqd.errors import RmqdError
-from rmqd.spark.parquet_batch import Batch, Layout, Manifest, batch_of_manifest, files_since, manifest_of
+from rmqd.spark.pipelines.parquet_batch import Batch, Layout, Manifest, batch_of_manifest, files_since, manifest_of
 
 QUERY = "3f2f6c3c-93f1-4b0a-8a51-0a6a3f4f6a51"
 JOB = "8d1f6c3c-93f1-4b0a-8a51-0a6a3f4f6a51"

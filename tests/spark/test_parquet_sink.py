@@ -15,8 +15,8 @@ need("pyspark", "pyarrow")
 import pyarrow.dataset  # type: ignore[import-untyped]  # noqa: E402
 
 from rmqd.spark.hadoop_folder import HadoopFolder  # noqa: E402
-from rmqd.spark.parquet_batch import Batch  # noqa: E402
-from rmqd.spark.parquet_sink import ParquetSink, staging_beside  # noqa: E402
+from rmqd.spark.pipelines.parquet_batch import Batch  # noqa: E402
+from rmqd.spark.pipelines.parquet_sink import ParquetSink, staging_beside  # noqa: E402
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

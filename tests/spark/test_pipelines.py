@@ -25,13 +25,13 @@ need("pyspark", "pyarrow")
 
 import pyarrow.dataset  # type: ignore[import-untyped]  # noqa: E402
 
-from rmqd.spark.outcome import RangeOutcome  # noqa: E402
+from rmqd.spark.handlers.outcome import RangeOutcome  # noqa: E402
 from tests.spark.archive_driver import GROUP, SECONDS, TOP, archive_order, order_of, start  # noqa: E402
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from rmqd.spark.group_order import GroupOrder
+    from rmqd.spark.engine.group_order import GroupOrder
 
 COMPRESSED = 1
 

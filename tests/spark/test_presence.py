@@ -17,9 +17,9 @@ from rmqd.client.options import ClientOptions
 from rmqd.consumer import rivals
 from rmqd.daemon.config import RootConfig
 from rmqd.errors import GroupHeldElsewhereError, RmqdError, RouteNotFoundError
-from rmqd.spark import presence as module
-from rmqd.spark.group_order import GroupOrder
-from rmqd.spark.presence import Presence
+from rmqd.spark.engine import presence as module
+from rmqd.spark.engine.group_order import GroupOrder
+from rmqd.spark.engine.presence import Presence
 from rmqd.wire.message import MessageQueue
 from tests.client.peer import eventually
 from tests.consumer.members import Member, member

@@ -11,9 +11,9 @@ from rmqd.codes import RequestCode
 from rmqd.consumer import rivals
 from rmqd.daemon.config import RootConfig
 from rmqd.errors import GroupHeldElsewhereError, RemotingConnectError
-from rmqd.spark import presence as module
-from rmqd.spark.group_order import GroupOrder
-from rmqd.spark.presence import Presence
+from rmqd.spark.engine import presence as module
+from rmqd.spark.engine.group_order import GroupOrder
+from rmqd.spark.engine.presence import Presence
 from tests.client.peer import Peer, eventually, route_of, routes
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.members import member

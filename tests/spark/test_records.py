@@ -19,9 +19,9 @@ from tests.wire.test_message import PLAIN, QUEUE, STORED
 
 need("pyarrow")
 
-from rmqd.spark.arrow import BatchBuilder  # noqa: E402
-from rmqd.spark.columns import COLUMNS  # noqa: E402
-from rmqd.spark.records import Records  # noqa: E402
+from rmqd.spark.source.arrow import BatchBuilder  # noqa: E402
+from rmqd.spark.source.columns import COLUMNS  # noqa: E402
+from rmqd.spark.source.records import Records  # noqa: E402
 
 ALL = (0, 2**63 - 1)
 HOSTS = ["127.0.0.1:1", "[0000:0000:0000:0000:0000:0000:0000:0001]:1"]

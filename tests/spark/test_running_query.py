@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rmqd.spark.running_query import MOST_CHARACTERS, query_error
+from rmqd.spark.engine.running_query import MOST_CHARACTERS, query_error
 
 PAGES = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: {said}
 Traceback (most recent call last):

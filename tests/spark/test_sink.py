@@ -14,7 +14,7 @@ import pytest
 
 from rmqd.errors import ConfigError, InvalidMessageError, RemotingError, RouteNotFoundError
 from rmqd.spark.access import NAMES as ACCESS
-from rmqd.spark.sink_options import NAMES, SINK_COLUMNS, parse_sink_options
+from rmqd.spark.sink.sink_options import NAMES, SINK_COLUMNS, parse_sink_options
 from rmqd.testing.rocketmq import RocketMQ
 from tests.spark.embedded_broker import EmbeddedBroker
 from tests.spark.needed import need
@@ -25,8 +25,8 @@ import pyarrow as pa  # type: ignore[import-untyped]  # noqa: E402
 from pyspark.sql.pandas.types import from_arrow_schema  # noqa: E402
 from pyspark.sql.types import StructType  # noqa: E402
 
-from rmqd.spark.sink import Stored  # noqa: E402
-from rmqd.spark.source import RocketMQSource  # noqa: E402
+from rmqd.spark.sink.writer import Stored  # noqa: E402
+from rmqd.spark.source.format import RocketMQSource  # noqa: E402
 
 TIME = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 TYPES = {

@@ -15,7 +15,7 @@ from typing import Final
 import pytest
 
 from rmqd.errors import RmqdError
-from rmqd.spark.submit import find_spark_submit
+from rmqd.spark.submit.run import find_spark_submit
 from tests.spark.test_submission import submission
 
 pytestmark = pytest.mark.spark
@@ -24,7 +24,7 @@ SECONDS: Final = 30.0
 OURS: Final = """
 import pickle, sys
 from pathlib import Path
-from rmqd.spark.submit import run
+from rmqd.spark.submit.run import run
 submission, program, folder = pickle.loads(sys.stdin.buffer.read())
 sys.exit(run(submission, program, Path(folder)))
 """

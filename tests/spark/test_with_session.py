@@ -13,7 +13,7 @@ from tests.spark.needed import need
 
 need("pyspark", "pyarrow")
 
-from rmqd.spark.columns import COLUMNS  # noqa: E402
+from rmqd.spark.source.columns import COLUMNS  # noqa: E402
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,0 +1,72 @@
+"""What a query's checkpoint says of the group's place. Read here for the driver; written by Spark alone."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from rmqd.errors import RmqdError
+from rmqd.spark.source.offsets import ByQueue, Offsets
+
+OFFSETS: Final = "offsets"
+COMMITS: Final = "commits"
+LOG_VERSION: Final = "v1"
+
+
+class Folder(Protocol):
+    """As HadoopFolder; paths are relative, their parts separated by `/`. Raises RmqdError."""
+
+    @property
+    def url(self) -> str:
+        """What Spark is given."""
+
+    def names(self, path: str = "") -> list[str]:
+        """What is in a folder, sorted; nothing where there is no such folder."""
+
+    def read(self, path: str) -> bytes:
+        """A small file's content."""
+
+    def put(self, path: str, content: bytes) -> None:
+        """Have a file with this content, at once."""
+
+    def delete(self, path: str) -> None:
+        """Delete what may be there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """How far a query has come. `batch` is the last one that is done; -1: none is."""
+
+    batch: int = -1
+    positions: ByQueue = field(default_factory=dict)
+    """Where that batch ended; where none is done, where the first one starts, as far as the checkpoint has it."""
+
+
+def read_done(folder: Folder, path: str) -> Done:
+    """How far the query of a checkpoint has come. Raises RmqdError for one that no query of rmqd has written."""
+    batch = max(_numbers(folder, f"{path}/{COMMITS}"), default=-1)
+    if batch >= 0:
+        return Done(batch, _logged(folder, f"{path}/{OFFSETS}/{batch}").positions)
+    if 0 in _numbers(folder, f"{path}/{OFFSETS}"):
+        return Done(-1, _logged(folder, f"{path}/{OFFSETS}/0").new)
+    return Done()
+
+
+def _numbers(folder: Folder, path: str) -> list[int]:
+    return [int(name) for name in folder.names(path) if name.isdecimal()]
+
+
+def _logged(folder: Folder, path: str) -> Offsets:
+    """The offsets of our source: Spark writes a version, a line of its own, and one for each source."""
+    version, *lines = folder.read(path).decode("utf-8", errors="replace").splitlines() or [""]
+    if version != LOG_VERSION:
+        raise RmqdError(f"{folder.url}/{path} is of version {version!r:.40}, and this rmqd reads {LOG_VERSION}")
+    for line in lines[1:]:
+        try:
+            value = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(value, dict) and "q" in value:
+            return Offsets.of(value)
+    raise RmqdError(f"{folder.url}/{path} has no offsets of RocketMQ: is it the checkpoint of another query?")

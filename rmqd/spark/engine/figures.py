@@ -1,0 +1,216 @@
+"""What a group on Spark tells about itself, put together from what comes in: outcomes, progress, the brokers' answers.
+
+Outcomes are of executors, one for each range of a queue that they handled. Progress is Spark's word on a micro-batch.
+Where queues are is asked of the brokers every few seconds: an idle query makes no progress, and its lag may grow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Final
+
+import structlog
+
+from rmqd.client.group_lag import QueueLag
+from rmqd.clock import Clock
+from rmqd.consumer.options import ConsumerOptions
+from rmqd.consumer.pauses import Pauses
+from rmqd.consumer.problem import Problem
+from rmqd.consumer.snapshot import BATCH_PHASES, BatchesSnapshot, GroupSnapshot, QueueSnapshot, TopicSnapshot
+from rmqd.daemon.spark_group import blank_snapshot
+from rmqd.daemon.totals import add_topics
+from rmqd.histogram import Histogram
+from rmqd.spark.handlers.outcome import RangeOutcome
+from rmqd.wire.message import MessageQueue
+from rmqd.wire.topics import is_retry_topic
+
+log = structlog.get_logger(__name__)
+
+BATCH_SECONDS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+STALL_SECONDS: Final = 120.0  # longer than the local engine waits: a queue goes on when the whole micro-batch is done
+# Spark's names of what it does in a micro-batch.
+PHASES: Final = {
+    "latestOffset": "asking_offsets",
+    "getBatch": "asking_offsets",
+    "queryPlanning": "planning",
+    "walCommit": "logging_offsets",
+    "addBatch": "handling",
+    "commitOffsets": "logging_commit",
+    "commitBatch": "logging_commit",
+}
+WHOLE_BATCH: Final = "triggerExecution"
+
+
+class Figures:
+    """The figures of one driver. Called in its event loop alone."""
+
+    def __init__(self, options: ConsumerOptions, clock: Clock) -> None:
+        self._options = options
+        self._clock = clock
+        self._log = log.bind(group=options.group)
+        self._blank = blank_snapshot(options)
+        self._topics: tuple[TopicSnapshot, ...] = self._blank.topics
+        self._hook_failures: dict[str, int] = {}
+        self._left_out: dict[str, int] = {}
+        self._durations = Histogram(BATCH_SECONDS)
+        self._phases = dict.fromkeys(BATCH_PHASES, 0.0)
+        self._last_end: float | None = None
+        self._lost = 0
+        self._positions: dict[MessageQueue, int] = {}
+        self._queues: dict[MessageQueue, _Queue] = {}
+        self.handler_hung = False
+        """Whether the group has failed because handlers hang in all slots of an executor's process."""
+        self._unknown: dict[str, str] = {}
+        self._answered: set[str] = set()
+
+    def handled(self, outcomes: Iterable[RangeOutcome]) -> None:
+        """Executors have handled these ranges."""
+        for outcome in outcomes:
+            self._topics = add_topics(self._topics, outcome.topics)
+            self._lost += outcome.lost
+            _count(self._hook_failures, outcome.hook_failures)
+            _count(self._left_out, outcome.left_out_by_hooks)
+
+    def batch_done(self, phases_ms: Mapping[str, int], positions: Mapping[MessageQueue, int], *, empty: bool) -> None:
+        """A micro-batch has ended, and the query is at these offsets."""
+        self._positions |= positions
+        if empty:
+            return
+        self._last_end = self._clock.wall()
+        self._durations.observe(phases_ms.get(WHOLE_BATCH, 0) / 1000)
+        for name, milliseconds in phases_ms.items():
+            if name in PHASES:
+                self._phases[PHASES[name]] += milliseconds / 1000
+
+    def queues_are(self, topic: str, lags: Iterable[QueueLag]) -> None:
+        """The brokers' answer about a topic, the group's retry topic too."""
+        self._unknown.pop(topic, None)
+        self._answered.add(topic)
+        found = {MessageQueue(topic, lag.broker, lag.queue): lag for lag in lags}
+        for gone in [queue for queue in self._queues if queue.topic == topic and queue not in found]:
+            del self._queues[gone]
+        for queue, lag in found.items():
+            self._queues.setdefault(queue, _Queue(self._clock)).is_at(lag)
+
+    def queues_unknown(self, topic: str, reason: str) -> None:
+        """The brokers did not answer about a topic."""
+        self._unknown[topic] = reason
+
+    def snapshot(
+        self, state: str, failure: str | None, client_id: str, pauses: Pauses, *, handling: bool
+    ) -> GroupSnapshot:
+        """The group at this moment; `handling` is whether a micro-batch is under way."""
+        is_over = state in ("failed", "stopped")
+        work = "waiting" if state == "starting" else "handling" if handling else "pulling"
+        reason = self._not_ready(state)
+        return replace(
+            self._blank,
+            state=state,
+            failure=failure,
+            client_id=client_id,
+            paused=pauses.whole,
+            pauses=pauses.scopes,
+            ready=reason is None,
+            not_ready_reason=reason,
+            topics=self._topics,
+            queues=() if is_over else tuple(self._queue(queue, pauses.whole, work) for queue in sorted(self._queues)),
+            assigned={
+                topic: 0 if is_over else sum(queue.topic == topic for queue in self._queues)
+                for topic in self._options.subscriptions
+            },
+            hook_failures=dict(self._hook_failures),
+            left_out_by_hooks=dict(self._left_out),
+            handler_hung=self.handler_hung,
+            batches=BatchesSnapshot(self._durations.snapshot(), dict(self._phases), self._last_end, self._lost),
+        )
+
+    def _not_ready(self, state: str) -> str | None:
+        group = self._options.group
+        if state == "starting":
+            return self._blank.not_ready_reason
+        if state != "running":
+            return f"group {group} is {state}"
+        missing = sorted(set(self._options.subscriptions) - self._answered)
+        if not missing:
+            return None
+        why = "; ".join(dict.fromkeys(self._unknown[topic] for topic in missing if topic in self._unknown))
+        waits = f"group {group} waits for the queues of {', '.join(missing)}"
+        return f"{waits}: {why}" if why else waits
+
+    def _queue(self, queue: MessageQueue, paused: bool, work: str) -> QueueSnapshot:
+        # the retry topic of a group with one topic is shown under that topic, as the local engine does
+        is_retry, topics = is_retry_topic(queue.topic), list(self._options.subscriptions)
+        topic = topics[0] if is_retry and len(topics) == 1 else queue.topic
+        entry = self._queues[queue]
+        stall, lag = self._stall(queue, entry, paused), entry.lag
+        self._tell(queue, entry, stall)
+        entry.note("stuck" if stall is not None else "paused" if paused else work if lag.lag else "waiting")
+        return QueueSnapshot(
+            topic=topic,
+            is_retry=is_retry,
+            broker=queue.broker_name,
+            queue=queue.queue_id,
+            state=entry.state,
+            since=entry.since,
+            committed=lag.committed,
+            max=lag.max,
+            lag=lag.lag,
+            lag_seconds=lag.lag_seconds,
+            cached=0,
+            handling=0,
+            cached_bytes=0,
+            span=0,
+            position=self._positions.get(queue, lag.committed),
+            last_commit=entry.last_commit,
+            stall=stall,
+        )
+
+    def _tell(self, queue: MessageQueue, entry: _Queue, stall: Problem | None) -> None:
+        """Say that a queue stands still, once, and that it goes on."""
+        told, entry.told = entry.told, "" if stall is None else stall.cause
+        if stall is not None and stall.cause != told:
+            facts = {"topic": queue.topic, "broker": queue.broker_name, "queues": [queue.queue_id]}
+            self._log.error("queue.stalled", **facts, cause=stall.cause, evidence=stall.evidence, next=stall.next)
+        elif stall is None and told:
+            self._log.info("queue.goes_on", queue=str(queue), cause=told)
+
+    def _stall(self, queue: MessageQueue, entry: _Queue, paused: bool) -> Problem | None:
+        if queue.topic in self._unknown:
+            what = "see that the brokers run and can be reached; the query waits for them for a minute, and then fails"
+            return Problem("broker_unreachable", self._unknown[queue.topic], what)
+        seconds = self._clock.monotonic() - entry.moved_at
+        if paused or not entry.lag.lag or seconds < STALL_SECONDS:
+            return None
+        evidence = f"{entry.lag.lag} messages wait, and its offset has stood still for {seconds:.0f} s"
+        what = "look for slow handlers and failing tasks in the log: a micro-batch ends when its slowest queue is done"
+        return Problem("stalled_queue", evidence, what)
+
+
+class _Queue:
+    """One queue, and since when it is as it is."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.lag = QueueLag("", 0, None, 0, 0, 0, 0.0)
+        self.state = "waiting"
+        self.since = clock.wall()
+        self.moved_at = clock.monotonic()
+        self.last_commit: float | None = None
+        self.told = ""  # the cause for which it stands still, as the log has it
+
+    def is_at(self, lag: QueueLag) -> None:
+        if lag.committed != self.lag.committed or not lag.lag or not self.lag.lag:
+            self.moved_at = self._clock.monotonic()
+        if lag.committed is not None and lag.committed != self.lag.committed and self.lag.broker:
+            self.last_commit = self._clock.wall()
+        self.lag = lag
+
+    def note(self, state: str) -> None:
+        if state != self.state:
+            self.state, self.since = state, self._clock.wall()
+
+
+def _count(total: dict[str, int], more: Mapping[str, int]) -> None:
+    for name, count in more.items():
+        total[name] = total.get(name, 0) + count

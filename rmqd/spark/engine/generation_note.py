@@ -1,0 +1,94 @@
+"""What the driver keeps beside a generation's checkpoint: where it began, and what brokers and operators have said.
+
+A note is a file of its own, never changed: `note-000007.json` replaces the ones before it, so that it is there whole or
+not at all on any file system.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from typing import Final
+
+from rmqd.errors import RmqdError
+from rmqd.spark.engine.checkpoint import Folder
+from rmqd.spark.source.offsets import ByQueue, flat, nested
+
+VERSION: Final = 1
+
+_FILE: Final = re.compile(r"note-([0-9]{6,})\.json")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """One generation's state, beside its checkpoint."""
+
+    starting: ByQueue | None = None
+    """Where its query begins; None: where the group is on the brokers."""
+    reason: str = ""
+    """Why it was begun, in a sentence."""
+    told: bool = True
+    """Whether the brokers know `starting`; until then what they say is not the group's place."""
+    held: ByQueue = field(default_factory=dict)
+    """The group's offsets as the brokers had them last: none that the query commits is lower."""
+    resets: ByQueue = field(default_factory=dict)
+    """Where operators have sent the group since; the next generation starts there."""
+
+    def to_json(self) -> bytes:
+        """What `of` reads."""
+        value = {
+            "v": VERSION,
+            "starting": None if self.starting is None else nested(self.starting),
+            "reason": self.reason,
+            "told": self.told,
+            "held": nested(self.held),
+            "resets": nested(self.resets),
+        }
+        return json.dumps(value, indent=1).encode()
+
+    @classmethod
+    def of(cls, content: bytes) -> Note:
+        """Read what `to_json` wrote. Raises RmqdError."""
+        try:
+            value = json.loads(content)
+            if value["v"] != VERSION:
+                raise RmqdError(f"it is of version {value['v']!r}, and this rmqd reads version {VERSION}")
+            starting = value["starting"]
+            return cls(
+                starting=None if starting is None else flat(starting, "starting"),
+                reason=str(value["reason"]),
+                told=bool(value["told"]),
+                held=flat(value["held"], "held"),
+                resets=flat(value["resets"], "resets"),
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise RmqdError(f"it is no note of a generation: {error!r}") from error
+
+
+def read_note(folder: Folder, path: str) -> Note | None:
+    """A generation's last note; None where there is none. Raises RmqdError for one that cannot be read."""
+    numbers = _numbers(folder, path)
+    if not numbers:
+        return None
+    file = f"{path}/{_name(numbers[-1])}"
+    try:
+        return Note.of(folder.read(file))
+    except RmqdError as error:
+        raise RmqdError(f"{folder.url}/{file}: {error}") from error
+
+
+def write_note(folder: Folder, path: str, note: Note) -> None:
+    """Replace a generation's note. Raises RmqdError."""
+    numbers = _numbers(folder, path)
+    folder.put(f"{path}/{_name(numbers[-1] + 1 if numbers else 0)}", note.to_json())
+    for number in numbers:
+        folder.delete(f"{path}/{_name(number)}")
+
+
+def _numbers(folder: Folder, path: str) -> list[int]:
+    return sorted(int(found[1]) for name in folder.names(path) if (found := _FILE.fullmatch(name)))
+
+
+def _name(number: int) -> str:
+    return f"note-{number:06}.json"

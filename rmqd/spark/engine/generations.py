@@ -1,0 +1,267 @@
+"""Which checkpoint a group's query goes on from: the last one, or a new one where somebody has moved the group since.
+
+The checkpoint owns the offsets, and the brokers are told of them. Where a broker says something else, either the driver
+ended between the two, and the checkpoint is right; or the group ran on the other engine, or an operator has reset it,
+and the broker is. A query cannot be moved: a new generation of the checkpoint begins there, and the old one is kept.
+
+    <checkpoint>/generation-000001/checkpoint     Spark's
+                                  /note-000004.json
+
+What tells the two apart is what brokers are known to hold, noted every few seconds and at a graceful end: a query's
+commits lie between that and the checkpoint, so that anything beyond is somebody else's. A broker that is killed forgets
+what it was told within the last seconds: it is known to hold only what it had some seconds before it answered last.
+Brokers of 5.x keep a reset until it is heard. With others, one is missed that leads to a place which the group passed
+within the last seconds before its driver was killed.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from rmqd.daemon.spark_config import SparkConfig
+from rmqd.errors import RouteNotFoundError
+from rmqd.spark.cluster import Cluster, cluster_of, everyone, patiently
+from rmqd.spark.engine.checkpoint import Folder, read_done
+from rmqd.spark.engine.generation_note import Note, read_note, write_note
+from rmqd.spark.source.offsets import ByQueue
+from rmqd.wire.message import MessageQueue
+from rmqd.wire.topics import retry_topic
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from rmqd.spark.engine.group_order import GroupOrder
+    from rmqd.spark.handlers.outcome import RangeOutcome
+
+log = structlog.get_logger(__name__)
+
+PATIENCE_SECONDS: Final = 60.0  # for brokers, at the start; as the source's unavailableToleranceMs
+NOTE_SECONDS: Final = 5.0
+FLUSHED_SECONDS: Final = 10.0  # brokers write offsets to disk every 5 s (flushConsumerOffsetInterval)
+
+CHECKPOINT: Final = "checkpoint"
+SHOWN: Final = 4
+_FOLDER: Final = re.compile(r"generation-([0-9]{6,})")
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """A checkpoint. `path` is Spark's checkpointLocation, `starting` where its query begins if it has nothing yet."""
+
+    number: int
+    path: str
+    starting: Mapping[MessageQueue, int] | None
+    """None: where the group is on the brokers."""
+    reason: str
+
+
+def checkpoint_folder(order: GroupOrder) -> str:
+    """The folder or URL of all generations of a group."""
+    config = order.settings.spark or SparkConfig()
+    return config.checkpoint or f"{order.config.state_dir}/spark/{order.name}"
+
+
+def generations_of(order: GroupOrder, spark: SparkSession) -> Generations:
+    """Those of a group, through the session's file systems. Raises RmqdError."""
+    from rmqd.spark.hadoop_folder import HadoopFolder
+
+    return Generations(order, HadoopFolder(spark, checkpoint_folder(order)))
+
+
+def moves(done: ByQueue, held: ByQueue, stored: ByQueue) -> dict[MessageQueue, int]:
+    """The queues that somebody else has moved, with their offsets on the brokers.
+
+    `done` is what the checkpoint says, `held` what the brokers had once, and `stored` what they have now.
+    """
+    return {
+        queue: offset
+        for queue, offset in stored.items()
+        if queue in done and (offset > done[queue] or offset < min(done[queue], held.get(queue, 0)))
+    }
+
+
+class Generations:
+    """One group's. Methods block, and may be called from any thread. They raise RmqdError."""
+
+    def __init__(self, order: GroupOrder, folder: Folder) -> None:
+        self._order = order
+        self._folder = folder
+        self._lock = threading.RLock()
+        self._number = 0
+        self._note = Note()
+        self._noted_at = 0.0
+        self._held: dict[MessageQueue, int] = {}
+        self._looks: deque[tuple[float, ByQueue, ByQueue]] = deque()  # when, what brokers answered, what was done
+
+    def current(self) -> Generation:
+        """The generation to go on with. To be asked before each start of a query, when the group is held here alone."""
+        with self._lock:
+            return patiently(self._current, PATIENCE_SECONDS)
+
+    def note(self, resets: ByQueue) -> None:
+        """Keep where an operator has sent the group, over a crash too: the next generation starts there."""
+        with self._lock:
+            log.warning(
+                "spark.group_reset", group=self._order.name, to={str(queue): resets[queue] for queue in sorted(resets)}
+            )
+            self._write(replace(self._note, resets={**self._note.resets, **resets}))
+
+    def note_outcomes(self, outcomes: Iterable[RangeOutcome]) -> bool:
+        """Keep the resets that executors met in a batch; says whether there are any. To be called before it is done."""
+        resets = {outcome.queue: outcome.reset_to for outcome in outcomes if outcome.reset_to is not None}
+        if resets:
+            self.note(resets)
+        return bool(resets)
+
+    def moved(self) -> Mapping[MessageQueue, int]:
+        """Where the group was sent since `current`, kept as `note` does: the query is to end then.
+
+        To be asked every few seconds while it runs. An executor meets a reset only in a queue where messages come.
+        """
+        with self._lock:
+            if self._note.resets:
+                return self._note.resets
+            stored = self._stored(self._look_up_done())
+            done = self._look_up_done()  # anew: commits follow the checkpoint
+            changed = moves(done, self._held, stored) or self._unheard(stored, done)
+            if changed:
+                self.note(changed)
+                return changed
+            self._look(stored, done)
+            if self._held != self._note.held and time.monotonic() - self._noted_at >= NOTE_SECONDS:
+                self._write(replace(self._note, held=dict(self._held)))
+            return {}
+
+    def finish(self) -> None:
+        """Have the brokers know where the group goes on, when the query has ended: on the other engine, too."""
+        with self._lock:
+            stored = self._stored(self._look_up_done())
+            done = self._look_up_done()
+            others = moves(done, self._held, stored)  # not ours to change
+            places = {queue: at for queue, at in {**done, **self._note.resets}.items() if queue not in others}
+            everyone(self._cluster.commit(self._order.name, places))
+            self._held |= {queue: at for queue, at in places.items() if queue not in self._note.resets}
+            self._write(replace(self._note, held=dict(self._held)))
+
+    def _current(self) -> Generation:
+        queues = self._queues()
+        stored = self._stored(queues)
+        pending = everyone(self._cluster.pending_resets(self._order.name, stored))
+        resets = {queue: offset for queue, offset in pending.items() if offset is not None}
+        self._number = max(map(int, _matches(self._folder.names())), default=0)
+        last = read_note(self._folder, self._path(self._number)) if self._number else None
+        if last is None:
+            return self._begin(Note(reason="the first generation"))
+        self._note = last
+        if resets:
+            self.note(resets)
+        done = self._look_up_done()
+        elsewhere = moves(done, last.held, stored) if last.told else {}
+        # what is noted is older than what brokers say, unless that is a commit of ours or they have just told it
+        changed = {**last.resets, **elsewhere, **resets}
+        changed = {queue: at for queue, at in changed.items() if queue in queues}
+        if not changed:
+            return self._go_on()
+        places = {**(stored if last.told else {}), **done, **changed}
+        reason = _reason(done, changed)
+        self._number += 1
+        log.warning("spark.new_generation", group=self._order.name, generation=self._number, reason=reason)
+        starting = {queue: places[queue] for queue in sorted(queues) if queue in places}
+        return self._begin(Note(starting=starting, reason=reason, told=False))
+
+    def _begin(self, note: Note) -> Generation:
+        self._number = max(self._number, 1)
+        self._write(note)
+        return self._go_on()
+
+    def _go_on(self) -> Generation:
+        note = self._note
+        if not note.told and note.starting is not None:
+            everyone(self._cluster.commit(self._order.name, note.starting))
+            self._write(replace(note, told=True))
+        self._held = dict(self._note.held)
+        self._looks.clear()
+        url = f"{self._folder.url}/{self._path(self._number)}/{CHECKPOINT}"
+        return Generation(self._number, url, note.starting, note.reason)
+
+    def _unheard(self, stored: ByQueue, done: ByQueue) -> dict[MessageQueue, int]:
+        """Tell brokers again that have lost what they were told; those that do not take it have a reset in store."""
+        if not self._looks:
+            return {}
+        _, had, had_done = self._looks[-1]
+        # as before, and behind what was done before: no commit is on its way
+        lost = [queue for queue, at in stored.items() if at == had.get(queue) and at < had_done.get(queue, 0)]
+        told = {queue: done[queue] for queue in lost if queue in done}
+        everyone(self._cluster.commit(self._order.name, told))
+        return {queue: at for queue, at in self._stored(told).items() if at == stored[queue] != told[queue]}
+
+    def _look(self, stored: ByQueue, done: ByQueue) -> None:
+        """Learn what brokers have on disk by now."""
+        now = time.monotonic()
+        self._looks.append((now, stored, done))
+        while len(self._looks) > 1 and self._looks[1][0] <= now - FLUSHED_SECONDS:
+            self._looks.popleft()
+        at, had, _ = self._looks[0]
+        if at <= now - FLUSHED_SECONDS:
+            self._held |= had
+
+    def _write(self, note: Note) -> None:
+        write_note(self._folder, self._path(self._number), note)
+        self._note, self._noted_at = note, time.monotonic()
+
+    def _look_up_done(self) -> ByQueue:
+        """Where the checkpoint says that the group is."""
+        done = read_done(self._folder, f"{self._path(self._number)}/{CHECKPOINT}")
+        return done.positions or self._note.starting or {}
+
+    def _stored(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
+        """The group's offsets on the brokers.
+
+        Where one has nothing it has lost it, or the group was deleted; the checkpoint holds then.
+        """
+        stored = everyone(self._cluster.committed(self._order.name, queues))
+        return {queue: offset for queue, offset in stored.items() if offset is not None}
+
+    def _queues(self) -> set[MessageQueue]:
+        group, retries = self._order, retry_topic(self._order.name)
+        found = self._cluster.queues([*group.settings.subscriptions, retries])
+        for asked, error in found.failed.items():
+            if asked.topic != retries or not isinstance(error, RouteNotFoundError):
+                raise error
+        return {queue for queues in found.found.values() for queue in queues}
+
+    @property
+    def _cluster(self) -> Cluster:
+        return cluster_of(self._order.access)
+
+    @staticmethod
+    def _path(number: int) -> str:
+        return f"generation-{number:06}"
+
+
+def _matches(names: Iterable[str]) -> list[str]:
+    return [found[1] for name in names if (found := _FOLDER.fullmatch(name))]
+
+
+def _reason(done: ByQueue, changed: ByQueue) -> str:
+    ahead = {queue: offset for queue, offset in changed.items() if offset > done.get(queue, 0)}
+    back = {queue: offset for queue, offset in changed.items() if queue not in ahead}
+    parts = []
+    if ahead:
+        parts.append(f"the group went on elsewhere, or was sent forward: {_changes(done, ahead)}")
+    if back:
+        parts.append(f"the group was reset: {_changes(done, back)}")
+    return "; ".join(parts)
+
+
+def _changes(done: ByQueue, to: ByQueue) -> str:
+    shown = [f"{queue} from {done.get(queue, 'nowhere')} to {to[queue]}" for queue in sorted(to)[:SHOWN]]
+    return ", ".join(shown) + (f" and {len(to) - SHOWN} more queues" if len(to) > SHOWN else "")

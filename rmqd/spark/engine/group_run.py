@@ -1,0 +1,346 @@
+"""One group on Spark, from its first heartbeat to its last commit.
+
+    join the group, alone     start Spark     query     query ...     commit     leave     end Spark
+
+A query runs until the group is stopped. Where an operator moves the group meanwhile, the query ends and another one
+begins, with a new generation of the checkpoint. A stop, and such a move, lets the micro-batch under way end: the pause
+file keeps the source from taking up more, and a query without a batch can be ended with nothing to repeat.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import structlog
+
+from rmqd.clock import Clock
+from rmqd.consumer.pauses import WHOLE_GROUP, Pauses, PauseScope
+from rmqd.consumer.slots import HandlerHungError
+from rmqd.consumer.snapshot import GroupSnapshot
+from rmqd.daemon.spark_config import AVAILABLE_NOW, SparkConfig
+from rmqd.errors import RmqdError
+from rmqd.spark.engine.figures import Figures
+from rmqd.spark.engine.group_order import GroupOrder
+from rmqd.spark.engine.listener import BatchProgress
+from rmqd.spark.engine.run_parts import Checkpoints, Membership, Parts, Resets
+from rmqd.spark.engine.running_query import QueryFailedError, RunningQuery, query_error
+from rmqd.spark.engine.spark_thread import SparkThread
+from rmqd.spark.handlers.outcome import RangeOutcome
+
+if TYPE_CHECKING:
+    from rmqd.spark.engine.generations import Generation
+
+T = TypeVar("T")
+
+log = structlog.get_logger(__name__)
+
+MOVES_SECONDS: Final = 2.0
+STATUS_SECONDS: Final = 1.0
+IDLE_POLL_SECONDS: Final = 0.05  # Spark tells nobody when a batch is done but by its progress, which may come late
+RIVAL_DRAIN_SECONDS: Final = 10.0  # where another one has the group, too
+END_SECONDS: Final = 10.0  # each step of the end: a query, the last commit, Spark itself
+HURRIED_SECONDS: Final = 2.0
+
+
+class _StoppedError(Exception):
+    """The end was asked for before there was anything to drain."""
+
+
+class GroupRun:
+    """Runs one group once."""
+
+    def __init__(self, order: GroupOrder, parts: Parts, clock: Clock) -> None:
+        self._order = order
+        self._parts = parts
+        self._clock = clock
+        self._config = order.settings.spark or SparkConfig()
+        self._figures = Figures(order.settings.consumer_options(order.name, order.config.state_dir), clock)
+        self._loop = asyncio.get_running_loop()
+        self._log = log.bind(group=order.name)
+        self._pauses = Pauses()
+        self._pause_file: Path | None = None
+        self._is_holding = False
+        self._was_held = False  # since the last query began
+        self._resumed = asyncio.Event()
+        self._resumed.set()
+        self._stop = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._moved = asyncio.Event()
+        self._pushed: asyncio.Queue[Resets] = asyncio.Queue()
+        self._drain_seconds = order.settings.shutdown_timeout
+        self._state = "starting"
+        self._failure: str | None = None
+        self._is_handling = self._is_member = False
+        self._stuck_by: list[str] = []  # what a query met that it cannot get past
+        self._presence: Membership | None = None
+        self._watching: asyncio.Task[None] | None = None
+
+    async def run(self) -> None:
+        """Until `stop` and the drain after it, or until what was there is handled. Raises what the group fails by."""
+        work = asyncio.create_task(self._work(), name=f"group {self._order.name}")
+        hurry = asyncio.create_task(self._hurry.wait(), name=f"hurry of {self._order.name}")
+        try:
+            await asyncio.wait({work, hurry}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            hurry.cancel()
+            work.cancel()  # one that is done does not mind
+            await asyncio.wait({work})
+        if not work.cancelled():
+            work.result()
+
+    def stop(self, seconds: float | None = None) -> None:
+        """Let the micro-batch under way end, for so long at most (default: the group's shutdown_timeout), and leave."""
+        if seconds is not None:
+            self._drain_seconds = seconds
+        self._stop.set()
+
+    def hurry(self) -> None:
+        """Give up the micro-batch under way, and leave."""
+        self._stop.set()
+        self._hurry.set()
+
+    def pause(self, scope: PauseScope = WHOLE_GROUP) -> None:
+        """Take up no more micro-batches."""
+        self._pauses.add(scope)
+        self._switch()
+        self._log.info("group.paused", scope=str(scope))
+
+    def resume(self, scope: PauseScope = WHOLE_GROUP) -> None:
+        """Go on."""
+        self._pauses.end(scope)
+        self._switch()
+        self._log.info("group.resumed", scope=str(scope))
+
+    def snapshot(self) -> GroupSnapshot:
+        """The group now."""
+        client_id = self._presence.client_id if self._presence is not None else ""
+        return self._figures.snapshot(self._state, self._failure, client_id, self._pauses, handling=self._is_handling)
+
+    async def _work(self) -> None:
+        try:
+            with tempfile.TemporaryDirectory(prefix="rmqd-spark-", ignore_cleanup_errors=True) as folder:
+                self._pause_file = Path(folder, "pause")
+                self._switch()
+                with suppress(_StoppedError):
+                    await self._take_part()
+            self._state = "stopped"
+        except asyncio.CancelledError:
+            self._state = "stopped"
+            raise
+        except Exception as error:
+            self._state, self._failure = "failed", describe(error)
+            if isinstance(error, QueryFailedError):
+                self._figures.handler_hung = HandlerHungError.__name__ in error.said
+                self._log.error("spark.query_failed", error=str(error), said=error.said)
+            raise
+
+    async def _take_part(self) -> None:
+        presence = self._presence = self._parts.presence(self._pushed.put_nowait)
+        thread = SparkThread("rmqd.spark")
+        session: Any = None
+        helpers: list[asyncio.Task[None]] = []
+        try:
+            await self._unless_stopped(presence.join())
+            self._is_member = True
+            self._watching = asyncio.create_task(presence.watch(), name="presence")
+            places = self._parts.places(self._figures)
+            helpers += [self._watching, asyncio.create_task(places.watch(), name="places of queues")]
+            began = self._clock.monotonic()
+            session = await self._unless_stopped(thread.call(lambda: self._parts.session(self._heard)))
+            self._log.info("spark.session_started", seconds=round(self._clock.monotonic() - began, 1))
+            await self._run_queries(session, thread)
+        finally:
+            self._watching = None
+            await _ended(*helpers)
+            await presence.leave()
+            if self._is_member:
+                self._log.info("group.left")
+            if session is not None and not self._hurry.is_set():  # hurried, it ends with this process
+                await self._patiently(thread.call(session.stop), "Spark")
+            thread.end()
+
+    async def _run_queries(self, session: Any, thread: SparkThread) -> None:
+        asking = SparkThread("rmqd.spark.checkpoints")  # of its own: it waits for brokers that are away
+        checkpoints = await self._unless_stopped(asking.call(lambda: self._parts.checkpoints(session)))
+        is_over = False
+        while not is_over:
+            if self._config.trigger == AVAILABLE_NOW:  # paused, it would have nothing to do, and end
+                await self._unless_stopped(self._resumed.wait())
+            generation = await self._unless_stopped(asking.call(checkpoints.current))
+            self._moved.clear()
+            self._was_held = False
+            self._hold(False)
+            query = await self._start(session, thread, generation, checkpoints)
+            try:
+                is_over = await self._run_query(query, checkpoints, asking)
+            finally:
+                self._is_handling = False
+                await self._patiently(query.stop(), "the query")
+                await self._patiently(asking.call(checkpoints.finish), "the last commit")
+        asking.end()
+
+    async def _start(
+        self, session: Any, thread: SparkThread, generation: Generation, checkpoints: Checkpoints
+    ) -> RunningQuery:
+        pause_file = str(self._pause_file)
+
+        def on_batch(_batch_id: int, outcomes: list[RangeOutcome]) -> None:
+            if checkpoints.note_outcomes(outcomes):
+                Path(pause_file).touch()  # here: the next micro-batch may begin before the loop comes to it
+                failures = [outcome.failure for outcome in outcomes if outcome.failure]
+                self._in_loop(lambda: self._move(failures))
+            self._in_loop(lambda: self._figures.handled(outcomes))
+
+        try:
+            query = await thread.call(lambda: self._parts.start_query(session, generation, pause_file, on_batch))
+        except RmqdError:
+            raise
+        except Exception as error:
+            raise query_error(error) from error
+        self._state = "running"
+        self._log.info("spark.query_started", generation=generation.number, checkpoint=generation.path)
+        return RunningQuery(query, thread)
+
+    async def _run_query(self, query: RunningQuery, checkpoints: Checkpoints, asking: SparkThread) -> bool:
+        """Until the query has ended, or is to end and is drained. Whether the group's run is over with it."""
+        ended = asyncio.create_task(query.wait(), name="query")
+        others = [
+            asyncio.create_task(self._stop.wait(), name="stop"),
+            asyncio.create_task(self._moved.wait(), name="move"),
+            asyncio.create_task(self._watch_moves(checkpoints, asking), name="moves"),
+            asyncio.create_task(self._watch_status(query), name="status"),
+        ]
+        rival = [] if self._watching is None else [self._watching]
+        try:
+            await asyncio.wait({ended, *others, *rival}, return_when=asyncio.FIRST_COMPLETED)
+            if ended.done():
+                ended.result()
+                self._raise_if_stuck()
+                return not self._was_held  # else what handles what is there may have ended with some of it left
+            self._hold(True)
+            is_rivalled = self._watching is not None and self._watching.done()
+            if self._stop.is_set():
+                self._state = "draining"
+            await self._drain(query, ended, RIVAL_DRAIN_SECONDS if is_rivalled else self._drain_seconds)
+            for task in (*others, *rival):
+                if task.done():
+                    task.result()
+            self._raise_if_stuck()
+            return self._stop.is_set()
+        finally:
+            await _ended(*others)
+            ended.cancel()
+
+    def _raise_if_stuck(self) -> None:
+        """Once the batch is done: what could be handled beside what cannot is not to be repeated."""
+        if self._stuck_by and not self._stop.is_set():
+            raise RmqdError("; ".join(self._stuck_by))
+
+    async def _drain(self, query: RunningQuery, ended: asyncio.Task[None], seconds: float) -> None:
+        """Wait for the micro-batch under way. Raises QueryFailedError."""
+        deadline = self._clock.monotonic() + seconds
+        while not ended.done() and not await query.is_idle():
+            if self._clock.monotonic() >= deadline:
+                self._log.warning("spark.drain_cut", after_seconds=seconds, consequence="its messages come again")
+                return
+            await asyncio.sleep(IDLE_POLL_SECONDS)
+        if ended.done():
+            ended.result()
+
+    async def _watch_moves(self, checkpoints: Checkpoints, asking: SparkThread) -> None:
+        """Look for what operators want, until there is something."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(MOVES_SECONDS):
+                    resets = await self._pushed.get()
+                await asking.call(lambda resets=resets: checkpoints.note(resets))  # type: ignore[misc]
+            try:
+                if await asking.call(checkpoints.moved):
+                    self._move()
+            except RmqdError as error:  # the query bears it for a time, and tells
+                self._log.debug("spark.moves_unknown", error=str(error))
+
+    async def _watch_status(self, query: RunningQuery) -> None:
+        while True:
+            self._is_handling = not await query.is_idle()
+            await asyncio.sleep(STATUS_SECONDS)
+
+    def _move(self, failures: Sequence[str] = ()) -> None:
+        """The group is to go on elsewhere in its queues: with another query, or where that would fail, after it did."""
+        self._stuck_by += failures
+        self._hold(True)
+        self._moved.set()
+
+    def _heard(self, progress: BatchProgress) -> None:
+        self._in_loop(lambda: self._figures.batch_done(progress.phases_ms, progress.positions, empty=progress.empty))
+
+    def _in_loop(self, work: Callable[[], None]) -> None:
+        with suppress(RuntimeError):  # the loop has ended: nobody is interested any more
+            self._loop.call_soon_threadsafe(work)
+
+    def _hold(self, wanted: bool) -> None:
+        self._is_holding = wanted
+        self._switch()
+
+    def _switch(self) -> None:
+        """See that the pause file is there when it should be."""
+        if self._pauses.whole:
+            self._resumed.clear()
+        else:
+            self._resumed.set()
+        if self._pause_file is None:
+            return
+        if self._pauses.whole or self._is_holding or self._stop.is_set():
+            self._was_held = True
+            self._pause_file.touch()
+        else:
+            self._pause_file.unlink(missing_ok=True)
+
+    async def _unless_stopped(self, work: Coroutine[Any, Any, T]) -> T:
+        """What `work` gives. Raises _StoppedError where the end is asked for first, and what ends the membership."""
+        task = asyncio.create_task(work)
+        stop = asyncio.create_task(self._stop.wait())
+        rival = set() if self._watching is None else {self._watching}
+        try:
+            await asyncio.wait({task, stop, *rival}, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+            for watching in rival:
+                if watching.done():
+                    watching.result()
+            raise _StoppedError
+        finally:
+            await _ended(task, stop)
+
+    async def _patiently(self, work: Coroutine[Any, Any, None], what: str) -> None:
+        """Part of the end: it may fail, or hang, and what comes after it is done all the same."""
+        seconds = HURRIED_SECONDS if self._hurry.is_set() else END_SECONDS
+        try:
+            async with asyncio.timeout(seconds):
+                await work
+        except TimeoutError:
+            self._log.error("spark.end_hangs", what=what, seconds=seconds)
+        except Exception as error:  # noqa: BLE001 what matters is what it ended by
+            self._log.error("spark.end_failed", what=what, error=describe(error))
+
+
+async def _ended(*tasks: asyncio.Task[Any]) -> None:
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks)
+        for task in tasks:
+            if not task.cancelled():
+                task.exception()  # heard
+
+
+def describe(error: BaseException) -> str:
+    """A failure in one line."""
+    if isinstance(error, RmqdError):
+        return str(error)
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -1,0 +1,44 @@
+"""From a configuration to the order for one of its groups."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from rmqd.daemon.config import RootConfig
+from rmqd.daemon.config_file import load_config
+from rmqd.daemon.spark_config import SparkConfig
+from rmqd.errors import ConfigError
+from rmqd.spark.engine.group_order import GroupOrder
+
+
+def order_of(path: Path | None, group: str = "", overrides: tuple[str, ...] = ()) -> GroupOrder:
+    """The group of this name, or the only one on Spark. Raises ConfigError."""
+    config = load_config(path, overrides, groups=(group,) if group else ())
+    on_spark = [name for name, settings in config.groups.items() if settings.engine == "spark"]
+    name = group or (on_spark[0] if len(on_spark) == 1 else "")
+    if name not in config.groups:
+        known = ", ".join(on_spark) or "none"
+        what = f"there is no group {group}" if group else "which group is not said"
+        raise ConfigError([f"{path}: {what}; on Spark: {known}"])
+    if name not in on_spark:
+        raise ConfigError(
+            [f"{path}: groups.{name}.engine: {config.groups[name].engine} is not run by Spark; accepted: spark"]
+        )
+    return GroupOrder(name, _placed(config, name), tuple(os.path.abspath(one) for one in sys.path))
+
+
+def _placed(config: RootConfig, name: str) -> RootConfig:
+    """The one group, with folders that mean the same wherever the driver runs on this machine."""
+    settings = config.groups[name]
+    spark = settings.spark or SparkConfig()
+    if spark.checkpoint and "://" not in spark.checkpoint:
+        spark = spark.model_copy(update={"checkpoint": os.path.abspath(spark.checkpoint)})
+    sink = settings.sink
+    if sink is not None:
+        places = {key: getattr(sink, key) for key in ("path", "staging")}
+        placed = {key: os.path.abspath(one) for key, one in places.items() if one and ":/" not in one}
+        sink = sink.model_copy(update=placed)
+    settings = settings.model_copy(update={"spark": spark, "sink": sink})
+    return config.model_copy(update={"groups": {name: settings}, "state_dir": os.path.abspath(config.state_dir)})

@@ -1,0 +1,236 @@
+"""The driver as a member of its group: brokers list it, and each engine sees that the other one has the group.
+
+It takes no part in the division of queues, and pulls nothing; `consumer.rivals` says who has to leave where both
+engines want a group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from rmqd import __version__
+from rmqd.client.api.group import get_consumer_list
+from rmqd.client.client_id import DEFAULT_INSTANCE, SPARK_PREFIX, unique_instance
+from rmqd.client.instance import ClientInstance
+from rmqd.clock import Clock, SystemClock
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.consumer.assembly import subscriptions_of
+from rmqd.consumer.rivals import Rivals
+from rmqd.consumer.running_info import CLIENT_VERSION
+from rmqd.errors import GroupHeldElsewhereError, ProtocolError, RmqdError
+from rmqd.wire import running_info as wire
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.group import ResetOffsetBody
+from rmqd.wire.heartbeat import ConsumeFromWhere, ConsumerData, ConsumeType
+from rmqd.wire.message import MessageQueue
+from rmqd.wire.running_info import ConsumerRunningInfo
+
+if TYPE_CHECKING:
+    from rmqd.client.remoting import Reply
+    from rmqd.spark.engine.group_order import GroupOrder
+
+log = structlog.get_logger(__name__)
+
+LOOK_SECONDS: Final = 20.0  # as often as members of the local engine do; at once where a broker says that members came
+LOOK_AGAIN_SECONDS: Final = 1.0  # while somebody else is there
+LEAVE_SECONDS: Final = 10.0
+
+_WHERE: Final = {
+    "last_offset": ConsumeFromWhere.LAST_OFFSET,
+    "first_offset": ConsumeFromWhere.FIRST_OFFSET,
+    "timestamp": ConsumeFromWhere.TIMESTAMP,
+}
+
+
+class Presence:
+    """One membership, from `join` to `leave`; used once.
+
+    `on_reset` is called with offsets by queue where a broker pushes what an operator reset: brokers of 4.x do, and
+    later ones with useServerSideResetOffset=false.
+    """
+
+    def __init__(
+        self,
+        order: GroupOrder,
+        *,
+        on_reset: Callable[[Mapping[MessageQueue, int]], None] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        options = order.config.client_options()
+        instance = unique_instance()
+        if options.instance_name != DEFAULT_INSTANCE:
+            instance = f"{options.instance_name}-{instance}"
+        self._clock = clock or SystemClock()
+        self._client = ClientInstance(replace(options, instance_name=SPARK_PREFIX + instance), clock=self._clock)
+        self.group: Final = order.name
+        self.client_id: Final = self._client.client_id
+        self._options = order.settings.consumer_options(order.name, order.config.state_dir)
+        self._subscriptions = subscriptions_of(self._options, int(self._clock.wall() * 1000))
+        self._rivals = Rivals(self.group, self.client_id, self._clock)
+        self._on_reset = on_reset
+        self._started_at = self._clock.wall()
+        self._changed = asyncio.Event()
+        self._running: asyncio.Task[None] | None = None
+
+    async def join(self) -> None:
+        """Be a member, alone. Raises GroupHeldElsewhereError, and RmqdError where no broker tells who is there.
+
+        Having raised, it has left.
+        """
+        self._running = asyncio.create_task(self._client.run(), name=f"presence:{self.group}")
+        try:
+            await self._learn_routes(self._options.subscriptions)
+            # a look before the heartbeat: other clients' members do not divide their queues anew for who leaves at once
+            await self._until_alone(Rivals(self.group, self.client_id, self._clock))
+            self._client.register(self)
+            await self._client.heartbeat.beat()
+            await self._until_alone(self._rivals)
+        except BaseException:
+            await self.leave()
+            raise
+        log.info("presence.joined", group=self.group, client_id=self.client_id)
+
+    async def watch(self) -> None:
+        """See that nobody else comes, until cancelled. Raises GroupHeldElsewhereError where somebody stays."""
+        while True:
+            self._changed.clear()
+            try:
+                rivals = self._rivals.among(await self._members())
+                self._rivals.seen(rivals)
+            except GroupHeldElsewhereError:
+                raise
+            except RmqdError as error:  # the query tells that brokers are away
+                rivals = set()
+                log.debug("presence.no_member_list", group=self.group, error=str(error))
+            await self._until_change(LOOK_AGAIN_SECONDS if rivals else LOOK_SECONDS)
+
+    async def leave(self) -> None:
+        """Say good-bye to the brokers, so that the group can run elsewhere at once. Raises nothing."""
+        if self._running is None:
+            return
+        running, self._running = self._running, None
+        self._client.stop()
+        await asyncio.wait({running}, timeout=LEAVE_SECONDS)
+        if not running.done():
+            running.cancel()
+            await asyncio.wait({running})
+        if not running.cancelled() and (error := running.exception()) is not None:
+            log.error("presence.failed", group=self.group, exc_info=error)
+
+    def consumer_data(self) -> ConsumerData:
+        """The group's part of a heartbeat: what members of the local engine say, too."""
+        return ConsumerData(
+            group_name=self.group,
+            subscription_data_set=tuple(self._subscriptions.values()),
+            consume_from_where=_WHERE[self._options.consume_from_where],
+        )
+
+    def on_consumer_ids_changed(self) -> None:
+        """A broker says that members came or went."""
+        self._changed.set()
+
+    async def on_request(self, command: RemotingCommand) -> Reply | None:
+        """What brokers ask in an operator's name."""
+        match command.code:
+            case RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
+                self._reset(command)
+                return None
+            case RequestCode.GET_CONSUMER_RUNNING_INFO:
+                return ResponseCode.SUCCESS, "", {}, self._running_info().to_json()
+        remark = f"request type {command.code} not supported: the group runs on Spark"
+        return ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark, {}, b""
+
+    def _reset(self, command: RemotingCommand) -> None:
+        topic = command.ext_fields.get("topic", "")
+        table = ResetOffsetBody.from_json(command.body).offset_table
+        if any(offset < 0 for offset in table.values()):
+            raise ProtocolError("an offset to go on at must not be below 0")
+        moved = {queue: offset for queue, offset in table.items() if queue.topic == topic in self._subscriptions}
+        if moved and self._on_reset is not None:
+            self._on_reset(moved)
+
+    def _running_info(self) -> ConsumerRunningInfo:
+        return ConsumerRunningInfo(
+            properties={
+                wire.PROP_CLIENT_VERSION: CLIENT_VERSION,
+                wire.PROP_CONSUME_ORDERLY: str(self._options.consume_mode == "orderly").lower(),
+                wire.PROP_CONSUME_TYPE: ConsumeType.PASSIVELY,
+                wire.PROP_CONSUMER_START_TIMESTAMP: str(int(self._started_at * 1000)),
+                wire.PROP_NAMESERVER_ADDR: "".join(f"{address};" for address in self._client.name_servers.addresses),
+                wire.PROP_THREADPOOL_CORE_SIZE: str(self._options.concurrency),
+            },
+            subscription_set=tuple(self._subscriptions.values()),
+            mq_table={},
+            status_table={},
+            user_consumer_info={
+                "rmqd": __version__,
+                "engine": "spark",
+                "python": platform.python_version(),
+                "pid": str(os.getpid()),
+            },
+        )
+
+    async def _until_alone(self, rivals: Rivals) -> None:
+        self._changed.clear()
+        while not rivals.seen(rivals.among(await self._members())):
+            await self._until_change(LOOK_AGAIN_SECONDS)
+            self._changed.clear()
+
+    async def _until_change(self, seconds: float) -> None:
+        """Wait for a broker's word that members changed, for so long at most. Raises what the client has ended with."""
+        change = asyncio.create_task(self._changed.wait(), name=f"members:{self.group}")
+        waited_for: set[asyncio.Task[Any]] = {change} if self._running is None else {change, self._running}
+        try:
+            await asyncio.wait(waited_for, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            change.cancel()
+        if self._running is not None and self._running.done():
+            self._running.result()
+
+    async def _members(self) -> set[str]:
+        """Who is in the group, by all brokers that answer. Raises RmqdError where none does."""
+        addresses = self._brokers()
+        found = await asyncio.gather(*map(self._members_at, addresses), return_exceptions=True)
+        lists = [ids for ids in found if isinstance(ids, set)]
+        errors = [error for error in found if isinstance(error, BaseException)]
+        for error in errors:
+            if not lists or not isinstance(error, RmqdError):
+                raise error
+        return set().union(*lists)
+
+    async def _members_at(self, address: str) -> set[str]:
+        remoting = self._client.remoting
+        ids = await get_consumer_list(remoting, address, self.group)
+        if self.client_id not in ids and self.group in self._client.groups:
+            # a broker that restarted knows us after the next heartbeat only; until then nobody there would see us
+            await self._client.heartbeat.beat_address(address)
+            ids = await get_consumer_list(remoting, address, self.group)
+        return set(ids)
+
+    def _brokers(self) -> list[str]:
+        routes = self._client.routes
+        names = {
+            broker.broker_name
+            for topic in self._subscriptions
+            if (route := routes.route(topic)) is not None
+            for broker in route.broker_datas
+        }
+        return [address for name in sorted(names) if (address := routes.address(name)) is not None]
+
+    async def _learn_routes(self, topics: Iterable[str]) -> None:
+        """Raises the last error where no topic has a route."""
+        missing: RmqdError | None = None
+        for topic in topics:
+            try:
+                await self._client.routes.lookup(topic)
+            except RmqdError as error:
+                missing = error
+        if missing is not None and not self._brokers():
+            raise missing

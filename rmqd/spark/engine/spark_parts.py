@@ -1,0 +1,69 @@
+"""The real parts of a group's run on Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from rmqd.clock import Clock
+from rmqd.spark.engine.generations import Generation, Generations, generations_of
+from rmqd.spark.engine.group_order import GroupOrder
+from rmqd.spark.engine.listener import BatchProgress, ProgressListener
+from rmqd.spark.engine.presence import Presence
+from rmqd.spark.engine.queue_places import QueuePlaces
+from rmqd.spark.engine.run_parts import OnBatch, Resets
+from rmqd.spark.session import build_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from rmqd.spark.engine.figures import Figures
+
+
+class SparkParts:
+    """Of one group. `on_session` is called once, in a thread, with the session that has just started."""
+
+    def __init__(
+        self, order: GroupOrder, clock: Clock, on_session: Callable[[SparkSession], None] = lambda session: None
+    ) -> None:
+        self._order = order
+        self._clock = clock
+        self._on_session = on_session
+
+    def presence(self, on_reset: Callable[[Resets], None]) -> Presence:
+        """The membership."""
+        return Presence(self._order, on_reset=on_reset, clock=self._clock)
+
+    def places(self, figures: Figures) -> QueuePlaces:
+        """What looks at the queues."""
+        return QueuePlaces(self._order, figures, self._clock)
+
+    def session(self, on_progress: Callable[[BatchProgress], None]) -> SparkSession:
+        """Spark. Raises RmqdError for what is missing or too old here."""
+        session = build_session(self._order)
+        self._on_session(session)
+        session.streams.addListener(ProgressListener(on_progress))
+        return session
+
+    def checkpoints(self, session: SparkSession) -> Generations:
+        """Through the session's file systems."""
+        return generations_of(self._order, session)
+
+    def start_query(
+        self, session: SparkSession, generation: Generation, pause_file: str, on_batch: OnBatch
+    ) -> StreamingQuery:
+        """The handler's, or the pipeline's."""
+        if self._order.settings.pipeline is not None:
+            from rmqd.spark.pipelines.pipeline_query import pipeline_query as query
+        else:
+            from rmqd.spark.handlers.handler_query import handler_query as query
+
+        return query(
+            session,
+            self._order,
+            checkpoint=generation.path,
+            starting=generation.starting,
+            pause_file=pause_file,
+            on_batch=on_batch,
+        )

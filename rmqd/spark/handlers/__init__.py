@@ -1,0 +1,1 @@
+"""A group's handler on executors: ranges of queues in, what became of them out."""

@@ -1,0 +1,130 @@
+"""What the sources of a group have in common, whether a handler or a pipeline follows: what is read, and from where."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
+
+from rmqd.spark.cluster import cluster_of, everyone
+from rmqd.spark.engine.watched_offsets import WatchedOffsets
+from rmqd.spark.handlers.batch_time import BatchTimes
+from rmqd.spark.handlers.pace import Pace
+from rmqd.spark.source.batch_reader import check_filter
+from rmqd.spark.source.bounds import Bound
+from rmqd.spark.source.columns import DEFAULT_COLUMNS, PERMISSIVE_COLUMNS
+from rmqd.spark.source.offsets import Offsets
+from rmqd.spark.source.options import SourceOptions
+from rmqd.spark.source.positions import resolve
+from rmqd.spark.source.queue_range import Filter, PullSettings
+from rmqd.spark.source.stream_reader import RocketMQStreamReader
+from rmqd.wire.topics import is_retry_topic
+
+if TYPE_CHECKING:
+    from rmqd.spark.engine.group_order import GroupOrder
+    from rmqd.wire.message import MessageQueue
+
+FETCH_INTERVAL_SECONDS: Final = 0.1  # the most that it adds to the delay of a message that finds the group idle
+PULLS_UNDER_WAY: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupPlan:
+    """What the source's processes are told. Pickles."""
+
+    order: GroupOrder
+    starting: Mapping[MessageQueue, int] | None
+    """Where queues start; without it, and for others, that is where the group is on the brokers."""
+    pause_file: str
+    """While it exists, nothing new is taken up."""
+
+    def source_options(self) -> SourceOptions:
+        """What is read, in the source's terms. Only a handler sends messages back, and so has retries."""
+        order, settings = self.order, self.order.settings
+        filters = {topic: Filter(one.kind, one.expression) for topic, one in settings.subscriptions.items()}
+        is_spread = settings.pull_interval == 0
+        is_pipeline = settings.handler is None
+        permissive = is_pipeline and settings.on_corrupt_message == "skip"
+        return SourceOptions(
+            access=order.access,
+            topics=tuple(settings.subscriptions),
+            filters=filters,
+            include_retry_topic=not is_pipeline,
+            columns=PERMISSIVE_COLUMNS if permissive else DEFAULT_COLUMNS,
+            permissive=permissive,
+            group=order.name,
+            commit_offsets=True,
+            fetch_interval_seconds=FETCH_INTERVAL_SECONDS,
+            fail_on_data_loss=settings.on_offset_illegal == "stop",
+            route_refresh_seconds=order.config.client.poll_name_server_interval,
+            drain_file=self.pause_file,
+            pull=PullSettings(
+                group=order.name,
+                batch_size=settings.pull_batch_size,
+                in_flight=PULLS_UNDER_WAY if is_spread else 1,
+            ),
+        )
+
+
+class GroupStreamReader(RocketMQStreamReader):
+    """Reads what a group subscribes to, from where the group is, in batches of a size that `pace` finds."""
+
+    def __init__(self, plan: GroupPlan, pace: Pace | None) -> None:
+        super().__init__(plan.source_options())
+        self._group_plan = plan
+        self._group = WatchedOffsets(self._options)
+        self._pace = pace
+        self._times = BatchTimes(plan.pause_file)
+        self._under_way: dict[str, Any] | None = None  # the end of the last batch that was made here
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """With a pace, the limit itself changes from batch to batch: see `latestOffset`."""
+        return ReadMaxRows(1) if self._pace is not None else super().getDefaultReadLimit()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Where the next batch ends, as far as the pace lets it go; `start` itself where there is none."""
+        if self._pace is None:
+            return super().latestOffset(start, limit)
+        if self._under_way is not None and start == self._under_way:
+            self._pace.ended(time.monotonic(), self._times.take())
+            self._under_way = None
+        size = self._pace.size(time.monotonic())
+        while not size and self._heads.pinned:  # "nothing new" would end what is available now
+            time.sleep(0.05)
+            size = self._pace.size(time.monotonic())
+        self._progress.max_offsets = size
+        end = super().latestOffset(start, limit)
+        if end != start:
+            spans = Offsets.of(start).ranges(Offsets.of(end))
+            self._pace.began(sum(high - low for low, high in spans.values()), time.monotonic())
+            self._under_way = end
+        return end
+
+    def _resolve_start(self) -> Offsets:
+        """Where the plan says, else where the group is on the brokers, else by `consume_from_where`, as in Java."""
+        cluster, options = cluster_of(self._options.access), self._options
+        queues = self._subscribed.now(cluster)
+        check_filter(cluster, options, queues)
+        starts = {queue: offset for queue, offset in (self._group_plan.starting or {}).items() if queue in queues}
+        committed = everyone(cluster.committed(options.group, queues - starts.keys()))
+        starts |= {queue: offset for queue, offset in committed.items() if offset is not None}
+        for is_retry in (False, True):
+            missing = [queue for queue in queues - starts.keys() if is_retry_topic(queue.topic) == is_retry]
+            if missing:
+                starts |= resolve(cluster, options, self._from_where(is_retry=is_retry), missing, Bound("latest"))
+        # so that the same comes out if the process ends before this is in the checkpoint
+        self._group.pin(starts)
+        return Offsets(starts)
+
+    def _from_where(self, *, is_retry: bool) -> Bound:
+        settings = self._group_plan.order.settings
+        where = settings.consume_from_where
+        if where == "first_offset" or (where == "last_offset" and is_retry):
+            return Bound("earliest")
+        if where == "last_offset" or is_retry:
+            return Bound("latest")
+        options = settings.consumer_options(self._group_plan.order.name, self._group_plan.order.config.state_dir)
+        return Bound("timestamp", timestamp_ms=options.consume_timestamp_ms or 0)

@@ -1,0 +1,202 @@
+"""A group's handler in one of Spark's Python worker processes: started once, and given range after range.
+
+Spark calls in the process's main thread, one task at a time; the handler, its slots and the connections live in an
+event loop in a thread of their own, so that what a handler does beside its batches goes on between tasks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import sys
+import threading
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import structlog
+
+from rmqd.client.instance import ClientInstance
+from rmqd.clock import SystemClock
+from rmqd.consumer.assembly import stats_of
+from rmqd.consumer.concurrently import ConsumeMessageConcurrentlyService
+from rmqd.consumer.hooks import GroupHooks
+from rmqd.consumer.orderly import ConsumeMessageOrderlyService
+from rmqd.consumer.send_back import SendBack, reconsume_limit
+from rmqd.consumer.threads import call_start_or_stop
+from rmqd.daemon import logs
+from rmqd.daemon.handler_registry import load_handler
+from rmqd.daemon.hook_registry import load_hooks
+from rmqd.daemon.loop import new_loop, settle_garbage_collection
+from rmqd.errors import RmqdError
+from rmqd.handler import LoadedHandler
+from rmqd.spark.handlers.outcome import RangeOutcome
+from rmqd.spark.handlers.range_run import RangeRun
+from rmqd.spark.handlers.worker_end import at_worker_end
+from rmqd.wire.topics import retry_topic
+
+if TYPE_CHECKING:
+    from rmqd.consumer.options import ConsumerOptions
+    from rmqd.consumer.slots import HandlerSlots
+    from rmqd.spark.engine.group_order import GroupOrder
+    from rmqd.spark.source.queue_range import QueueRange
+    from rmqd.wire.message import MessageQueue
+
+T = TypeVar("T")
+
+STOP_SECONDS: Final = 5.0  # for a handler's `stop`, when its process is told to end
+
+_processes: dict[tuple[int, str], HandlerProcess] = {}
+
+
+def handler_process(order: GroupOrder, key: str) -> HandlerProcess:
+    """This process's handler of a group, started; `key` tells configurations apart. Raises what its start raises."""
+    whole_key = os.getpid(), key
+    found = _processes.get(whole_key)
+    if found is None or found.has_ended:
+        if _is_spark_worker():
+            at_worker_end(_stop_all)  # before there are threads
+        found = HandlerProcess(order)
+        _processes[whole_key] = found
+        try:
+            found.start()
+        except BaseException:
+            del _processes[whole_key]
+            raise
+        if _is_spark_worker():
+            # pyspark.daemon looks for garbage after each task: in all that was imported, unless it is frozen
+            settle_garbage_collection()
+    return found
+
+
+class TaskLease:
+    """A queue is its task's: Spark runs one for a range, and no locks are taken."""
+
+    valid = True
+
+    def lease(self, queue: MessageQueue) -> TaskLease:
+        """Always its own."""
+        return self
+
+
+class HandlerProcess:
+    """Every method may be called in the process's main thread, and blocks."""
+
+    def __init__(self, order: GroupOrder) -> None:
+        # JSON whatever the configuration says: the driver, or who collects the executors' files, writes it as it likes
+        logs.configure_logging(order.config.log.level, "json")
+        sys.path += [folder for folder in order.import_path if folder not in sys.path]
+        self.has_ended = False
+        self._order = order
+        self._options = order.settings.consumer_options(order.name, order.config.state_dir)
+        self._clock = SystemClock()
+        self._where = f"{socket.gethostname()}:{os.getpid()}"
+        self._loop = new_loop()
+        # a daemon: Spark ends its Python processes without asking
+        threading.Thread(target=self._loop.run_forever, name="rmqd.handler", daemon=True).start()
+
+    def start(self) -> None:
+        """Load the handler and start it. Raises ConfigError, and what its `start` raises."""
+        self._run(self._start())
+
+    def handle(self, queue_range: QueueRange) -> RangeOutcome:
+        """Have a range handled. Raises what ends the group, such as HandlerHungError."""
+        try:
+            return self._run(self._handle(queue_range))
+        except BaseException:
+            # Spark ends the process of a task that failed, and asks nobody
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Call the handler's `stop`, and wait for it a while. Raises nothing; a second time it does nothing."""
+        if self.has_ended:
+            return
+        self.has_ended = True
+        future = asyncio.run_coroutine_threadsafe(self._stop(), self._loop)
+        with contextlib.suppress(Exception):
+            future.result(STOP_SECONDS)
+
+    async def _start(self) -> None:
+        order, options = self._order, self._options
+        self._client = ClientInstance(order.config.client_options())
+        handler = load_handler(order.name, order.settings)
+        hooks = load_hooks()
+        self._hooks = GroupHooks(hooks, order.name, self._client.client_id) if hooks else None
+        self._stop_handler = handler.stop
+        await call_start_or_stop(handler.start)
+        if self._hooks is not None:
+            handler = self._hooks.around(handler)
+        self._ways_back = SendBack(self._client, order.name, reconsume_limit(options))
+        self._service = self._build_service(options, handler)
+        for topic in (*options.subscriptions, retry_topic(order.name)):
+            self._client.routes.watch(topic)
+        self._tasks = [
+            asyncio.create_task(self._service.run(), name=f"handlers:{order.name}"),
+            asyncio.create_task(self._client.run(), name="client"),
+        ]
+
+    def _build_service(self, options: ConsumerOptions, handler: LoadedHandler) -> HandlerSlots:
+        if options.consume_mode == "orderly":
+            return ConsumeMessageOrderlyService(options, handler, self._ways_back, TaskLease(), self._clock)
+        return ConsumeMessageConcurrentlyService(options, handler, self._ways_back, self._clock)
+
+    async def _handle(self, queue_range: QueueRange) -> RangeOutcome:
+        stats = stats_of(self._options)[queue_range.topic]
+        failures, left_out = self._hook_counts()
+        run = RangeRun(
+            queue_range, self._options, self._client, self._service, self._ways_back, stats, self._hooks, self._clock
+        )
+        running = asyncio.create_task(run.run(), name=f"range:{queue_range.queue}")
+        await asyncio.wait((running, *self._tasks), return_when=asyncio.FIRST_COMPLETED)
+        if not running.done():
+            running.cancel()
+            run.queue.drop("task_failed")
+            await asyncio.wait((running,))
+            self._raise_end()
+        running.result()
+        failures_now, left_out_now = self._hook_counts()
+        return RangeOutcome(
+            queue=queue_range.queue,
+            start=queue_range.start,
+            end=queue_range.end,
+            topics=stats.snapshots(),
+            reset_to=run.reset_to,
+            failure=run.failure,
+            lost=run.pulls.lost,
+            hook_failures={name: count - failures.get(name, 0) for name, count in failures_now.items()},
+            left_out_by_hooks={name: count - left_out.get(name, 0) for name, count in left_out_now.items()},
+            host=self._where,
+        )
+
+    def _raise_end(self) -> None:
+        for task in self._tasks:
+            if task.done():
+                task.result()
+        raise RmqdError("the handler's slots ended without a word")
+
+    def _hook_counts(self) -> tuple[dict[str, int], dict[str, int]]:
+        return ({}, {}) if self._hooks is None else (dict(self._hooks.failures), dict(self._hooks.left_out))
+
+    async def _stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.wait(self._tasks)
+        await call_start_or_stop(self._stop_handler)
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        with structlog.contextvars.bound_contextvars(group=self._order.name):
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        return future.result()
+
+
+def _stop_all() -> None:
+    for process in list(_processes.values()):
+        process.stop()
+
+
+def _is_spark_worker() -> bool:
+    from pyspark import TaskContext
+
+    return TaskContext.get() is not None and threading.current_thread() is threading.main_thread()

@@ -1,0 +1,119 @@
+"""The source in which a group's handler runs: a task reads its range of a queue, and has it handled.
+
+Format `rmqd_handler`, for `handler_query` alone. Its rows are one for each range: what became of it. Which ranges there
+are, where they begin and what is committed is the source's business, as for `rocketmq`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa  # type: ignore[import-untyped]
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+
+from rmqd.daemon.spark_config import SparkConfig
+from rmqd.spark.cluster import cluster_of
+from rmqd.spark.handlers.group_source import GroupPlan, GroupStreamReader
+from rmqd.spark.handlers.pace import TARGET_SECONDS, Pace
+from rmqd.spark.source.batch_reader import ranges_of
+from rmqd.spark.source.offsets import Offsets
+from rmqd.spark.source.queue_range import split_ranges
+
+if TYPE_CHECKING:
+    from rmqd.spark.engine.group_order import GroupOrder
+    from rmqd.wire.message import MessageQueue
+
+NAME: Final = "rmqd_handler"
+OUTCOME: Final = pa.schema([("outcome", pa.binary())])
+LEAST_PIECE: Final = 1000  # messages for which another task is worth while
+DRAIN_PART: Final = 4  # of shutdown_timeout, for a batch: a stop may find one just begun
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandlerPlan(GroupPlan):
+    """What the source's processes are told. Pickles."""
+
+    key: str
+    """Tells this configuration from others of the group: a worker process starts the handler for each once."""
+    slots: int
+    """Tasks that Spark runs at once."""
+
+    def pace(self) -> Pace:
+        """How large batches are."""
+        settings = self.order.settings
+        concurrency = settings.handler.concurrency if settings.handler is not None else 1
+        calls = 1 if settings.consume_mode == "orderly" else concurrency
+        return Pace(
+            # so that every slot of every task has something to do, and batches are full
+            self.slots * calls * settings.consume_message_batch_max_size,
+            fixed=(settings.spark or SparkConfig()).max_offsets_per_trigger,
+            per_second=settings.pull_rate_limit,
+            target_seconds=max(0.1, min(TARGET_SECONDS, settings.shutdown_timeout / DRAIN_PART)),
+        )
+
+
+def bound_to(
+    order: GroupOrder, starting: Mapping[MessageQueue, int] | None, pause_file: str, slots: int
+) -> type[DataSource]:
+    """The source of one group, to be registered: no options, as Spark shows those, and the order has secrets."""
+
+    class BoundHandlerSource(HandlerSource):
+        plan = HandlerPlan(
+            order=order,
+            starting=starting,
+            pause_file=pause_file,
+            key=hashlib.sha256(pickle.dumps(order)).hexdigest(),
+            slots=slots,
+        )
+
+    return BoundHandlerSource
+
+
+class HandlerSource(DataSource):
+    """Made anew in several processes; `plan` is of the class."""
+
+    plan: HandlerPlan
+
+    @classmethod
+    def name(cls) -> str:
+        """What `format()` is given."""
+        return NAME
+
+    def schema(self) -> str:
+        """One column: an encoded RangeOutcome."""
+        return "outcome binary"
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """A reader, which connects to nothing until it is asked."""
+        return HandlerStreamReader(self.plan)
+
+
+class HandlerStreamReader(GroupStreamReader):
+    """Plans ranges on the driver, and has them handled on executors."""
+
+    def __init__(self, plan: HandlerPlan) -> None:
+        super().__init__(plan, plan.pace())
+        self._plan = plan
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The ranges between two offsets; an orderly group's are whole, others are cut where tasks would be idle."""
+        spans = Offsets.of(start).ranges(Offsets.of(end))
+        ranges = ranges_of(cluster_of(self._options.access), self._options, spans)
+        if self._plan.order.settings.consume_mode != "orderly":
+            pieces = min(self._plan.slots, sum(map(len, ranges)) // LEAST_PIECE)
+            ranges = split_ranges(ranges, pieces or None, None)
+        return [InputPartition(one) for one in ranges]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Called on executors: has the range handled, and tells what became of it."""
+        from rmqd.spark.handlers.handler_process import handler_process
+
+        if partition.value is None:  # Spark makes one where there is nothing to read
+            return
+        outcome = handler_process(self._plan.order, self._plan.key).handle(partition.value)
+        yield pa.RecordBatch.from_arrays([pa.array([outcome.encode()], pa.binary())], schema=OUTCOME)

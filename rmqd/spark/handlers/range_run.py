@@ -1,0 +1,183 @@
+"""One range of a queue, from its first pull until each of its messages is acknowledged, sent back or dead-lettered."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from rmqd.consumer.flow_control import Reason, Thresholds, exceeded
+from rmqd.consumer.process_queue import ProcessQueue
+from rmqd.spark.handlers.range_pulls import Pulled, RangePulls, ResetByOperatorError
+from rmqd.wire.filter import tag_subscription
+from rmqd.wire.heartbeat import EXPRESSION_TAG
+
+if TYPE_CHECKING:
+    from rmqd.client.instance import ClientInstance
+    from rmqd.clock import Clock
+    from rmqd.consumer.hooks import GroupHooks
+    from rmqd.consumer.options import ConsumerOptions
+    from rmqd.consumer.services import ConsumeMessageService, WaysBack
+    from rmqd.consumer.stats import TopicStats
+    from rmqd.spark.source.queue_range import QueueRange
+    from rmqd.wire.message import CorruptMessage, MessageBlock
+
+log = structlog.get_logger(__name__)
+
+LEAST_ANSWER_BYTES: Final = 64 * 1024  # what a pull is taken to bring before the first answers
+CORRUPT_RETRY_SECONDS: Final = 1.0
+RECHECK_SECONDS: Final = 1.0
+
+
+class RangeRun:
+    """Feeds a range to the group's service, as fast as its thresholds let it, and waits until all is finished."""
+
+    def __init__(
+        self,
+        queue_range: QueueRange,
+        options: ConsumerOptions,
+        client: ClientInstance,
+        service: ConsumeMessageService,
+        ways_back: WaysBack,
+        stats: TopicStats,
+        hooks: GroupHooks | None,
+        clock: Clock,
+    ) -> None:
+        self.reset_to: int | None = None
+        """Where the queue goes on in place of the range's end."""
+        self.failure = ""
+        """Why it cannot go on there."""
+        self.queue = ProcessQueue(queue_range.queue, queue_range.start, stats)
+        self.pulls = RangePulls(client, queue_range)
+        self._range = queue_range
+        self._options = options
+        self._service = service
+        self._ways_back = ways_back
+        self._hooks = hooks
+        self._clock = clock
+        self._thresholds = Thresholds.divided(options, 1)
+        filters = queue_range.subscription
+        by_tag = filters.kind == EXPRESSION_TAG
+        subscription = tag_subscription(queue_range.topic, filters.expression, 0) if by_tag else None
+        # brokers compare hashes of tags; here the tags themselves are compared
+        self._tags = frozenset(tag.encode() for tag in subscription.tags_set) if subscription else frozenset[bytes]()
+
+    async def run(self) -> None:
+        """Have the range handled. Raises DataLossError where that is to fail, and RmqdError where nobody answers."""
+        try:
+            while self.pulls.more and self.reset_to is None:
+                await self._step()
+        except ResetByOperatorError as reset:
+            log.warning(
+                "spark.reset", queue=str(self._range.queue), offset=self.queue.next_offset, reset_to=reset.offset
+            )
+            self.reset_to = reset.offset
+            self.queue.leave()
+            await self._until(lambda: not self.queue.in_flight)
+            return
+        finally:
+            self.pulls.close()
+        await self._until(lambda: not self.queue.cached_count)
+
+    async def _step(self) -> None:
+        """Take one answer, with pulls under way for as much as may be cached."""
+        while self._has_room() and self.pulls.plan():
+            pass
+        if not self.pulls.under_way:
+            await self._wait_for_room()
+            return
+        pulled = await self.pulls.take()
+        if pulled is None:
+            return
+        if pulled.block is None:
+            self.queue.next_offset = pulled.high
+        else:
+            await self._put(pulled, pulled.block)
+        if self._options.pull_interval_seconds:
+            await asyncio.sleep(self._options.pull_interval_seconds)
+
+    async def _put(self, pulled: Pulled, block: MessageBlock) -> None:
+        queue, stats = self.queue, self.queue.stats
+        end = pulled.high
+        for corrupt in block.corrupt:
+            if pulled.low <= corrupt.message.queue_offset < end and await self._set_aside(corrupt):
+                end = corrupt.message.queue_offset
+                break
+        messages = block.messages
+        if messages and (messages[0].queue_offset < pulled.low or messages[-1].queue_offset >= end):
+            for message in messages:
+                if not pulled.low <= message.queue_offset < end:
+                    queue.skip(message)
+        if self._tags:
+            for message in messages:
+                if not message.finished and not message.has_tag(self._tags):
+                    queue.skip(message)
+        if self._hooks is not None and self._hooks.choose:
+            for message in self._hooks.unwanted(messages, queue.message_queue):
+                queue.skip(message)
+        stats.pulled(block)
+        stats.pull_took(pulled.seconds)
+        queue.put(block, end)
+        self._service.submit(queue)
+
+    async def _set_aside(self, corrupt: CorruptMessage) -> bool:
+        """Treat a corrupt message as `on_corrupt_message` says; whether the range ends before it."""
+        message, policy = corrupt.message, self._options.on_corrupt_message
+        stats = self.queue.stats.of(message)
+        stats.count("corrupt")
+        log.error(
+            "message.corrupt", queue=str(self._range.queue), offset=message.queue_offset, reason=corrupt.reason,
+            on_corrupt_message=policy,
+        )  # fmt: skip
+        if policy == "stop":
+            self.reset_to = message.queue_offset
+            self.failure = (
+                f"the message at offset {message.queue_offset} of {self._range.queue} is corrupt: {corrupt.reason}; "
+                "move the offset with `mqadmin resetOffsetByTime`, or set on_corrupt_message and reload"
+            )
+        elif policy == "dead_letter":
+            sent = await self._ways_back.dead_letter(message, corrupt.reason, None)
+            while not sent:
+                await asyncio.sleep(CORRUPT_RETRY_SECONDS)
+                sent = await self._ways_back.dead_letter(message, corrupt.reason, None)
+            stats.dead_letters["corrupt"] += 1
+        return policy == "stop"
+
+    def _has_room(self) -> bool:
+        """Whether one more pull keeps to the thresholds, should each under way bring as much as it may."""
+        queue, pulls, most = self.queue, self.pulls, self._thresholds
+        if not pulls.under_way:
+            return exceeded(queue, most) is None
+        size = max(pulls.largest_bytes, LEAST_ANSWER_BYTES)
+        oldest = queue.blocks[0].messages[0].queue_offset if queue.blocks else queue.next_offset
+        return (
+            queue.cached_count + pulls.awaited <= most.count
+            and queue.cached_bytes + pulls.under_way * size <= most.size_bytes
+            and pulls.reaches_to - oldest <= most.span
+        )
+
+    async def _wait_for_room(self) -> None:
+        """Wait until no threshold is exceeded; it is counted once."""
+        queue = self.queue
+        reason: Reason | None = exceeded(queue, self._thresholds)
+        if reason is None:
+            return
+        queue.stats.held_back(reason, queue.oldest())
+        oldest, since = queue.oldest(), self._clock.monotonic()
+        await self._until(lambda: exceeded(queue, self._thresholds) is None)
+        queue.stats.held_for(reason, self._clock.monotonic() - since, oldest)
+
+    async def _until(self, is_so: Callable[[], bool]) -> None:
+        """Wait for what comes when messages are finished."""
+        queue, loop = self.queue, asyncio.get_running_loop()
+        try:
+            while not is_so():
+                queue.relief = queue.idle = loop.create_future()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(RECHECK_SECONDS):
+                        await queue.relief
+        finally:
+            queue.relief = queue.idle = None

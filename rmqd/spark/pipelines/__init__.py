@@ -1,0 +1,1 @@
+"""A group's pipeline: rows in, and the sinks that rows go to."""

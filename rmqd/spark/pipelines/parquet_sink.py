@@ -1,0 +1,167 @@
+"""The sink `parquet`: files that hold each row of a query exactly once, for whatever reads Parquet.
+
+Spark's own sink tells readers in `_spark_metadata` which files count, and none but Spark looks there. Here a file that
+is in the folder counts. A batch is written beside the folder, in `.NAME.rmqd` on the same file system; then its
+manifest decides, and its files are moved. After a crash before the manifest the batch is written anew, and nobody has
+seen anything of it; after a crash behind it the moves go on, whatever the query would say by now.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from rmqd.errors import ConfigError, RmqdError
+from rmqd.spark.hadoop_folder import HadoopFolder
+from rmqd.spark.pipelines.parquet_batch import Batch, Layout, Manifest, batch_of_manifest, files_since, manifest_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+log = structlog.get_logger(__name__)
+
+TIMESTAMPS: Final = "spark.sql.parquet.outputTimestampType"
+LAYOUT: Final = "layout.json"
+
+
+class ParquetSink:
+    """One group's way to a folder. For one query at a time, on the driver."""
+
+    def __init__(
+        self,
+        folder: HadoopFolder,
+        staging: HadoopFolder,
+        writer: str,
+        partition_by: tuple[str, ...] = (),
+        options: Mapping[str, str] | None = None,
+    ) -> None:
+        """`writer` tells those apart that write to one folder: a group's name. `options` are Spark's, of Parquet."""
+        self._folder = folder
+        self._staging = staging
+        self._writer = writer
+        self._partition_by = partition_by
+        self._options = dict(options or {})
+
+    def prepare(self, schema: StructType) -> None:
+        """Have the folders, and see that rows of this schema can go there.
+
+        Raises ConfigError with all that is wrong, RmqdError where a folder cannot be had.
+        """
+        columns = {column.name: column.dataType.simpleString() for column in schema.fields}
+        layout = Layout(self._partition_by, columns)
+        if problems := layout.problems():
+            raise ConfigError(list[object](problems))
+        self._folder.make()
+        self._staging.make(self._writer)
+        self._see_one_file_system()
+        self._finish_what_was_left()
+        if self._staging.exists(LAYOUT):
+            former = Layout.decode(self._staging.read(LAYOUT), f"{self._staging.url}/{LAYOUT}")
+            if problems := layout.problems_after(former):
+                note = f"; accepted: another path, or {self._staging.url}/{LAYOUT} deleted if all readers know of both"
+                raise ConfigError([f"{self._folder.url}: {problem}{note}" for problem in problems])
+            layout = layout.with_former(former)
+            if layout == former:
+                return
+        self._staging.put(LAYOUT, layout.encode())
+
+    def write(self, frame: DataFrame, batch: Batch) -> int:
+        """Have a batch's rows in the folder, once however often it is repeated; how many they are."""
+        ours = f"{self._writer}/{batch.query}"
+        manifests = [name for name in self._staging.names(ours) if batch_of_manifest(name) is not None]
+        if batch.manifest_name in manifests:
+            manifest = self._read(f"{ours}/{batch.manifest_name}")
+            # it is written; yet what a stateful query keeps is only kept when its plan runs
+            frame.write.format("noop").mode("overwrite").save()
+        else:
+            # nothing of it is there, unless somebody took the checkpoint back to a former batch
+            went_back = any((batch_of_manifest(name) or 0) >= batch.number for name in manifests)
+            former = self._take_back(batch, ours, manifests) if went_back else []
+            manifest = self._stage(frame, batch, ours, former)
+        self._publish(manifest)
+        for name in self._staging.names(ours):
+            if name != batch.manifest_name:
+                self._staging.delete(f"{ours}/{name}")
+        return manifest.rows
+
+    def _finish_what_was_left(self) -> None:
+        """Move what a killed driver has written and not moved, also of a query that will not come back."""
+        for query in self._staging.names(self._writer):
+            for name in self._staging.names(f"{self._writer}/{query}"):
+                if batch_of_manifest(name) is not None:
+                    manifest = self._read(f"{self._writer}/{query}/{name}")
+                    if self._staging.exists(manifest.staged):
+                        self._publish(manifest)
+                        self._staging.delete(manifest.staged)
+
+    def _take_back(self, batch: Batch, ours: str, manifests: list[str]) -> list[str]:
+        """See that nothing more comes of this batch's former plan and of what followed it; which files it has."""
+        for name in manifests:
+            if (batch_of_manifest(name) or 0) >= batch.number:
+                self._staging.delete(self._read(f"{ours}/{name}").staged)
+        files = files_since(batch, self._folder.files())
+        log.warning("spark.archive_taken_back", folder=self._folder.url, batch=batch.number, files_replaced=len(files))
+        return files
+
+    def _stage(self, frame: DataFrame, batch: Batch, ours: str, former: list[str]) -> Manifest:
+        """Write the batch where nobody looks, and decide that it counts."""
+        from pyspark.sql import Observation
+        from pyspark.sql.functions import count, lit
+
+        # a name of its own: what a killed driver's executors are still writing must not get into it
+        staged = f"{ours}/{batch.number:09}-{uuid.uuid4().hex[:12]}"
+        observation = Observation()
+        session = frame.sparkSession
+        if TIMESTAMPS not in session.conf.getAll:
+            session.conf.set(TIMESTAMPS, "TIMESTAMP_MICROS")  # Spark's own are deprecated, and not known to all readers
+        writer = frame.observe(observation, count(lit(1)).alias("rows")).write.format("parquet").mode("errorifexists")
+        if self._partition_by:
+            writer = writer.partitionBy(*self._partition_by)
+        writer.options(**self._options).save(f"{self._staging.url}/{staged}")
+        rows = int(observation.get["rows"])
+        files = self._staging.files(staged) if rows else []  # without rows Spark writes one file of none
+        relative = [path.removeprefix(f"{staged}/") for path in files]
+        manifest = manifest_of(batch, staged, relative, former, rows)
+        self._staging.put(f"{ours}/{batch.manifest_name}", manifest.encode())
+        return manifest
+
+    def _publish(self, manifest: Manifest) -> None:
+        """Move the files to where readers look; what was moved before is let be."""
+        for path in manifest.replaced:
+            self._folder.delete(path)
+        waiting = set(self._staging.files(manifest.staged))
+        for path, target in manifest.moves:
+            if f"{manifest.staged}/{path}" in waiting:
+                self._staging.move(f"{manifest.staged}/{path}", self._folder, target)
+            elif not self._folder.exists(target):
+                log.warning("spark.archived_file_gone", folder=self._folder.url, file=target)
+
+    def _read(self, path: str) -> Manifest:
+        return Manifest.decode(self._staging.read(path), f"{self._staging.url}/{path}")
+
+    def _see_one_file_system(self) -> None:
+        here, there = self._folder.local_path, self._staging.local_path
+        if bool(here) != bool(there):
+            raise ConfigError([f"{self._staging.url} is not on the file system of {self._folder.url}, to move files"])
+        if here and os.path.isdir(here) and os.path.isdir(there) and os.stat(here).st_dev != os.stat(there).st_dev:
+            raise ConfigError(
+                [
+                    f"{there}, where batches are written first, is on another disk than {here}, and files cannot be "
+                    "moved between them at once; accepted: sink.staging on the disk of the folder"
+                ]
+            )
+
+
+def staging_beside(folder: HadoopFolder) -> HadoopFolder:
+    """Where batches are written first unless the group says it: beside the folder, as readers take all that is in it.
+
+    Raises RmqdError for the top of a file system, which has nothing beside it.
+    """
+    if not folder.name:
+        raise RmqdError(f"{folder.url} is the top of a file system; accepted: a folder below it, or sink.staging")
+    return folder.sibling(f".{folder.name}.rmqd")

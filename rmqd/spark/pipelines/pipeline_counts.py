@@ -1,0 +1,101 @@
+"""What a pipeline's micro-batch has read, by Spark's word on it: no executors of ours tell, as with a handler."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from rmqd.consumer.stats import TopicStats
+from rmqd.spark.handlers.outcome import RangeOutcome
+from rmqd.spark.source.offsets import Offsets
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.listener import (
+        QueryIdleEvent,
+        QueryProgressEvent,
+        QueryStartedEvent,
+        QueryTerminatedEvent,
+        StreamingQueryProgress,
+    )
+    from pyspark.sql.streaming.query import StreamingQueryManager
+
+OBSERVED: Final = "rmqd_read"
+
+
+def observed(frame: DataFrame, topics: Sequence[str]) -> DataFrame:
+    """The frame, with each topic's rows counted as they pass: those that can be read, and those that cannot."""
+    from pyspark.sql import functions as f
+
+    is_corrupt = f.isnotnull("decode_error") if "decode_error" in frame.columns else f.lit(False)
+    counts = []
+    for number, topic in enumerate(topics):
+        is_of = f.col("topic") == topic
+        counts.append(f.count_if(is_of & ~is_corrupt).alias(f"good_{number}"))
+        counts.append(f.count_if(is_of & is_corrupt).alias(f"corrupt_{number}"))
+    return frame.observe(OBSERVED, *counts)
+
+
+def outcomes_of(progress: StreamingQueryProgress, topics: Sequence[str]) -> list[RangeOutcome]:
+    """The ranges of a micro-batch; the rows of a topic count with its first range."""
+    row = progress.observedMetrics.get(OBSERVED)
+    counts = row.asDict() if row is not None else {}
+    snapshots = {}
+    for number, topic in enumerate(topics):
+        stats = TopicStats(topic, is_retry=False)
+        good, corrupt = counts.get(f"good_{number}") or 0, counts.get(f"corrupt_{number}") or 0
+        stats.received = good + corrupt
+        stats.handled["acked"], stats.handled["corrupt"] = good, corrupt
+        snapshots[topic] = stats.snapshot()
+    outcomes = []
+    for source in progress.sources:
+        ranges = _offsets(source.startOffset).ranges(_offsets(source.endOffset))
+        for queue, (start, end) in sorted(ranges.items()):
+            counted = (snapshots.pop(queue.topic),) if queue.topic in snapshots else ()
+            outcomes.append(RangeOutcome(queue=queue, start=start, end=end, topics=counted))
+    return outcomes
+
+
+def _offsets(text: str | None) -> Offsets:
+    """A progress's offsets: of a query's first batch, and of another source's, there are none."""
+    tree = json.loads(text) if text and text.startswith("{") else None
+    return Offsets.of(tree) if isinstance(tree, dict) and "q" in tree else Offsets({})
+
+
+class CountingListener(StreamingQueryListener):
+    """Tells what each micro-batch of the query of a name has read, until that query ends. Called in Spark's thread."""
+
+    def __init__(
+        self,
+        manager: StreamingQueryManager,
+        name: str,
+        topics: Sequence[str],
+        on_batch: Callable[[int, list[RangeOutcome]], None],
+    ) -> None:
+        self._manager = manager
+        self._name = name
+        self._topics = tuple(topics)
+        self._on_batch = on_batch
+        self._run = ""
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        """Before the query's first batch."""
+        if event.name == self._name:
+            self._run = str(event.runId)
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        """A micro-batch has ended, or the query has been idle for ten seconds."""
+        progress = event.progress
+        if str(progress.runId) == self._run and progress.numInputRows:
+            self._on_batch(progress.batchId, outcomes_of(progress, self._topics))
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:
+        """Nothing was read."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        """Nothing more comes."""
+        if str(event.runId) == self._run:
+            self._manager.removeListener(self)

@@ -1,0 +1,83 @@
+"""The query of a group with a pipeline: the rows of its topics, what the pipeline makes of them, and its sink."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from rmqd.daemon.entry_points import why
+from rmqd.daemon.pipeline_registry import load_pipeline
+from rmqd.daemon.spark_config import SparkConfig
+from rmqd.errors import RmqdError
+from rmqd.spark.hadoop_folder import HadoopFolder
+from rmqd.spark.handlers.handler_query import triggered
+from rmqd.spark.handlers.outcome import RangeOutcome
+from rmqd.spark.pipelines.parquet_batch import Batch
+from rmqd.spark.pipelines.pipeline_counts import CountingListener, observed
+from rmqd.spark.pipelines.pipeline_sinks import make_sink
+from rmqd.spark.pipelines.pipeline_source import NAME, pipeline_source
+from rmqd.spark.sink.writer import QUERY_ID
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from rmqd.spark.engine.group_order import GroupOrder
+    from rmqd.wire.message import MessageQueue
+
+
+def pipeline_query(
+    spark: SparkSession,
+    order: GroupOrder,
+    *,
+    checkpoint: str,
+    starting: Mapping[MessageQueue, int] | None,
+    pause_file: str,
+    on_batch: Callable[[int, list[RangeOutcome]], None],
+) -> StreamingQuery:
+    """Start the query that has a group's pipeline run. The parameters are those of `handler_query`.
+
+    `on_batch` is called in a thread of Spark's soon after a micro-batch is done, with the ranges that it has read.
+    Raises RmqdError where the pipeline or its sink cannot be had, before anything is read.
+    """
+    settings = order.settings
+    assert settings.pipeline is not None
+    assert settings.sink is not None
+    topics = tuple(settings.subscriptions)
+    spark.dataSource.register(pipeline_source(order, starting, pause_file))
+    read = observed(spark.readStream.format(NAME).load(), topics)
+    if "decode_error" in read.columns:
+        read = read.where("decode_error IS NULL").drop("decode_error")
+    frame = _applied(load_pipeline(order.name, settings), settings.pipeline.plugin, read, spark)
+    sink = make_sink(spark, order)
+    sink.prepare(frame.schema)
+    plans = HadoopFolder(spark, checkpoint)
+
+    def write(batch_frame: DataFrame, batch_id: int) -> None:
+        query = batch_frame.sparkSession.sparkContext.getLocalProperty(QUERY_ID) or ""
+        sink.write(batch_frame, Batch(query, batch_id, plans.read(f"offsets/{batch_id}")))
+
+    writer = frame.writeStream.queryName(order.name).outputMode(settings.sink.output_mode).foreachBatch(write)
+    triggering = triggered(writer, settings.spark or SparkConfig()).option("checkpointLocation", checkpoint)
+    counting = CountingListener(spark.streams, order.name, topics, on_batch)
+    spark.streams.addListener(counting)
+    try:
+        return triggering.start()
+    except BaseException:
+        spark.streams.removeListener(counting)
+        raise
+
+
+def _applied(pipeline: Callable[[Any, Any], Any], name: str, frame: DataFrame, spark: SparkSession) -> DataFrame:
+    """What the pipeline makes of the rows. Raises RmqdError where that is nothing that streams."""
+    from pyspark.sql import DataFrame
+
+    try:
+        made = pipeline(frame, spark)
+    except Exception as error:
+        raise RmqdError(f"the pipeline {name} failed: {why(error)}") from error
+    if not isinstance(made, DataFrame):
+        raise RmqdError(f"the pipeline {name} returned a {type(made).__name__}; accepted: a DataFrame")
+    if not made.isStreaming:
+        raise RmqdError(f"the pipeline {name} returned rows that do not stream; accepted: what it made of its frame")
+    return made

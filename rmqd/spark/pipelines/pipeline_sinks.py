@@ -1,0 +1,129 @@
+"""Where a pipeline's rows go, by the format of its sink. Each takes a micro-batch at a time, on the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from rmqd.daemon.pipeline_registry import load_batch_function
+from rmqd.daemon.spark_config import SinkConfig
+from rmqd.errors import RmqdError
+from rmqd.spark.hadoop_folder import HadoopFolder
+from rmqd.spark.pipelines.jdbc_table import JdbcTable
+from rmqd.spark.pipelines.parquet_batch import Batch
+from rmqd.spark.pipelines.parquet_sink import ParquetSink, staging_beside
+from rmqd.spark.pipelines.pipeline_source import SINK_NAME, bound_sink
+from rmqd.spark.sink.writer import make_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from rmqd.spark.engine.group_order import GroupOrder
+
+DELTA_CLASS: Final = "io.delta.sql.DeltaSparkSessionExtension"
+DELTA_CONF: Final = (
+    "{spark.jars.packages: 'io.delta:delta-spark_2.13:VERSION', spark.sql.extensions: "
+    f"{DELTA_CLASS}, spark.sql.catalog.spark_catalog: org.apache.spark.sql.delta.catalog.DeltaCatalog}}"
+)
+
+
+class Sink(Protocol):
+    """One group's sink."""
+
+    def prepare(self, schema: StructType) -> None:
+        """See that rows of this schema can go there, before any is read. Raises RmqdError."""
+
+    def write(self, frame: DataFrame, batch: Batch) -> object:
+        """Have a batch's rows there. Called again with a batch that was cut short by a crash."""
+
+
+def make_sink(spark: SparkSession, order: GroupOrder) -> Sink:
+    """The sink that a group asks for. Raises RmqdError where it cannot be had."""
+    sink = order.settings.sink
+    assert sink is not None
+    options = {name: _text(value) for name, value in sink.options.items()}
+    if sink.format == "rocketmq":
+        topic = {"topic": sink.topic} if sink.topic else {}
+        return TopicSink(spark, order, {**topic, **options})
+    if sink.format == "parquet":
+        folder = HadoopFolder(spark, sink.path)
+        staging = HadoopFolder(spark, sink.staging) if sink.staging else staging_beside(folder)
+        return ParquetSink(folder, staging, order.name, tuple(sink.partition_by), options)
+    if sink.format == "delta":
+        return DeltaSink(spark, sink, options)
+    if sink.format == "jdbc":
+        return JdbcTable(spark, options, sink.batch_column)
+    return FunctionSink(load_batch_function(order.name, order.settings))
+
+
+class TopicSink:
+    """Format `rocketmq`: at least once. Messages say which query and batch they are of, as docs/spark.md says."""
+
+    def __init__(self, spark: SparkSession, order: GroupOrder, options: Mapping[str, str]) -> None:
+        self._spark = spark
+        self._order = order
+        self._options = dict(options)
+
+    def prepare(self, schema: StructType) -> None:
+        """Raises ConfigError with what is wrong with options and columns."""
+        checked = make_options(self._options, schema, overwrite=False, otherwise=self._order.access)
+        self._spark.dataSource.register(bound_sink(checked))
+
+    def write(self, frame: DataFrame, batch: Batch) -> None:
+        """Send each row."""
+        frame.write.format(SINK_NAME).mode("append").save()
+
+
+class DeltaSink:
+    """Format `delta`: once, as Delta Lake knows which batch of which query it has."""
+
+    def __init__(self, spark: SparkSession, sink: SinkConfig, options: Mapping[str, str]) -> None:
+        self._spark = spark
+        self._sink = sink
+        self._options = dict(options)
+
+    def prepare(self, schema: StructType) -> None:
+        """Raises RmqdError where Delta Lake is not there."""
+        java = self._spark.sparkContext._jvm
+        assert java is not None
+        if not _has_class(java, DELTA_CLASS):
+            raise RmqdError(
+                "sink.format: delta needs Delta Lake's package, which Spark does not bring; "
+                f"accepted: parquet, or spark.conf: {DELTA_CONF} with a version made for this Spark"
+            )
+
+    def write(self, frame: DataFrame, batch: Batch) -> None:
+        """Append the rows, unless the table has the batch."""
+        writer = frame.write.format("delta").mode("append").options(**self._options)
+        if self._sink.partition_by:
+            writer = writer.partitionBy(*self._sink.partition_by)
+        writer.options(txnAppId=batch.query, txnVersion=str(batch.number)).save(self._sink.path)
+
+
+class FunctionSink:
+    """Format `foreach_batch`: what the group's own function makes of a batch."""
+
+    def __init__(self, function: Callable[[Any, Any], Any]) -> None:
+        self._function = function
+
+    def prepare(self, schema: StructType) -> None:
+        """The function may take any."""
+
+    def write(self, frame: DataFrame, batch: Batch) -> None:
+        """Call it; what it raises ends the query, and the batch comes again."""
+        self._function(frame, batch.number)
+
+
+def _has_class(java: Any, name: str) -> bool:
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+
+    try:
+        java.java.lang.Thread.currentThread().getContextClassLoader().loadClass(name)
+    except Py4JError:
+        return False
+    return True
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

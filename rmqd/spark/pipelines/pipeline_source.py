@@ -1,0 +1,93 @@
+"""What a pipeline has of ours: the source of its group's rows, and the sink of a topic; for `pipeline_query` alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceStreamReader
+from pyspark.sql.types import StructType
+
+from rmqd.daemon.spark_config import SparkConfig
+from rmqd.spark.handlers.group_source import GroupPlan, GroupStreamReader
+from rmqd.spark.handlers.pace import TARGET_SECONDS, Pace
+from rmqd.spark.sink.sink_options import SinkOptions
+from rmqd.spark.sink.writer import RocketMQWriter
+from rmqd.spark.source.columns import ddl
+
+if TYPE_CHECKING:
+    from rmqd.spark.engine.group_order import GroupOrder
+    from rmqd.wire.message import MessageQueue
+
+NAME: Final = "rmqd_pipeline"
+SINK_NAME: Final = "rmqd_pipeline_topic"
+FIRST_ROWS: Final = 10_000
+DRAIN_PART: Final = 4  # of shutdown_timeout, for a batch: a stop may find one just begun
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelinePlan(GroupPlan):
+    """What the source's processes are told. Pickles."""
+
+    def pace(self) -> Pace | None:
+        """How large batches are: None where each takes what there is, since the next comes at its time only."""
+        config = self.order.settings.spark or SparkConfig()
+        if config.trigger and not config.max_offsets_per_trigger:
+            return None
+        target = max(0.1, min(TARGET_SECONDS, self.order.settings.shutdown_timeout / DRAIN_PART))
+        return Pace(FIRST_ROWS, fixed=config.max_offsets_per_trigger, target_seconds=target)
+
+
+def pipeline_source(
+    order: GroupOrder, starting: Mapping[MessageQueue, int] | None, pause_file: str
+) -> type[DataSource]:
+    """The source of one group, to be registered: no options, as Spark shows those, and the order has secrets."""
+
+    class BoundPipelineSource(PipelineSource):
+        plan = PipelinePlan(order=order, starting=starting, pause_file=pause_file)
+
+    return BoundPipelineSource
+
+
+class PipelineSource(DataSource):
+    """Made anew in several processes; `plan` is of the class."""
+
+    plan: PipelinePlan
+
+    @classmethod
+    def name(cls) -> str:
+        """What `format()` is given."""
+        return NAME
+
+    def schema(self) -> str:
+        """The columns of `spark.readStream.format("rocketmq")`."""
+        return ddl(self.plan.source_options().columns)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """A reader, which connects to nothing until it is asked."""
+        return GroupStreamReader(self.plan, self.plan.pace())
+
+
+def bound_sink(options: SinkOptions) -> type[DataSource]:
+    """The sink of one group, to be registered, without options for the same reason."""
+
+    class BoundPipelineSink(PipelineSink):
+        checked = options
+
+    return BoundPipelineSink
+
+
+class PipelineSink(DataSource):
+    """Made anew in several processes; `checked` is of the class."""
+
+    checked: SinkOptions
+
+    @classmethod
+    def name(cls) -> str:
+        """What `format()` is given."""
+        return SINK_NAME
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        """For a micro-batch."""
+        return RocketMQWriter(self.checked)

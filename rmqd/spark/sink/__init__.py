@@ -1,0 +1,1 @@
+"""Writing to topics: the format `rocketmq` as a sink."""

@@ -1,0 +1,108 @@
+"""Rows as messages: what the sink sends for each row of an Arrow batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from rmqd.client.producer import OutgoingMessage
+from rmqd.errors import InvalidMessageError
+from rmqd.spark.sink.sink_options import SINK_COLUMNS
+from rmqd.wire.properties import SHARDING_KEY
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
+
+QUERY: Final = "RMQD_QUERY"
+BATCH: Final = "RMQD_BATCH"
+PART: Final = "RMQD_PART"
+SEQUENCE: Final = "RMQD_SEQ"
+
+# What brokers and clients set for their own use: in the copy of a message it would delay it again, or name another one.
+# KEYS, TAGS and the sharding key are not among them, so that a copy has them without columns of their own.
+SET_BY_ROCKETMQ: Final = frozenset(
+    "WAIT DELAY RETRY_TOPIC ORIGIN_MESSAGE_ID ORIGIN_GROUP RECONSUME_TIME MAX_RECONSUME_TIMES REAL_TOPIC REAL_QID "
+    "UNIQ_KEY MIN_OFFSET MAX_OFFSET CONSUME_START_TIME MSG_REGION TRACE_ON CLUSTER POP_CK 1ST_POP_TIME PGROUP TRAN_MSG "
+    "__transactionId__ INSTANCE_ID TIMER_DELIVER_MS TIMER_DELAY_SEC TIMER_DELAY_MS TIMER_OUT_MS TIMER_ENQUEUE_MS "
+    "TIMER_DEQUEUE_MS TIMER_ROLL_TIMES TIMER_DEL_UNIQKEY INNER_NUM INNER_BASE INNER_MULTI_DISPATCH "
+    "INNER_MULTI_QUEUE_OFFSET DLQ_ORIGIN_TOPIC DLQ_ORIGIN_MESSAGE_ID".split()
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Which task's rows they are: the same for a task that Spark tries again, so that readers can drop duplicates."""
+
+    query: str
+    batch: str
+    part: int
+
+
+@dataclass(frozen=True, slots=True)
+class OutgoingRow:
+    """A message, and by what its queue is chosen: `queue_id` and `broker` if they are set, else its sharding key."""
+
+    message: OutgoingMessage
+    queue_id: int | None = None
+    broker: str = ""
+
+    @property
+    def lane(self) -> object:
+        """Rows with the same one are stored in their order; None where no order is asked for."""
+        message = self.message
+        if self.queue_id is not None:
+            return message.topic, self.broker, self.queue_id
+        return (message.topic, message.sharding_key) if message.sharding_key else None
+
+
+def rows_of(batch: pa.RecordBatch, topic: str, origin: Origin, first: int) -> Iterator[OutgoingRow]:
+    """The rows of a batch whose first row is the task's `first`; `topic` wins over the column.
+
+    Raises InvalidMessageError for a row that cannot be sent.
+    """
+    columns = {name: _values(batch.column(name)) for name in batch.schema.names if name in SINK_COLUMNS}
+    marks = {QUERY: origin.query, BATCH: origin.batch, PART: str(origin.part)}
+    for number, values in enumerate(zip(*columns.values(), strict=True), first):
+        row = dict(zip(columns, values, strict=True))
+        try:
+            yield _row(row, topic, {**marks, SEQUENCE: str(number)})
+        except ValueError as error:
+            raise InvalidMessageError(f"row {number} of partition {origin.part}: {error}") from error
+
+
+def _row(row: Mapping[str, Any], topic: str, marks: Mapping[str, str]) -> OutgoingRow:
+    body = row["body"]
+    if body is None:
+        raise ValueError("its body is null")
+    topic = topic or row["topic"] or ""
+    if not topic:
+        raise ValueError("its topic is null, and the option topic is not set")
+    delay_level, deliver_at_ms = row.get("delay_level") or 0, row.get("deliver_at")
+    if delay_level and deliver_at_ms is not None:
+        raise ValueError("it has a delay_level and deliver_at; a message has one of them")
+    if delay_level < 0:
+        raise ValueError(f"its delay_level is {delay_level}; the first is 1")
+    given = dict(row.get("properties") or ())
+    properties = {name: value or "" for name, value in given.items() if name not in SET_BY_ROCKETMQ}
+    message = OutgoingMessage(
+        topic,
+        body.encode() if isinstance(body, str) else body,
+        tags=row.get("tags") or "",
+        keys=row.get("keys") or "",
+        delay_level=delay_level,
+        deliver_at_ms=deliver_at_ms,
+        sharding_key=row.get("sharding_key") or properties.get(SHARDING_KEY, ""),
+        properties={**properties, **marks},
+    )
+    return OutgoingRow(message, row.get("queue_id"), row.get("broker") or "")
+
+
+def _values(column: pa.Array) -> list[Any]:
+    """A column's values; of timestamps, which Arrow has in microseconds, milliseconds since 1970."""
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(column.type):
+        return [None if value is None else value // 1000 for value in column.cast(pa.int64()).to_pylist()]
+    values: list[Any] = column.to_pylist()
+    return values

@@ -1,0 +1,139 @@
+"""An executor's producer: one for each process and name server, kept from task to task.
+
+Its event loop runs only while a batch of rows is being sent, in the thread of the task: what Spark's processes do
+between is reading the next batch, which a second thread could not do meanwhile, and sends that wait for a loop that
+does not run would count as lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+from collections.abc import AsyncIterator, Iterable, Iterator
+from typing import Final
+
+import structlog
+
+from rmqd.client.instance import ClientInstance
+from rmqd.client.options import ClientOptions
+from rmqd.client.queue_selector import MessageQueueSelector, by_hash, by_id
+from rmqd.errors import BrokerError, BrokerFailureError, RemotingError, RmqdError, RouteNotFoundError
+from rmqd.spark.access import Access
+from rmqd.spark.process_log import log_to_stderr
+from rmqd.spark.sink.outgoing import OutgoingRow
+
+log = structlog.get_logger(__name__)
+
+PAUSE_SECONDS: Final = 0.5
+
+_senders: dict[tuple[int, int, Access], Sender] = {}
+
+
+def sender_to(access: Access) -> Sender:
+    """This process's and thread's sender. Raises RmqdError where what it needs is not there."""
+    key = os.getpid(), threading.get_ident(), access
+    if key not in _senders:
+        _senders[key] = Sender(access)
+    return _senders[key]
+
+
+class Sender:
+    """Sends rows, and returns when each of them is stored. For one thread, which has no event loop running."""
+
+    def __init__(self, access: Access) -> None:
+        log_to_stderr()
+        options = access.client_options()
+        self._loop = asyncio.new_event_loop()
+        self._client = self._loop.run_until_complete(_make_client(options))
+        self._served: set[str] = set()
+
+    def send(self, rows: Iterable[OutgoingRow], in_flight: int, tolerance_seconds: float) -> tuple[int, int]:
+        """Store all rows, `in_flight` at once; how many they were, and the bytes of their bodies.
+
+        A row is tried again for `tolerance_seconds` while brokers or name servers cannot be had. Raises the RmqdError
+        of the first row that could not be stored; others may be stored by then.
+        """
+        try:
+            return self._loop.run_until_complete(self._send(rows, in_flight, tolerance_seconds))
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None  # the others are of rows that were under way beside it
+
+    def look_again(self) -> None:
+        """Have the topics' routes asked for before the next row: queues may have come or gone."""
+        for topic in self._served:
+            with contextlib.suppress(RmqdError):
+                self._loop.run_until_complete(self._client.routes.refresh(topic))
+
+    async def _send(self, rows: Iterable[OutgoingRow], in_flight: int, tolerance: float) -> tuple[int, int]:
+        turn = _Turn(rows)
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(in_flight):
+                tasks.create_task(self._send_in_turn(turn, tolerance))
+        return turn.count, turn.size_bytes
+
+    async def _send_in_turn(self, turn: _Turn, tolerance: float) -> None:
+        for row in turn.rows:
+            if row.lane is None:
+                await self._store(row, tolerance)
+            else:
+                async with turn.in_order(row.lane):
+                    await self._store(row, tolerance)
+            turn.count += 1
+            turn.size_bytes += len(row.message.body)
+
+    async def _store(self, row: OutgoingRow, tolerance: float) -> None:
+        topic = row.message.topic
+        until = asyncio.get_running_loop().time() + tolerance
+        while True:
+            try:
+                await self._client.producer.send(row.message, selector=_selector(row))
+                self._served.add(topic)
+                return
+            except RmqdError as error:
+                if not self._may_pass(error) or asyncio.get_running_loop().time() + PAUSE_SECONDS > until:
+                    raise
+                log.warning("spark.sending_again", topic=topic, error=str(error))
+            await asyncio.sleep(PAUSE_SECONDS)
+            with contextlib.suppress(RmqdError):
+                await self._client.routes.refresh(topic)
+
+    def _may_pass(self, error: RmqdError) -> bool:
+        if isinstance(error, RouteNotFoundError):
+            return error.topic in self._served  # else it is an answer: waiting makes no topic
+        if isinstance(error, BrokerError):
+            return error.retriable or isinstance(error, BrokerFailureError)
+        return isinstance(error, RemotingError)
+
+
+class _Turn:
+    """The rows that are still to be sent, which several coroutines take from, and what was sent."""
+
+    def __init__(self, rows: Iterable[OutgoingRow]) -> None:
+        self.rows: Iterator[OutgoingRow] = iter(rows)
+        self.count = 0
+        self.size_bytes = 0
+        self._last: dict[object, asyncio.Event] = {}
+
+    @contextlib.asynccontextmanager
+    async def in_order(self, lane: object) -> AsyncIterator[None]:
+        """Enter when whoever entered the lane before has left it; nobody leaves after an error, which ends them all."""
+        former, mine = self._last.get(lane), asyncio.Event()
+        self._last[lane] = mine
+        if former is not None:
+            await former.wait()
+        yield
+        mine.set()
+        if self._last[lane] is mine:
+            del self._last[lane]
+
+
+def _selector(row: OutgoingRow) -> MessageQueueSelector | None:
+    if row.queue_id is not None:
+        return by_id(row.queue_id, row.broker)
+    return by_hash(row.message.sharding_key) if row.message.sharding_key else None
+
+
+async def _make_client(options: ClientOptions) -> ClientInstance:
+    return ClientInstance(options)

@@ -1,0 +1,104 @@
+"""The sink's options and columns, checked together before anything is sent. Pure.
+
+Spark hands over all values as text, and the names in small letters; of a stream it hands over its own ones too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from rmqd.errors import ConfigError, RmqdError
+from rmqd.spark import access
+from rmqd.spark.access import Access
+from rmqd.spark.option_values import milliseconds, positive
+from rmqd.spark.source.columns import COLUMNS
+from rmqd.wire.topics import check_topic
+
+T = TypeVar("T")
+
+NAMES: Final = (*access.NAMES, "topic", "sendParallelism", "unavailableToleranceMs")
+SPARKS_OWN: Final = frozenset(("path", "queryname", "checkpointlocation"))
+_TEXT: Final = ("string",)
+_NUMBER: Final = ("int", "bigint", "smallint", "tinyint")
+# name: (SQL types that are accepted, what it sets)
+SINK_COLUMNS: Final = {
+    "body": (("binary", "string"), "the body; text is sent as UTF-8"),
+    "topic": (_TEXT, "where the row goes, unless the option topic is set"),
+    "tags": (_TEXT, "the tag"),
+    "keys": (_TEXT, "the keys, separated by spaces"),
+    "properties": (("map<string,string>",), "user properties; those that RocketMQ sets itself are left out"),
+    "sharding_key": (_TEXT, "rows of one key go to one queue, in their order in the partition"),
+    "delay_level": (_NUMBER, "the broker's delay level, 1 to 18; null or 0: none"),
+    "deliver_at": (("timestamp",), "when the message is delivered, by the timer of a 5.x broker"),
+    "queue_id": (_NUMBER, "the queue, by its number"),
+    "broker": (_TEXT, "the broker whose queue_id it is, where several have the topic"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOptions:
+    """Where rows go, and how many are under way at once. `topic` is empty where a column has it."""
+
+    access: Access
+    topic: str = ""
+    in_flight: int = 64
+    tolerance_seconds: float = 60.0
+
+
+def parse_sink_options(
+    values: Mapping[str, str], columns: Mapping[str, str], *, overwrite: bool, otherwise: Access | None = None
+) -> SinkOptions:
+    """Read the options of `save()` or `start()`, and check the columns: names, and types as SQL writes them.
+
+    RocketMQ is reached as `otherwise` says where no option says it. Raises ConfigError with a line for each problem.
+    """
+    proper = {name.lower(): name for name in NAMES}
+    given: dict[str, str] = {}
+    problems: list[object] = []
+    for key, value in values.items():
+        if name := proper.get(key.lower()):
+            given[name] = value
+        elif key.lower() not in SPARKS_OWN:
+            problems.append(f"{key}: the sink has no such option; there are {', '.join(NAMES)}")
+
+    def read(name: str, parse: Callable[[str], T], default: T) -> T:
+        try:
+            return parse(given[name]) if name in given else default
+        except (RmqdError, ValueError) as error:
+            problems.append(f"{name}: {error}")
+            return default
+
+    if otherwise is None or any(name in given for name in access.NAMES):
+        reached, wrong = access.read_access(given)
+    else:
+        reached, wrong = otherwise, []
+    problems += wrong
+    options = SinkOptions(
+        access=reached,
+        topic=read("topic", check_topic, ""),
+        in_flight=min(read("sendParallelism", positive, 64), 1024),
+        tolerance_seconds=read("unavailableToleranceMs", milliseconds, 60.0),
+    )
+    if overwrite:
+        problems.append('mode: what a topic has cannot be overwritten; mode("append") adds to it')
+    problems += column_problems(columns)
+    if "topic" not in given and "topic" not in columns:
+        problems.append("topic: is missing: an option for all rows, or a column for each")
+    if problems:
+        raise ConfigError(problems)
+    return options
+
+
+def column_problems(columns: Mapping[str, str]) -> list[str]:
+    """What is wrong with columns, by name and SQL type. Those that only the source has are passed over."""
+    problems = [] if "body" in columns else ["column body: is missing; it is a binary or a string"]
+    for name, type_name in columns.items():
+        if name in SINK_COLUMNS:
+            accepted = SINK_COLUMNS[name][0]
+            if type_name not in accepted:
+                problems.append(f"column {name}: is {type_name}; accepted: {', '.join(accepted)}")
+        elif name not in COLUMNS:
+            problems.append(f"column {name}: the sink has no such column; there are {', '.join(SINK_COLUMNS)}")
+    return problems

@@ -1,0 +1,167 @@
+"""Messages as Arrow record batches, of exactly the types that Spark expects of the columns' SQL types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
+
+from rmqd.spark.source.columns import COLUMNS
+from rmqd.spark.source.property_arrays import PropertyArrays
+from rmqd.spark.source.records import Decoded, Records
+from rmqd.spark.source.slices import of_equal_length, texts
+from rmqd.wire.message import MessageQueue
+from rmqd.wire.message_id import format_host, offset_message_id
+from rmqd.wire.properties import KEYS, RETRY_TOPIC, SHARDING_KEY, TAGS, UNIQ_KEY
+from rmqd.wire.topics import RETRY_PREFIX
+
+_TYPES: Final = {
+    "string": pa.string(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "binary": pa.binary(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "map<string,string>": pa.map_(pa.string(), pa.string()),
+}
+_BY_PROPERTY: Final = {"keys": KEYS, "tags": TAGS, "sharding_key": SHARDING_KEY}
+_NUMBERS: Final = {"int": np.int32, "bigint": np.int64}
+_LAST_MILLISECOND: Final = np.iinfo(np.int64).max // 1000
+_HEX: Final = np.frombuffer("".join(f"{octet:02X}" for octet in range(256)).encode(), np.uint16)
+
+
+def arrow_schema(columns: Sequence[str]) -> pa.Schema:
+    """The schema of the batches."""
+    return pa.schema([(name, _TYPES[COLUMNS[name][0]]) for name in columns])
+
+
+class BatchBuilder:
+    """Collects one queue's messages, and makes batches of them. With `tags`, of those that have one of them."""
+
+    def __init__(
+        self,
+        columns: Sequence[str],
+        queue: MessageQueue,
+        *,
+        tags: frozenset[str] = frozenset(),
+        permissive: bool = False,
+    ) -> None:
+        self._columns = tuple(columns)
+        self._schema = arrow_schema(columns)
+        self._queue = queue
+        self._tags = tags
+        self._permissive = permissive
+        self.records = Records()
+
+    def finish(self) -> pa.RecordBatch:
+        """A batch of all that was put into `records` since the last one.
+
+        Raises ProtocolError for what is damaged; a corrupt message is a row without body where that is permitted.
+        """
+        records, self.records = self.records, Records()
+        rows = _Rows(records.finish(self._tags, permissive=self._permissive))
+        return pa.RecordBatch.from_arrays([self._array(name, rows) for name in self._columns], schema=self._schema)
+
+    def _array(self, name: str, rows: _Rows) -> pa.Array:
+        make = _MAKERS.get(name)
+        if make is not None:
+            return make(self, rows)
+        values, kind = rows.messages.fixed(name), COLUMNS[name][0]
+        if kind == "timestamp":
+            return pa.array(np.minimum(values, _LAST_MILLISECOND) * 1000).view(_TYPES[kind])
+        return pa.array(values.astype(_NUMBERS[kind], copy=False))
+
+    def _body(self, rows: _Rows) -> pa.Array:
+        return rows.messages.bodies
+
+    def _broker(self, rows: _Rows) -> pa.Array:
+        return pa.repeat(pa.scalar(self._queue.broker_name, pa.string()), len(rows.messages))
+
+    def _queue_id(self, rows: _Rows) -> pa.Array:
+        return pa.repeat(pa.scalar(self._queue.queue_id, pa.int32()), len(rows.messages))
+
+    def _source_topic(self, rows: _Rows) -> pa.Array:
+        return texts(rows.messages.topics())
+
+    def _topic(self, rows: _Rows) -> pa.Array:
+        names = self._source_topic(rows)
+        if self._queue.topic.startswith(RETRY_PREFIX):
+            names = pc.coalesce(rows.properties.column(RETRY_TOPIC), names)
+        return names
+
+    def _properties(self, rows: _Rows) -> pa.Array:
+        return rows.properties.map()
+
+    def _msg_id(self, rows: _Rows) -> pa.Array:
+        ids = rows.properties.column(UNIQ_KEY)
+        # only what is not of a producer has none
+        return pc.coalesce(ids, rows.offset_ids) if ids.null_count else ids
+
+    def _decode_error(self, rows: _Rows) -> pa.Array:
+        errors = rows.messages.errors
+        if not errors:
+            return pa.nulls(len(rows.messages), pa.string())
+        return pa.array(list(map(errors.get, range(len(rows.messages)))), pa.string())
+
+    def _offset_msg_id(self, rows: _Rows) -> pa.Array:
+        return rows.offset_ids
+
+
+class _Rows:
+    """What several columns are made of, made once."""
+
+    def __init__(self, messages: Decoded) -> None:
+        self.messages = messages
+
+    @cached_property
+    def properties(self) -> PropertyArrays:
+        return PropertyArrays(self.messages.properties())
+
+    @cached_property
+    def offset_ids(self) -> pa.Array:
+        hosts, offsets = self.messages.hosts("store_host"), self.messages.fixed("commit_log_offset")
+        if isinstance(hosts, list):
+            pairs = zip(hosts, offsets.tolist(), strict=True)
+            return pa.array([offset_message_id(host, offset) for host, offset in pairs], pa.string())
+        parts = np.empty((len(hosts), 2), hosts.dtype)
+        parts[:, 0], parts[:, 1] = hosts, offsets
+        return of_equal_length(_HEX[parts.view(np.uint8)].view(np.uint8))
+
+
+def _host(name: str) -> Callable[[BatchBuilder, _Rows], Any]:
+    def make(_: BatchBuilder, rows: _Rows) -> pa.Array:
+        """A topic has few hosts: each is written once."""
+        hosts = rows.messages.hosts(name)
+        stored = pa.array(hosts if isinstance(hosts, list) else hosts.view(np.int64)).dictionary_encode()
+        different = stored.dictionary.to_pylist()
+        if not isinstance(hosts, list):
+            different = np.array(different, np.int64).view("V8").tolist()
+        return pa.array(list(map(format_host, different)), pa.string()).take(stored.indices)
+
+    return make
+
+
+def _by_property(name: str) -> Callable[[BatchBuilder, _Rows], Any]:
+    def make(_: BatchBuilder, rows: _Rows) -> pa.Array:
+        return rows.properties.column(name)
+
+    return make
+
+
+_MAKERS: Final[dict[str, Callable[[BatchBuilder, _Rows], Any]]] = {
+    "topic": BatchBuilder._topic,
+    "source_topic": BatchBuilder._source_topic,
+    "broker": BatchBuilder._broker,
+    "queue_id": BatchBuilder._queue_id,
+    "msg_id": BatchBuilder._msg_id,
+    "offset_msg_id": BatchBuilder._offset_msg_id,
+    "body": BatchBuilder._body,
+    "properties": BatchBuilder._properties,
+    "born_host": _host("born_host"),
+    "store_host": _host("store_host"),
+    "decode_error": BatchBuilder._decode_error,
+    **{column: _by_property(name) for column, name in _BY_PROPERTY.items()},
+}

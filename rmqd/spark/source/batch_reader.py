@@ -1,0 +1,106 @@
+"""Bounded reads: `spark.read.format("rocketmq")`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from rmqd.spark.cluster import Cluster, cluster_of, everyone, patiently
+from rmqd.spark.source.bounds import Bound
+from rmqd.spark.source.fetch import read_range
+from rmqd.spark.source.narrowing import Narrowing
+from rmqd.spark.source.options import SourceOptions
+from rmqd.spark.source.positions import resolve, starts_of
+from rmqd.spark.source.queue_range import QueueRange, split_ranges
+from rmqd.spark.source.subscribed import Subscribed
+from rmqd.wire.heartbeat import EXPRESSION_TAG
+from rmqd.wire.message import MessageQueue
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
+
+
+class RocketMQBatchReader(DataSourceReader):
+    """Reads from the starting offsets to the ending ones, as they are when the read is planned."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self.narrowing = Narrowing()
+
+    def partitions(self) -> list[InputPartition]:
+        """Called once for each action, in a process of the driver."""
+        options = self._options
+        cluster = cluster_of(options.access)
+        ranges = patiently(lambda: self._ranges(cluster), options.tolerance_seconds)
+        return as_partitions(options, ranges)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Called on executors; Spark makes a partition of None where there is nothing to read."""
+        return read_partition(partition, self._options.columns)
+
+    def _ranges(self, cluster: Cluster) -> list[QueueRange]:
+        options = self._options
+        queues = Subscribed(options).now(cluster)
+        check_filter(cluster, options, queues)
+        starts = starts_of(cluster, options, Bound("earliest"), queues)
+        ends = resolve(cluster, options, options.ending, queues, Bound("latest"))
+        spans = self._narrowed(cluster, {queue: (starts[queue], ends[queue]) for queue in queues})
+        subscription = self.narrowing.filter(options.subscription)
+        return ranges_of(cluster, replace(options, subscription=subscription), spans)
+
+    def _narrowed(
+        self, cluster: Cluster, spans: dict[MessageQueue, tuple[int, int]]
+    ) -> dict[MessageQueue, tuple[int, int]]:
+        """Without what a query's conditions rule out."""
+        narrowing = self.narrowing
+        spans = {queue: narrowing.cut(*span) for queue, span in spans.items() if narrowing.has(queue)}
+        first, end = narrowing.stored_ms
+        if first is None and end is None:
+            return spans
+        lows = everyone(cluster.offsets_at({} if first is None else dict.fromkeys(spans, max(first, 0))))
+        highs = everyone(cluster.offsets_at({} if end is None else dict.fromkeys(spans, max(end, 0))))
+        found = {queue: (lows.get(queue), highs.get(queue)) for queue in spans}
+        return {queue: narrowing.cut_by_time(span, found[queue]) for queue, span in spans.items()}
+
+
+def ranges_of(cluster: Cluster, options: SourceOptions, spans: dict[MessageQueue, tuple[int, int]]) -> list[QueueRange]:
+    """Ranges for executors, in the queues' order; without the empty ones."""
+    return [
+        QueueRange(
+            topic=queue.topic,
+            broker_name=queue.broker_name,
+            queue_id=queue.queue_id,
+            start=low,
+            end=high,
+            access=options.access,
+            addresses=cluster.addresses(queue),
+            subscription=options.filter_of(queue.topic),
+            pull=options.pull,
+            fail_on_data_loss=options.fail_on_data_loss,
+            permissive=options.permissive,
+        )
+        for queue, (low, high) in sorted(spans.items())
+        if low < high
+    ]
+
+
+def as_partitions(options: SourceOptions, ranges: list[QueueRange]) -> list[InputPartition]:
+    """What Spark makes tasks of."""
+    pieces = split_ranges(ranges, options.min_partitions, options.max_records_per_partition)
+    return [InputPartition(piece) for piece in pieces]
+
+
+def read_partition(partition: InputPartition, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+    """The batches of a partition, none for one of None."""
+    return iter(()) if partition.value is None else read_range(partition.value, columns)
+
+
+def check_filter(cluster: Cluster, options: SourceOptions, queues: frozenset[MessageQueue]) -> None:
+    """Raise FilterRefusedError where a broker cannot read an SQL condition."""
+    filters = {topic: options.filter_of(topic) for topic in sorted({queue.topic for queue in queues})}
+    by_sql = {topic: subscription for topic, subscription in filters.items() if subscription.kind != EXPRESSION_TAG}
+    if by_sql:
+        cluster.check_filters(options.pull.group, by_sql)

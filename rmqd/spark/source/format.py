@@ -1,0 +1,75 @@
+"""The format `rocketmq`: what Spark makes of `spark.read.format("rocketmq")` and `spark.readStream`."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+)
+from pyspark.sql.types import StructType
+
+from rmqd.spark.source.columns import ddl
+from rmqd.spark.source.options import SourceOptions, parse_options
+
+if TYPE_CHECKING:
+    from rmqd.spark.source.stream_reader import RocketMQStreamReader
+
+
+class RocketMQSource(DataSource):
+    """Holds options alone: Spark pickles it and makes it anew in several processes."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What `format()` is given."""
+        return "rocketmq"
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+
+    def schema(self) -> str:
+        """The columns; called by `load()`. Raises ConfigError with all that is wrong with the options."""
+        return ddl(self._parsed().columns)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """For `spark.read`."""
+        from rmqd.spark.source.batch_reader import RocketMQBatchReader
+
+        options = self._parsed()
+        if options.pushdown:
+            from rmqd.spark.source.pushdown import PushdownBatchReader
+
+            return PushdownBatchReader(options)
+        return RocketMQBatchReader(options)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """For `spark.readStream`."""
+        return self.stream_reader()
+
+    def stream_reader(self) -> RocketMQStreamReader:
+        """A reader, which connects to nothing until it is asked."""
+        from rmqd.spark.source.stream_reader import RocketMQStreamReader
+
+        options = self._parsed()
+        options.refuse_batch_only()
+        return RocketMQStreamReader(options)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        """For `df.write`."""
+        from rmqd.spark.sink.writer import RocketMQWriter, make_options
+
+        return RocketMQWriter(make_options(dict(self.options.items()), schema, overwrite=overwrite))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        """For `df.writeStream`; in output mode complete, which says overwrite, every batch is sent whole."""
+        from rmqd.spark.sink.writer import RocketMQStreamWriter, make_options
+
+        return RocketMQStreamWriter(make_options(dict(self.options.items()), schema, overwrite=False))
+
+    def _parsed(self) -> SourceOptions:
+        return parse_options(dict(self.options.items()))

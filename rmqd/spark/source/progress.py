@@ -1,0 +1,151 @@
+"""How far a query goes on: where the queues end, and how much of that its next batch takes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from rmqd.errors import DataLossError
+from rmqd.spark.cluster import Cluster, everyone
+from rmqd.spark.source.admission import share, share_bytes
+from rmqd.spark.source.offsets import Offsets
+from rmqd.wire.message import MessageQueue
+
+if TYPE_CHECKING:
+    from rmqd.spark.source.options import SourceOptions
+
+log = structlog.get_logger(__name__)
+
+UNKNOWN_SIZE_BYTES: Final = 1024.0  # until a broker has told a queue's message sizes
+
+
+class Heads:
+    """The queues' ends. They are asked for every `fetchOffset.intervalMs` at most: Spark polls 90 times a second."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._asked_at: float | None = None
+        self._pinned: dict[MessageQueue, int] | None = None
+        self.last: dict[MessageQueue, int] = {}
+        """As they were when they were last asked for."""
+
+    @property
+    def pinned(self) -> bool:
+        """Whether they are kept to for ever."""
+        return self._pinned is not None
+
+    def pin(self, cluster: Cluster, queues: Iterable[MessageQueue]) -> None:
+        """Keep to the ends of now for ever. Raises RmqdError where one is not to be had."""
+        self._pinned = everyone(cluster.max_offsets(queues))
+        self.last = dict(self._pinned)
+
+    def reach(self, positions: Mapping[MessageQueue, int]) -> None:
+        """A query starts here. Ends that were noted before are not behind it: what came between is nobody's loss."""
+        if self._pinned is not None:
+            self._pinned |= {queue: max(self._pinned.get(queue, at), at) for queue, at in positions.items()}
+
+    def now(self, cluster: Cluster, queues: Iterable[MessageQueue]) -> Mapping[MessageQueue, int]:
+        """The ends of the queues whose brokers answered. Raises RmqdError where none did."""
+        if self._pinned is not None:
+            return self._pinned
+        now = time.monotonic()
+        if self._asked_at is not None and now - self._asked_at < self._options.fetch_interval_seconds:
+            return self.last
+        answers = cluster.max_offsets(queues)
+        if answers.failed and not answers.found:
+            everyone(answers)
+        self._asked_at = now
+        self.last = answers.found
+        return self.last
+
+
+class Progress:
+    """Makes a batch's end of its start and the queues' ends."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self.max_offsets = options.max_offsets
+        """The most messages in the next batch."""
+        self._options = options
+        self._sizes: dict[MessageQueue, float] = {}
+        self._last_batch_at = time.monotonic()
+
+    def next(
+        self, cluster: Cluster, begin: Offsets, heads: Mapping[MessageQueue, int], *, takes_all: bool
+    ) -> Offsets | None:
+        """Where the next batch ends; None where it would be empty. Raises RmqdError."""
+        new = {queue: head for queue, head in heads.items() if queue not in begin.positions}
+        starts = self._starts(cluster, new) if new else {}
+        backlog = {}
+        for queue, head in heads.items():
+            low = begin.positions.get(queue, starts.get(queue))
+            if low is not None:
+                backlog[queue] = head - low
+        back = {
+            queue: heads[queue]
+            for queue, count in backlog.items()
+            if count < 0 and queue in begin.positions and cluster.has_master(queue)
+        }
+        self._went_back(begin, back)
+        patient = not takes_all and self._options.min_offsets is not None
+        if patient and not starts and not back and not self._is_enough(backlog):
+            return None
+        taken = self._admit(cluster, begin, starts, backlog, takes_all=takes_all)
+        positions = {**begin.positions, **starts, **back}
+        for queue, count in taken.items():
+            positions[queue] += count
+        if positions == begin.positions:
+            return None
+        self._last_batch_at = time.monotonic()
+        return Offsets(positions, starts)
+
+    def _starts(self, cluster: Cluster, new: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
+        """Where new queues start: at their first messages, or where their group is in them; `new` has their ends."""
+        starts = cluster.min_offsets(new).found
+        if not self._options.commit_offsets:
+            return starts
+        # one that was gone for long and is back, or one that the group consumed by other means
+        committed = cluster.committed(self._options.group, starts).found
+        return {
+            queue: max(low, min(committed[queue] or 0, new[queue]))
+            for queue, low in starts.items()
+            if queue in committed
+        }
+
+    def _admit(
+        self,
+        cluster: Cluster,
+        begin: Offsets,
+        starts: Mapping[MessageQueue, int],
+        backlog: Mapping[MessageQueue, int],
+        *,
+        takes_all: bool,
+    ) -> dict[MessageQueue, int]:
+        options = self._options
+        waiting = {queue: count for queue, count in backlog.items() if count > 0}
+        if takes_all:
+            return waiting
+        if self.max_offsets is not None:
+            waiting = share(waiting, self.max_offsets) if self.max_offsets else {}
+        if options.max_bytes is not None and waiting:
+            lows = {queue: begin.positions.get(queue, starts.get(queue, 0)) for queue in waiting}
+            self._sizes |= cluster.mean_sizes(lows).found
+            sizes = {queue: self._sizes.get(queue, UNKNOWN_SIZE_BYTES) for queue in waiting}
+            waiting = share_bytes(waiting, sizes, options.max_bytes)
+        return waiting
+
+    def _is_enough(self, backlog: Mapping[MessageQueue, int]) -> bool:
+        """Whether so much waits, or for so long, that a batch is worth while."""
+        waiting = sum(count for count in backlog.values() if count > 0)
+        is_late = time.monotonic() - self._last_batch_at >= self._options.max_trigger_delay_seconds
+        return waiting >= (self._options.min_offsets or 0) or (waiting > 0 and is_late)
+
+    def _went_back(self, begin: Offsets, back: Mapping[MessageQueue, int]) -> None:
+        """Queues that end before where the query is: made anew, or a broker has lost what came last."""
+        for queue, head in sorted(back.items()):
+            position = begin.positions[queue]
+            if self._options.fail_on_data_loss:
+                raise DataLossError(queue, (head, position), (0, head))
+            log.warning("spark.queue_went_back", queue=str(queue), position=position, ends_at=head)

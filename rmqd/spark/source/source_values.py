@@ -1,0 +1,123 @@
+"""How the values of the source's options are read. Pure; each raises ValueError or RmqdError with what is accepted."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Final
+
+from rmqd.spark.source.bounds import Bound, Kind
+from rmqd.spark.source.columns import COLUMNS
+from rmqd.spark.source.queue_range import Filter
+from rmqd.wire.filter import sql_subscription, tag_subscription
+from rmqd.wire.heartbeat import EXPRESSION_SQL92, EXPRESSION_TAG
+from rmqd.wire.message import MessageQueue
+from rmqd.wire.topics import check_topic
+
+_DURATION: Final = re.compile(r"([0-9]+)(ms|s|m|h)")
+_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def duration(text: str) -> float:
+    """Seconds, of a duration with its unit."""
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is no duration such as 500ms, 30s, 15m or 1h")
+    return int(match[1]) * _UNITS[match[2]]
+
+
+def flag(text: str) -> bool:
+    """A truth value."""
+    word = text.strip().lower()
+    if word not in ("true", "false"):
+        raise ValueError(f"{text!r} is neither true nor false")
+    return word == "true"
+
+
+def topic_names(text: str) -> tuple[str, ...]:
+    """Topics, separated by commas."""
+    topics = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not topics:
+        raise ValueError("names no topic; several are separated by commas")
+    return tuple(map(check_topic, topics))
+
+
+def topic_pattern(text: str) -> str:
+    """A regular expression."""
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"{text!r} is no regular expression: {error}") from error
+    return text
+
+
+def queues_by_broker(text: str) -> tuple[MessageQueue, ...]:
+    """Queues, in JSON."""
+    form = 'accepted is JSON such as {"orders": {"broker-a": [0, 1]}}'
+    try:
+        queues = [
+            MessageQueue(check_topic(topic), broker, queue_id)
+            for topic, brokers in json.loads(text).items()
+            for broker, queue_ids in brokers.items()
+            for queue_id in queue_ids
+        ]
+    except (ValueError, AttributeError, TypeError):
+        raise ValueError(f"{text!r:.80}: {form}") from None
+    if not queues or any(type(queue.queue_id) is not int or queue.queue_id < 0 for queue in queues):
+        raise ValueError(f"{text!r:.80}: {form}")
+    return tuple(sorted(set(queues)))
+
+
+def column_names(text: str) -> tuple[str, ...]:
+    """The source's columns, separated by commas."""
+    names = tuple(dict.fromkeys(part.strip().lower() for part in text.split(",") if part.strip()))
+    unknown = [name for name in names if name not in COLUMNS]
+    if unknown or not names:
+        raise ValueError(f"{', '.join(unknown) or repr(text)} is no column; there are {', '.join(COLUMNS)}")
+    return names
+
+
+def by_tags(text: str) -> Filter:
+    """A filter by tags."""
+    return Filter(EXPRESSION_TAG, tag_subscription("", text, 0).sub_string)
+
+
+def by_sql(text: str) -> Filter:
+    """A filter by an SQL92 condition."""
+    return Filter(EXPRESSION_SQL92, sql_subscription("", text, 0).sub_string)
+
+
+def time_ms(text: str) -> Bound:
+    """A time in milliseconds since 1970, as a bound."""
+    if not text.strip().isdecimal():
+        raise ValueError(f"{text!r} is no time in milliseconds since 1970")
+    return Bound("timestamp", timestamp_ms=int(text))
+
+
+def words(*words: Kind) -> Callable[[str], Bound]:
+    """A reader of one of some words, as a bound."""
+
+    def parse(text: str) -> Bound:
+        for word in words:
+            if text.strip().lower() == word:
+                return Bound(word)
+        raise ValueError(f"{text!r} is none of {', '.join(words)}")
+
+    return parse
+
+
+def strategy(text: str) -> bool:
+    """Whether a time that nothing is as young as is an error."""
+    word = text.strip().lower()
+    if word not in ("error", "latest"):
+        raise ValueError(f"{text!r} is neither error nor latest")
+    return word == "error"
+
+
+def error_mode(text: str) -> bool:
+    """Whether what is wrong in a row is told in the row: the words are those of Spark's files."""
+    word = text.strip().upper()
+    if word not in ("FAILFAST", "PERMISSIVE"):
+        raise ValueError(f"{text!r} is neither FAILFAST nor PERMISSIVE")
+    return word == "PERMISSIVE"

@@ -1,0 +1,166 @@
+"""Unbounded reads: `spark.readStream.format("rocketmq")`.
+
+All methods but `read` run in one process for each run of a query, which keeps the reader. Spark calls
+
+    initialOffset (twice, before the first batch of a new checkpoint only),
+    latestOffset(start) at every poll, idle or not; then, where that is not `start`: partitions, read, commit
+
+and compares offsets by their text. `start` is the end of the last batch that is in the checkpoint, so that is what the
+group has done: it is committed to the broker there. `commit` comes one batch late, and never for the last one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from rmqd.errors import DataLossError, FilterRefusedError, RmqdError
+from rmqd.spark.cluster import Cluster, cluster_of, patiently
+from rmqd.spark.source.batch_reader import as_partitions, check_filter, ranges_of, read_partition
+from rmqd.spark.source.bounds import Bound
+from rmqd.spark.source.gone_queues import GoneQueues
+from rmqd.spark.source.group_offsets import GroupOffsets
+from rmqd.spark.source.offsets import Offsets
+from rmqd.spark.source.options import SourceOptions
+from rmqd.spark.source.positions import starts_of
+from rmqd.spark.source.progress import Heads, Progress
+from rmqd.spark.source.subscribed import Subscribed
+from rmqd.wire.message import MessageQueue
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
+
+log = structlog.get_logger(__name__)
+
+
+class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One query's reader. Pickles until it is asked for offsets; `read` needs its options alone."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._subscribed = Subscribed(options)
+        self._initial: dict[str, Any] | None = None
+        self._heads = Heads(options)
+        self._progress = Progress(options)
+        self._group = GroupOffsets(options)
+        self._gone = GoneQueues(options.queue_retention_seconds)
+        self._silent_since: float | None = None
+        self._checked: frozenset[MessageQueue] = frozenset()
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Where the first batch starts. Asked twice and answered once: "latest" has moved on by then."""
+        if self._initial is None:
+            start = patiently(self._resolve_start, self._options.tolerance_seconds)
+            self._heads.reach(start.positions)
+            self._initial = start.to_json()
+        return self._initial
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """What `latestOffset` is told in `limit`; Spark can be told one limit only, and the other is kept to anyway."""
+        if self._options.max_offsets is not None:
+            return ReadMaxRows(self._options.max_offsets)
+        if self._options.max_bytes is not None:
+            return ReadMaxBytes(self._options.max_bytes)
+        if self._options.min_offsets is not None:
+            return ReadMinRows(self._options.min_offsets)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Note where the queues end now: the query reads so far and ends."""
+        cluster = cluster_of(self._options.access)
+
+        def look() -> None:
+            self._heads.pin(cluster, self._subscribed.now(cluster))
+
+        patiently(look, self._options.tolerance_seconds)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Where the next batch ends; `start` itself where there is none."""
+        begin = Offsets.of(start)
+        self._group.commit(begin.positions)
+        if self._options.drain_file and Path(self._options.drain_file).exists():
+            return start
+        try:
+            end = self._advance(begin, limit, is_first=start == self._initial)
+        except (DataLossError, FilterRefusedError):
+            raise
+        except RmqdError as error:
+            self._bear(error)
+            return start
+        return start if end is None else end.to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Where the queues ended when they were last asked: a query's progress has it, and so the lag."""
+        return Offsets(self._heads.last).to_json() if self._heads.last else None
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The ranges between two offsets: for a batch that is repeated the same as before."""
+        cluster = cluster_of(self._options.access)
+        spans = Offsets.of(start).ranges(Offsets.of(end))
+        return as_partitions(self._options, ranges_of(cluster, self._options, spans))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Called on executors."""
+        return read_partition(partition, self._options.columns)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Called when the batch after this one is made; `latestOffset` has committed it already, where it is asked."""
+        self._group.commit(Offsets.of(end).positions)
+
+    def stop(self) -> None:
+        """Spark seldom calls this: its process is killed at the end of a query. Nothing depends on it."""
+
+    def _resolve_start(self) -> Offsets:
+        options = self._options
+        cluster = cluster_of(options.access)
+        queues = self._subscribed.now(cluster)
+        self._check_filter(cluster, queues)
+        starts = starts_of(cluster, options, Bound("latest"), queues)
+        # so that the same comes out if the process ends before this is in the checkpoint
+        self._group.pin(starts)
+        return Offsets(starts)
+
+    def _advance(self, begin: Offsets, limit: ReadLimit, *, is_first: bool) -> Offsets | None:
+        cluster = cluster_of(self._options.access)
+        queues = self._subscribed.refreshed(cluster)
+        self._check_filter(cluster, queues)
+        heads = self._heads.now(cluster, queues)
+        self._silent_since = None
+        # what is available now would never come to its end, waiting for more
+        takes_all = isinstance(limit, ReadAllAvailable) or (self._heads.pinned and isinstance(limit, ReadMinRows))
+        self._gone.look(begin, queues, heads)
+        end = self._progress.next(cluster, begin, heads, takes_all=takes_all)
+        if end is None:
+            return None
+        end = self._gone.noted_in(end)
+        # the checkpoint does not have where the first batch starts: Spark asks `initialOffset` anew if it is repeated
+        return replace(end, new={**begin.positions, **end.new}) if is_first else end
+
+    def _check_filter(self, cluster: Cluster, queues: frozenset[MessageQueue]) -> None:
+        """Also of queues that come later: theirs may be the first broker that cannot filter by SQL."""
+        if queues - self._checked:
+            check_filter(cluster, self._options, queues - self._checked)
+            self._checked |= queues
+
+    def _bear(self, error: RmqdError) -> None:
+        """No broker answers: wait for one, but not for ever."""
+        now = time.monotonic()
+        if self._silent_since is None:
+            self._silent_since = now
+            log.warning("spark.unavailable", error=str(error), patience_seconds=self._options.tolerance_seconds)
+        if now - self._silent_since >= self._options.tolerance_seconds:
+            raise error

@@ -1,0 +1,88 @@
+"""Which queues a query reads: those of its topics, found anew at intervals, or those that it names."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING
+
+import structlog
+
+from rmqd.errors import RouteNotFoundError
+from rmqd.spark.cluster import Answers, Cluster, everyone
+from rmqd.wire.message import MessageQueue
+from rmqd.wire.topics import is_dlq_topic, is_retry_topic, is_system_topic
+
+if TYPE_CHECKING:
+    from rmqd.spark.source.options import SourceOptions
+
+log = structlog.get_logger(__name__)
+
+
+class Subscribed:
+    """The queues of a query. What was found stays while no name server answers."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._known: frozenset[MessageQueue] = frozenset()
+        self._looked_at: float | None = None
+        self._gone: frozenset[str] = frozenset()
+
+    def now(self, cluster: Cluster) -> frozenset[MessageQueue]:
+        """The queues as the name server tells them now.
+
+        Raises RouteNotFoundError for a topic or a queue that is not there, and RmqdError where nobody answers.
+        """
+        options = self._options
+        if options.assigned:
+            found = everyone(cluster.queues({queue.topic for queue in options.assigned}))
+            there = {queue for queues in found.values() for queue in queues}
+            missing = sorted(set(options.assigned) - there)
+            if missing:
+                raise RouteNotFoundError(missing[0].topic, f"assign names {missing[0]}, and there is no such queue")
+            self._known = frozenset(options.assigned)
+        else:
+            answers = cluster.queues(self._topics(cluster))
+            for queue in _without_route(answers):
+                # retries of which there are none yet, or a pattern's topic that is gone since it was listed
+                if queue.topic not in options.topics:
+                    del answers.failed[queue]
+            found = everyone(answers)
+            self._known = frozenset(queue for queues in found.values() for queue in queues)
+        self._looked_at = time.monotonic()
+        return self._known
+
+    def refreshed(self, cluster: Cluster) -> frozenset[MessageQueue]:
+        """The queues as they were found, not longer than `routeRefreshMs` ago where a name server answers."""
+        options, now = self._options, time.monotonic()
+        if self._looked_at is not None and now - self._looked_at < options.route_refresh_seconds:
+            return self._known
+        self._looked_at = now
+        if options.assigned:
+            self._known = frozenset(options.assigned)
+            return self._known
+        answers = cluster.queues(self._topics(cluster))
+        gone = frozenset(queue.topic for queue in _without_route(answers))
+        unanswered = {queue.topic for queue in answers.failed} - gone
+        for topic in sorted(gone - self._gone - {options.retry_topic}):
+            log.warning("spark.topic_gone", topic=topic)
+        self._gone = gone
+        found = {queue for queues in answers.found.values() for queue in queues}
+        self._known = frozenset(found | {queue for queue in self._known if queue.topic in unanswered})
+        return self._known
+
+    def _topics(self, cluster: Cluster) -> tuple[str, ...]:
+        topics = self._options.topics
+        if self._options.pattern:
+            pattern = re.compile(self._options.pattern)
+            topics = tuple(topic for topic in cluster.topics() if _is_users(topic) and pattern.fullmatch(topic))
+        retries = self._options.retry_topic
+        return (*topics, retries) if retries and retries not in topics else topics
+
+
+def _without_route(answers: Answers[list[MessageQueue]]) -> list[MessageQueue]:
+    return [queue for queue, error in answers.failed.items() if isinstance(error, RouteNotFoundError)]
+
+
+def _is_users(topic: str) -> bool:
+    return not (is_system_topic(topic) or is_retry_topic(topic) or is_dlq_topic(topic))

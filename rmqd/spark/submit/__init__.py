@@ -1,0 +1,1 @@
+"""Groups on clusters: a packed environment, and what spark-submit is told."""

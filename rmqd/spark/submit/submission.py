@@ -1,0 +1,182 @@
+"""What `rmqd spark submit` asks of spark-submit: where a group runs on a cluster, and with what. Pure.
+
+Executors run the launcher of the packed environment by a path relative to their own folder. The driver's helpers for
+Python sources are started by that very path too, so the folder in which a driver runs has the same launcher: Spark
+unpacks it there in deploy mode cluster, and `write_folder` puts one there for a driver on this machine.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from rmqd.daemon.spark_config import SparkConfig
+from rmqd.errors import ConfigError
+from rmqd.spark.engine.group_order import GroupOrder
+from rmqd.spark.submit.packed_environment import NAME, PYTHON
+
+CLIENT: Final = "client"
+CLUSTER: Final = "cluster"
+DEPLOY_MODES: Final = (CLIENT, CLUSTER)
+DEPLOY_MODE: Final = "spark.submit.deployMode"
+NO_ENVIRONMENT: Final = "none"
+UPLOAD_PATH: Final = "spark.kubernetes.file.upload.path"
+IMAGE: Final = "spark.kubernetes.container.image"
+IMAGE_MAIN: Final = "local:///opt/rmqd/rmqd_group.py"
+"""Where deploy/spark/Dockerfile puts the main program."""
+IMAGE_PYTHON: Final = "/opt/rmqd/bin/python"
+MAIN: Final = "rmqd_group.py"
+ORDER: Final = "rmqd_group.order"
+ENDED: Final = "ended"
+PROPERTIES: Final = "secret.properties"
+ARCHIVES: Final = "spark.archives"
+FILES: Final = "spark.files"
+# Behind --, a second one of these would take the place of ours.
+TAKEN: Final = {
+    "--master": "before --, as an option of rmqd spark submit",
+    "--deploy-mode": "before --, as an option of rmqd spark submit",
+    "--archives": f"{ARCHIVES} in the group's spark.conf",
+    "--files": f"{FILES} in the group's spark.conf",
+    "--properties-file": "the group's spark.conf",
+}
+PATHS: Final = (ARCHIVES, FILES, "spark.jars", "spark.submit.pyFiles")
+# What Spark itself does not show in its user interface: `spark.redaction.regex`.
+SECRET: Final = re.compile(r"(?i)secret|password|token|access[.]?key")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """One group that is to run on a cluster."""
+
+    order: GroupOrder
+    master: str
+    deploy_mode: str
+    conf: Mapping[str, str]
+    """Properties of the session, those of the group among them."""
+    environment: str
+    """The archive, as a path or a URL; empty: rmqd is installed wherever Spark runs."""
+    passed: Sequence[str] = ()
+    """Options of spark-submit that are handed on as they are."""
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the driver is a process of this machine."""
+        return self.deploy_mode == CLIENT
+
+    @property
+    def on_kubernetes(self) -> bool:
+        """Whether Spark runs in containers."""
+        return self.master.startswith("k8s://")
+
+    def command(self, spark_submit: str, folder: Path) -> list[str]:
+        """The command line; the files that it names are written by `write_folder`."""
+        return [spark_submit, *self._options(folder), *self.passed, *self._program(folder)]
+
+    def public_conf(self) -> dict[str, str]:
+        """What may stand in a command line, which every user of this machine can read."""
+        return {key: value for key, value in self._all_conf().items() if not SECRET.search(key)}
+
+    def secret_conf(self) -> dict[str, str]:
+        """What goes by a file instead."""
+        return {key: value for key, value in self._all_conf().items() if SECRET.search(key)}
+
+    def _all_conf(self) -> dict[str, str]:
+        conf = {key: value for key, value in self.conf.items() if key not in (ARCHIVES, FILES)}
+        if self.environment:
+            conf.setdefault("spark.pyspark.python", PYTHON)
+        elif self.on_kubernetes:
+            conf.setdefault("spark.pyspark.python", IMAGE_PYTHON)
+        if self.is_here and not self.on_kubernetes:
+            conf.setdefault("spark.pyspark.driver.python", sys.executable)
+        return conf
+
+    def _options(self, folder: Path) -> Iterator[str]:
+        yield from ("--master", self.master, "--deploy-mode", self.deploy_mode, "--name", f"rmqd {self.order.name}")
+        environment = f"{self.environment}#{NAME}" if self.environment else ""
+        order = "" if self.is_here else str(folder / ORDER)
+        for option, ours, key in (("--archives", environment, ARCHIVES), ("--files", order, FILES)):
+            if found := ",".join(filter(None, (ours, self.conf.get(key, "")))):
+                yield from (option, found)
+        if self.secret_conf():
+            yield from ("--properties-file", str(folder / PROPERTIES), "--load-spark-defaults")
+        for key, value in sorted(self.public_conf().items()):
+            yield from ("--conf", f"{key}={value}")
+
+    def _program(self, folder: Path) -> Iterator[str]:
+        if self.is_here:
+            yield from (str(folder / MAIN), "--order", str(folder / ORDER), "--ended", str(folder / ENDED))
+        else:
+            yield IMAGE_MAIN if self.on_kubernetes else str(folder / MAIN)
+            yield from ("--order", ORDER)
+
+
+def submission_of(
+    order: GroupOrder,
+    conf: Mapping[str, str],
+    *,
+    deploy_mode: str = "",
+    environment: str = "",
+    passed: Sequence[str] = (),
+) -> Submission:
+    """What to submit; `conf` are the session's properties. Raises ConfigError where the group cannot run so."""
+    settings = order.settings.spark or SparkConfig()
+    submission = Submission(
+        order=order,
+        master=settings.master,
+        deploy_mode=deploy_mode or conf.get(DEPLOY_MODE, CLIENT),
+        conf={key: _placed(one) if key in PATHS else one for key, one in conf.items() if key != DEPLOY_MODE},
+        environment="" if environment == NO_ENVIRONMENT else _placed(environment),
+        passed=[_placed(one) for one in passed],
+    )
+    if problems := list(_problems(submission, settings)):
+        raise ConfigError(list[object](problems))
+    return submission
+
+
+def _placed(value: str) -> str:
+    """Paths, separated by commas, as they are to be named from another folder, in which spark-submit runs."""
+    return ",".join(os.path.abspath(one) if os.path.exists(one.partition("#")[0]) else one for one in value.split(","))
+
+
+def _problems(submission: Submission, settings: SparkConfig) -> Iterator[str]:
+    at = f"groups.{submission.order.name}"
+    master, is_here = submission.master, submission.is_here
+    if submission.order.settings.engine != "spark":
+        yield f"{at}.engine: {submission.order.settings.engine} is not run by Spark; accepted: spark"
+        return
+    if master.startswith("local"):
+        yield (
+            f"{at}.spark.master: {master} is this machine alone; accepted by rmqd spark submit: spark://HOST:7077, "
+            f"yarn or k8s://URL, there or by --master. rmqd spark run {submission.order.name} runs it here"
+        )
+        return
+    for option in submission.passed:
+        name = option.partition("=")[0]
+        if name in TAKEN:
+            yield f"{name} behind --: rmqd spark submit sets it; accepted: {TAKEN[name]}"
+    if submission.deploy_mode not in DEPLOY_MODES:
+        yield f"{at}.spark.conf.{DEPLOY_MODE}: {submission.deploy_mode!r}; accepted: {' | '.join(DEPLOY_MODES)}"
+        return
+    if master.startswith("spark://") and not is_here:
+        yield (
+            f"{at}.spark.master: deploy mode cluster: a standalone cluster takes no drivers in Python; accepted: "
+            "client, or a cluster of YARN or Kubernetes"
+        )
+    if not is_here and "://" not in settings.checkpoint:
+        told = f"{settings.checkpoint} is" if settings.checkpoint else "missing, which is"
+        yield (
+            f"{at}.spark.checkpoint: {told} a folder of whichever machine the driver runs on, which in deploy mode "
+            "cluster is another one each time; accepted: a URL, such as s3a://bucket/checkpoints/ or hdfs:///checkpoints/"
+        )
+    if submission.on_kubernetes and IMAGE not in submission.conf:
+        yield f"{at}.spark.conf.{IMAGE}: missing; accepted: the image of deploy/spark/Dockerfile, in your registry"
+    if submission.on_kubernetes and not is_here and UPLOAD_PATH not in submission.conf:
+        yield (
+            f"{at}.spark.conf.{UPLOAD_PATH}: missing; accepted: a URL by which the driver is given the group's "
+            "configuration, such as s3a://bucket/upload. deploy/spark/rmqd-group.yaml does without"
+        )
