@@ -4,7 +4,7 @@ An extra (`pip install "rmqd[spark]"`): no other room of rmqd imports this one a
 offsets, bounds, admission, columns and queue ranges import neither pyspark nor pyarrow. What is created on a driver is
 pickled to executors: readers hold options alone, and connections live in `cluster` and `pull_connection`, by process.
 
-`source` and `sink` are the format, for anybody's queries. Groups with `engine: spark` are run by `engine` on the driver,
+`source` and `sink` are the format, for all queries. Groups with `engine: spark` are run by `engine` on the driver,
 and by `handlers` or `pipelines`, on executors; `submit` brings them to a cluster.
 """
 
