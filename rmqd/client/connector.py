@@ -21,6 +21,8 @@ BACKOFF_MOST_SECONDS = 5.0
 ASK_AGAIN_SECONDS = 60.0  # why a server closes connections is found out by making more of them
 RENEWED = "the TLS settings are others now"
 
+_spread = random.Random()  # of its own: the shared one belongs to the program, which may have seeded it
+
 
 class _Backoff:
     """Keeps a dead address from being called again and again by everybody who needs it."""
@@ -38,7 +40,7 @@ class _Backoff:
     def failed(self, now: float, error: RemotingConnectError) -> None:
         self.failures += 1
         delay = min(BACKOFF_FIRST_SECONDS * 2**self.failures, BACKOFF_MOST_SECONDS)
-        self.until = now + delay * random.uniform(0.5, 1.0)
+        self.until = now + delay * _spread.uniform(0.5, 1.0)
         self.kind, self.reason = type(error), error.reason
 
 

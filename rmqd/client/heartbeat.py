@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
+_spread = random.Random()  # of its own: the shared one belongs to the program, which may have seeded it
+
 RETRY_FIRST_SECONDS = 0.2
 RETRY_MOST_SECONDS = 5.0
 
@@ -142,7 +144,7 @@ class Heartbeat:
             return self._interval
         doublings = min(broker.failures - 1, 10)
         delay = min(RETRY_FIRST_SECONDS * float(1 << doublings), RETRY_MOST_SECONDS, self._interval)
-        return delay * random.uniform(0.75, 1.25)
+        return delay * _spread.uniform(0.75, 1.25)
 
     async def _send_now(self, address: str) -> RmqdError | None:
         data = HeartbeatData(
