@@ -177,7 +177,6 @@ def test_a_group_of_ones_own_gets_the_orders(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [
-        (("--engine", "spark"), 78, "--engine spark: this version cannot run groups on Spark yet; accepted: local"),
         (("--engine", "flink"), 2, "'flink'; accepted: local or spark"),
         (("--group", "nobody"), 78, "--group nobody: there is no such group; configured: order-mailer"),
         (("--config", "/nowhere.yaml"), 78, "/nowhere.yaml: no such file or folder"),
