@@ -8,10 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.campaigns.spark_kills import BROKER, DRIVER, Kills, KillsPlan, KillsResult
 from tests.rocketmq import RealCluster
 from tests.rocketmq.release import EMBEDDED
 from tests.rocketmq.spec import ClusterSpec
+from tests.spark.needed import need
+
+need("pyspark", "pyarrow")
+
+from tests.campaigns.spark_kills import BROKER, DRIVER, Kills, KillsPlan, KillsResult  # noqa: E402
 
 
 @pytest.mark.slow
