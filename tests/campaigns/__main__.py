@@ -20,7 +20,6 @@ from tests.campaigns.owners import Owners, OwnersPlan
 from tests.campaigns.record import add_row, append
 from tests.campaigns.spark_cluster import ClusterPlan, SparkCluster
 from tests.campaigns.spark_connect import SparkConnect
-from tests.campaigns.spark_kills import BROKER, DRIVER, EXECUTOR, Kills, KillsPlan
 from tests.campaigns.spark_moves import Moves, MovesPlan
 from tests.rocketmq import ClusterError, RealCluster, RocketMqUnavailable, go_peers
 from tests.rocketmq.archives import prepare
@@ -132,6 +131,9 @@ def spark_moves(options: argparse.Namespace) -> bool:
 
 def spark_kills(options: argparse.Namespace) -> bool:
     """Groups on a Spark cluster drain a topic while drivers, executors and the broker are killed -9."""
+    # imports PySpark, which the other campaigns go without
+    from tests.campaigns.spark_kills import BROKER, DRIVER, EXECUTOR, Kills, KillsPlan
+
     directory, seed = _place("spark_kills", f"--messages {options.messages} --kills {options.kills}", options)
     victims = [(DRIVER, EXECUTOR, BROKER)[number % 3] for number in range(options.kills)]
     cluster = _cluster(directory / "cluster")

@@ -242,6 +242,9 @@ def test_block_counts_the_memory_it_holds() -> None:
     assert block.size_bytes == len(block.data) + sum(len(message.body) for message in block.messages)
 
 
+OTHER_THREADS_BYTES = 2 * 1024 * 1024  # clients of earlier tests may still run, and are traced too
+
+
 @pytest.mark.parametrize("kind", CompressionType)
 def test_replies_that_decompress_to_gigabytes_are_not_held(kind: CompressionType) -> None:
     """Eight bodies of 30 MiB come in a few hundred kilobytes; what a block holds stays bounded, and all can be read."""
@@ -254,7 +257,8 @@ def test_replies_that_decompress_to_gigabytes_are_not_held(kind: CompressionType
         held, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert held < block.size_bytes <= MAX_HELD_BYTES
+    assert held < block.size_bytes + OTHER_THREADS_BYTES
+    assert block.size_bytes <= MAX_HELD_BYTES
     assert all(message.body == body for message in block.messages)
     assert len(block.messages) == 8
 
