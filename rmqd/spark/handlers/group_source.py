@@ -12,7 +12,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 from rmqd.spark.cluster import cluster_of, everyone
 from rmqd.spark.engine.watched_offsets import WatchedOffsets
 from rmqd.spark.handlers.batch_time import BatchTimes
-from rmqd.spark.handlers.pace import Pace
+from rmqd.spark.handlers.pace import TARGET_SECONDS, Pace
 from rmqd.spark.source.batch_reader import check_filter
 from rmqd.spark.source.bounds import Bound
 from rmqd.spark.source.columns import DEFAULT_COLUMNS, PERMISSIVE_COLUMNS
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 FETCH_INTERVAL_SECONDS: Final = 0.1  # the most that it adds to the delay of a message that finds the group idle
 PULLS_UNDER_WAY: Final = 8
+DRAIN_PART: Final = 4  # of shutdown_timeout, for a batch: a stop may find one just begun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,11 @@ class GroupPlan:
     """Where queues start; without it, and for others, that is where the group is on the brokers."""
     pause_file: str
     """While it exists, nothing new is taken up."""
+
+    @property
+    def target_seconds(self) -> float:
+        """How long a batch is to take: not so long that a stop could not wait for it."""
+        return max(0.1, min(TARGET_SECONDS, self.order.settings.shutdown_timeout / DRAIN_PART))
 
     def source_options(self) -> SourceOptions:
         """What is read, in the source's terms. Only a handler sends messages back, and so has retries."""

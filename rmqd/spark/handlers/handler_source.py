@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 from rmqd.daemon.spark_config import SparkConfig
 from rmqd.spark.cluster import cluster_of
 from rmqd.spark.handlers.group_source import GroupPlan, GroupStreamReader
-from rmqd.spark.handlers.pace import TARGET_SECONDS, Pace
+from rmqd.spark.handlers.pace import Pace
 from rmqd.spark.source.batch_reader import ranges_of
 from rmqd.spark.source.offsets import Offsets
 from rmqd.spark.source.queue_range import split_ranges
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 NAME: Final = "rmqd_handler"
 OUTCOME: Final = pa.schema([("outcome", pa.binary())])
 LEAST_PIECE: Final = 1000  # messages for which another task is worth while
-DRAIN_PART: Final = 4  # of shutdown_timeout, for a batch: a stop may find one just begun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +52,7 @@ class HandlerPlan(GroupPlan):
             self.slots * calls * settings.consume_message_batch_max_size,
             fixed=(settings.spark or SparkConfig()).max_offsets_per_trigger,
             per_second=settings.pull_rate_limit,
-            target_seconds=max(0.1, min(TARGET_SECONDS, settings.shutdown_timeout / DRAIN_PART)),
+            target_seconds=self.target_seconds,
         )
 
 

@@ -16,8 +16,10 @@ import structlog
 
 from rmqd.client.connection import OPAQUE, RemotingConnection
 from rmqd.codes import RequestCode, ResponseCode
+from rmqd.consumer.pull_request import OPERATOR_RESET
 from rmqd.errors import BrokerError, DataLossError, ProtocolError, RemotingError, RmqdError, RouteNotFoundError
-from rmqd.wire.headers.pull import PullMessageResponseHeader, PullRequestTemplate
+from rmqd.spark.source.queue_range import EMPTY_ANSWERS, FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS
+from rmqd.wire.headers.pull import PullMessageResponseHeader
 from rmqd.wire.message import MessageBlock, decode_messages
 from rmqd.wire.sys_flag import PullSysFlag
 
@@ -27,11 +29,6 @@ if TYPE_CHECKING:
     from rmqd.wire.command import RemotingCommand
 
 log = structlog.get_logger(__name__)
-
-FIRST_PAUSE_SECONDS: Final = 0.1
-LONGEST_PAUSE_SECONDS: Final = 2.0
-EMPTY_ANSWERS: Final = 5  # a broker that took a message has it; only a replica may be behind for a moment
-OPERATOR_RESET: Final = "OFFSET_RESET"
 
 _PULL: Final = int(RequestCode.PULL_MESSAGE)
 _FOUND: Final = int(ResponseCode.SUCCESS)
@@ -86,15 +83,7 @@ class RangePulls:
         self._stride = self._settings.batch_size
         filters = queue_range.subscription
         self._one_by_one = not filters.takes_all or self._settings.in_flight == 1
-        self._template = PullRequestTemplate(
-            group=self._settings.group,
-            topic=self._queue.topic,
-            queue_id=self._queue.queue_id,
-            broker_name=self._queue.broker_name,
-            expression_type=filters.kind,
-            subscription=filters.expression,
-            credentials=client.remoting.security.credentials,
-        )
+        self._template = queue_range.pull_template(client.remoting.security.credentials)
         self._connection: RemotingConnection | None = None
         self._replica = 0  # which of the broker's addresses is asked
         self._empty_answers = 0

@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 
 from rmqd.daemon.spark_config import SparkConfig
 from rmqd.spark.handlers.group_source import GroupPlan, GroupStreamReader
-from rmqd.spark.handlers.pace import TARGET_SECONDS, Pace
+from rmqd.spark.handlers.pace import Pace
 from rmqd.spark.sink.sink_options import SinkOptions
 from rmqd.spark.sink.writer import RocketMQWriter
 from rmqd.spark.source.columns import ddl
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 NAME: Final = "rmqd_pipeline"
 SINK_NAME: Final = "rmqd_pipeline_topic"
 FIRST_ROWS: Final = 10_000
-DRAIN_PART: Final = 4  # of shutdown_timeout, for a batch: a stop may find one just begun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +34,7 @@ class PipelinePlan(GroupPlan):
         config = self.order.settings.spark or SparkConfig()
         if config.trigger and not config.max_offsets_per_trigger:
             return None
-        target = max(0.1, min(TARGET_SECONDS, self.order.settings.shutdown_timeout / DRAIN_PART))
-        return Pace(FIRST_ROWS, fixed=config.max_offsets_per_trigger, target_seconds=target)
+        return Pace(FIRST_ROWS, fixed=config.max_offsets_per_trigger, target_seconds=self.target_seconds)
 
 
 def pipeline_source(

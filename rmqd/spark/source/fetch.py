@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from rmqd.codes import ResponseCode
+from rmqd.consumer.pull_request import OPERATOR_RESET
 from rmqd.errors import BrokerError, DataLossError, ProtocolError, RemotingError, RmqdError, RouteNotFoundError
 from rmqd.spark.cluster import cluster_of
 from rmqd.spark.process_log import log_to_stderr
 from rmqd.spark.source.arrow import BatchBuilder
 from rmqd.spark.source.pull_connection import PullConnection, keep_connection, next_opaque, take_connection
+from rmqd.spark.source.queue_range import EMPTY_ANSWERS, FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS
 from rmqd.wire.filter import tag_subscription
-from rmqd.wire.headers.pull import PullMessageResponseHeader, PullRequestTemplate
+from rmqd.wire.headers.pull import PullMessageResponseHeader
 from rmqd.wire.heartbeat import EXPRESSION_TAG
 from rmqd.wire.sys_flag import PullSysFlag
 
@@ -27,12 +29,6 @@ if TYPE_CHECKING:
     from rmqd.wire.command import RemotingCommand
 
 log = structlog.get_logger(__name__)
-
-FIRST_PAUSE_SECONDS: Final = 0.1
-LONGEST_PAUSE_SECONDS: Final = 2.0
-# a broker that took a message always has it; only a replica may be behind for a moment
-EMPTY_ANSWERS: Final = 5
-OPERATOR_RESET: Final = "OFFSET_RESET"
 
 _FOUND: Final = int(ResponseCode.SUCCESS)
 _NOTHING: Final = int(ResponseCode.PULL_NOT_FOUND)
@@ -92,15 +88,7 @@ class RangePuller:
         subscription = tag_subscription(self._queue.topic, filters.expression, 0) if self._by_tag else None
         # brokers compare hashes of tags; the tags themselves are compared when all is decoded
         self.tags = frozenset(subscription.tags_set if subscription else ())
-        self._template = PullRequestTemplate(
-            group=self._settings.group,
-            topic=self._queue.topic,
-            queue_id=self._queue.queue_id,
-            broker_name=self._queue.broker_name,
-            expression_type=filters.kind,
-            subscription=filters.expression,
-            credentials=queue_range.access.credentials(),
-        )
+        self._template = queue_range.pull_template(queue_range.access.credentials())
         self._connection: PullConnection | None = None
         self._empty_answers = 0
         self._failing_since: float | None = None

@@ -8,11 +8,16 @@ from itertools import pairwise
 from typing import Final
 
 from rmqd.spark.access import Access
+from rmqd.wire.acl import Credentials
+from rmqd.wire.headers.pull import PullRequestTemplate
 from rmqd.wire.heartbeat import EXPRESSION_TAG, SUBSCRIPTION_ALL
 from rmqd.wire.message import MessageQueue
 
 # every broker has this group, and mqadmin reads by it: nobody's group appears on the broker for a read without one
 NO_GROUP: Final = "TOOLS_CONSUMER"
+FIRST_PAUSE_SECONDS: Final = 0.1  # before the next replica is asked; doubled from pause to pause
+LONGEST_PAUSE_SECONDS: Final = 2.0
+EMPTY_ANSWERS: Final = 5  # a broker that took a message has it; only a replica may be behind for a moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +71,18 @@ class QueueRange:
     def queue(self) -> MessageQueue:
         """The queue."""
         return MessageQueue(self.topic, self.broker_name, self.queue_id)
+
+    def pull_template(self, credentials: Credentials | None) -> PullRequestTemplate:
+        """What all pulls of the range have in common, signed by `credentials` where there are some."""
+        return PullRequestTemplate(
+            group=self.pull.group,
+            topic=self.topic,
+            queue_id=self.queue_id,
+            broker_name=self.broker_name,
+            expression_type=self.subscription.kind,
+            subscription=self.subscription.expression,
+            credentials=credentials,
+        )
 
     def __len__(self) -> int:
         return max(0, self.end - self.start)
