@@ -12,12 +12,14 @@ from typing import NoReturn
 
 from bench import brokers, contenders, goals, help_time, kit_time, profiling
 from bench.contest import ContestError
-from bench.scenarios import SCENARIOS, Arena, say
+from bench.job import TLS
+from bench.scenarios import SCENARIOS, SWITCHES, Arena, Results, Scenario, say
 from tests.rocketmq import ClusterError, RocketMqUnavailable
 from tests.rocketmq.archives import prepare
 
 QUICK_MESSAGES = 100_000
 QUICK_PACED_SECONDS = 5
+ALL_SWITCHES = "switches"
 BROKERS_SHARE = 3  # a session of the two brokers takes this part of a drain's messages: they are four times as long
 
 
@@ -39,8 +41,8 @@ def parser() -> argparse.ArgumentParser:
     root.add_argument(
         "--scenario",
         action="append",
-        choices=[*(scenario.name for scenario in SCENARIOS), brokers.NAME],
-        help="some scenarios; may be given several times",
+        choices=[*(scenario.name for scenario in SCENARIOS), ALL_SWITCHES, brokers.NAME],
+        help=f"some scenarios; may be given several times; {ALL_SWITCHES}: those of {', '.join(SWITCHES)}",
     )
     root.add_argument("--paced-seconds", type=int, default=20, help="length of a paced run (default 20)")
     root.add_argument(
@@ -56,9 +58,15 @@ def parser() -> argparse.ArgumentParser:
     sub = commands.add_parser("profile", help="run rmqd's drain under a profiler instead")
     sub.add_argument("--how", choices=("sample", "trace"), default="sample", help="a sampler (default), or cProfile")
     sub.add_argument("--batch", type=int, default=1, help="consume_message_batch_max_size (default 1)")
+    sub.add_argument("--switch", choices=SWITCHES, default="", help="with this one switched on")
     sub.add_argument("--orderly", action="store_true", help="consume_mode: orderly")
     commands.add_parser("kit", help="measure a handler's test with rmqd.testing alone; needs no RocketMQ")
     return root
+
+
+def is_chosen(scenario: Scenario, names: list[str] | None) -> bool:
+    """Whether it is one of those that were asked for; all are where none was."""
+    return not names or scenario.name in names or (bool(scenario.switch) and ALL_SWITCHES in names)
 
 
 def compete(options: argparse.Namespace) -> int:
@@ -74,10 +82,13 @@ def compete(options: argparse.Namespace) -> int:
     for name in set(options.only) - set(available):
         say(f"{name} is left out: it is not installed here")
     chosen = tuple(name for name in contenders.NAMES if name in options.only and name in available)
-    scenarios = [scenario for scenario in SCENARIOS if not options.scenario or scenario.name in options.scenario]
     contenders.build(chosen)
-    with Arena.opened(options.messages, options.paced_seconds, options.patience) as arena:
-        results = arena.compete(scenarios, chosen, options.runs)
+    results = Results()
+    for tls in (False, True):
+        scenarios = [one for one in SCENARIOS if (one.switch == TLS) == tls and is_chosen(one, options.scenario)]
+        if scenarios:
+            with Arena.opened(options.messages, options.paced_seconds, options.patience, tls=tls) as arena:
+                arena.compete(scenarios, chosen, options.runs, results)
     print(f"medians of {options.runs} runs; {options.messages:,} messages of 256 bytes in 8 queues; 20 threads\n")
     print(goals.medians_table(results), end="\n\n")
     print(goals.goals_table(results), end="\n\n")
@@ -104,7 +115,8 @@ def main() -> int:
     try:
         prepare()
         if options.command == "profile":
-            print(profiling.profile(options.messages, options.batch, options.how, orderly=options.orderly))
+            way = Scenario("", options.batch, 32, ("rmqd",), orderly=options.orderly, switch=options.switch)
+            print(profiling.profile(options.messages, way, options.how))
             return 0
         return compete(options)
     except (ClusterError, ContestError, RocketMqUnavailable) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import socket
@@ -11,7 +12,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bench.job import THREADS, Job
+from bench.job import POP, THREADS, TLS, Job
+from tests import certificates
+from tests.rocketmq import jvm
 from tests.rocketmq.fetch import find_java, home, jars
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -21,6 +24,7 @@ NAMES = ("java", "go", "rmqd", "raw")  # also the order in which they take turns
 
 RMQD_CONFIG = """\
 nameserver: "{nameserver}"
+client: {client}
 http: {{listen: "127.0.0.1:{http_port}"}}
 state_dir: "{state_dir}"
 groups:
@@ -65,7 +69,7 @@ def command(job: Job) -> list[str]:
         "pull-batch": job.pull_batch,
     }
     if job.contender == "raw":
-        return [sys.executable, "-m", "bench.raw_puller", *_options("--", arguments)]
+        return [sys.executable, "-m", "bench.raw_puller", *_options("--", arguments), *_switches("--", job)]
     if job.contender == "rmqd":
         return [*rmqd(), "run", "--config", str(_write_config(job))]
     arguments |= {"consume-batch": job.consume_batch, "threads": THREADS, "timeout": int(job.timeout_seconds)}
@@ -73,7 +77,7 @@ def command(job: Job) -> list[str]:
         arguments["warm"] = job.warm
     if job.contender == "go":
         return [str(_go_binary()), *_options("-", arguments), *_switches("-", job)]
-    return [*java("Consume"), *_options("--", arguments), *_switches("--", job)]
+    return [*java("Consume", tls=job.switch == TLS), *_options("--", arguments), *_switches("--", job)]
 
 
 def rmqd() -> list[str]:
@@ -82,7 +86,7 @@ def rmqd() -> list[str]:
     return [str(script)] if script.exists() else [sys.executable, "-m", "rmqd"]
 
 
-def java(main_class: str) -> list[str]:
+def java(main_class: str, *, tls: bool = False) -> list[str]:
     """The command that starts one of the Java programs, without its arguments."""
     return [
         find_java(),
@@ -91,6 +95,7 @@ def java(main_class: str) -> list[str]:
         f"-Drmq.logback.configurationFile={PEERS / 'java' / 'logback.xml'}",
         f"-Duser.home={tempfile.gettempdir()}",
         "-Djava.net.preferIPv4Stack=true",
+        *(jvm.tls_options(certified=True) if tls else ()),
         "-cp",
         ":".join([str(_java_classes()), *jars()]),
         main_class,
@@ -102,7 +107,8 @@ def _options(dashes: str, values: dict[str, str | int]) -> list[str]:
 
 
 def _switches(dashes: str, job: Job) -> list[str]:
-    return [f"{dashes}{name}" for name, on in (("latency", job.paced), ("orderly", job.orderly)) if on]
+    switches = (("latency", job.paced), ("orderly", job.orderly), (job.switch, bool(job.switch)))
+    return [f"{dashes}{name}" for name, on in switches if on]
 
 
 def _write_config(job: Job) -> Path:
@@ -116,7 +122,8 @@ def _write_config(job: Job) -> Path:
         state_dir=job.directory,
         group=job.group,
         topic=job.topic,
-        consume_mode="orderly" if job.orderly else "concurrently",
+        client=_client(job),
+        consume_mode="orderly" if job.orderly else "pop" if job.switch == POP else "concurrently",
         handler="Delays" if job.paced else "Drain",
         messages=job.messages,
         warm=job.warm,
@@ -127,6 +134,18 @@ def _write_config(job: Job) -> Path:
     )
     path.write_text(text)
     return path
+
+
+def _client(job: Job) -> str:
+    """What the switch says about the client, as YAML of one line."""
+    own = certificates.CLIENT
+    files = {
+        "ca_file": certificates.CA,
+        "cert_file": certificates.certificate(own),
+        "key_file": certificates.key(own),
+    }
+    settings = {"tls": {"enabled": True, **{key: str(path) for key, path in files.items()}}}
+    return json.dumps(settings if job.switch == TLS else {})
 
 
 def _digest(*paths: Path) -> str:

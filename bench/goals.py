@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 
 from bench.job import Figures
 from bench.machine import QUIET_SHARE
-from bench.scenarios import Results
+from bench.scenarios import SCENARIOS, Results
 
 # The Java client sometimes takes nothing until its second heartbeat, 30 s after the start. Such starts, whoever's
 # they are, would hide what a start takes otherwise, so they are counted apart.
@@ -63,6 +63,15 @@ GOALS = (
     Goal("p99 born-to-handled at 1,000 msg/s against Go's", "paced", "p99_ms", "go", 1.0),
     Goal("CPU per message at 1,000 msg/s against Go's", "paced", "cpu_us_per_message", "go", 1.0),
     Goal("messages/s at pull and batch 1024 against Java's", "batch 1024", "messages_per_second", "java", 1.0, True),
+    *(
+        Goal(f"{what} against Java's, {scenario.name}", scenario.name, figure, "java", 1.0, at_least)
+        for scenario in SCENARIOS
+        if scenario.switch
+        for what, figure, at_least in (
+            ("messages/s", "messages_per_second", True),
+            ("CPU per message", "cpu_us_per_message", False),
+        )
+    ),
 )
 
 

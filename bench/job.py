@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 THREADS = 20
+TLS, TRACE, POP = "tls", "trace", "pop"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,8 @@ class Job:
     """Whether each queue is locked and its batches come one after the other."""
     warm: int = 0
     """How many messages at the start are left out of the ages and of the CPU per message."""
+    switch: str = ""
+    """TLS, TRACE or POP, where the contender is to go by it."""
     sample_file: Path | None = None
     """Where rmqd is to write what a sampling profiler saw, if anywhere."""
 

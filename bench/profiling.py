@@ -8,16 +8,17 @@ import tempfile
 from pathlib import Path
 
 from bench.contenders import build
+from bench.job import TLS
 from bench.scenarios import Arena, Scenario, say, summary
 
 SHOWN = 40
 
 
-def profile(messages: int, consume_batch: int, how: str, *, orderly: bool = False) -> str:
+def profile(messages: int, scenario: Scenario, how: str) -> str:
     """Drain once under the sampler (`sample`) or under cProfile (`trace`); the report as text."""
     build(("rmqd",))
-    scenario = Scenario(f"batch {consume_batch}", consume_batch, 32, ("rmqd",), orderly=orderly)
-    with tempfile.TemporaryDirectory(prefix="rmqd-profile-") as directory, Arena.opened(messages) as arena:
+    opened = Arena.opened(messages, tls=scenario.switch == TLS)
+    with tempfile.TemporaryDirectory(prefix="rmqd-profile-") as directory, opened as arena:
         report = Path(directory) / "report"
         if how == "sample":
             figures = arena.run(scenario, "rmqd", sample_file=report)

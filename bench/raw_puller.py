@@ -10,11 +10,13 @@ import argparse
 import json
 import re
 import socket
+import ssl
 import struct
 import sys
 from dataclasses import dataclass
 
 from bench import process_figures
+from tests import certificates
 
 PULL_MESSAGE = 11
 GET_ROUTE_INFO_BY_TOPIC = 105
@@ -43,12 +45,12 @@ def encode(code: int, opaque: int, fields: dict[str, str]) -> bytes:
     return PREFIX.pack(4 + len(text), len(text)) + text
 
 
-def connect(address: str) -> socket.socket:
-    """A connected socket to `host:port`."""
+def connect(address: str, tls: ssl.SSLContext | None = None) -> socket.socket:
+    """A connected socket to `host:port`, with TLS if told how."""
     host, _, port = address.rpartition(":")
     connection = socket.create_connection((host, int(port)), timeout=60)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return connection
+    return connection if tls is None else tls.wrap_socket(connection, server_hostname=host)
 
 
 def receive_exactly(connection: socket.socket, size_bytes: int) -> bytes:
@@ -62,9 +64,9 @@ def receive_exactly(connection: socket.socket, size_bytes: int) -> bytes:
     return bytes(data)
 
 
-def find_queues(nameserver: str, topic: str) -> dict[str, int]:
+def find_queues(nameserver: str, topic: str, tls: ssl.SSLContext | None = None) -> dict[str, int]:
     """The masters that hold the topic, each with its number of readable queues."""
-    with connect(nameserver) as connection:
+    with connect(nameserver, tls) as connection:
         connection.sendall(encode(GET_ROUTE_INFO_BY_TOPIC, 1, {"topic": topic, "acceptStandardJsonOnly": "true"}))
         length, header_length = PREFIX.unpack(receive_exactly(connection, PREFIX.size))
         frame = receive_exactly(connection, length - 4)
@@ -171,13 +173,15 @@ def main() -> int:
     parser.add_argument("--group", required=True, help="the consumer group to pull for; nothing is committed")
     parser.add_argument("--messages", type=int, required=True)
     parser.add_argument("--pull-batch", type=int, default=32)
+    parser.add_argument("--tls", action="store_true", help="by the certificates of tests/certificates")
     options = parser.parse_args()
-    masters = find_queues(options.namesrv, options.topic)
+    tls = certificates.client_context() if options.tls else None
+    masters = find_queues(options.namesrv, options.topic, tls)
     if len(masters) != 1:
         parser.error(f"the topic must lie on one broker; it lies on {len(masters)}")
     address, queues = masters.popitem()
     requests = [PullRequest.of(options.group, options.topic, queue, options.pull_batch) for queue in range(queues)]
-    with connect(address) as connection:
+    with connect(address, tls) as connection:
         drain = Drain(connection, requests)
         last = drain.run(options.messages)
     if drain.first is None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bench import contenders, contest
-from bench.job import Figures, Job
+from bench.job import POP, TLS, Figures, Job
 from bench.machine import QUIET_SHARE, Usage, process_cpu_seconds, wait_until_quiet
 from tests.rocketmq import ClusterSpec, RealCluster
 
@@ -25,6 +25,7 @@ BROKER_HEAP = "1g"
 TIMEOUT_SECONDS = 180.0
 
 BROKER_LIMITS = {"maxTransferCountOnMessageInMemory": 32, "maxTransferBytesOnMessageInMemory": 262_144}
+BROKER_SETTINGS = {"traceTopicEnable": "true"}  # else it is made, with eight queues, while the first run sends to it
 RAISED_LIMITS = {"maxTransferCountOnMessageInMemory": 1024, "maxTransferBytesOnMessageInMemory": 8 << 20}
 
 PACED_RATE = 1000
@@ -33,6 +34,8 @@ PACED_WARM_SECONDS = 5
 SETTLE_SECONDS = 3.0
 WARM_UP_DRAINS = 3
 REPEATS = 2
+
+SWITCHES = (TLS,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,7 @@ class Scenario:
     limits_raised: bool = False
     paced: bool = False
     orderly: bool = False
+    switch: str = ""
 
 
 SCENARIOS = (
@@ -55,6 +59,11 @@ SCENARIOS = (
     Scenario("orderly 1", 1, 32, ("java", "go", "rmqd"), orderly=True),
     Scenario("orderly 32", 32, 32, ("java", "go", "rmqd"), orderly=True),
     Scenario("paced", 1, 32, ("java", "go", "rmqd"), paced=True),
+    *(
+        Scenario(f"{switch} {batch}", batch, 32, ("java", "rmqd"), switch=switch)
+        for switch in SWITCHES
+        for batch in (1, 32)
+    ),
 )
 
 
@@ -78,8 +87,11 @@ def say(text: str) -> None:
 class Arena:
     """A real RocketMQ with a filled topic, in which contenders take turns."""
 
-    def __init__(self, cluster: RealCluster, messages: int, paced_seconds: int, patience_seconds: float) -> None:
+    def __init__(
+        self, cluster: RealCluster, messages: int, paced_seconds: int, patience_seconds: float, *, tls: bool = False
+    ) -> None:
         self._cluster = cluster
+        self._tls = tls
         self._messages = messages
         self._paced_seconds = paced_seconds
         self._patience_seconds = patience_seconds
@@ -88,18 +100,19 @@ class Arena:
 
     @classmethod
     @contextmanager
-    def opened(cls, messages: int, paced_seconds: int = 20, patience_seconds: float = 0) -> Iterator[Arena]:
-        """Start a RocketMQ for the time of the block.
+    def opened(
+        cls, messages: int, paced_seconds: int = 20, patience_seconds: float = 0, *, tls: bool = False
+    ) -> Iterator[Arena]:
+        """Start a RocketMQ for the time of the block, with `tls` one that takes nothing else.
 
         Before each measured run, up to `patience_seconds` are spent on waiting until the machine has no other work.
         """
-        say(f"starting RocketMQ (heap {BROKER_HEAP})")
-        with RealCluster.start(ClusterSpec(heap=BROKER_HEAP)) as cluster:
-            yield cls(cluster, messages, paced_seconds, patience_seconds)
+        say(f"starting RocketMQ (heap {BROKER_HEAP}{', TLS' if tls else ''})")
+        with RealCluster.start(ClusterSpec(heap=BROKER_HEAP, certificates=tls, settings=BROKER_SETTINGS)) as cluster:
+            yield cls(cluster, messages, paced_seconds, patience_seconds, tls=tls)
 
-    def compete(self, chosen: list[Scenario], names: tuple[str, ...], runs: int) -> Results:
+    def compete(self, chosen: list[Scenario], names: tuple[str, ...], runs: int, results: Results) -> None:
         """Let these contenders run every chosen scenario, each of them once before any of them the second time."""
-        results = Results()
         self._filled()  # warms the broker up, which a paced run alone would not
         for scenario in chosen:
             self._cluster.set_broker(**(RAISED_LIMITS if scenario.limits_raised else BROKER_LIMITS))
@@ -113,7 +126,6 @@ class Arena:
                         results.failures.append(f"{scenario.name}, run {number}: {error}")
                     else:
                         results.add(scenario.name, name, figures)
-        return results
 
     def _run_in_quiet(self, scenario: Scenario, contender: str) -> Figures:
         """Run once, and again where the machine had other work meanwhile: the run with the least of it counts."""
@@ -141,6 +153,8 @@ class Arena:
             if scenario.paced:
                 return self._run_paced(scenario, contender, directory)
             job = self._job(scenario, contender, self._filled(), self._messages, directory, sample_file=sample_file)
+            if scenario.switch == POP:
+                self._cluster.set_consume_mode(job.topic, job.group, "POP")
             broker_before = self._broker_cpu_seconds()
             figures = contest.run(job, prefix=prefix)
             spent = self._broker_cpu_seconds() - broker_before
@@ -183,6 +197,7 @@ class Arena:
             timeout_seconds=TIMEOUT_SECONDS,
             paced=scenario.paced,
             orderly=scenario.orderly,
+            switch=scenario.switch,
             warm=warm,
             sample_file=sample_file,
         )
@@ -198,7 +213,7 @@ class Arena:
         """Have the broker compile its pulling, so that whoever comes first does not wait for it."""
         say(f"warming the broker up: {WARM_UP_DRAINS} raw drains")
         for _ in range(WARM_UP_DRAINS):
-            self.run(SCENARIOS[0], "raw")
+            self.run(replace(SCENARIOS[0], switch=TLS if self._tls else ""), "raw")
 
     def _broker_cpu_seconds(self) -> float:
         pid = self._cluster.broker.pid
@@ -215,7 +230,7 @@ class Arena:
     def _load(self, topic: str, messages: int, *extra: str) -> None:
         arguments = ["--namesrv", self._cluster.nameserver, "--topic", topic, "--messages", str(messages)]
         arguments += ["--bytes", str(BODY_BYTES), *extra]
-        subprocess.run([*contenders.java("Load"), *arguments], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([*contenders.java("Load", tls=self._tls), *arguments], check=True, stdout=subprocess.DEVNULL)
 
 
 def turns(names: list[str], run: int) -> list[str]:

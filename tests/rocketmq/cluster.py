@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import shutil
 import signal
@@ -229,6 +230,16 @@ class RealCluster:
         body = "".join(f"{key}={value}\n" for key, value in values.items()).encode()
         for node in self.nodes[1:]:
             rpc.call(node.address, rpc.UPDATE_BROKER_CONFIG, body=body, credentials=self.credentials)
+
+    def set_consume_mode(self, topic: str, group: str, mode: str, share_queues: int = 0) -> None:
+        """What mqadmin setConsumeMode does: members that ask are told to POP, or to PULL.
+
+        With POP, each also takes from the queues of so many next ones; 0: each takes from all queues.
+        """
+        wanted = {"topic": topic, "consumerGroup": group, "mode": mode, "popShareQueueNum": share_queues}
+        body = json.dumps(wanted).encode()
+        for node in self.masters:
+            rpc.call(node.address, rpc.SET_MESSAGE_REQUEST_MODE, body=body, credentials=self.credentials)
 
     def admin(self, *arguments: str, check: bool = True) -> str:
         """What `mqadmin` prints (2 to 6 s: it starts a JVM); raises ClusterError where the command failed."""

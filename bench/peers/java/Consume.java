@@ -20,7 +20,8 @@ import org.apache.rocketmq.common.message.MessageExt;
 
 /**
  * Drains a topic with a push consumer whose listener does nothing: --namesrv A --topic T --group G --messages N
- * [--pull-batch 32] [--consume-batch 1] [--threads 20] [--orderly] [--latency] [--warm 0] [--timeout 300].
+ * [--pull-batch 32] [--consume-batch 1] [--threads 20] [--orderly] [--trace] [--pop] [--latency] [--warm 0]
+ * [--timeout 300].
  * With --latency it prints "started" at its first message. At the end it prints one line of JSON; latency and CPU
  * per message leave out the first --warm messages.
  */
@@ -96,6 +97,8 @@ public final class Consume {
         Consume state = new Consume(args.number("messages", 100_000), args.number("warm", 0), args.has("latency"));
         int threads = args.number("threads", 20);
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(args.need("group"));
+        consumer.setEnableTrace(args.has("trace"));
+        consumer.setClientRebalance(!args.has("pop"));
         consumer.setNamesrvAddr(args.need("namesrv"));
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setPullBatchSize(args.number("pull-batch", 32));
