@@ -43,6 +43,24 @@ def dlq_topic(group: str) -> str:
     return DLQ_PREFIX + group
 
 
+def pop_retry_topic(group: str, topic: str) -> str:
+    """The topic, in its first form, that holds what the group popped from `topic` and did not acknowledge in time."""
+    return f"{RETRY_PREFIX}{group}_{topic}"
+
+
+def pop_retry_topic_v2(group: str, topic: str) -> str:
+    """The second form of `pop_retry_topic`, of brokers with enableRetryTopicV2."""
+    return f"{RETRY_PREFIX}{group}+{topic}"
+
+
+def topic_of_pop_retry(group: str, retry: str) -> str | None:
+    """The topic whose messages the group's pop retry topic `retry` holds; None for any other topic."""
+    for prefix in (pop_retry_topic(group, ""), pop_retry_topic_v2(group, "")):
+        if retry.startswith(prefix) and retry != prefix:
+            return retry.removeprefix(prefix)
+    return None
+
+
 def is_retry_topic(topic: str) -> bool:
     """Whether a topic belongs to a group's retries."""
     return topic.startswith(RETRY_PREFIX)
@@ -89,6 +107,14 @@ def unwrap_namespace(resource: str, namespace: str) -> str:
     """The name of a topic or group as its users know it."""
     prefix, plain = _split_prefix(resource)
     return prefix + plain.removeprefix(f"{namespace}%") if namespace else resource
+
+
+def plain_text(text: str, namespace: str) -> str:
+    """A text in which no name has the namespace any more, such as a broker's remark."""
+    head = f"{namespace}%"
+    if not namespace or head not in text:
+        return text
+    return re.sub(rf"(?<![\w-]){re.escape(head)}", "", text)
 
 
 def _split_prefix(resource: str) -> tuple[str, str]:

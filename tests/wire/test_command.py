@@ -76,7 +76,8 @@ def test_binary_header_holds_no_large_code() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_recorded_frame_survives_both_serialisations(name: str) -> None:
     recorded = command(name)
-    for serialize_type in SerializeType:
+    fitting = SerializeType if recorded.code < 2**15 else (SerializeType.JSON,)
+    for serialize_type in fitting:
         assert same(decode_command(encode_command(recorded, serialize_type)[4:]), recorded)
 
 
@@ -201,4 +202,4 @@ def test_no_header_does_anything_else(data: bytes) -> None:
 def test_codes_of_newer_brokers_have_a_name_too() -> None:
     assert ResponseCode(4711).name == "UNKNOWN_4711"
     assert ResponseCode(4711) == 4711
-    assert RequestCode(200050).name == "UNKNOWN_200050"
+    assert RequestCode(200077).name == "UNKNOWN_200077"

@@ -13,7 +13,10 @@ from rmqd.wire.topics import (
     is_retry_topic,
     is_system_group,
     is_system_topic,
+    pop_retry_topic,
+    pop_retry_topic_v2,
     retry_topic,
+    topic_of_pop_retry,
     unwrap_namespace,
     wrap_namespace,
 )
@@ -61,6 +64,15 @@ def test_derived_topics() -> None:
     assert is_dlq_topic("%DLQ%g")
     assert not is_retry_topic("g")
     assert not is_dlq_topic("g")
+
+
+def test_pop_retry_topics() -> None:
+    assert (pop_retry_topic("g", "T"), pop_retry_topic_v2("g", "T")) == ("%RETRY%g_T", "%RETRY%g+T")
+    for retry in ("%RETRY%g_a_T", "%RETRY%g+a_T"):
+        assert is_retry_topic(retry)
+        assert topic_of_pop_retry("g", retry) == "a_T"
+    for other in ("%RETRY%g", "%RETRY%g_", "%RETRY%h_T", "g_T"):
+        assert topic_of_pop_retry("g", other) is None
 
 
 def test_system_names() -> None:

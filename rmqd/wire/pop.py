@@ -1,0 +1,181 @@
+"""What POP writes into strings: the handles of popped messages, and which messages of which queues a reply holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from enum import IntEnum
+from typing import Final, NamedTuple, Self
+
+from rmqd.errors import ProtocolError
+from rmqd.wire.headers.base import parse_integer
+from rmqd.wire.topics import RETRY_PREFIX, pop_retry_topic, pop_retry_topic_v2
+
+ORDER_REVIVE_QUEUE: Final = 999  # in the handles of orderly pops, which no revive queue keeps
+ANY_QUEUE: Final = -1
+MAX_POP_MESSAGES: Final = 32  # of one pop; brokers refuse more
+_HANDLE_PARTS: Final = 8
+_MESSAGE_KEY: Final = "qo"
+
+
+class RetryFlag(IntEnum):
+    """Which of a group's topics a popped message lies in."""
+
+    NORMAL = 0
+    RETRY_V1 = 1
+    RETRY_V2 = 2
+
+    @classmethod
+    def of(cls, topic: str) -> RetryFlag:
+        """The flag that handles and infos carry for the queues of `topic`."""
+        if not topic.startswith(RETRY_PREFIX):
+            return cls.NORMAL
+        return cls.RETRY_V2 if "+" in topic else cls.RETRY_V1
+
+    @classmethod
+    def parse(cls, text: str) -> RetryFlag:
+        """Read a flag. Raises ProtocolError."""
+        if text not in ("0", "1", "2"):
+            raise ProtocolError(f"the retry flag must be 0, 1 or 2, and is {text!r:.20}")
+        return cls(int(text))
+
+    def real_topic(self, group: str, topic: str) -> str:
+        """The topic that holds the message, when `topic` is the one that the group subscribed to."""
+        if self is RetryFlag.RETRY_V1:
+            return pop_retry_topic(group, topic)
+        return pop_retry_topic_v2(group, topic) if self is RetryFlag.RETRY_V2 else topic
+
+
+class PopHandle(NamedTuple):
+    """What acknowledges one popped message (property POP_CK, ext field extraInfo); valid until popped or hidden anew.
+
+    `start_offset` is the first offset that the pop took of the queue; times are milliseconds of the broker's clock.
+    """
+
+    start_offset: int
+    pop_time: int
+    invisible_time: int
+    revive_queue_id: int
+    retry: RetryFlag
+    broker_name: str
+    queue_id: int
+    queue_offset: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a handle. Raises ProtocolError."""
+        parts = text.split(" ")
+        if len(parts) != _HANDLE_PARTS or not parts[5]:
+            raise ProtocolError(f"the handle of a popped message must have {_HANDLE_PARTS} parts, and is {text!r:.120}")
+        start, popped, invisible, revive, queue, offset = (
+            parse_integer(parts[index], "a part of the handle of a popped message") for index in (0, 1, 2, 3, 6, 7)
+        )
+        return cls(start, popped, invisible, revive, RetryFlag.parse(parts[4]), parts[5], queue, offset)
+
+    def __str__(self) -> str:
+        """As handles are written."""
+        return " ".join(
+            (
+                str(self.start_offset),
+                str(self.pop_time),
+                str(self.invisible_time),
+                str(self.revive_queue_id),
+                str(int(self.retry)),
+                self.broker_name,
+                str(self.queue_id),
+                str(self.queue_offset),
+            )
+        )
+
+    @property
+    def is_orderly(self) -> bool:
+        """Whether an orderly pop took the message."""
+        return self.revive_queue_id == ORDER_REVIVE_QUEUE
+
+    @property
+    def due(self) -> int:
+        """When the message is shown again unless it is acknowledged before."""
+        return self.pop_time + self.invisible_time
+
+
+class PoppedQueue(NamedTuple):
+    """One of the queues in a reply to a pop."""
+
+    retry: RetryFlag
+    queue_id: int
+
+
+class OrderCounts(NamedTuple):
+    """How often orderly messages were tried before: by queue, and for single messages of it by queue offset."""
+
+    queues: Mapping[PoppedQueue, int]
+    messages: Mapping[tuple[PoppedQueue, int], int]
+
+    def tries(self, queue: PoppedQueue, offset: int) -> int:
+        """How often one message was tried before."""
+        return self.messages.get((queue, offset), self.queues.get(queue, 0))
+
+
+def format_start_offsets(offsets: Mapping[PoppedQueue, int]) -> str:
+    """The ext field startOffsetInfo: the first offset that was taken of each queue."""
+    return _join((queue, str(offset)) for queue, offset in offsets.items())
+
+
+def parse_start_offsets(text: str | None) -> dict[PoppedQueue, int]:
+    """Read startOffsetInfo. Raises ProtocolError."""
+    return {_queue(*key): parse_integer(value, "startOffsetInfo") for key, value in _split(text, "startOffsetInfo")}
+
+
+def format_message_offsets(offsets: Mapping[PoppedQueue, Sequence[int]]) -> str:
+    """The ext field msgOffsetInfo: the offsets of each queue's messages, ascending."""
+    return _join((queue, ",".join(map(str, values))) for queue, values in offsets.items())
+
+
+def parse_message_offsets(text: str | None) -> dict[PoppedQueue, tuple[int, ...]]:
+    """Read msgOffsetInfo. Raises ProtocolError."""
+    return {
+        _queue(*key): tuple(parse_integer(offset, "msgOffsetInfo") for offset in values.split(","))
+        for key, values in _split(text, "msgOffsetInfo")
+    }
+
+
+def format_order_counts(counts: OrderCounts) -> str:
+    """The ext field orderCountInfo."""
+    parts = [f"{int(queue.retry)} {queue.queue_id} {count}" for queue, count in counts.queues.items()]
+    for (queue, offset), count in counts.messages.items():
+        parts.append(f"{int(queue.retry)} {_MESSAGE_KEY}{queue.queue_id}%{offset} {count}")
+    return ";".join(parts)
+
+
+def parse_order_counts(text: str | None) -> OrderCounts:
+    """Read orderCountInfo. Raises ProtocolError."""
+    queues, messages = {}, {}
+    for (retry, key), value in _split(text, "orderCountInfo"):
+        count = parse_integer(value, "orderCountInfo")
+        queue_id, is_message, offset = key.removeprefix(_MESSAGE_KEY).partition("%")
+        if is_message:
+            messages[_queue(retry, queue_id), parse_integer(offset, "orderCountInfo")] = count
+        else:
+            queues[_queue(retry, key)] = count
+    return OrderCounts(queues, messages)
+
+
+def _join(values: Iterable[tuple[PoppedQueue, str]]) -> str:
+    return ";".join(f"{int(queue.retry)} {queue.queue_id} {value}" for queue, value in values)
+
+
+def _queue(retry: str, queue_id: str) -> PoppedQueue:
+    return PoppedQueue(RetryFlag.parse(retry), parse_integer(queue_id, "a popped queue's number"))
+
+
+def _split(text: str | None, what: str) -> list[tuple[tuple[str, str], str]]:
+    """The parts of an info: the queue's two names, and a value. Each queue comes once."""
+    result: dict[tuple[str, str], str] = {}
+    for part in text.split(";") if text else ():
+        words = part.split(" ")
+        if len(words) != 3:
+            raise ProtocolError(f"each part of {what} must have three words, and it is {text!r:.120}")
+        key = (words[0], words[1])
+        if key in result:
+            raise ProtocolError(f"{what} names a queue twice: {text!r:.120}")
+        result[key] = words[2]
+    return list(result.items())
