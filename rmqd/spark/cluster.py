@@ -80,6 +80,13 @@ def cluster_of(access: Access) -> Cluster:
         return _clusters[key]
 
 
+def close_clusters() -> None:
+    """End this process's clients; who asks for one later gets another."""
+    with _lock:
+        for key in [key for key in _clusters if key[0] == os.getpid()]:
+            _clusters.pop(key).close()
+
+
 class Cluster:
     """Every method may be called from any thread, blocks, and raises RmqdError, unless it gives `Answers`."""
 
@@ -88,8 +95,16 @@ class Cluster:
         options = access.client_options()
         self._loop = asyncio.new_event_loop()
         # a daemon: Spark ends its Python processes without asking
-        threading.Thread(target=self._loop.run_forever, name="rmqd.spark", daemon=True).start()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="rmqd.spark", daemon=True)
+        self._thread.start()
         self._client = self._run(_make_client(options))
+
+    def close(self) -> None:
+        """Close the connections and end the thread. Nothing may be asked any more."""
+        self._run(self._client.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
 
     def topics(self) -> tuple[str, ...]:
         """Every topic that the name server knows."""

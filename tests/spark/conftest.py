@@ -1,4 +1,4 @@
-"""A fresh embedded broker for each test."""
+"""A fresh embedded broker for each test, and clients that end with it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from rmqd.spark.cluster import close_clusters
+from rmqd.spark.handlers.handler_process import stop_handlers
+from rmqd.spark.sink.sending import close_senders
+from rmqd.spark.source.pull_connection import close_kept_connections
 from tests.spark.embedded_broker import EmbeddedBroker
 
 
@@ -15,3 +19,13 @@ def broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
     """Empty."""
     with EmbeddedBroker(tmp_path / "broker") as broker:
         yield broker
+
+
+@pytest.fixture(autouse=True)
+def _kept_until_the_end_of_the_test() -> Iterator[None]:
+    """Not until the end of the process, as is right where a process has one cluster."""
+    yield
+    stop_handlers()
+    close_clusters()
+    close_senders()
+    close_kept_connections()

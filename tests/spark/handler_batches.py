@@ -5,6 +5,7 @@ Ranges are handled in this process, in one after another.
 
 from __future__ import annotations
 
+import itertools
 import json
 import pickle
 from collections.abc import Callable, Mapping
@@ -13,12 +14,14 @@ from typing import Any
 
 from rmqd.daemon.config import RootConfig
 from rmqd.spark.engine.group_order import GroupOrder
-from rmqd.spark.handlers.handler_process import HandlerProcess
+from rmqd.spark.handlers.handler_process import handler_process
 from rmqd.spark.handlers.handler_source import HandlerPlan, HandlerStreamReader
 from rmqd.spark.handlers.outcome import RangeOutcome
 from rmqd.spark.source.queue_range import QueueRange
 from rmqd.wire.message import MessageQueue
 from tests.spark.embedded_broker import EmbeddedBroker
+
+_numbers = itertools.count()
 
 
 @dataclass
@@ -57,8 +60,7 @@ class GroupQuery:
         self.outcomes: list[RangeOutcome] = []
         self.ranges: list[QueueRange] = []
         self._limit = self.reader.getDefaultReadLimit()
-        self.process = HandlerProcess(plan.order)
-        self.process.start()
+        self.process = handler_process(plan.order, f"query {next(_numbers)}")
 
     def poll(self) -> bool:
         """Make and run one batch if there is something to do."""

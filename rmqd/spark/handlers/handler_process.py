@@ -56,7 +56,7 @@ def handler_process(order: GroupOrder, key: str) -> HandlerProcess:
     found = _processes.get(whole_key)
     if found is None or found.has_ended:
         if _is_spark_worker():
-            at_worker_end(_stop_all)  # before there are threads
+            at_worker_end(stop_handlers)  # before there are threads
         found = HandlerProcess(order)
         _processes[whole_key] = found
         try:
@@ -94,11 +94,16 @@ class HandlerProcess:
         self._where = f"{socket.gethostname()}:{os.getpid()}"
         self._loop = new_loop()
         # a daemon: Spark ends its Python processes without asking
-        threading.Thread(target=self._loop.run_forever, name="rmqd.handler", daemon=True).start()
+        threading.Thread(target=self._serve, name="rmqd.handler", daemon=True).start()
 
     def start(self) -> None:
         """Load the handler and start it. Raises ConfigError, and what its `start` raises."""
-        self._run(self._start())
+        try:
+            self._run(self._start())
+        except BaseException:
+            self.has_ended = True
+            self._end_loop()
+            raise
 
     def handle(self, queue_range: QueueRange) -> RangeOutcome:
         """Have a range handled. Raises what ends the group, such as HandlerHungError."""
@@ -117,6 +122,14 @@ class HandlerProcess:
         future = asyncio.run_coroutine_threadsafe(self._stop(), self._loop)
         with contextlib.suppress(Exception):
             future.result(STOP_SECONDS)
+        self._end_loop()
+
+    def _end_loop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+
+    def _serve(self) -> None:
+        self._loop.run_forever()
+        self._loop.close()
 
     async def _start(self) -> None:
         order, options = self._order, self._options
@@ -191,9 +204,10 @@ class HandlerProcess:
         return future.result()
 
 
-def _stop_all() -> None:
-    for process in list(_processes.values()):
-        process.stop()
+def stop_handlers() -> None:
+    """Stop this process's handlers; who asks for one later gets another, started anew."""
+    for key in [key for key in _processes if key[0] == os.getpid()]:
+        _processes.pop(key).stop()
 
 
 def _is_spark_worker() -> bool:

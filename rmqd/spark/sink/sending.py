@@ -39,6 +39,12 @@ def sender_to(access: Access) -> Sender:
     return _senders[key]
 
 
+def close_senders() -> None:
+    """End this process's and thread's senders; who asks for one later gets another."""
+    for key in [key for key in _senders if key[:2] == (os.getpid(), threading.get_ident())]:
+        _senders.pop(key).close()
+
+
 class Sender:
     """Sends rows, and returns when each of them is stored. For one thread, which has no event loop running."""
 
@@ -59,6 +65,11 @@ class Sender:
             return self._loop.run_until_complete(self._send(rows, in_flight, tolerance_seconds))
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None  # the others are of rows that were under way beside it
+
+    def close(self) -> None:
+        """Close the connections. Nothing may be sent any more."""
+        self._loop.run_until_complete(self._client.close())
+        self._loop.close()
 
     def look_again(self) -> None:
         """Have the topics' routes asked for before the next row: queues may have come or gone."""

@@ -101,3 +101,9 @@ def keep_connection(connection: PullConnection) -> None:
     if former is not None:
         former.close()
     _idle[key] = connection
+
+
+def close_kept_connections() -> None:
+    """Close the connections that this process keeps for its next task."""
+    for key in [key for key in _idle if key[0] == os.getpid()]:
+        _idle.pop(key).close()
