@@ -81,18 +81,22 @@ class MessageQueueAssignment:
 
 @dataclass(frozen=True, slots=True)
 class QueryAssignmentResponseBody:
-    """A member's assignments. A broker that does not know the member yet answers with no body at all instead."""
+    """A member's assignments; None where the broker cannot tell, as it does not know the member yet."""
 
-    assignments: tuple[MessageQueueAssignment, ...]
+    assignments: tuple[MessageQueueAssignment, ...] | None
 
     def to_json(self) -> bytes:
         """The body of the reply to 400."""
+        if self.assignments is None:
+            return b"{}"
         return loose_json.dumps({"messageQueueAssignments": [each.to_dict() for each in self.assignments]})
 
     @classmethod
     def from_json(cls, body: bytes) -> Self:
-        """Read the body of the reply to 400. Raises ProtocolError."""
-        data = fields.body_object(body)
+        """Read the body of the reply to 400, which may be empty. Raises ProtocolError."""
+        data = fields.body_object(body) if body else {}
+        if data.get("messageQueueAssignments") is None:
+            return cls(None)
         return cls(tuple(map(MessageQueueAssignment.from_dict, fields.items(data, "messageQueueAssignments"))))
 
 

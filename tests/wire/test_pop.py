@@ -216,6 +216,13 @@ def test_assignments_are_the_brokers() -> None:
         QueryAssignmentResponseBody.from_json(command("query_assignment_pop_response").body.replace(b"POP", b"PUT"))
 
 
+def test_a_broker_that_cannot_tell_is_not_one_that_gives_nothing() -> None:
+    for body in (b"", b"{}", b'{"messageQueueAssignments":null}'):
+        assert QueryAssignmentResponseBody.from_json(body) == QueryAssignmentResponseBody(None)
+    for known in (QueryAssignmentResponseBody(None), QueryAssignmentResponseBody(())):
+        assert QueryAssignmentResponseBody.from_json(known.to_json()) == known
+
+
 def test_asking_for_assignments_is_the_java_clients() -> None:
     recorded = command("java_query_assignment_request")
     body = QueryAssignmentRequestBody("%RETRY%jc_pop", "jc_pop", "192.0.2.2@10451#2795897189269")
