@@ -82,6 +82,33 @@ class ProcessQueueInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class PopProcessQueueInfo:
+    """What a member has popped of a queue (-1: of any) and not acknowledged; the time is in milliseconds since 1970."""
+
+    wait_ack_count: int = 0
+    dropped: bool = False
+    last_pop_timestamp: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON object."""
+        return {
+            "droped": self.dropped,
+            "lastPopTimestamp": self.last_pop_timestamp,
+            "waitAckCount": self.wait_ack_count,
+        }
+
+    @classmethod
+    def from_dict(cls, value: object) -> Self:
+        """Read the JSON object. Raises ProtocolError."""
+        data = fields.as_object(value, "a popped queue")
+        return cls(
+            wait_ack_count=fields.integer(data, "waitAckCount", 0),
+            dropped=fields.boolean(data, "droped"),
+            last_pop_timestamp=fields.integer(data, "lastPopTimestamp", 0),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class ConsumeStatus:
     """A topic's rates of the last minute (milliseconds a call, messages a second), and the last hour's failures."""
 
@@ -127,11 +154,12 @@ class ConsumerRunningInfo:
     status_table: Mapping[str, ConsumeStatus] = field(default_factory=dict)
     user_consumer_info: Mapping[str, str] = field(default_factory=dict)
     jstack: str | None = None
+    mq_pop_table: Mapping[MessageQueue, PopProcessQueueInfo] = field(default_factory=dict)
 
     def to_json(self) -> bytes:
         """The body of the reply to 307."""
         value: dict[str, Any] = {
-            "mqPopTable": {},
+            "mqPopTable": queue_map_to_dict({queue: info.to_dict() for queue, info in self.mq_pop_table.items()}),
             "mqTable": queue_map_to_dict({queue: info.to_dict() for queue, info in self.mq_table.items()}),
             "properties": dict(self.properties),
             "statusTable": {topic: status.to_dict() for topic, status in self.status_table.items()},
@@ -147,6 +175,7 @@ class ConsumerRunningInfo:
         """Read the body of the reply to 307. Raises ProtocolError."""
         data = fields.body_object(body)
         queues = queue_map_from_dict(fields.mapping(data, "mqTable"), "mqTable")
+        popped = queue_map_from_dict(fields.mapping(data, "mqPopTable"), "mqPopTable")
         return cls(
             properties=fields.text_mapping(data, "properties"),
             subscription_set=tuple(SubscriptionData.from_dict(item) for item in fields.items(data, "subscriptionSet")),
@@ -157,6 +186,7 @@ class ConsumerRunningInfo:
             },
             user_consumer_info=fields.text_mapping(data, "userConsumerInfo"),
             jstack=fields.optional_text(data, "jstack"),
+            mq_pop_table={queue: PopProcessQueueInfo.from_dict(value) for queue, value in popped.items()},
         )
 
 

@@ -29,6 +29,7 @@ from rmqd.wire.running_info import (
     ConsumeMessageDirectlyResult,
     ConsumerRunningInfo,
     ConsumeStatus,
+    PopProcessQueueInfo,
     ProcessQueueInfo,
 )
 from rmqd.wire.settings import SubscriptionGroupConfig, TopicConfig
@@ -328,10 +329,13 @@ def test_running_info_there_and_back() -> None:
         {"T1": ConsumeStatus(1.5, 2.5, 3.5, 4.5, 5.5, 6)},
         {"state": "running"},
         "all stacks",
+        {Q1: PopProcessQueueInfo(1, True, 2)},
     )
     assert ConsumerRunningInfo.from_json(info.to_json()) == info
     assert b'"mqTable":{{"brokerName":"probe-a","queueId":0,"topic":"T1"}:{"cachedMsgCount":4,' in info.to_json()
     assert b'"droped":true' in info.to_json()
+    popped = b'"mqPopTable":{{"brokerName":"probe-a","queueId":1,"topic":"T1"}:{"droped":true,"lastPopTimestamp":2,'
+    assert popped in info.to_json()
 
 
 def test_direct_result_there_and_back() -> None:
