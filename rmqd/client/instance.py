@@ -167,6 +167,7 @@ class ClientInstance:
             requests={int(code): histogram.snapshot() for code, histogram in traffic.durations.items()},
             request_failures=dict(traffic.failures),
             corrupt_frames=traffic.corrupt_frames,
+            refused=self.remoting.security.refusals.standing(),
         )
 
     async def _unregister_at(self, address: str, group: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import ssl
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -63,6 +63,11 @@ class Refusals:
         found = [reason for (_, reason), (is_trust, _) in self.current.items() if is_trust or named.search(reason)]
         return found[0] if found else None
 
+    def standing(self) -> tuple[str, ...]:
+        """All that is refused now, each reason once."""
+        self._forget_old()
+        return tuple(dict.fromkeys(reason for _, reason in self.current))
+
     def judge(self, address: str, request_code: int, answer: RemotingCommand) -> None:
         """Look at an answer that is no success, or that comes while something is refused."""
         if answer.remark and self.hidden is not None:
@@ -83,8 +88,8 @@ class Refusals:
         """A server refuses us, or we it; `is_trust` where that goes for all requests."""
         self.current[address, reason] = (is_trust, self._now())
         if self._now() - self._told_at >= TELL_SECONDS:
-            self._forget_old()
-            self._tell()
+            self._told_at = self._now()
+            tell_refusals(self.standing())
 
     def trusted(self, address: str) -> None:
         """A server has answered, as one does to whom it knows."""
@@ -99,17 +104,17 @@ class Refusals:
         self.current.clear()
         self._told_at = float("-inf")
 
-    def _tell(self) -> None:
-        self._told_at = self._now()
-        reasons = list(dict.fromkeys(reason for _, reason in self.current))
-        more = {"more": len(reasons) - MOST_REASONS} if len(reasons) > MOST_REASONS else {}
-        log.error("access.refused", reason="; ".join(reasons[:MOST_REASONS]), again_in_seconds=TELL_SECONDS, **more)
-
     def _forget_old(self) -> None:
         now = self._now()
         for key, (is_trust, seen_at) in list(self.current.items()):
             if now - seen_at > (TRUST_FORGOTTEN_SECONDS if is_trust else PERMISSION_FORGOTTEN_SECONDS):
                 del self.current[key]
+
+
+def tell_refusals(reasons: Sequence[str]) -> None:
+    """The line that is in the log once a minute."""
+    more = {"more": len(reasons) - MOST_REASONS} if len(reasons) > MOST_REASONS else {}
+    log.error("access.refused", reason="; ".join(reasons[:MOST_REASONS]), again_in_seconds=TELL_SECONDS, **more)
 
 
 class Security:

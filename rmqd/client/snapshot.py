@@ -16,3 +16,4 @@ class ClientSnapshot:
     requests: dict[int, HistogramSnapshot]  # seconds to the answer, by request code
     request_failures: dict[tuple[int, str], int]  # requests without an answer, by code and reason
     corrupt_frames: int
+    refused: tuple[str, ...] = ()  # why servers refuse us now, or we them

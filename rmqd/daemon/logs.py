@@ -29,13 +29,17 @@ MOST_REPEATED_KINDS = 1_000
 # What tells one repeated error from another: its name and its place, not the values in it.
 _PLACE_KEYS = ("event", "group", "topic", "broker", "queue", "address", "handler", "worker", "check", "source")
 _LIMITED_ALREADY = {"access.refused"}
+_SAID_BY_PARENT = {"access.refused"}  # once for all workers
 _WORTH_LIMITING = {"warning", "error", "exception", "critical"}
 
 
 def configure_logging(
     level: str, log_format: LogFormat, *, stream: IO[str] | None = None, worker: int | None = None
 ) -> None:
-    """Send structlog's and the standard library's logs to `stream` (standard error); may be called again."""
+    """Send structlog's and the standard library's logs to `stream` (standard error); may be called again.
+
+    What the parent says for all of its workers, a worker does not say.
+    """
     stream = sys.stderr if stream is None else stream
     terminal = stream.isatty()
     shared: list[Any] = [
@@ -62,6 +66,7 @@ def configure_logging(
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,
+            *([] if worker is None else [_leave_to_parent]),
             *shared,
             repeats,
             structlog.stdlib.PositionalArgumentsFormatter(),
@@ -100,6 +105,12 @@ def _timestamp(_logger: object, _method: str, event: EventDict) -> EventDict:
 def _in_order(_logger: object, _method: str, event: EventDict) -> EventDict:
     """Time, level and event first, as a person reads them."""
     return {key: event[key] for key in ("timestamp", "level", "event") if key in event} | dict(event)
+
+
+def _leave_to_parent(_logger: object, _method: str, event: EventDict) -> EventDict:
+    if event.get("event") in _SAID_BY_PARENT:
+        raise structlog.DropEvent
+    return event
 
 
 class _Constant:

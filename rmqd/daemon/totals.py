@@ -35,7 +35,7 @@ class ProcessSnapshot:
 def retired(process: ProcessSnapshot) -> ProcessSnapshot:
     """What stays of a process that ended: its counters. It owns no queue and is connected to nobody."""
     groups = tuple(retired_group(group) for group in process.groups)
-    return replace(process, client=replace(process.client, brokers_up={}), groups=groups)
+    return replace(process, client=replace(process.client, brokers_up={}, refused=()), groups=groups)
 
 
 def retired_group(group: GroupSnapshot) -> GroupSnapshot:
@@ -76,7 +76,7 @@ def merge_processes(living: Iterable[ProcessSnapshot], past: Iterable[ProcessSna
     delays = [process.loop_delay for process in merged]
     return replace(
         merged[0],
-        client=_merge_clients([process.client for process in merged]),
+        client=merge_clients([process.client for process in merged]),
         groups=tuple(groups),
         loop_delay=_merge_histograms(delays),
     )
@@ -127,14 +127,16 @@ def add_client_counters(client: ClientSnapshot, past: ClientSnapshot | None) -> 
     )
 
 
-def _merge_clients(clients: list[ClientSnapshot]) -> ClientSnapshot:
+def merge_clients(clients: list[ClientSnapshot]) -> ClientSnapshot:
+    """Several clients as if they were one, under the id of the first."""
     merged = clients[0]
     for other in clients[1:]:
         brokers_up = dict(merged.brokers_up)
         for address, up in other.brokers_up.items():
             # Up for all or down: a broker that one process cannot reach deserves a look.
             brokers_up[address] = brokers_up.get(address, True) and up
-        merged = replace(add_client_counters(merged, other), brokers_up=brokers_up)
+        refused = tuple(dict.fromkeys((*merged.refused, *other.refused)))
+        merged = replace(add_client_counters(merged, other), brokers_up=brokers_up, refused=refused)
     return merged
 
 

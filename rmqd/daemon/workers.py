@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import defaultdict
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import structlog
 
+from rmqd.client.security import TELL_SECONDS, tell_refusals
 from rmqd.clock import Clock
 from rmqd.consumer.pauses import WHOLE_GROUP, Pauses, PauseScope
 from rmqd.daemon.child_process import ChildGoneError
@@ -53,6 +55,7 @@ class WorkerPool:
         self._hurry = asyncio.Event()
         self._changing = asyncio.Lock()
         self._all_run = asyncio.Event()
+        self._told_at = float("-inf")
 
     async def run(self) -> None:
         """Run the workers until `stop`. Raises ConfigError, with nothing connected, if one cannot build its groups."""
@@ -126,6 +129,7 @@ class WorkerPool:
                 # It was right in a fresh process: a fresh one replaces the worker.
                 log.error("worker.reload_failed", worker=number, error=problem, action="restart")
                 self._live[number].kill()
+            self._told_at = float("-inf")  # other keys may be refused for another reason
             return changes
 
     def stop(self) -> None:
@@ -278,4 +282,11 @@ class WorkerPool:
     async def _keep_counters(self) -> None:
         while True:
             await asyncio.sleep(KEEP_SECONDS)
-            await asyncio.gather(*(self._snapshot(number) for number in list(self._live)))
+            answers = await asyncio.gather(*(self._snapshot(number) for number in list(self._live)))
+            self._tell_refusals(reason for snapshot, _ in answers if snapshot for reason in snapshot.client.refused)
+
+    def _tell_refusals(self, reasons: Iterable[str]) -> None:
+        """What servers refuse the workers, once a minute for all of them."""
+        if (found := list(dict.fromkeys(reasons))) and self._clock.monotonic() - self._told_at >= TELL_SECONDS:
+            self._told_at = self._clock.monotonic()
+            tell_refusals(found)

@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx
 
 from rmqd.exit_codes import ExitCode
+from tests.certificates import CA, OTHER_CA, SERVER_EXPIRED, server_context
 from tests.daemon.daemon_process import DaemonProcess, daemon, write_config
 from tests.daemon.waiting import until
 
@@ -172,3 +173,35 @@ async def test_a_second_signal_hurries_the_workers(tmp_path: Path) -> None:
         await running.event("signal.received")
         running.send(signal.SIGINT)
         assert await running.exit_code() == 128 + signal.SIGINT
+
+
+async def test_what_servers_refuse_is_said_once_for_all_workers(tmp_path: Path) -> None:
+    """And at once again when a reload brought other settings, which fail for another reason."""
+
+    def write(ca_file: Path) -> Path:
+        tls = f'client: {{tls: {{enabled: true, ca_file: "{ca_file}"}}}}'
+        path = write_config(tmp_path, "mailer", extra=tls)
+        path.write_text(path.read_text().replace("127.0.0.1:1", f"127.0.0.1:{port}"))
+        return path
+
+    server = await asyncio.start_server(lambda _reader, _writer: None, "127.0.0.1", ssl=server_context(SERVER_EXPIRED))
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        async with daemon(write(CA), "--workers", "2") as running:
+            client = await running.started()
+            for number, reason, ca_file in (1, "has expired", CA), (2, "nobody vouches", OTHER_CA):
+                write(ca_file)
+                if number > 1:
+                    await client.post("/api/v1/reload")
+                line = await running.event("access.refused", number)
+                assert reason in line["reason"]
+                assert "worker" not in line
+                await refused_in_all(client, reason)
+                assert len(running.events("access.refused")) == number
+
+
+async def refused_in_all(client: httpx.AsyncClient, reason: str) -> None:
+    """Until each of two workers is unready for this reason."""
+    async with asyncio.timeout(60):
+        while (await client.get("/readyz")).text.count(reason) < 2:  # noqa: ASYNC110 - there is no event for it
+            await asyncio.sleep(0.05)
