@@ -144,6 +144,7 @@ class Producer:
         broker_name: str | None = None,
         selector: MessageQueueSelector | None = None,
         timeout_seconds: float = SEND_TIMEOUT_SECONDS,
+        producer_group: str = INNER_PRODUCER_GROUP,
     ) -> SendResult:
         """Store a message, in at most three tries that together take at most `timeout_seconds`.
 
@@ -164,7 +165,7 @@ class Producer:
             raise RemotingTimeoutError(
                 "name servers", f"no route of {message.topic} in {timeout_seconds:g} s"
             ) from None
-        sending = _Sending(message, properties, deadline, self._in_turn(queues))
+        sending = _Sending(message, producer_group, properties, deadline, self._in_turn(queues))
         chosen, receipt = await self._try(sending)
         stored = MessageQueue(message.topic, chosen.broker_name, receipt.queue_id)
         return SendResult(msg_id, receipt.offset_msg_id, stored, receipt.queue_offset, receipt.status)
@@ -213,7 +214,7 @@ class Producer:
             await self._require_timers(queue, address)
         now_ms = int(self._clock.wall() * 1000)
         header = SendMessageRequestHeaderV2(
-            producer_group=INNER_PRODUCER_GROUP,
+            producer_group=sending.producer_group,
             topic=message.topic,
             default_topic_queue_nums=DEFAULT_TOPIC_QUEUE_NUMS,
             queue_id=queue.queue_id,
@@ -320,6 +321,7 @@ class _Sending:
     """One message on its way: what every try needs."""
 
     message: OutgoingMessage
+    producer_group: str
     properties: str
     deadline: float
     choices: Iterator[MessageQueue]
