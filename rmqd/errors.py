@@ -85,6 +85,12 @@ class TlsError(RemotingConnectError):
     is_told = True
 
 
+class CircuitOpenError(RemotingConnectError):
+    """Nothing was sent: the address did not answer a moment ago, and is left alone for a while. The text says why."""
+
+    is_told = True
+
+
 class RemotingTimeoutError(RemotingError):
     """The peer did not answer within the request's deadline; it may still have done what was asked."""
 

@@ -47,6 +47,7 @@ class RemotingConnection(asyncio.Protocol):
         traffic: Traffic,
         on_request: Callable[[RemotingConnection, RemotingCommand], None],
         on_lost: Callable[[RemotingConnection], None],
+        on_answer: Callable[[RemotingConnection], None] | None = None,
         refusals: Refusals | None = None,
     ) -> None:
         self.address = address
@@ -57,11 +58,16 @@ class RemotingConnection(asyncio.Protocol):
         """The version of the TLS settings."""
         self.error: Exception | None = None
         """With which the loop ended it."""
+        self.is_suspect = False
+        """The peer was silent: the next that is heard of it counts as the first."""
+        self.heard_at = 0.0
+        """When the peer sent something, by the loop's clock."""
         self._loop = asyncio.get_running_loop()
         self._decoder = FrameDecoder(max_frame_size_bytes)
         self._traffic = traffic
         self._on_request = on_request
         self._on_lost = on_lost
+        self._on_answer = on_answer
         self._refusals = refusals or Refusals()
         self._refused_now = self._refusals.current
         self._transport: asyncio.Transport | None = None
@@ -169,6 +175,7 @@ class RemotingConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Called by the loop."""
         is_first, self.was_answered = not self.was_answered, True
+        self.heard_at = self._loop.time()
         try:
             for payload in self._decoder.feed(data):
                 command = decode_command(payload)
@@ -182,6 +189,11 @@ class RemotingConnection(asyncio.Protocol):
                 self._transport.abort()
             else:
                 self.corrupt(error)
+        else:
+            if is_first or self.is_suspect:
+                self.is_suspect = False
+                if self._on_answer is not None:
+                    self._on_answer(self)
 
     def corrupt(self, error: ProtocolError) -> None:
         """Close because the peer sent what cannot be decoded: what follows it cannot be trusted either."""

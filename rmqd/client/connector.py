@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 from collections.abc import Callable
 from typing import NamedTuple
 
+from rmqd.client.breaker import Breakers
 from rmqd.client.connection import RemotingConnection
 from rmqd.client.security import Security
 from rmqd.client.tls import explain, why_closed
@@ -16,32 +16,8 @@ from rmqd.errors import RemotingConnectError, TlsError, TlsFileError
 CONNECT_TIMEOUT_SECONDS = 3.0  # Java: connectTimeoutMillis
 TLS_CONNECT_TIMEOUT_SECONDS = 6.0  # a handshake takes both ends some CPU time
 TLS_SHUTDOWN_SECONDS = 1.0  # for the peer's good-bye; what waits for an answer must not wait longer for its failure
-BACKOFF_FIRST_SECONDS = 0.1
-BACKOFF_MOST_SECONDS = 5.0
 ASK_AGAIN_SECONDS = 60.0  # why a server closes connections is found out by making more of them
 RENEWED = "the TLS settings are others now"
-
-_spread = random.Random()  # of its own: the shared one belongs to the program, which may have seeded it
-
-
-class _Backoff:
-    """Keeps a dead address from being called again and again by everybody who needs it."""
-
-    __slots__ = ("failures", "kind", "losses", "reason", "until")
-
-    def __init__(self) -> None:
-        self.failures = 0
-        self.losses = 0
-        """Connections that ended without an answer."""
-        self.until = 0.0
-        self.kind = RemotingConnectError
-        self.reason = ""
-
-    def failed(self, now: float, error: RemotingConnectError) -> None:
-        self.failures += 1
-        delay = min(BACKOFF_FIRST_SECONDS * 2**self.failures, BACKOFF_MOST_SECONDS)
-        self.until = now + delay * _spread.uniform(0.5, 1.0)
-        self.kind, self.reason = type(error), error.reason
 
 
 class _Found(NamedTuple):
@@ -54,11 +30,11 @@ class _Found(NamedTuple):
 class Connector:
     """Connects to addresses as `security` says now; `make` gives the connection that one is to be for an address."""
 
-    def __init__(self, security: Security, make: Callable[[str], RemotingConnection]) -> None:
+    def __init__(self, security: Security, breakers: Breakers, make: Callable[[str], RemotingConnection]) -> None:
         self._security = security
+        self._breakers = breakers
         self._make = make
         self._server_names: dict[str, str] = {}
-        self._backoff: dict[str, _Backoff] = {}
         self._found: dict[str, _Found] = {}
 
     def called(self, address: str, host: str) -> None:
@@ -67,18 +43,8 @@ class Connector:
 
     def start_anew(self) -> None:
         """Forget what failed by other settings."""
-        self._backoff.clear()
+        self._breakers.forget()
         self._found.clear()
-
-    def check_rest(self, address: str) -> None:
-        """Raise the last failure's error again while an address is left alone."""
-        backoff = self._backoff.get(address)
-        if backoff is not None and asyncio.get_running_loop().time() < backoff.until:
-            raise backoff.kind(address, backoff.reason)
-
-    def is_well(self, address: str) -> None:
-        """An address has answered: if it fails from now on, that is something new."""
-        self._backoff.pop(address, None)
 
     async def connect(self, address: str) -> RemotingConnection:
         """A new connection, by settings that hold when it is there. Raises RemotingConnectError, or TlsError."""
@@ -106,10 +72,9 @@ class Connector:
             reason = await self._ask_otherwise(address)
         error = None if reason is None else TlsError(address, reason)
         if connection.made_by == self._security.version:
-            backoff = self._backoff.setdefault(address, _Backoff())
-            if error is not None or backoff.losses:
+            is_again = self._breakers.lost(address)
+            if error is not None or is_again:
                 self._note(error or RemotingConnectError(address, connection.close_reason))
-            backoff.losses += 1
         return error
 
     async def _attempt(self, address: str) -> RemotingConnection:
@@ -169,7 +134,7 @@ class Connector:
 
     def _note(self, error: RemotingConnectError) -> None:
         """Let nobody try again at once."""
-        self._backoff.setdefault(error.address, _Backoff()).failed(asyncio.get_running_loop().time(), error)
+        self._breakers.failed(error.address, error)
         if isinstance(error, TlsError):
             self._security.refusals.refused(error.address, str(error), is_trust=True)
 

@@ -13,10 +13,11 @@ import structlog
 
 from rmqd.client.api.group import HEARTBEAT_TIMEOUT_SECONDS, send_heartbeat
 from rmqd.client.coalesce import Coalesced
-from rmqd.errors import RemotingTimeoutError, RmqdError
+from rmqd.errors import CircuitOpenError, RemotingTimeoutError, RmqdError
 from rmqd.wire.heartbeat import HeartbeatData
 
 if TYPE_CHECKING:
+    from rmqd.client.connection import RemotingConnection
     from rmqd.client.membership import GroupMembership
     from rmqd.client.remoting import RemotingClient
     from rmqd.client.route_table import RouteTable
@@ -35,6 +36,7 @@ class _Broker:
 
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     up: bool | None = None
+    told_on: RemotingConnection | None = None  # the connection that carried the last heartbeat that was answered
     version: int = 0
     failures: int = 0
 
@@ -68,13 +70,15 @@ class Heartbeat:
         routes.on_change(lambda _: self._reconcile.set())
         remoting.on_open(self._opened)
         remoting.on_lost(lambda address, _: self.beat_soon(address))
+        remoting.on_silence(self.beat_soon)
 
     @property
     def brokers_up(self) -> Mapping[str, bool]:
-        """By address, whether the last heartbeat was answered; without those that none was sent to yet."""
+        """By address, whether the last heartbeat was answered, and what was asked since; without those that none was
+        sent to yet."""
         known = self._routes.broker_addresses()
         return {
-            address: broker.up
+            address: broker.up and not self._remoting.is_down(address)
             for address, broker in sorted(self._brokers.items())
             if address in known and broker.up is not None
         }
@@ -97,6 +101,11 @@ class Heartbeat:
             if error is not None:
                 self.beat_soon(address)  # `run` tries again until the broker answers
         return dict(zip(addresses, errors, strict=True))
+
+    def is_known_on(self, connection: RemotingConnection) -> bool:
+        """Whether a broker was told by this connection who we are: it forgets a client with its connection."""
+        broker = self._brokers.get(connection.address)
+        return broker is not None and broker.told_on is connection
 
     async def beat_address(self, address: str) -> None:
         """Heartbeat to one broker now. Raises the RmqdError of its failure."""
@@ -169,11 +178,12 @@ class Heartbeat:
         if not broker.up:
             log.info("broker.up", address=address, version=version)
         broker.up, broker.version, broker.failures = True, version, 0
+        broker.told_on = self._remoting.connected(address)
 
     def _failed(self, address: str, error: RmqdError) -> None:
         broker = self._broker(address)
         broker.failures += 1
-        if broker.up is not False and not error.is_told:
+        if broker.up is not False and (not error.is_told or isinstance(error, CircuitOpenError)):
             log.warning("broker.down", address=address, reason=str(error))
         broker.up = False
         self._routes.refresh_soon()

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
+from rmqd.client.breaker import Breakers
 from rmqd.client.connection import RemotingConnection
 from rmqd.client.connector import RENEWED, Connector
 from rmqd.client.options import ClientOptions
@@ -17,6 +18,7 @@ from rmqd.errors import (
     ConnectionRenewedError,
     RemotingClosedError,
     RemotingConnectError,
+    RemotingTimeoutError,
     RmqdError,
     TlsError,
 )
@@ -26,6 +28,7 @@ from rmqd.wire.frame import MAX_FRAME_SIZE_BYTES
 log = structlog.get_logger(__name__)
 
 REQUEST_TIMEOUT_SECONDS = 3.0  # Java: mqClientApiTimeout
+SILENCE_SECONDS = 2.0  # a peer that was sent a request, and said nothing for so long, is no longer waited for
 
 Reply = tuple[int, str, dict[str, str], bytes]  # code, remark, ext fields, body
 RequestHandler = Callable[[RemotingCommand, str], Awaitable[Reply | None]]
@@ -47,12 +50,14 @@ class RemotingClient:
         self.traffic = Traffic()
         self.security = security or Security()
         self._max_frame_size = max_frame_size_bytes
-        self._connector = Connector(self.security, self._new_connection)
+        self._breakers = Breakers(lambda: asyncio.get_running_loop().time())
+        self._connector = Connector(self.security, self._breakers, self._new_connection)
         self._connections: dict[str, RemotingConnection] = {}
         self._opening: dict[str, asyncio.Task[RemotingConnection]] = {}
         self._handlers: dict[int, RequestHandler] = {}
         self._opened: list[Callable[[str], None]] = []
         self._lost: list[Callable[[str, str], None]] = []
+        self._silent: list[Callable[[str], None]] = []
         self._answering: set[asyncio.Task[None]] = set()
         self._explaining: dict[str, asyncio.Task[None]] = {}
         self._renewing: set[asyncio.Task[None]] = set()
@@ -70,6 +75,18 @@ class RemotingClient:
         """Call `callback(address, reason)` whenever a connection was lost."""
         self._lost.append(callback)
 
+    def on_silence(self, callback: Callable[[str], None]) -> None:
+        """Call `callback(address)` whenever a peer did not answer, nor sent anything else meanwhile."""
+        self._silent.append(callback)
+
+    def is_down(self, address: str) -> bool:
+        """Whether no connection could be made, or nothing was heard on it, and no answer has come since."""
+        return self._breakers.is_open(address)
+
+    def check(self, address: str) -> None:
+        """Raise CircuitOpenError, or TlsError, for an address that is down: for requests that may wait long."""
+        self._breakers.check_answers(address)
+
     async def invoke(
         self,
         address: str,
@@ -78,11 +95,44 @@ class RemotingClient:
         body: bytes = b"",
         timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
     ) -> RemotingCommand:
-        """Send a request and return its reply, whatever its code; the time to connect counts for itself."""
+        """Send a request and return its reply, whatever its code; the time to connect counts for itself.
+
+        While a peer is silent, one request at a time finds out whether it still is, and the others fail at once.
+        """
         connection = self._connections.get(address) or await self.connection(address)
         if (credentials := self.security.credentials) is not None:
             ext_fields = credentials.signed(ext_fields, body)
-        return await connection.invoke(code, ext_fields, body, timeout_seconds)
+        if connection.is_suspect:
+            with self._breakers.probe(address):
+                return await self._invoke(connection, code, ext_fields, body, timeout_seconds)
+        return await self._invoke(connection, code, ext_fields, body, timeout_seconds)
+
+    async def _invoke(
+        self,
+        connection: RemotingConnection,
+        code: int,
+        ext_fields: dict[str, str],
+        body: bytes,
+        timeout_seconds: float,
+    ) -> RemotingCommand:
+        started = asyncio.get_running_loop().time()
+        try:
+            return await connection.invoke(code, ext_fields, body, timeout_seconds)
+        except (RemotingTimeoutError, asyncio.CancelledError):  # the latter by a deadline of who asks
+            seconds = asyncio.get_running_loop().time() - started
+            if seconds >= SILENCE_SECONDS and connection.heard_at < started and connection.is_open:
+                self._heard_nothing(connection, seconds)
+            raise
+
+    def _heard_nothing(self, connection: RemotingConnection, seconds: float) -> None:
+        """A peer took a request and did not answer, though it had time enough."""
+        address = connection.address
+        connection.is_suspect = True
+        self._breakers.failed(
+            address, RemotingTimeoutError(address, f"it takes requests and is silent for {seconds:.1f} s")
+        )
+        for callback in self._silent:
+            callback(address)
 
     async def invoke_oneway(self, address: str, code: int, ext_fields: dict[str, str], body: bytes = b"") -> None:
         """Send a request that is not answered."""
@@ -104,7 +154,7 @@ class RemotingClient:
         if (explaining := self._explaining.get(address)) is not None:
             await asyncio.wait([explaining])
         if (opening := self._opening.get(address)) is None:
-            self._connector.check_rest(address)
+            self._breakers.check_rest(address)
             opening = asyncio.create_task(self._open(address), name=f"connect:{address}")
             self._opening[address] = opening
             opening.add_done_callback(lambda task: self._opening_ended(address, task))
@@ -163,6 +213,7 @@ class RemotingClient:
 
     async def _open(self, address: str) -> RemotingConnection:
         connection = await self._connector.connect(address)
+        connection.is_suspect = self._breakers.is_silent(address)
         self._connections[address] = connection
         for callback in self._opened:
             callback(address)
@@ -175,6 +226,7 @@ class RemotingClient:
             traffic=self.traffic,
             on_request=self._asked,
             on_lost=self._connection_lost,
+            on_answer=lambda connection: self._breakers.answered(connection.address),
             refusals=self.security.refusals,
         )
 
@@ -193,7 +245,6 @@ class RemotingClient:
             self._explaining[address] = task
             task.add_done_callback(lambda _: self._explaining.pop(address, None))
         else:
-            self._connector.is_well(address)
             connection.fail_waiting(lambda: RemotingClosedError(address, connection.close_reason))
         for callback in self._lost:
             callback(address, connection.close_reason)

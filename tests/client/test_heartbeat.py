@@ -242,3 +242,35 @@ async def test_cancelling_leaves_nothing_under_way(brisk: World, peer: Peer) -> 
     assert time.monotonic() - started < 0.2
     with pytest.raises(RemotingError):
         await brisk.heartbeat.beat_address(peer.address)
+
+
+async def test_a_broker_that_was_found_silent_is_asked_at_once(
+    world: World, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By whatever request: it is down from then on, and an answer to the heartbeat brings it up again."""
+    monkeypatch.setattr("rmqd.client.remoting.SILENCE_SECONDS", 0.05)
+    await world.know(peer)
+    peer.on(RequestCode.GET_MAX_OFFSET, None)
+    async with running(world.heartbeat.run()):
+        await peer.received(HEART_BEAT)
+        await eventually(lambda: world.heartbeat.brokers_up == {peer.address: True}, "it is up")
+        peer.on(HEART_BEAT, None)
+        with pytest.raises(RemotingTimeoutError):
+            await world.remoting.invoke(peer.address, RequestCode.GET_MAX_OFFSET, {}, timeout_seconds=0.1)
+        assert world.heartbeat.brokers_up == {peer.address: False}
+        await peer.received(HEART_BEAT, 2)
+        peer.on(HEART_BEAT, Reply())
+        await peer.push(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {}, oneway=True)
+        await eventually(lambda: world.heartbeat.brokers_up == {peer.address: True}, "it is up again")
+
+
+async def test_a_connection_is_known_to_have_carried_a_heartbeat(world: World, peer: Peer) -> None:
+    """A broker knows a client by its connection: what goes by another one finds no group there."""
+    await world.know(peer)
+    first = await world.remoting.connection(peer.address)
+    assert not world.heartbeat.is_known_on(first)
+    await world.heartbeat.beat_address(peer.address)
+    assert world.heartbeat.is_known_on(first)
+    peer.cut()
+    await eventually(lambda: world.remoting.connected(peer.address) is None, "it is lost")
+    assert not world.heartbeat.is_known_on(await world.remoting.connection(peer.address))

@@ -1,0 +1,108 @@
+"""A circuit breaker for each address: what does not answer is left alone, so that nobody waits for it.
+
+Closed: nothing is known against the address. Open: it failed, and requests fail at once. Half open: the pause is over,
+and one request finds out how it is while the others still fail at once. Any answer closes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable, Iterator
+
+from rmqd.errors import CircuitOpenError, RemotingConnectError, RemotingError, TlsError
+
+FIRST_SECONDS = 0.2
+MOST_SECONDS = 5.0
+
+_spread = random.Random()  # of its own: the shared one belongs to the program, which may have seeded it
+
+
+class _Breaker:
+    __slots__ = ("error", "failures", "is_probed", "is_silent", "losses", "until")
+
+    def __init__(self) -> None:
+        self.error: RemotingError | None = None
+        """The last failure; None where only connections were lost."""
+        self.failures = 0
+        self.losses = 0
+        """Connections that ended without an answer."""
+        self.is_silent = False
+        """It takes connections, and does not answer."""
+        self.is_probed = False
+        self.until = 0.0
+
+
+class Breakers:
+    """What is known against addresses. Times are those of `now`, in seconds."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._breakers: dict[str, _Breaker] = {}
+
+    def failed(self, address: str, error: RemotingError) -> None:
+        """No connection could be made, or nothing was heard on it: leave the address alone for a while, twice as long
+        as the last time, up to 5 s, and a random part less."""
+        breaker = self._breakers.setdefault(address, _Breaker())
+        breaker.error = error
+        breaker.is_silent = not isinstance(error, RemotingConnectError)
+        pause_seconds = min(FIRST_SECONDS * 2 ** min(breaker.failures, 10), MOST_SECONDS)
+        breaker.failures += 1
+        breaker.until = self._now() + pause_seconds * _spread.uniform(0.5, 1.0)
+
+    def lost(self, address: str) -> bool:
+        """A connection ended without an answer; says whether that is so again."""
+        breaker = self._breakers.setdefault(address, _Breaker())
+        breaker.losses += 1
+        return breaker.losses > 1
+
+    def answered(self, address: str) -> None:
+        """The address is well: if it fails from now on, that is something new."""
+        self._breakers.pop(address, None)
+
+    def forget(self) -> None:
+        """Begin anew with all addresses."""
+        self._breakers.clear()
+
+    def is_open(self, address: str) -> bool:
+        """Whether the address failed, and has not answered since."""
+        breaker = self._breakers.get(address)
+        return breaker is not None and breaker.error is not None
+
+    def is_silent(self, address: str) -> bool:
+        """Whether it takes connections, and does not answer."""
+        breaker = self._breakers.get(address)
+        return breaker is not None and breaker.is_silent
+
+    def check_rest(self, address: str) -> None:
+        """Raise what says why the address is left alone now."""
+        breaker = self._breakers.get(address)
+        if breaker is not None and breaker.error is not None and self._now() < breaker.until:
+            raise _open(address, breaker.error)
+
+    def check_answers(self, address: str) -> None:
+        """Raise that as well while nobody has heard from the address since: for requests that may take long."""
+        breaker = self._breakers.get(address)
+        if breaker is not None and breaker.error is not None:
+            raise _open(address, breaker.error)
+
+    @contextlib.contextmanager
+    def probe(self, address: str) -> Iterator[None]:
+        """Let one request find out how a silent address is; raises for all others meanwhile."""
+        self.check_rest(address)
+        breaker = self._breakers.get(address)
+        if breaker is None or breaker.error is None:
+            yield
+            return
+        if breaker.is_probed:
+            raise _open(address, breaker.error)
+        breaker.is_probed = True
+        try:
+            yield
+        finally:
+            breaker.is_probed = False
+
+
+def _open(address: str, error: RemotingError) -> RemotingConnectError:
+    """A new one each time: it is raised by several, who each add their traceback."""
+    return TlsError(address, error.reason) if isinstance(error, TlsError) else CircuitOpenError(address, error.reason)
