@@ -47,6 +47,8 @@ class Group:
     """Keys of the rmqd group."""
     peer_options: dict[str, object] = field(default_factory=dict)
     """Further options of a Java member."""
+    nameserver: str = ""
+    """Where rmqd members find the cluster, where not at its name servers themselves."""
 
 
 class Member(Protocol):
@@ -76,24 +78,25 @@ class RmqdMember:
         self.ledger = group.directory / f"{name}.ledger"
         self._group = group
         config = ledger_group(group.topic, self.ledger, name, handler_options=group.handler_options, **group.settings)
-        self._process = RmqdProcess(group.directory / name, group.cluster.nameserver, {group.name: config})
-        self._process.start()
-        self._process.wait_ready()
+        nameserver = group.nameserver or group.cluster.nameservers
+        self.process = RmqdProcess(group.directory / name, nameserver, {group.name: config})
+        self.process.start()
+        self.process.wait_ready()
 
     def leave(self) -> None:
         """SIGTERM; a daemon that ends with another status than 0 fails the run."""
-        status, _ = self._process.terminate(60)
-        assert status == 0, f"{self.name} left with status {status}\n{self._process.tail()}"
+        status, _ = self.process.terminate(60)
+        assert status == 0, f"{self.name} left with status {status}\n{self.process.tail()}"
 
     def kill(self) -> None:
         """kill -9."""
-        self._process.kill()
+        self.process.kill()
 
     def queues(self) -> list[Queue]:
         """From /api/v1/status."""
         return [
             Queue(queue["broker"], queue["queue"])
-            for queue in self._process.queues(self._group.name)
+            for queue in self.process.queues(self._group.name)
             if queue["topic"] == self._group.topic and not queue["is_retry"]
         ]
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.rocketmq import ClusterError, RealCluster
+from tests.rocketmq import ClusterError, RealCluster, rpc
 from tests.rocketmq.ledger import SENT, Entry
 from tests.rocketmq.producer import Producer
 
@@ -32,11 +33,18 @@ class Load:
         queues: int = 8,
         first: int = 0,
         path: Path | None = None,
+        broker: Callable[[], str] | None = None,
+        accepted: tuple[int, ...] = rpc.STORED,
     ) -> None:
+        """`broker` gives the address to send to, anew for each connection; else it is the cluster's first master.
+
+        `accepted` are the answers' codes that count as stored.
+        """
         self.sent: dict[str, tuple[int, int]] = {}
         """Each key with the queue and the offset that it got."""
         self.repeated = 0
-        self._broker, self._credentials = cluster.broker.address, cluster.credentials
+        self._broker = broker or (lambda: cluster.broker.address)
+        self._credentials, self._accepted = cluster.credentials, accepted
         self._topic = topic
         self._queues = queues
         self._numbers = range(first, messages)
@@ -84,7 +92,13 @@ class Load:
         while not self._stop.is_set():
             try:
                 if self._producer is None:
-                    self._producer = Producer(self._broker, self._topic, self._queues, credentials=self._credentials)
+                    self._producer = Producer(
+                        self._broker(),
+                        self._topic,
+                        self._queues,
+                        credentials=self._credentials,
+                        accepted=self._accepted,
+                    )
                 queue, offset = self._producer.send(key=key, queue=number % self._queues)
             except (OSError, ClusterError):
                 self.repeated += 1

@@ -34,6 +34,8 @@ def start(options: argparse.Namespace) -> None:
             version=options.version,
             brokers=options.brokers,
             slaves=options.slaves,
+            controller=options.controller,
+            name_servers=options.name_servers,
             acl=options.acl,
             tls=options.tls,
             heap=options.heap,
@@ -42,7 +44,7 @@ def start(options: argparse.Namespace) -> None:
             broker_port=options.broker_port,
         )
         cluster = RealCluster.start(spec, directory)
-    print(f"NAMESRV={cluster.nameserver}\nBROKER={cluster.broker.address}\nDIR={cluster.directory}")
+    print(f"NAMESRV={cluster.nameservers}\nBROKER={cluster.broker.address}\nDIR={cluster.directory}")
 
 
 def stop(options: argparse.Namespace) -> None:
@@ -147,6 +149,8 @@ def _start_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--dir", help="directory of all state (default: a new temporary one); a stopped one starts again")
     sub.add_argument("--brokers", type=int, default=1, help="number of masters")
     sub.add_argument("--slaves", action="store_true", help="a slave for each master")
+    sub.add_argument("--controller", action="store_true", help="two brokers of each name, and a controller")
+    sub.add_argument("--name-servers", type=int, default=1, help="number of name servers")
     sub.add_argument("--acl", action="store_true", help="access control with one super user")
     sub.add_argument("--tls", action="store_true", help="accept TLS too, self-signed")
     sub.add_argument("--heap", default="512m", help="heap of each broker (default 512m)")

@@ -1,4 +1,4 @@
-"""RealCluster: a name server and brokers, started, broken on request and asked what they know."""
+"""RealCluster: name servers and brokers, started, broken on request and asked what they know."""
 
 from __future__ import annotations
 
@@ -98,9 +98,12 @@ class RealCluster:
         self.spec.save(self.directory)
         deadline = time.monotonic() + timeout_seconds
         chosen = self.nodes if nodes is None else list(nodes)
-        masters = [node for node in chosen if node.is_master]
-        slaves = [node for node in chosen if node.spec.broker_id]
-        for stage in ([node for node in chosen if node is self.namesrv], masters, slaves):
+        stages: list[list[Node]] = [[], [], []]
+        for node in chosen:
+            # where the controller says who is master, none may be ready before both are there
+            follows = node.spec.broker_id and not self.spec.controller
+            stages[0 if node.spec.kind == "namesrv" else 2 if follows else 1].append(node)
+        for stage in stages:
             for node in stage:
                 node.spawn(self.spec, (record or {}).get(node.spec.kind))
             for node in stage:
@@ -132,23 +135,40 @@ class RealCluster:
 
     @property
     def namesrv(self) -> Node:
-        """The name server."""
+        """The name server, or the first of them."""
         return self.nodes[0]
 
     @property
+    def brokers(self) -> list[Node]:
+        """Every broker."""
+        return [node for node in self.nodes if node.spec.kind == "broker"]
+
+    @property
     def masters(self) -> list[Node]:
-        """The brokers that take messages."""
-        return [node for node in self.nodes if node.is_master]
+        """The brokers that take messages; where there is a controller, those that the name server knows as such."""
+        if not self.spec.controller:
+            return [node for node in self.brokers if not node.spec.broker_id]
+        table = rpc.broker_table(self.nameserver, self.credentials)
+        masters = {addresses.get(rpc.MASTER_ID) for addresses in table.values()}
+        return [node for node in self.brokers if node.address in masters]
 
     @property
     def broker(self) -> Node:
-        """The first master."""
-        return self.masters[0]
+        """The first master. Raises ClusterError where there is none."""
+        masters = self.masters
+        if not masters:
+            raise ClusterError("the name server knows of no master")
+        return masters[0]
 
     @property
     def nameserver(self) -> str:
-        """The name server's address, as `nameserver:` in the configuration wants it."""
+        """The name server's address, or that of the first of them."""
         return self.namesrv.address
+
+    @property
+    def nameservers(self) -> str:
+        """The address of every name server, as `nameserver:` in the configuration wants them."""
+        return self.spec.name_server_addresses
 
     @property
     def credentials(self) -> rpc.Credentials | None:
@@ -160,8 +180,11 @@ class RealCluster:
 
     def node(self, name: str) -> Node:
         """By name; `broker` is the first master, `slave` the first slave."""
+        if name == "broker":
+            return self.broker
+        masters = self.masters if name == "slave" else []
         for node in self.nodes:
-            if name == node.name or (name == "slave" and node.spec.broker_id) or (name == "broker" and node.is_master):
+            if name == node.name or (name == "slave" and node.spec.kind == "broker" and node not in masters):
                 return node
         raise ClusterError(f"no node {name!r}; there are: {', '.join(node.name for node in self.nodes)}")
 
@@ -191,6 +214,14 @@ class RealCluster:
         self.down(chosen, now=now)
         self.spec = self.spec.with_settings(settings or {})
         self.up(chosen, timeout_seconds=timeout_seconds)
+
+    def move(self, name: str = "broker", *, timeout_seconds: float = 90) -> None:
+        """kill -9 a broker and start it again on another port, with its name and all that it has stored."""
+        node = self.node(name)
+        node.kill()
+        self.spec = self.spec.with_another_port(node.name)
+        node.spec = next(spec for spec in self.spec.nodes if spec.name == node.name)
+        self.up([node], timeout_seconds=timeout_seconds)
 
     def wait_ready(self, timeout_seconds: float = 60) -> None:
         """Wait until every node works."""
@@ -228,7 +259,7 @@ class RealCluster:
     def set_broker(self, **values: object) -> None:
         """Change settings of every running broker (request code 25), lost at its next start by `restart`."""
         body = "".join(f"{key}={value}\n" for key, value in values.items()).encode()
-        for node in self.nodes[1:]:
+        for node in self.brokers:
             rpc.call(node.address, rpc.UPDATE_BROKER_CONFIG, body=body, credentials=self.credentials)
 
     def set_consume_mode(self, topic: str, group: str, mode: str, share_queues: int = 0) -> None:
@@ -240,6 +271,13 @@ class RealCluster:
         body = json.dumps(wanted).encode()
         for node in self.masters:
             rpc.call(node.address, rpc.SET_MESSAGE_REQUEST_MODE, body=body, credentials=self.credentials)
+
+    def in_sync(self, broker_name: str) -> set[str]:
+        """The addresses of the brokers of this name that have all that is stored, as the controller knows them."""
+        body = json.dumps([broker_name]).encode()
+        answer = rpc.call(self.spec.controller_address, rpc.CONTROLLER_GET_SYNC_STATE_DATA, body=body)
+        replicas = rpc.loose_json(answer.body)["replicasInfoTable"][broker_name]["inSyncReplicas"]
+        return {replica["brokerAddress"] for replica in replicas}
 
     def admin(self, *arguments: str, check: bool = True) -> str:
         """What `mqadmin` prints (2 to 6 s: it starts a JVM); raises ClusterError where the command failed."""

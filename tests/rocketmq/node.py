@@ -39,11 +39,6 @@ class Node:
         return self.spec.address
 
     @property
-    def is_master(self) -> bool:
-        """Whether this is a broker that takes messages."""
-        return self.spec.kind == "broker" and self.spec.broker_id == 0
-
-    @property
     def pid(self) -> int | None:
         """The pid while the process lives; a recycled pid is told apart by its start time."""
         if self._child is not None:

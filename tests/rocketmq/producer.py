@@ -24,7 +24,10 @@ class Producer:
         *,
         timeout_seconds: float = 5,
         credentials: rpc.Credentials | None = None,
+        accepted: tuple[int, ...] = rpc.STORED,
     ) -> None:
+        """`accepted` are the answers' codes that count as stored."""
+        self._accepted = accepted
         self._credentials = credentials
         self._link = rpc.connect(broker, credentials, timeout_seconds)
         self._topic = topic
@@ -80,7 +83,7 @@ class Producer:
 
     def _store(self, fields: dict[str, object], body: bytes) -> tuple[int, int]:
         answer = rpc.exchange(
-            self._link, rpc.SEND_MESSAGE, fields, body=body, credentials=self._credentials, accepted=rpc.STORED
+            self._link, rpc.SEND_MESSAGE, fields, body=body, credentials=self._credentials, accepted=self._accepted
         )
         if "queueOffset" not in answer.fields:
             raise ClusterError(f"the broker stored nothing: {answer}")

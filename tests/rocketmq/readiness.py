@@ -19,10 +19,11 @@ def check(node: Node, nameserver: str, credentials: rpc.Credentials | None) -> N
         rpc.call(node.address, rpc.GET_BROKER_CLUSTER_INFO, credentials=credentials)
         return
     registered = rpc.broker_table(nameserver, credentials).get(node.spec.broker_name, {})
-    if registered.get(str(node.spec.broker_id)) != node.address:
+    broker_id = next((number for number, address in registered.items() if address == node.address), None)
+    if broker_id is None:
         raise NotRegisteredError(f"{node.name} is not registered with the name server")
     rpc.call(node.address, rpc.GET_BROKER_RUNTIME_INFO, credentials=credentials)  # 4.9 fails here for its first second
-    if node.is_master:
+    if broker_id == rpc.MASTER_ID:
         rpc.store_probe(node.address, credentials)
 
 

@@ -33,6 +33,9 @@ GET_ROUTE_INFO_BY_TOPIC = 105
 GET_BROKER_CLUSTER_INFO = 106
 SET_MESSAGE_REQUEST_MODE = 401
 
+CONTROLLER_GET_SYNC_STATE_DATA = 1006
+
+MASTER_ID = "0"
 SUCCESS = 0
 QUERY_NOT_FOUND = 22
 # stored, but not flushed or replicated in time: good enough to call a broker ready

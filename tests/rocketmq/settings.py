@@ -43,6 +43,13 @@ BROKER_DEFAULTS = {
     "sendMessageThreadPoolNums": "2",
 }
 
+CONTROLLED = {
+    "enableControllerMode": "true",
+    # a message counts as stored once every broker that may become master has it
+    "allAckInSyncStateSet": "true",
+    "inSyncReplicas": "2",
+}
+
 
 def write_files(cluster: Path, spec: ClusterSpec) -> None:
     """Write every node's configuration below the cluster's directory."""
@@ -61,17 +68,26 @@ def write_files(cluster: Path, spec: ClusterSpec) -> None:
         home.mkdir(exist_ok=True)
         if node.process:  # the embedded RocketMQ is told by its command line
             continue
-        lines = _namesrv(home, node) if node.kind == "namesrv" else _broker(home, node, spec)
+        lines = _namesrv(home, node, spec) if node.kind == "namesrv" else _broker(home, node, spec)
         (home / "conf").write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
 
 
-def _namesrv(home: Path, node: NodeSpec) -> dict[str, object]:
-    return {
+def _namesrv(home: Path, node: NodeSpec, spec: ClusterSpec) -> dict[str, object]:
+    lines: dict[str, object] = {
         "listenPort": node.port,
         "bindAddress": HOST,
         "kvConfigPath": home / "kvConfig.json",
         "configStorePath": home / "namesrv.properties",
     }
+    if spec.controller and node is spec.nodes[0]:
+        lines |= {
+            "enableControllerInNamesrv": "true",
+            "controllerDLegerGroup": "controllers",
+            "controllerDLegerPeers": f"n0-{spec.controller_address}",
+            "controllerDLegerSelfId": "n0",
+            "controllerStorePath": home / "controller",
+        }
+    return lines
 
 
 def _broker(home: Path, node: NodeSpec, spec: ClusterSpec) -> dict[str, object]:
@@ -85,12 +101,15 @@ def _broker(home: Path, node: NodeSpec, spec: ClusterSpec) -> dict[str, object]:
         "bindAddress": HOST,
         "listenPort": node.port,
         "haListenPort": node.port + 1,
-        "namesrvAddr": spec.nodes[0].address,
+        "namesrvAddr": spec.name_server_addresses,
         "storePathRootDir": store,
         "storePathCommitLog": store / "commitlog",
         "brokerRole": "SLAVE" if node.broker_id else "ASYNC_MASTER",
         **BROKER_DEFAULTS,
     }
+    if spec.controller:
+        lines |= CONTROLLED | {"controllerAddr": spec.controller_address}
+        del lines["brokerId"]
     if spec.acl and spec.version.startswith("4."):
         lines["aclEnable"] = "true"
     elif spec.acl:

@@ -16,11 +16,16 @@ from tests.rocketmq.errors import ClusterError, NotEmbeddedError
 
 HOST = "127.0.0.1"
 FILE_NAME = "cluster.json"
+BROKER_OFFSETS = (-2, 0, 1)  # a broker listens on its port, on that - 2 (the "VIP" channel), on that + 1 (replication)
+CONTROLLER_OFFSET = 1  # from the name server's port
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
-    """The name server, or a broker (master: `broker_id` 0); a process each, unless `process` names a common one."""
+    """A name server, or a broker (master: `broker_id` 0); a process each, unless `process` names a common one.
+
+    In controller mode the broker's id is nothing but its place: the controller gives out ids, and 0 to who is master.
+    """
 
     name: str
     kind: str
@@ -37,11 +42,12 @@ class NodeSpec:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSpec:
-    """A name server and `brokers` masters, each with a slave where asked; `settings` are the brokers'.
+    """`name_servers` and `brokers` masters, each with a slave where asked; `settings` are the brokers'.
 
     `version` is RocketMQ's: the one that RMQD_TEST_ROCKETMQ names, where nothing else is asked for. The embedded one is
     a single process of one broker, without the rest. With `tls` TLS is taken too, self-signed; with `certificates`
-    nothing else is, and both ends show a certificate of the authority in tests/certificates.
+    nothing else is, and both ends show a certificate of the authority in tests/certificates. With `controller` there
+    are two brokers of each name, the first name server has the controller, and that says which of the two is master.
     """
 
     version: str = field(default_factory=release.wanted)
@@ -49,6 +55,8 @@ class ClusterSpec:
     broker_names: tuple[str, ...] = ()
     """In place of broker-a, broker-b and so on."""
     slaves: bool = False
+    controller: bool = False
+    name_servers: int = 1
     acl: bool = False
     tls: bool = False
     certificates: bool = False
@@ -63,20 +71,43 @@ class ClusterSpec:
         process = ""
         if self.version == release.EMBEDDED:
             process = release.EMBEDDED
-            if self.brokers > 1 or self.slaves or self.acl or self.tls or self.certificates:
-                raise NotEmbeddedError("the embedded RocketMQ has one broker, no slaves, no access control and no TLS")
+            several = self.brokers > 1 or self.slaves or self.controller or self.name_servers > 1
+            if several or self.acl or self.tls or self.certificates:
+                raise NotEmbeddedError(
+                    "the embedded RocketMQ has one name server and one broker, no access control and no TLS"
+                )
         taken: set[int] = set()
-        namesrv = NodeSpec("namesrv", "namesrv", self.namesrv_port or free_port(taken, (0,)), process=process)
-        taken.add(namesrv.port)
-        nodes = [namesrv]
+        nodes = []
+        for index in range(self.name_servers):
+            name = f"namesrv-{chr(ord('a') + index)}" if index else "namesrv"
+            given = self.namesrv_port + 10 * index if self.namesrv_port else 0
+            port = given or free_port(taken, (0, CONTROLLER_OFFSET))
+            taken.update((port, port + CONTROLLER_OFFSET))
+            nodes.append(NodeSpec(name, "namesrv", port, process=process))
         for index in range(self.brokers):
             name = self.broker_names[index] if self.broker_names else f"broker-{chr(ord('a') + index)}"
-            for broker_id, suffix in enumerate(("", "-s") if self.slaves else ("",)):
+            for broker_id, suffix in enumerate(("", "-s") if self.slaves or self.controller else ("",)):
                 given = self.broker_port + 10 * index if self.broker_port and not suffix else 0
-                # a broker listens on its port, on that - 2 (the "VIP" channel) and on that + 1 (replication)
-                port = given or free_port(taken, (-2, 0, 1))
-                taken.update((port - 2, port, port + 1))
+                port = given or free_port(taken, BROKER_OFFSETS)
+                taken.update(port + offset for offset in BROKER_OFFSETS)
                 nodes.append(NodeSpec(name + suffix, "broker", port, name, broker_id, process))
+        return replace(self, nodes=tuple(nodes))
+
+    @property
+    def controller_address(self) -> str:
+        """Where brokers ask who is master."""
+        return f"{HOST}:{self.nodes[0].port + CONTROLLER_OFFSET}"
+
+    @property
+    def name_server_addresses(self) -> str:
+        """Every name server, as `namesrvAddr` and `nameserver:` want them."""
+        return ";".join(node.address for node in self.nodes if node.kind == "namesrv")
+
+    def with_another_port(self, name: str) -> ClusterSpec:
+        """The same with one node on a port that no node had."""
+        taken = {node.port + offset for node in self.nodes for offset in BROKER_OFFSETS}
+        port = free_port(taken, BROKER_OFFSETS)
+        nodes = (replace(node, port=port) if node.name == name else node for node in self.nodes)
         return replace(self, nodes=tuple(nodes))
 
     def with_settings(self, settings: dict[str, str]) -> ClusterSpec:

@@ -6,7 +6,30 @@ import re
 
 import pytest
 
-from tests.rocketmq import ClusterError, RealCluster, rpc
+from tests.rocketmq import ClusterError, ClusterSpec, RealCluster, rpc
+from tests.rocketmq.spec import BROKER_OFFSETS, CONTROLLER_OFFSET
+
+
+def test_no_two_nodes_share_a_port() -> None:
+    """Also of those that a node has beside its own, and when a broker moves to another one."""
+    shape = ClusterSpec(version="5.5.0", brokers=2, controller=True, name_servers=2).with_nodes()
+    moved = shape.with_another_port("broker-b-s")
+    for spec in (shape, moved):
+        ports = [
+            node.port + offset
+            for node in spec.nodes
+            for offset in ((0, CONTROLLER_OFFSET) if node.kind == "namesrv" else BROKER_OFFSETS)
+        ]
+        assert len(ports) == len(set(ports)) == 2 * 2 + 4 * 3
+    assert [(was.name, was.port == now.port) for was, now in zip(shape.nodes, moved.nodes, strict=True)] == [
+        ("namesrv", True),
+        ("namesrv-b", True),
+        ("broker-a", True),
+        ("broker-a-s", True),
+        ("broker-b", True),
+        ("broker-b-s", False),
+    ]
+    assert moved.name_server_addresses.count(";") == 1
 
 
 def test_topic_has_the_queues_that_were_asked_for(rocketmq: RealCluster, group: str) -> None:

@@ -39,11 +39,20 @@ def test_releases_do_not_share_a_directory(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize(
-    "asked", [{"brokers": 2}, {"slaves": True}, {"acl": True}, {"tls": True}, {"certificates": True}]
+    "asked",
+    [
+        {"brokers": 2},
+        {"slaves": True},
+        {"controller": True},
+        {"name_servers": 2},
+        {"acl": True},
+        {"tls": True},
+        {"certificates": True},
+    ],
 )
 def test_what_the_embedded_broker_cannot_be_is_refused(asked: dict[str, Any]) -> None:
     """Such a test is skipped, with the reason."""
-    with pytest.raises(NotEmbeddedError, match="has one broker, no slaves, no access control and no TLS"):
+    with pytest.raises(NotEmbeddedError, match="has one name server and one broker, no access control and no TLS"):
         ClusterSpec(version=release.EMBEDDED, **asked).with_nodes()
 
 
