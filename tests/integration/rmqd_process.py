@@ -183,6 +183,26 @@ class RmqdProcess:
                 found.append(json.loads(line))
         return [event for event in found if name is None or event.get("event") == name]
 
+    def command_lines(self) -> list[str]:
+        """What `ps` shows of the daemon and of all the processes that it has started."""
+        found, pids = [], [self.pid]
+        while pids:
+            folder = Path(f"/proc/{pids.pop()}")
+            with contextlib.suppress(OSError):  # it has ended
+                found.append((folder / "cmdline").read_text().replace("\0", " "))
+                pids += map(int, " ".join(task.read_text() for task in folder.glob("task/*/children")).split())
+        return found
+
+    def everything_shown(self) -> list[str]:
+        """All that it tells whoever looks: its pages, `ps`, and what it wrote so far."""
+        pages = [self.get(path)[1].decode() for path in ("/", "/metrics", "/readyz", "/livez", "/api/v1/status")]
+        return [*pages, *self.command_lines(), *self.written()]
+
+    def written(self) -> list[str]:
+        """Its output, and what it keeps in its state_dir."""
+        files = [path for path in self.directory.rglob("*") if path.is_file() and path != self.config_path]
+        return [path.read_text(errors="replace") for path in files]
+
     def tail(self, lines: int = 40) -> str:
         """The end of the output, for an error text."""
         return "\n".join(

@@ -101,6 +101,7 @@ def test_all_works_with_the_right_keys_beside_a_java_member(world: World) -> Non
             both = (world.ledger, java_ledger)
             wait_until(lambda: len(world.finished(*both)) == 400, "both handle what comes", 60)
             assert len(world.finished(java_ledger)) > 0
+            assert set(world.finished(*both).values()) == {1}, "nothing twice"
             assert java.stop() in (0, 143)
         assert [event for event in rmqd.events() if event["level"] == "error"] == handler_errors(rmqd)
         assert rmqd.terminate()[0] == 0
@@ -147,8 +148,7 @@ def test_what_is_wrong_is_named_and_put_right_without_a_restart(world: World) ->
                 change_user(rmqd, world)
         wait_until(lambda: set(world.finished()) >= set(load.sent), "all that was sent is handled", 40)
         assert rmqd.pid == pid
-        shown = [rmqd.get(path)[1].decode() for path in ("/", "/metrics", "/readyz", "/api/v1/status")]
-        shown.append(Path(f"/proc/{pid}/cmdline").read_text())
+        shown = rmqd.everything_shown()
         assert rmqd.terminate()[0] == 0
         assert offsets.lag(world.cluster, world.group, world.topic) == 0
         assert {message: times for message, times in world.finished().items() if times > 1} == {}
@@ -156,7 +156,36 @@ def test_what_is_wrong_is_named_and_put_right_without_a_restart(world: World) ->
         # RocketMQ 4 may close a connection without a word on the certificate, and then its name server counts as away
         allowed = {"access.refused", "daemon.not_ready", *(["name_server.unreachable"] if release.is_4() else [])}
         assert {event["event"] for event in complaints} <= allowed
-        assert secrets_in([*shown, *written_by(rmqd)], world) == []
+        assert secrets_in([*shown, *rmqd.written()], world) == []
+
+
+def test_workers_share_one_line_and_show_no_keys(world: World) -> None:
+    """Not in tracebacks, in what is logged for developers, in `ps`, or in what the commands print."""
+    world.send(0, 40)
+    group = {world.group: ledger_group(world.topic, world.ledger, "a", handler_options={"fail_every": 7})}
+    wrong, options = world.client(secret="not-the-s3cret"), ("--workers", "2", "--set", "log.level=debug")
+    with RmqdProcess(world.directory / "rmqd", world.cluster.nameserver, group, *options, client=wrong) as rmqd:
+        wait_refused(rmqd, WRONG, 1)
+        wait_until(lambda: rmqd.get("/readyz")[1].decode().count(WRONG) == 2, "both workers are refused")
+        assert len(rmqd.events("access.refused")) == 1
+        shown = [*rmqd.everything_shown(), *told_by_commands(rmqd, world)]
+        world.client()  # writes the right one
+        rmqd.signal(signal.SIGHUP)
+        rmqd.wait_ready()
+        wait_until(lambda: len(world.finished()) == 40, "all is handled, what failed once more", 40)
+        assert any("Traceback" in str(event.get("exception")) for event in rmqd.events())
+        assert len([line for line in rmqd.command_lines() if " rmqd _worker " in line]) == 2
+        shown += [*rmqd.everything_shown(), *told_by_commands(rmqd, world)]
+        assert rmqd.terminate()[0] == 0
+        assert secrets_in([*shown, *rmqd.written()], world) == []
+
+
+def told_by_commands(rmqd: RmqdProcess, world: World) -> list[str]:
+    """What commands print that ask the cluster or the daemon, whether they may or not."""
+    config = ("-c", str(rmqd.config_path))
+    asked = [("check", "--connect"), ("lag", world.group), ("status",)]
+    ended = [command(*words, *config) for words in asked]
+    return [text for one in ended for text in (one.out, one.err)]
 
 
 def change_user(rmqd: RmqdProcess, world: World) -> None:
@@ -207,9 +236,3 @@ def secrets_in(texts: list[str], world: World) -> list[str]:
     """Which secrets are in anything that rmqd says."""
     secrets = (world.secret, NEXT_SECRET, world.user, "not-the-s3cret")
     return [secret for secret in secrets if any(secret in text for text in texts)]
-
-
-def written_by(rmqd: RmqdProcess) -> list[str]:
-    """Its output, and what it keeps in its state_dir."""
-    files = [rmqd.directory / "out.log", *(rmqd.directory / "state").rglob("*")]
-    return [path.read_text(errors="replace") for path in files if path.is_file()]
