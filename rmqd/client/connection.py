@@ -23,10 +23,13 @@ OPAQUE = itertools.count()  # one series for the process, as the Java client
 
 
 class _Pending:
-    __slots__ = ("code", "deadline", "future", "started", "timeout")
+    __slots__ = ("code", "deadline", "future", "started", "timeout", "version")
 
-    def __init__(self, code: int, future: asyncio.Future[RemotingCommand], started: float, timeout: float) -> None:
+    def __init__(
+        self, code: int, version: int, future: asyncio.Future[RemotingCommand], started: float, timeout: float
+    ) -> None:
         self.code = code
+        self.version = version
         self.future = future
         self.started = started
         self.timeout = timeout
@@ -101,7 +104,7 @@ class RemotingConnection(asyncio.Protocol):
         if self._transport is None:
             raise RemotingClosedError(self.address, self.close_reason)
         future: asyncio.Future[RemotingCommand] = self._loop.create_future()
-        pending = _Pending(code, future, self._loop.time(), timeout_seconds)
+        pending = _Pending(code, self._refusals.version, future, self._loop.time(), timeout_seconds)
         self._pending[opaque] = pending
         if pending.deadline < self._timer_at:
             self._arm(pending.deadline)
@@ -242,7 +245,7 @@ class RemotingConnection(asyncio.Protocol):
             return
         self._traffic.answered(pending.code, self._loop.time() - pending.started)
         if command.code or self._refused_now:
-            self._refusals.judge(self.address, pending.code, command)
+            self._refusals.judge(self.address, pending.code, pending.version, command)
         if not pending.future.done():
             pending.future.set_result(command)
 

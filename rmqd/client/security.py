@@ -53,6 +53,8 @@ class Refusals:
         """By address and reason: whether that address refuses all we ask for, and when it last did so."""
         self.hidden: re.Pattern[str] | None = None
         """What servers' words must not show."""
+        self.version = 0
+        """Of the keys and certificates: answers to what was asked by former ones say nothing about these."""
         self._now = now
         self._told_at = float("-inf")
 
@@ -68,10 +70,12 @@ class Refusals:
         self._forget_old()
         return tuple(dict.fromkeys(reason for _, reason in self.current))
 
-    def judge(self, address: str, request_code: int, answer: RemotingCommand) -> None:
-        """Look at an answer that is no success, or that comes while something is refused."""
+    def judge(self, address: str, request_code: int, version: int, answer: RemotingCommand) -> None:
+        """Look at an answer that is no success, or that comes while something is refused; `version`: its request's."""
         if answer.remark and self.hidden is not None:
             answer.remark = self.hidden.sub("***", answer.remark)
+        if version != self.version:
+            return
         refusal = AccessRefusal.of(answer.code, answer.remark) if answer.code and answer.remark else None
         if refusal is None:
             self.trusted(address)
@@ -101,6 +105,7 @@ class Refusals:
 
     def start_anew(self) -> None:
         """Keys or certificates were replaced: what was held against the old ones says nothing about the new ones."""
+        self.version += 1
         self.current.clear()
         self._told_at = float("-inf")
 
@@ -122,10 +127,14 @@ class Security:
 
     def __init__(self, options: ClientOptions | None = None) -> None:
         self.refusals = Refusals()
-        self.version = 0
-        """Raised with every change."""
         self._context: ssl.SSLContext | None = None
+        self._words: frozenset[str] = frozenset()
         self._set(options or ClientOptions())
+
+    @property
+    def version(self) -> int:
+        """Raised with every change."""
+        return self.refusals.version
 
     def change(self, options: ClientOptions) -> bool:
         """Go by other keys and certificates; says whether connections made by the old TLS settings must end.
@@ -133,7 +142,6 @@ class Security:
         Certificates are read again in any case, when the next connection is made.
         """
         before = self.tls
-        self.version += 1
         self._set(options)
         self._context = None
         self.refusals.start_anew()
@@ -152,6 +160,7 @@ class Security:
         self.credentials: Credentials | None = None
         if options.access_key:
             self.credentials = Credentials(options.access_key, options.secret_key, options.security_token)
-        secrets = [text for text in (options.access_key, options.secret_key, options.security_token) if text]
-        words = "|".join(re.escape(text) for text in sorted(secrets, key=len, reverse=True))
+        former = self._words  # answers to what was asked by these may still come
+        self._words = frozenset({options.access_key, options.secret_key, options.security_token} - {""})
+        words = "|".join(re.escape(text) for text in sorted(former | self._words, key=len, reverse=True))
         self.refusals.hidden = re.compile(rf"(?<!\w)(?:{words})(?!\w)") if words else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -14,6 +15,7 @@ from rmqd.client.security import PERMISSION_FORGOTTEN_SECONDS, TRUST_FORGOTTEN_S
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import AccessRefusedError, BrokerError, NoPermissionError
 from rmqd.wire.acl import Credentials
+from rmqd.wire.command import RemotingCommand
 from tests.client.peer import Peer, Reply
 
 PULL, BEAT, VIEW = RequestCode.PULL_MESSAGE, RequestCode.HEART_BEAT, RequestCode.GET_CONSUMER_CONNECTION_LIST
@@ -195,6 +197,30 @@ async def test_new_keys_count_from_the_next_request_on(client: RemotingClient, p
     assert new == Credentials("another", "another-secret").signed({"n": "1"}, b"")
     assert [entry["event"] for entry in logs] == ["access.refused"] * 2
     assert peer.connections == 1
+
+
+async def test_answers_to_former_keys_are_not_held_against_new_ones(client: RemotingClient, peer: Peer) -> None:
+    """They may come after the change; and what they say about who asked stays hidden."""
+    asked, release, refusals = asyncio.Event(), asyncio.Event(), client.security.refusals
+
+    async def late(command: RemotingCommand) -> Reply:
+        asked.set()
+        await release.wait()
+        return UNKNOWN
+
+    peer.on(PULL, late)
+    with capture_logs() as logs:
+        pulling = asyncio.create_task(client.invoke(peer.address, PULL, {}))
+        await asked.wait()
+        client.secure(ClientOptions(access_key="another", secret_key="another-secret"))
+        release.set()
+        answer = await pulling
+        assert (logs, refusals.about(["any"])) == ([], None)
+        peer.on(PULL, WRONG)
+        await client.invoke(peer.address, PULL, {})
+    assert answer.remark == "User:*** is not found."
+    assert "check signature failed" in (refusals.about(["any"]) or "")
+    assert [entry["event"] for entry in logs] == ["access.refused"]
 
 
 async def test_without_keys_nothing_is_signed(peer: Peer) -> None:
