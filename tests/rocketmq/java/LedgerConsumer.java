@@ -5,13 +5,15 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.remoting.RPCHook;
 
 /**
  * A member of a group that writes down what it handles: --namesrv --topic --group --ledger FILE [--orderly true]
- * [--batch 1] [--threads 20] [--await-millis 30000] [--member NAME] [--model CLUSTERING] [--access-key K --secret-key S],
- * and LedgerHandler's options.
+ * [--batch 1] [--threads 20] [--await-millis 30000] [--member NAME] [--model CLUSTERING] [--access-key K --secret-key S]
+ * [--namespace N] [--pop false], and LedgerHandler's options. With --pop it asks the broker for its queues, and whether to
+ * POP or to PULL.
  * Prints "started CLIENT_ID". SIGTERM ends it with consumer.shutdown(), which waits up to --await-millis for handlers (0
  * is Java's default).
  */
@@ -21,8 +23,13 @@ public final class LedgerConsumer {
 
     public static void main(String[] arguments) throws Exception {
         Options options = new Options(arguments);
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(options.text("group"), hook(options));
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer( // the one constructor with a hook of 4.x and 5.x
+            options.text("group"), hook(options), new AllocateMessageQueueAveragely());
         consumer.setNamesrvAddr(options.text("namesrv"));
+        consumer.setNamespace(options.text("namespace", null));
+        if (options.flag("pop")) { // by its name: the client of 4.x has none
+            consumer.getClass().getMethod("setClientRebalance", boolean.class).invoke(consumer, false);
+        }
         // by the value that is there: MessageModel is in another package in 4.x
         consumer.setMessageModel(
             Enum.valueOf(consumer.getMessageModel().getDeclaringClass(), options.text("model", "CLUSTERING")));
