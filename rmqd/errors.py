@@ -100,7 +100,7 @@ class RemotingClosedError(RemotingError):
 
 
 class ConnectionRenewedError(RemotingClosedError):
-    """The connection was given up for one with other TLS settings: ask again, at once."""
+    """The connection was given up, for one with other TLS settings or to another address: ask again, at once."""
 
 
 class NameServerError(RemotingError):

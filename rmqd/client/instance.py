@@ -15,6 +15,7 @@ from rmqd.client.heartbeat import Heartbeat
 from rmqd.client.name_server import NameServers
 from rmqd.client.producer import Producer
 from rmqd.client.remoting import RemotingClient
+from rmqd.client.replicas import Replicas
 from rmqd.client.route_table import RouteTable
 from rmqd.client.security import Security
 from rmqd.client.snapshot import ClientSnapshot
@@ -63,6 +64,7 @@ class ClientInstance:
         self.routes = RouteTable(
             self.name_servers.get_route, refresh_interval_seconds=options.poll_name_server_interval_seconds
         )
+        self.replicas = Replicas(self.remoting, self.routes)
         self._memberships: dict[str, GroupMembership] = {}
         self._topics: dict[str, frozenset[str]] = {}
         self.heartbeat = Heartbeat(

@@ -166,6 +166,14 @@ class RemotingClient:
         if (connection := self._connections.get(address)) is not None:
             connection.close(reason)
 
+    def give_up(self, address: str, reason: str) -> None:
+        """Forget an address at which nobody is to be asked any more; what waits for it fails with
+        ConnectionRenewedError: it can be asked elsewhere, at once."""
+        self._breakers.answered(address)
+        if (connection := self._connections.pop(address, None)) is not None:
+            connection.fail_waiting(lambda: ConnectionRenewedError(address, reason))
+            connection.close(reason)
+
     def called(self, address: str, host: str) -> None:
         """A numeric address is that of this host, for which its certificate is to be."""
         self._connector.called(address, host)

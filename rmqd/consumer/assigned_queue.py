@@ -9,7 +9,8 @@ import structlog
 
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.process_queue import ProcessQueue
-from rmqd.consumer.pull_loop import EXCEPTION_DELAY_SECONDS, PullLoop
+from rmqd.consumer.pull_backoff import EXCEPTION_DELAY_SECONDS
+from rmqd.consumer.pull_loop import PullLoop
 from rmqd.consumer.queue_status import QueueStatus
 from rmqd.consumer.snapshot import QueueSnapshot
 from rmqd.consumer.start_offset import compute_start_offset
@@ -168,7 +169,8 @@ class AssignedQueue:
                     log.warning("queue.start_failed", queue=str(place), error=str(error))
                 await asyncio.sleep(EXCEPTION_DELAY_SECONDS * random.uniform(0.75, 1.25))
         committed = context.store.committed.get(place)
-        if stored is None or stored == committed:
+        is_lost = context.store.may_be_lost(place)
+        if stored is None or (committed is not None and (stored == committed or (is_lost and stored < committed))):
             context.service.submit(loop.process_queue)
             return
         log.warning("queue.consumed_elsewhere", queue=str(place), committed=committed, stored=stored)

@@ -76,6 +76,10 @@ class LocalFileOffsetStore:
         """Commit for a queue that is being given up. Raises OffsetStoreError."""
         await self.commit(queue, offset)
 
+    def may_be_lost(self, queue: MessageQueue) -> bool:
+        """Never: nobody else writes the file."""
+        return False
+
     async def persist(self, offsets: Mapping[MessageQueue, int]) -> bool:
         """Store many offsets; says whether they are. A failure is logged, the next round tries again."""
         for queue, offset in offsets.items():

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
 
 import structlog
 
 from rmqd.client.api.offset import query_consumer_offset, update_consumer_offset
+from rmqd.client.connection import RemotingConnection
 from rmqd.client.instance import ClientInstance
 from rmqd.clock import Clock
 from rmqd.errors import RmqdError, RouteNotFoundError
@@ -20,10 +22,21 @@ OFFSET_TIMEOUT_SECONDS = 5.0  # Java: updateConsumerOffset
 REPEAT_SECONDS = 30.0  # an offset that does not change is written again: its group may have been deleted meanwhile
 
 
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """When a queue's offset was last known to be stored (monotonic), and the connection that told so."""
+
+    at: float
+    on: RemotingConnection | None
+
+
 class RemoteBrokerOffsetStore:
     """Commits with answered requests, and only upward within one ownership of a queue.
 
     An operator's reset is the exception, and the last word: no commit that was decided on before it comes after it.
+
+    A broker that was restarted, and a replica in its place, may have less than what was committed: the last seconds
+    were not flushed, or not replicated. So what was stored by another connection than the present one is stored again.
     """
 
     def __init__(self, client: ClientInstance, group: str, clock: Clock) -> None:
@@ -35,8 +48,8 @@ class RemoteBrokerOffsetStore:
         self.failures = 0
         self._turns: dict[MessageQueue, asyncio.Lock] = {}
         self._firsts: dict[tuple[str, str], asyncio.Lock] = {}  # by topic and broker
-        self._begun: set[tuple[str, str]] = set()
-        self._written_at: dict[MessageQueue, float] = {}  # monotonic
+        self._begun: dict[tuple[str, str], RemotingConnection | None] = {}
+        self._written: dict[MessageQueue, _Written] = {}
         self._resets: set[MessageQueue] = set()  # moved by an operator, which no answer has confirmed yet
         self._epochs: dict[MessageQueue, int] = {}  # raised by a reset and at the end of an ownership
 
@@ -57,16 +70,16 @@ class RemoteBrokerOffsetStore:
         self.forget(queue)
         if offset is not None:
             self.committed[queue] = offset
-        if offset == 0:
-            # brokers of 4.9 say so too where nothing is stored, and refuse resets of a topic until all its queues are
-            self._written_at[queue] = float("-inf")
+        # brokers of 4.9 say 0 too where nothing is stored, and refuse resets of a topic until all its queues are
+        at = float("-inf") if offset == 0 else self._clock.monotonic()
+        self._written[queue] = _Written(at, self._connection(queue))
 
     def forget(self, queue: MessageQueue) -> None:
         """The queue is not ours any more."""
         self.committed.pop(queue, None)
         self.committed_at.pop(queue, None)
         self._turns.pop(queue, None)
-        self._written_at.pop(queue, None)
+        self._written.pop(queue, None)
         self._resets.discard(queue)
         self._epochs[queue] = self._epoch(queue) + 1
 
@@ -88,11 +101,16 @@ class RemoteBrokerOffsetStore:
             self.committed.pop(queue, None)  # the broker has lost it, or the group was deleted
         if stored is None or queue in self._resets:
             await self._commit(queue, offset, epoch)
-        elif stored < self.committed.get(queue, 0):
+        elif stored < self.committed.get(queue, 0) and not self.may_be_lost(queue):
             # somebody else set it back: an operator, whose reset the next owner's first pull brings
             log.warning("offset.set_back", queue=str(queue), offset=offset, stored=stored)
         elif offset > stored:
             await self._commit(queue, offset, epoch)
+
+    def may_be_lost(self, queue: MessageQueue) -> bool:
+        """Whether the broker may have less than what was committed, without anybody having set it back."""
+        written = self._written.get(queue)
+        return written is not None and written.on is not self._connection(queue)
 
     async def persist(self, offsets: Mapping[MessageQueue, int]) -> bool:
         """Commit many offsets at once; says whether all were taken. A failure is logged, the next round tries again."""
@@ -113,7 +131,7 @@ class RemoteBrokerOffsetStore:
             if self._epoch(queue) != epoch:
                 return
             self._resets.discard(queue)
-            self._written_at[queue] = self._clock.monotonic()
+            self._written[queue] = _Written(self._clock.monotonic(), self._connection(queue))
             if self.committed.get(queue) != offset:
                 self.committed[queue] = offset
                 self.committed_at[queue] = self._clock.wall()
@@ -141,20 +159,24 @@ class RemoteBrokerOffsetStore:
         as well: the group may have been deleted.
         """
         table = (queue.topic, queue.broker_name)
-        if again or table not in self._begun:
+        if again or not self._is_begun(table, queue):
             async with self._firsts.setdefault(table, asyncio.Lock()):
-                if again or table not in self._begun:
+                if again or not self._is_begun(table, queue):
                     yield
-                    self._begun.add(table)
+                    self._begun[table] = self._connection(queue)
                     return
         yield
+
+    def _is_begun(self, table: tuple[str, str], queue: MessageQueue) -> bool:
+        return table in self._begun and self._begun[table] is self._connection(queue)
 
     def _is_news(self, queue: MessageQueue, offset: int) -> bool:
         known = self.committed.get(queue)
         if known is None or offset > known or queue in self._resets:
             return True
-        written_at = self._written_at.setdefault(queue, self._clock.monotonic())
-        return offset == known and self._clock.monotonic() - written_at >= REPEAT_SECONDS
+        written = self._written[queue]
+        is_old = self._clock.monotonic() - written.at >= REPEAT_SECONDS
+        return offset == known and (is_old or self.may_be_lost(queue))
 
     async def _try_commit(self, queue: MessageQueue, offset: int, epoch: int) -> bool:
         try:
@@ -164,6 +186,11 @@ class RemoteBrokerOffsetStore:
                 log.warning("offset.commit_failed", queue=str(queue), offset=offset, error=str(error))
             return False
         return True
+
+    def _connection(self, queue: MessageQueue) -> RemotingConnection | None:
+        """The one by which the queue's offset is stored now; None while there is none."""
+        address = self._client.routes.address(queue.broker_name)
+        return None if address is None else self._client.remoting.connected(address)
 
     def _address(self, queue: MessageQueue) -> str:
         address = self._client.routes.address(queue.broker_name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 from typing import Final
 
 import structlog
@@ -12,8 +11,10 @@ import structlog
 from rmqd.codes import ResponseCode
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.flow_control import Reason, exceeded
+from rmqd.consumer.offset_doubt import OffsetDoubt
 from rmqd.consumer.problem import Problem
 from rmqd.consumer.process_queue import ProcessQueue
+from rmqd.consumer.pull_backoff import EXCEPTION_DELAY_SECONDS, PullBackoff
 from rmqd.consumer.pull_request import OPERATOR_RESET, AskedAnewError, PullRequest
 from rmqd.errors import (
     BrokerError,
@@ -21,7 +22,9 @@ from rmqd.errors import (
     FilterDataNotExistError,
     FilterDataNotLatestError,
     FlowControlError,
+    GoAwayError,
     ProtocolError,
+    RemotingError,
     RmqdError,
     SubscriptionNotExistError,
     SubscriptionNotLatestError,
@@ -37,18 +40,15 @@ from rmqd.wire.topics import is_retry_topic
 log = structlog.get_logger(__name__)
 
 SUSPEND_MS: Final = 15_000  # Java: brokerSuspendMaxTimeMillis
-EXCEPTION_DELAY_SECONDS: Final = 1.0  # Java: pullTimeDelayMillsWhenException
-BROKER_FLOW_CONTROL_SECONDS: Final = 0.02  # Java: PULL_TIME_DELAY_MILLS_WHEN_BROKER_FLOW_CONTROL
 RECHECK_SECONDS: Final = 1.0
 PROBE_SECONDS: Final = 10.0  # how soon an operator's reset reaches a queue that is held
 UNHELD_SECONDS: Final = 0.01
-UNHELD_DELAY_SECONDS: Final = 0.1
 
 _FOUND: Final = int(ResponseCode.SUCCESS)
 _NOTHING: Final = frozenset((int(ResponseCode.PULL_NOT_FOUND), int(ResponseCode.PULL_RETRY_IMMEDIATELY)))
 _ILLEGAL: Final = int(ResponseCode.PULL_OFFSET_MOVED)
 # The broker's idea of the group's filter is missing or older than ours: a heartbeat brings it.
-_SUBSCRIPTION_AWAY: Final = (
+SUBSCRIPTION_AWAY: Final = (
     SubscriptionNotExistError,
     SubscriptionNotLatestError,
     FilterDataNotExistError,
@@ -72,7 +72,9 @@ class PullLoop:
         self._context = context
         self._queue = queue
         self._corrupt_offset = -1  # the last corrupt message that was reported
-        self._request = PullRequest(context.client, context.options.group, queue, context.subscriptions[queue.topic])
+        self._backoff = PullBackoff()
+        self._doubt = OffsetDoubt(queue, context.clock)
+        self.request = PullRequest(context.client, context.options.group, queue, context.subscriptions[queue.topic])
         self._configure()
 
     async def run(self) -> None:
@@ -81,7 +83,7 @@ class PullLoop:
         while True:
             if self._revision != context.revision:
                 self._configure()
-            if self._request.reset_to is not None:
+            if self.request.reset_to is not None:
                 await self._take_reset()
             if (reason := self._hold_back()) is not None:
                 await self._wait_for_relief(reason)
@@ -126,11 +128,11 @@ class PullLoop:
         """
         if not self._configure():
             return 0
-        self._request.ask_anew()
+        self.request.ask_anew()
         return self.process_queue.let_go(lambda message: message.has_tag(self._tags)) if self._tags else 0
 
     async def _take_reset(self) -> None:
-        offset, self._request.reset_to = self._request.reset_to, None
+        offset, self.request.reset_to = self.request.reset_to, None
         assert offset is not None
         try:
             await self._offset_illegal(offset, OPERATOR_RESET)
@@ -146,11 +148,11 @@ class PullLoop:
         by_tag = subscription.expression_type == EXPRESSION_TAG
         self._tags = frozenset(tag.encode() for tag in subscription.tags_set) if by_tag else frozenset[bytes]()
         self._batch_size = context.rate_limit.most(options.pull_batch_size)
-        return self._request.filter_by(subscription)
+        return self.request.filter_by(subscription)
 
     async def _pull(self) -> RemotingCommand:
         self.asked_at = self._context.clock.monotonic()
-        reply = await self._request.ask(
+        reply = await self.request.ask(
             self.process_queue.next_offset, PullSysFlag.SUSPEND, SUSPEND_MS, self._batch_size
         )
         self.answered_at = self._context.clock.monotonic()
@@ -160,7 +162,7 @@ class PullLoop:
         """Ask for one message, without waiting and without taking it: an operator's reset is told in such a reply."""
         self._probed_at = self._context.clock.monotonic()
         try:
-            reply = await self._request.ask(self.process_queue.next_offset, 0, 0, 1)
+            reply = await self.request.ask(self.process_queue.next_offset, 0, 0, 1)
             if reply.code == _FOUND or reply.code in _NOTHING:
                 self.max_offset = PullMessageResponseHeader.from_ext_fields(reply.ext_fields).max_offset
             elif reply.code == _ILLEGAL:
@@ -173,11 +175,11 @@ class PullLoop:
         queue = self.process_queue
         if header.next_begin_offset <= queue.next_offset:
             raise ProtocolError(f"a pull at {queue.next_offset} found messages, and is to go on at {header[0]}")
-        self._request.broker_id, self.max_offset = header.suggest_which_broker_id, header.max_offset
+        self.request.broker_id, self.max_offset = header.suggest_which_broker_id, header.max_offset
         try:
             block = decode_messages(reply.payload, self._queue, reply.body_start)
         except ProtocolError as error:
-            self._request.close_corrupt(error)
+            self.request.close_corrupt(error)
             raise
         if block.corrupt and not await self._set_aside(block):
             return
@@ -194,27 +196,45 @@ class PullLoop:
         queue.put(block, header.next_begin_offset)
         self._context.service.submit(queue)
 
+        self._is_well()
+
+    def _is_well(self) -> None:
+        """The broker has the queue, and our place in it."""
+        self._backoff.answered()
+        self._doubt.end()
     async def _not_found(self, reply: RemotingCommand) -> None:
         if reply.code in _NOTHING:
             header = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
-            self._request.broker_id, self.max_offset = header.suggest_which_broker_id, header.max_offset
+            self.request.broker_id, self.max_offset = header.suggest_which_broker_id, header.max_offset
             self.stuck = None
             if header.next_begin_offset > self.process_queue.next_offset:
                 self.process_queue.next_offset = header.next_begin_offset
             elif self.answered_at - self.asked_at < UNHELD_SECONDS:
-                # keeps from asking in circles a broker that says "nothing" without waiting, as when it shuts down
-                await asyncio.sleep(UNHELD_DELAY_SECONDS)
+                await asyncio.sleep(self._backoff.after_nothing())
+                return
+            self._is_well()
         elif reply.code == _ILLEGAL:
-            if not self._request.at_master:
-                self._request.broker_id = 0
+            if not self.request.at_master:
+                self.request.broker_id = 0
                 raise BrokerError.of(reply.code, "says a slave; the master is asked", self._queue.broker_name)
             header = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
             self.max_offset = header.max_offset
-            await self._offset_illegal(header.next_begin_offset, reply.remark or "")
+            if self._may_be_moved(header.next_begin_offset, reply.remark):
+                await self._offset_illegal(header.next_begin_offset, reply.remark or "")
+            else:
+                self._context.client.routes.refresh_soon([self._queue.topic])
+                await asyncio.sleep(EXCEPTION_DELAY_SECONDS)
         else:
             raise BrokerError.of(reply.code, reply.remark, self._queue.broker_name)
 
     async def _offset_illegal(self, offset: int, remark: str) -> None:
+    def _may_be_moved(self, offset: int, remark: str | None) -> bool:
+        """Whether to believe a broker that says so; what was committed is not given up at its first word."""
+        committed = self._context.store.committed.get(self._queue, 0)
+        if remark == OPERATOR_RESET or offset >= committed:
+            return True
+        return self._doubt.is_over(self.request.address or "", committed, offset)
+
         """The broker says where to go on: its queue does not have our offset, or an operator reset the group."""
         queue, context = self.process_queue, self._context
         if remark != OPERATOR_RESET and context.options.on_offset_illegal == "stop":
@@ -304,19 +324,16 @@ class PullLoop:
             return
         client = self._context.client
         self.failure = error
-        if isinstance(error, FlowControlError):
-            await asyncio.sleep(BROKER_FLOW_CONTROL_SECONDS)
-            return
-        if not error.is_told:
+        if not error.is_told and not isinstance(error, FlowControlError | GoAwayError):
             log.warning("pull.failed", queue=str(self._queue), error=str(error))
         retry_topic_is_gone = isinstance(error, TopicNotExistError) and is_retry_topic(self._queue.topic)
-        if retry_topic_is_gone or isinstance(error, _SUBSCRIPTION_AWAY):
+        if retry_topic_is_gone or isinstance(error, SUBSCRIPTION_AWAY):
             client.heartbeat.beat_soon()  # it makes the retry topic anew, which is deleted together with the group
         if not isinstance(error, BrokerError) or error.stale_route:
-            self._request.broker_id = 0
+            self.request.broker_id = 0
             client.routes.refresh_soon([self._queue.topic])
-        # spread, so that the queues of a broker that comes back do not ask all at once
-        await asyncio.sleep(EXCEPTION_DELAY_SECONDS * random.uniform(0.75, 1.25))
+        if not (isinstance(error, RemotingError) and self.request.has_another()):
+            await asyncio.sleep(self._backoff.after(error))
 
     async def _wait_for_rate(self) -> None:
         """Wait until the group's rate limit lets the next pull through."""
@@ -350,7 +367,7 @@ class PullLoop:
         self.held_by = reason
         self._probed_at = since = context.clock.monotonic()
         try:
-            while self.process_queue is queue and self._request.reset_to is None and self._hold_back() == reason:
+            while self.process_queue is queue and self.request.reset_to is None and self._hold_back() == reason:
                 self.looked_at = context.clock.monotonic()
                 if context.clock.monotonic() - self._probed_at >= PROBE_SECONDS:
                     await self._probe()

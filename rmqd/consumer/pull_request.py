@@ -27,11 +27,16 @@ class AskedAnewError(RmqdError):
 
 
 class PullRequest:
-    """Sends one pull of a queue after the other. `broker_id` is the replica that is asked next."""
+    """Sends one pull of a queue after the other. `broker_id` is the replica that is asked next, if it is there.
+
+    While that one is down, another one is asked: offsets are never committed by a pull, so that makes no difference to
+    what is stored where.
+    """
 
     def __init__(self, client: ClientInstance, group: str, queue: MessageQueue, subscription: SubscriptionData) -> None:
         self.broker_id = 0
-        self.at_master = True  # who was asked the last time
+        self.address: str | None = None  # who was asked the last time
+        self.at_master = True  # that was the broker's master
         self.reset_to: int | None = None
         """An operator's reset, told in the answer to a pull that counted no more; whoever obeys it sets it to None."""
         self._client = client
@@ -66,8 +71,11 @@ class PullRequest:
         if address is None:
             raise RouteNotFoundError(self._queue.topic, f"no address is known for broker {self._queue.broker_name}")
         client = self._client
-        self.at_master = address == client.routes.master(self._queue.broker_name)
+        self.address, self.at_master = address, address == client.routes.master(self._queue.broker_name)
+        client.remoting.check(address)
         connection = client.remoting.connected(address) or await client.remoting.connection(address)
+        if not client.heartbeat.is_known_on(connection):
+            await client.heartbeat.beat_address(address)
         if self._credentials is not client.remoting.security.credentials:
             self._write_template()
         opaque = next(OPAQUE) & 0x7FFFFFFF
@@ -88,15 +96,23 @@ class PullRequest:
         connection.hand_over(waiting, late)
         waiting.set_exception(AskedAnewError("the pull is asked anew"))
 
+    def look_elsewhere(self) -> None:
+        """Have the pull under way asked of another replica, where the one that has it is down."""
+        if self._waiting is not None and self.has_another():
+            self.ask_anew()
+
+    def has_another(self) -> bool:
+        """Whether the next pull would go to another address than the last one."""
+        return self.address is not None and self._address() not in (None, self.address)
+
     def close_corrupt(self, error: ProtocolError) -> None:
         """Close the connection that brought what cannot be decoded."""
-        address = self._address()
-        connection = self._client.remoting.connected(address) if address else None
+        connection = self._client.remoting.connected(self.address) if self.address else None
         if connection is not None:
             connection.corrupt(error)
 
     def _address(self) -> str | None:
-        return self._client.routes.address(self._queue.broker_name, self.broker_id)
+        return self._client.replicas.to_read(self._queue.broker_name, self.broker_id)
 
     def _came_late(self, late: asyncio.Future[RemotingCommand]) -> None:
         """A broker tells of an operator's reset once, in the answer to whichever pull comes first."""

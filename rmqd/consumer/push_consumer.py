@@ -16,11 +16,11 @@ from rmqd.consumer.consistency import Consistency
 from rmqd.consumer.filter_check import check_filters
 from rmqd.consumer.group_status import GroupStatus
 from rmqd.consumer.hooks import Hook
-from rmqd.consumer.lag import refresh_max_offsets
 from rmqd.consumer.live_change import change_while_running
 from rmqd.consumer.operator_requests import OperatorRequests
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.pauses import WHOLE_GROUP, PauseScope
+from rmqd.consumer.persistence import OffsetPersistence
 from rmqd.consumer.process_queue import ProcessQueue
 from rmqd.consumer.rebalance import Rebalance
 from rmqd.consumer.snapshot import GroupSnapshot
@@ -65,6 +65,7 @@ class PushConsumer:
         self._drain_seconds = options.shutdown_timeout_seconds
         self._context = build_context(options, handler, client, clock or SystemClock(), hooks)
         self._rebalance = Rebalance(self._context)
+        self._persistence = OffsetPersistence(self._context, self._rebalance.assigned)
         self._status = GroupStatus(self._context, self._rebalance)
         self._watchdog = Watchdog(self._context, self._rebalance.assigned)
         self._consistency = Consistency(self._context, self._context.problems)
@@ -169,7 +170,7 @@ class PushConsumer:
                 helpers = [
                     tasks.create_task(context.service.run(), name=f"handlers:{self.group}"),
                     tasks.create_task(context.ownership.run(), name=f"ownership:{self.group}"),
-                    tasks.create_task(self._persist(), name=f"persist:{self.group}"),
+                    tasks.create_task(self._persistence.run(), name=f"persist:{self.group}"),
                     tasks.create_task(self._requests.run(), name=f"operators:{self.group}"),
                     tasks.create_task(self._watchdog.run(), name=f"watchdog:{self.group}"),
                     tasks.create_task(self._consistency.run(), name=f"consistency:{self.group}"),
@@ -217,16 +218,3 @@ class PushConsumer:
     def _routes_changed(self, topics: frozenset[str]) -> None:
         if topics & self._context.subscriptions.keys():
             self._rebalance.soon()
-
-    async def _persist(self) -> None:
-        while True:
-            await asyncio.sleep(self._context.options.persist_consumer_offset_interval_seconds)
-            offsets = {
-                queue: assigned.process_queue.commit_offset()
-                for queue, assigned in self._rebalance.assigned.items()
-                if assigned.process_queue is not None
-                and not assigned.is_leaving
-                and self._context.ownership.holds(queue)
-            }
-            await self._context.store.persist(offsets)
-            await refresh_max_offsets(self._client, self._rebalance.assigned.values(), self._context.clock)

@@ -48,6 +48,8 @@ class QueueStatus:
             span=queue.span(),
             position=queue.next_offset,
             last_commit=store.committed_at.get(self._queue),
+            pulled_from=loop.request.address,
+            at_slave=not loop.request.at_master,
         )
 
     def _current_state(self, loop: PullLoop | None) -> str:

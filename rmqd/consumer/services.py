@@ -100,6 +100,9 @@ class OffsetStore(Protocol):
     async def persist(self, offsets: Mapping[MessageQueue, int]) -> bool:
         """Commit many offsets; says whether all were taken. A failure is logged, the next round tries again."""
 
+    def may_be_lost(self, queue: MessageQueue) -> bool:
+        """Whether less than what was committed may be stored, without anybody having set it back."""
+
 
 class Leases(Protocol):
     """Where an orderly group learns whether a queue is its own."""

@@ -66,6 +66,8 @@ class QueueSnapshot:
     position: int | None  # the next offset to pull
     last_commit: float | None
     stall: Problem | None  # why it makes no progress while messages wait
+    pulled_from: str | None = None  # the address that was asked last
+    at_slave: bool = False  # that was not the broker's master
 
 
 @dataclass(frozen=True, slots=True)

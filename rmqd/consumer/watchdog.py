@@ -15,7 +15,7 @@ from rmqd.consumer.problem import Problem
 from rmqd.consumer.process_queue import ProcessQueue
 from rmqd.consumer.pull_loop import PullLoop
 from rmqd.consumer.stall import Stall
-from rmqd.errors import RemotingError
+from rmqd.errors import CircuitOpenError, RemotingError
 from rmqd.wire.message import MessageQueue
 from rmqd.wire.topics import is_retry_topic
 
@@ -67,6 +67,8 @@ class Watchdog:
             del self._watches[queue]
         due = list(self._news)  # one look later, so that queues that stop together are told together
         for queue, assigned in self._assigned.items():
+            if assigned.loop is not None:
+                assigned.loop.request.look_elsewhere()
             watch = self._watches.setdefault(queue, _Watch(stands_since=now))
             assigned.status.stall = problem = self._stall(assigned, watch, now)
             assigned.status.tick(assigned.loop)
@@ -74,7 +76,7 @@ class Watchdog:
                 self._tell_end(queue, watch)
                 continue
             failure = assigned.failure if assigned.loop is None else assigned.loop.failure
-            if failure is not None and failure.is_told:
+            if failure is not None and failure.is_told and not isinstance(failure, CircuitOpenError):
                 pass
             elif self._is_news(watch, problem, now):
                 key = (problem.cause, queue.topic, queue.broker_name)

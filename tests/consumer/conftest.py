@@ -43,6 +43,8 @@ def queue(broker: ScriptedBroker) -> MessageQueue:
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """The waits after errors are Java's; here they would only take time."""
     monkeypatch.setattr("rmqd.consumer.pull_loop.EXCEPTION_DELAY_SECONDS", 0.05)
+    monkeypatch.setattr("rmqd.consumer.pull_backoff.EXCEPTION_DELAY_SECONDS", 0.05)
+    monkeypatch.setattr("rmqd.consumer.offset_doubt.DOUBT_SECONDS", 0.05)
     monkeypatch.setattr("rmqd.consumer.pull_loop.PROBE_SECONDS", 0.05)
 
 

@@ -96,7 +96,10 @@ async def test_a_broker_that_never_waits_is_not_asked_in_circles(
 async def test_an_illegal_offset_is_corrected_as_the_broker_says(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, offset: int
 ) -> None:
-    """Below its first message, or above its end. It is committed at once, downward too, counted and logged."""
+    """Below its first message, or above its end. It is committed at once, downward too, counted and logged.
+
+    What was committed is not given up at the first word: the broker is asked again before.
+    """
     broker.first[queue] = 5
     broker.offsets[GROUP, queue] = offset
     await broker.store(queue, b"5", b"6")
@@ -106,7 +109,7 @@ async def test_an_illegal_offset_is_corrected_as_the_broker_says(
             await broker.committed(GROUP, queue, expected)
             await broker.store(queue, b"7")
             await seen.has(*[b"5", b"6", b"7"][expected - 5 :])
-    assert broker.pulled_offsets(queue)[:2] == [offset, expected]
+    assert list(dict.fromkeys(broker.pulled_offsets(queue)))[:2] == [offset, expected]
     [entry] = [entry for entry in logs if entry["event"] == "offset.corrected"]
     assert (entry["offset"], entry["corrected"]) == (offset, expected)
 

@@ -64,9 +64,10 @@ async def test_a_slave_moves_no_offset(
 
 
 async def test_the_masters_word_moves_an_offset_and_is_counted_as_a_fall(
-    broker: ScriptedBroker, queue: MessageQueue, seen: Seen
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Below what was committed; above it is none."""
+    monkeypatch.setattr("rmqd.consumer.offset_doubt.DOUBT_SECONDS", 0)
     await broker.store(queue, *[b"%d" % number for number in range(6)])
     broker.offsets[GROUP, queue] = 4
     broker.answer_pull(
@@ -114,3 +115,23 @@ async def test_a_lower_next_offset_is_not_taken(
     async with member(broker.peer.address, seen):
         await seen.has(b"2")
     assert set(broker.pulled_offsets(queue)) == {2, 3}
+
+
+async def test_a_master_that_has_less_for_a_moment_moves_no_offset(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that was a slave until now, or one that is a master no more: it is asked again, and logged once."""
+    monkeypatch.setattr("rmqd.consumer.offset_doubt.DOUBT_SECONDS", 60)
+    await broker.store(queue, *[b"%d" % number for number in range(6)])
+    broker.offsets[GROUP, queue] = 4
+    less = broker.nothing(queue, MOVED, 2, "OFFSET_OVERFLOW_BADLY")
+    broker.answer_pull(queue, less, less, less)
+    with capture_logs() as logs:
+        async with member(broker.peer.address, seen, persist_consumer_offset_interval_seconds=0.05) as m:
+            await seen.has(b"4", b"5")
+            await broker.committed(GROUP, queue, 6)
+            assert m.topic().falls == {"operator": 0, "corrected": 0, "take_over": 0}
+    assert broker.pulled_offsets(queue)[:4] == [4, 4, 4, 4]
+    assert broker.commits_of(queue) == sorted(broker.commits_of(queue))
+    [doubted] = [entry for entry in logs if entry["event"] == "offset.doubted"]
+    assert (doubted["committed"], doubted["broker_offers"]) == (4, 2)

@@ -1,0 +1,54 @@
+"""How long a pull loop waits before it asks again."""
+
+from __future__ import annotations
+
+import random
+from typing import Final
+
+from rmqd.errors import FlowControlError, GoAwayError, RmqdError, SystemBusyError
+
+EXCEPTION_DELAY_SECONDS: Final = 1.0  # Java: pullTimeDelayMillsWhenException
+BROKER_FLOW_CONTROL_SECONDS: Final = 0.02  # Java: PULL_TIME_DELAY_MILLS_WHEN_BROKER_FLOW_CONTROL
+UNHELD_DELAY_SECONDS: Final = 0.1
+MOST_UNHELD_SECONDS: Final = 1.0
+MOST_FLOW_CONTROL_SECONDS: Final = 1.0
+MOST_BUSY_SECONDS: Final = 8.0
+_MOST_DOUBLINGS: Final = 10
+
+
+class PullBackoff:
+    """Of one queue. What a broker says again and again, it is asked less and less often."""
+
+    def __init__(self) -> None:
+        self._refusals = 0  # one after the other
+        self._went_away = False  # that was the last answer
+        self._unheld = 0
+
+    def answered(self) -> None:
+        """The broker gave messages, or held the pull until there were some."""
+        self._refusals = self._unheld = 0
+        self._went_away = False
+
+    def after_nothing(self) -> float:
+        """Seconds after an answer that says "nothing" without waiting, as of a broker that shuts down, or of a slave
+        that has not got as far."""
+        self._unheld += 1
+        return _doubled(UNHELD_DELAY_SECONDS, self._unheld, MOST_UNHELD_SECONDS)
+
+    def after(self, error: RmqdError) -> float:
+        """Seconds after a failure; spread, so that the queues of a broker that comes back do not ask all at once."""
+        if isinstance(error, GoAwayError):
+            is_first, self._went_away = not self._went_away, True
+            return 0.0 if is_first else EXCEPTION_DELAY_SECONDS * random.uniform(0.75, 1.25)
+        if isinstance(error, FlowControlError):
+            self._refusals += 1
+            return _doubled(BROKER_FLOW_CONTROL_SECONDS, self._refusals, MOST_FLOW_CONTROL_SECONDS)
+        seconds = EXCEPTION_DELAY_SECONDS
+        if isinstance(error, SystemBusyError):
+            self._refusals += 1
+            seconds = _doubled(EXCEPTION_DELAY_SECONDS, self._refusals, MOST_BUSY_SECONDS)
+        return seconds * random.uniform(0.75, 1.25)
+
+
+def _doubled(first_seconds: float, times: int, most_seconds: float) -> float:
+    return min(first_seconds * float(1 << min(times - 1, _MOST_DOUBLINGS)), most_seconds)
