@@ -71,9 +71,9 @@ class PullLoop:
         self.answered_at = self.asked_at = self.looked_at = self._probed_at = context.clock.monotonic()
         self._context = context
         self._queue = queue
-        self._corrupt_offset = -1  # the last corrupt message that was reported
         self._backoff = PullBackoff()
         self._doubt = OffsetDoubt(queue, context.clock)
+        self._corrupt_offset = -1  # the last corrupt message that was reported
         self.request = PullRequest(context.client, context.options.group, queue, context.subscriptions[queue.topic])
         self._configure()
 
@@ -195,13 +195,13 @@ class PullLoop:
         queue.stats.pull_took(self.answered_at - self.asked_at)
         queue.put(block, header.next_begin_offset)
         self._context.service.submit(queue)
-
         self._is_well()
 
     def _is_well(self) -> None:
         """The broker has the queue, and our place in it."""
         self._backoff.answered()
         self._doubt.end()
+
     async def _not_found(self, reply: RemotingCommand) -> None:
         if reply.code in _NOTHING:
             header = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
@@ -227,7 +227,6 @@ class PullLoop:
         else:
             raise BrokerError.of(reply.code, reply.remark, self._queue.broker_name)
 
-    async def _offset_illegal(self, offset: int, remark: str) -> None:
     def _may_be_moved(self, offset: int, remark: str | None) -> bool:
         """Whether to believe a broker that says so; what was committed is not given up at its first word."""
         committed = self._context.store.committed.get(self._queue, 0)
@@ -235,6 +234,7 @@ class PullLoop:
             return True
         return self._doubt.is_over(self.request.address or "", committed, offset)
 
+    async def _offset_illegal(self, offset: int, remark: str) -> None:
         """The broker says where to go on: its queue does not have our offset, or an operator reset the group."""
         queue, context = self.process_queue, self._context
         if remark != OPERATOR_RESET and context.options.on_offset_illegal == "stop":
