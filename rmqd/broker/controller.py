@@ -14,6 +14,9 @@ from rmqd.broker.journal import Journal
 from rmqd.broker.locks import RebalanceLockManager
 from rmqd.broker.members import ConsumerManager, ProducerManager
 from rmqd.broker.offsets import ConsumerOffsetManager
+from rmqd.broker.pop.held_pops import Place, PopLongPollingService
+from rmqd.broker.pop.order import ConsumerOrderInfoManager, OrderKey
+from rmqd.broker.pop.revive import PopReviveService
 from rmqd.broker.schedule import ScheduleMessageService
 from rmqd.broker.settings import BrokerSettings
 from rmqd.broker.store.message_store import MessageStore
@@ -21,6 +24,7 @@ from rmqd.broker.store.record_log import RecordLog
 from rmqd.broker.topics import TopicConfigManager
 from rmqd.clock import Clock
 from rmqd.wire.headers.group import NotifyConsumerIdsChangedRequestHeader
+from rmqd.wire.pop import ANY_QUEUE
 
 
 class BrokerController:
@@ -45,11 +49,20 @@ class BrokerController:
         self.store = MessageStore(clock, address, settings, log, journal)
         self.held_pulls = PullRequestHoldService()
         self.schedule = ScheduleMessageService(self.store, settings, clock, journal)
+        self.held_pops = PopLongPollingService(settings)
+        self.held_notifications = PopLongPollingService(settings)
+        wake = self.schedule.wake_for
+        self.revive = PopReviveService(self.store, self.topics, self.offsets, settings, journal, wake)
+        self.pop_order = ConsumerOrderInfoManager(journal, self._free_of_order, wake)
+        self.schedule.deliver_also(self.revive)
+        self.schedule.deliver_also(self.pop_order)
         self.booted_at = clock.wall()
         """Seconds since 1970."""
         self.stats = BrokerStatsManager(self._loop.time, clock, settings.brokerClusterName)
         self.store.on_arrival(self.stats.arrived)
         self.store.on_arrival(self.held_pulls.arrived)
+        self.store.on_arrival(self.held_pops.arrived)
+        self.store.on_arrival(self.held_notifications.arrived)
 
     @property
     def name(self) -> str:
@@ -60,11 +73,16 @@ class BrokerController:
         """Go on with other settings. Raises UnknownSettingError, and changes nothing, where delay levels are none."""
         self.schedule.change_settings(settings)
         self.settings = self.groups.settings = self.topics.settings = self.offsets.settings = settings
+        self.held_pops.settings = self.held_notifications.settings = self.revive.settings = settings
         self.store.change_retention(settings)
 
     def now(self) -> float:
         """The loop's time in seconds, by which clients and locks live."""
         return self._loop.time()
+
+    def now_ms(self) -> int:
+        """The clock's time in milliseconds since 1970, by which messages are stamped, hidden and scheduled."""
+        return round(self.clock.wall() * 1000)
 
     async def run(self) -> None:
         """Deliver what is due, until cancelled."""
@@ -73,6 +91,14 @@ class BrokerController:
             tasks.create_task(self.housekeeping.run(self.settings.channelExpiredTimeout / 1000), name="housekeeping")
             tasks.create_task(self.store.run(), name="retention")
             tasks.create_task(self.stats.run(), name="stats")
+
+    def _free_of_order(self, key: OrderKey) -> None:
+        """A queue that an orderly pop had closed is open again."""
+        topic, group, queue_id = key
+        if not self.held_pops.wake(Place(topic, group, ANY_QUEUE)):
+            self.held_pops.wake(Place(topic, group, queue_id))
+        self.held_notifications.wake(Place(topic, group, ANY_QUEUE))
+        self.held_notifications.wake(Place(topic, group, queue_id))
 
     def _consumer_ids_changed(self, group: str, members: Collection[Channel]) -> None:
         """40, which leaves before the reply to the heartbeat that brought the change."""

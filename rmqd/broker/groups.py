@@ -123,6 +123,10 @@ class SubscriptionGroupManager:
         """What was set; all other groups pull."""
         return list(self._modes.values())
 
+    def request_mode(self, topic: str, group: str) -> SetMessageRequestModeRequestBody | None:
+        """What was set for a group and a topic."""
+        return self._modes.get((topic, group))
+
     def set_request_mode(self, mode: SetMessageRequestModeRequestBody) -> None:
         """Have a group pull or pop a topic."""
         self._modes[mode.topic, mode.consumer_group] = mode

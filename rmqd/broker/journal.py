@@ -18,6 +18,8 @@ class Kind(StrEnum):
     RESET = "reset"
     DELAY = "delay"
     TIMER = "timer"
+    POPPED = "popped"
+    POP_ORDER = "pop_order"
     KEY_VALUE = "key_value"
     QUEUE = "queue"
     LOG = "log"

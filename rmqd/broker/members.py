@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from rmqd.broker.channel import Channel
 from rmqd.codes import LanguageCode
 from rmqd.wire.heartbeat import ConsumerData, MessageModel, SubscriptionData
+from rmqd.wire.topics import pop_retry_topic, pop_retry_topic_v2
 
 ConsumerIdsChangeListener = Callable[[str, Collection[Channel]], None]
 """Told a group's name and the connections of those who are its members now."""
@@ -77,6 +78,7 @@ class ConsumerManager:
     def __init__(self, changed: ConsumerIdsChangeListener) -> None:
         self._changed = changed
         self._groups: dict[str, ConsumerGroupInfo] = {}
+        self._popped: set[tuple[str, str]] = set()
 
     def get(self, group: str) -> ConsumerGroupInfo | None:
         """A group with members."""
@@ -85,6 +87,17 @@ class ConsumerManager:
     def all(self) -> list[ConsumerGroupInfo]:
         """Every group with members."""
         return list(self._groups.values())
+
+    def note_popped(self, group: str, topic: str) -> None:
+        """A pop subscribes its group to the topic and to its retries, whatever heartbeats say."""
+        for one in (topic, pop_retry_topic(group, topic), pop_retry_topic_v2(group, topic)):
+            self._popped.add((group, one))
+
+    def may_consume(self, group: str, topic: str) -> bool:
+        """Whether the group subscribes to the topic, as far as that is known: it is only while it has members."""
+        info = self._groups.get(group)
+        known = info is None or not info.subscriptions or topic in info.subscriptions
+        return known or (group, topic) in self._popped
 
     def find_client(self, group: str, client_id: str) -> ClientChannel | None:
         """A member by its group and client id."""

@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import structlog
 
@@ -36,6 +36,16 @@ _UNIT_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _UNKNOWN_LEVEL_MS: Final = 1000  # Java: computeDeliverTimestamp
 
 
+class Delivery(Protocol):
+    """Something that comes later, by milliseconds since 1970."""
+
+    def next_due_ms(self) -> int | None:
+        """When the next one is due; None where nothing waits."""
+
+    def deliver(self, now_ms: int, most: int) -> int:
+        """Deliver what is due, at most so much, and return how much it was. Raises Refusal as MessageStore.put."""
+
+
 class Scheduled(NamedTuple):
     """Where a message was stored, and as what: one that waits has another topic and more properties."""
 
@@ -55,6 +65,7 @@ class ScheduleMessageService:
         self._clock = clock
         self._journal = journal
         self._timers = TimerMessageStore(store, journal)
+        self._deliveries: list[Delivery] = [self._timers]
         self._offsets = {int(level): int(offset) for level, offset in journal.items(Kind.DELAY)}
         self._wake_at = math.inf  # wall seconds up to which `run` sleeps
         self._woken = asyncio.Event()
@@ -66,6 +77,10 @@ class ScheduleMessageService:
         self._delays_ms = _delays_ms(settings.messageDelayLevel)
         self._settings = settings
         self._woken.set()
+
+    def deliver_also(self, delivery: Delivery) -> None:
+        """Have something else that comes later delivered with the messages."""
+        self._deliveries.append(delivery)
 
     def put(self, message: StoredMessage) -> Scheduled:
         """Store a message, to wait where its properties ask for a level or a time.
@@ -79,7 +94,7 @@ class ScheduleMessageService:
             out_ms = timer_out_ms(properties, self._now_ms(), self._settings)
             if out_ms is not None:
                 held = Scheduled(*self._timers.hold(message, out_ms))
-                self._wake_for(out_ms + PRECISION_MS)
+                self.wake_for(out_ms + PRECISION_MS)
                 return held
         return Scheduled(self._store.put(message), message)
 
@@ -91,9 +106,7 @@ class ScheduleMessageService:
             for level, queue, offset in self._levels()
             if (entry := queue.entry(offset)) is not None
         ]
-        timer = self._timers.next_due_ms()
-        if timer is not None:
-            times.append(timer)
+        times += [due_ms for one in self._deliveries if (due_ms := one.next_due_ms()) is not None]
         return min(times) / 1000 if times else None
 
     def progress(self) -> dict[int, tuple[int, int]]:
@@ -127,10 +140,11 @@ class ScheduleMessageService:
         waiting = replace(message, topic=SCHEDULE_TOPIC, queue_id=level - 1, properties=properties)
         due_ms = self._now_ms() + self._delays_ms[level - 1]
         stored = self._store.put(waiting, tags_code=due_ms)
-        self._wake_for(due_ms)
+        self.wake_for(due_ms)
         return Scheduled(stored, waiting)
 
-    def _wake_for(self, due_ms: int) -> None:
+    def wake_for(self, due_ms: int) -> None:
+        """Something is to be delivered at this time, in milliseconds since 1970."""
         if due_ms / 1000 < self._wake_at:
             self._woken.set()
 
@@ -138,7 +152,9 @@ class ScheduleMessageService:
         """Store what is due in its own topics; says whether that went well."""
         now_ms = self._now_ms()
         try:
-            room = _MOST_AT_ONCE - self._timers.deliver(now_ms, _MOST_AT_ONCE)
+            room = _MOST_AT_ONCE
+            for delivery in self._deliveries:
+                room -= delivery.deliver(now_ms, room)
             for level, queue, offset in self._levels():
                 room -= self._deliver_level(level, queue, offset, now_ms, room)
         except RmqdError as error:

@@ -73,6 +73,12 @@ class BrokerSettings(_Settings):
     maxMessageSize: int = 4 * 1024 * 1024
     messageDelayLevel: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
     timerMaxDelaySec: int = 3 * 24 * 3600
+    popFromRetryProbability: int = 20  # percent of pops that look at the retries first
+    popPollingSize: int = 1024  # pops that wait for one queue of a group
+    maxPopPollingSize: int = 100000  # pops that wait, all together
+    reviveQueueNum: int = 8  # told in handles, and nothing else
+    enableRetryTopicV2: bool = False
+    retrieveMessageFromPopRetryTopicV1: bool = True
     fileReservedTime: int = 72  # hours
     maxStoreSize: int = 0  # bytes; RocketMQ goes by the disk's share instead. 0: 256 MiB in memory, 1 GiB in a folder
 

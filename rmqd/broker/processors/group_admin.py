@@ -87,11 +87,13 @@ class GroupAdminProcessor:
         return Reply(body=config.to_json())
 
     def delete(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """207: a group, and its offsets where asked; its retry topic stays."""
+        """207: a group, and its offsets and what it popped where asked; its retry topic stays."""
         header = DeleteSubscriptionGroupRequestHeader.from_ext_fields(request.ext_fields)
         self._broker.groups.delete(header.group_name)
         if header.clean_offset:
             self._broker.offsets.forget(group=header.group_name)
+            self._broker.revive.forget(group=header.group_name)
+            self._broker.pop_order.forget(group=header.group_name)
         return Reply()
 
     def forbidden(self, channel: Channel, request: RemotingCommand) -> Reply:

@@ -74,7 +74,7 @@ class StatsProcessor:
             topics = [topic for topic in header.topic_list.split(";") if topic]
         else:
             asked = [header.topic] if (header.topic or "").strip() else self._broker.offsets.topics_of(group)
-            topics = [topic for topic in asked if topic and self._may_consume(group, topic)]
+            topics = [topic for topic in asked if topic and self._broker.consumers.may_consume(group, topic)]
         table, tps = dict[MessageQueue, OffsetWrapper](), 0.0
         for topic in dict.fromkeys(topics):
             config = self._broker.topics.get(topic)
@@ -91,7 +91,9 @@ class StatsProcessor:
             stats = []
             for topic in broker.offsets.topics_of(group):
                 config = broker.topics.get(topic)
-                if config is None or (header.is_order and not config.order) or not self._may_consume(group, topic):
+                if config is None or (header.is_order and not config.order):
+                    continue
+                if not broker.consumers.may_consume(group, topic):
                     continue
                 place = self._place(group, topic, config.write_queue_nums, with_pulled=False)
                 stats.append(ConsumeStats(place, broker.stats.get_per_second(group, topic)))
@@ -151,11 +153,6 @@ class StatsProcessor:
 
     def _queue(self, topic: str, queue_id: int) -> MessageQueue:
         return MessageQueue(topic, self._broker.name, queue_id)
-
-    def _may_consume(self, group: str, topic: str) -> bool:
-        """Whether the group subscribes to the topic, as far as that is known: it is only while it has members."""
-        info = self._broker.consumers.get(group)
-        return info is None or not info.subscriptions or topic in info.subscriptions
 
     def _place(self, group: str, topic: str, queues: int, *, with_pulled: bool) -> dict[MessageQueue, OffsetWrapper]:
         broker, result = self._broker, {}

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from rmqd.broker.processors.acks import AckProcessor
+from rmqd.broker.processors.assignment import QueryAssignmentProcessor
 from rmqd.broker.processors.client_config import ClientConfigProcessor
 from rmqd.broker.processors.clients import ClientManageProcessor
 from rmqd.broker.processors.connections import ConnectionsProcessor
@@ -13,6 +15,8 @@ from rmqd.broker.processors.group_admin import GroupAdminProcessor
 from rmqd.broker.processors.locks import LockProcessor
 from rmqd.broker.processors.offset_admin import OffsetAdminProcessor
 from rmqd.broker.processors.operators import OperatorProcessor
+from rmqd.broker.processors.pop import PopMessageProcessor
+from rmqd.broker.processors.pop_polling import PopPollingProcessor
 from rmqd.broker.processors.pull import PullMessageProcessor
 from rmqd.broker.processors.queries import QueryMessageProcessor
 from rmqd.broker.processors.queue_ends import QueueEndsProcessor
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
     from rmqd.broker.reply import Processors
 
 ALL = (
+    AckProcessor,
     ClientConfigProcessor,
     ClientManageProcessor,
     ConnectionsProcessor,
@@ -36,7 +41,10 @@ ALL = (
     LockProcessor,
     OffsetAdminProcessor,
     OperatorProcessor,
+    PopMessageProcessor,
+    PopPollingProcessor,
     PullMessageProcessor,
+    QueryAssignmentProcessor,
     QueryMessageProcessor,
     QueueEndsProcessor,
     RuntimeProcessor,

@@ -22,6 +22,7 @@ from rmqd.wire.headers.topic import (
     GetAllTopicConfigResponseHeader,
 )
 from rmqd.wire.settings import CreateTopicListRequestBody, TopicConfig, TopicConfigSerializeWrapper
+from rmqd.wire.topics import pop_retry_topic, pop_retry_topic_v2
 
 if TYPE_CHECKING:
     from rmqd.broker.controller import BrokerController
@@ -81,15 +82,18 @@ class TopicAdminProcessor:
         return _DONE
 
     def delete(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """215: with the topic go its messages and the groups' offsets in it. One that is not there is no error."""
+        """215: with the topic go its messages, groups' offsets in it, and what they popped and did not handle.
+
+        One that is not there is no error.
+        """
         topic = DeleteTopicRequestHeader.from_ext_fields(request.ext_fields).topic
         if not topic.strip():
             raise Refusal(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
         self._refuse_reserved(topic)
-        self._broker.topics.delete(topic)
-        self._broker.offsets.forget(topic=topic)
-        self._broker.store.delete_topic(topic)
-        self._broker.stats.forget_topic(topic)
+        for group in self._broker.offsets.groups_of(topic):
+            self._delete(pop_retry_topic(group, topic))
+            self._delete(pop_retry_topic_v2(group, topic))
+        self._delete(topic)
         return Reply()
 
     def topic(self, channel: Channel, request: RemotingCommand) -> Reply:
@@ -137,6 +141,15 @@ class TopicAdminProcessor:
         except TopicAttributeError as error:
             raise Refusal(ResponseCode.SYSTEM_ERROR, str(error)) from error
         return replace(config, attributes=attributes)
+
+    def _delete(self, topic: str) -> None:
+        broker = self._broker
+        broker.topics.delete(topic)
+        broker.offsets.forget(topic=topic)
+        broker.revive.forget(topic=topic)
+        broker.pop_order.forget(topic=topic)
+        broker.store.delete_topic(topic)
+        broker.stats.forget_topic(topic)
 
     def _put(self, config: TopicConfig) -> None:
         if config != self._broker.topics.get(config.topic_name):

@@ -1,0 +1,57 @@
+"""Which queues the broker gives a member to pull or to pop (`QueryAssignmentProcessor.java`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
+
+from rmqd.wire.message import MessageQueue
+from rmqd.wire.pop import ANY_QUEUE
+
+Allocate = Callable[[str, Sequence[MessageQueue], Sequence[str]], list[MessageQueue]]
+"""(own client id, all queues sorted, all client ids sorted) -> own queues"""
+
+
+def averagely(client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]) -> list[MessageQueue]:
+    """Contiguous shares; the first members get one more where it does not divide."""
+    if client_id not in client_ids:
+        return []
+    index, (share, rest) = client_ids.index(client_id), divmod(len(queues), len(client_ids))
+    start = index * share + min(index, rest)
+    return list(queues[start : start + share + (index < rest)])
+
+
+def averagely_by_circle(
+    client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
+) -> list[MessageQueue]:
+    """Queues dealt out in turn."""
+    if client_id not in client_ids:
+        return []
+    return list(queues[client_ids.index(client_id) :: len(client_ids)])
+
+
+STRATEGIES: Final[Mapping[str, Allocate]] = MappingProxyType({"AVG": averagely, "AVG_BY_CIRCLE": averagely_by_circle})
+"""Those that brokers know, by the names that requests have for them."""
+
+
+def allocate_for_pop(
+    allocate: Allocate,
+    client_id: str,
+    queues: Sequence[MessageQueue],
+    client_ids: Sequence[str],
+    share_queues: int,
+) -> set[MessageQueue]:
+    """A member's queues to pop: all of the broker's as one, or the own ones and those of `share_queues` others."""
+    if share_queues <= 0 or share_queues >= len(client_ids) - 1:
+        return {MessageQueue(queue.topic, queue.broker_name, ANY_QUEUE) for queue in queues}
+    if len(client_ids) > len(queues):
+        if client_id not in client_ids or not queues:
+            return set()
+        return {queues[client_ids.index(client_id) % len(queues)]}
+    own = set(allocate(client_id, queues, client_ids))
+    if client_id in client_ids:
+        index = client_ids.index(client_id)
+        for step in range(1, share_queues + 1):
+            own.update(allocate(client_ids[(index + step) % len(client_ids)], queues, client_ids))
+    return own

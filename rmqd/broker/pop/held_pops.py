@@ -1,0 +1,151 @@
+"""Long polling of POP: pops and notifications that found nothing wait here (`PopLongPollingService.java`).
+
+A message wakes one pop of each group that waits for any queue of its topic, and one that waits for its queue. A message
+of a pop retry topic, in either form of its name, wakes those who wait for the topic itself; the real broker does so for
+the second form alone, and has the first wait for the next pop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from typing import NamedTuple
+
+from rmqd.broker.channel import Channel
+from rmqd.broker.reply import Processor
+from rmqd.broker.settings import BrokerSettings
+from rmqd.broker.store.message_store import Arrival, MessageFilter
+from rmqd.codes import ResponseCode
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.pop import ANY_QUEUE
+from rmqd.wire.topics import pop_retry_topic, pop_retry_topic_v2
+
+
+class Place(NamedTuple):
+    """What a pop waits for; the queue -1 is any."""
+
+    topic: str
+    group: str
+    queue_id: int
+
+
+class HeldPop:
+    """A pop that waits. `again` answers it, or has it wait once more."""
+
+    __slots__ = ("again", "channel", "place", "request", "timer", "wanted")
+
+    def __init__(
+        self,
+        place: Place,
+        channel: Channel,
+        request: RemotingCommand,
+        again: Processor,
+        wanted: MessageFilter | None = None,
+    ) -> None:
+        self.place = place
+        self.channel = channel
+        self.request = request
+        self.again = again
+        self.wanted = wanted
+        self.timer: asyncio.TimerHandle | None = None
+
+
+class PopLongPollingService:
+    """Pops by what they wait for, in the order in which they came. `settings` may change while the broker runs."""
+
+    def __init__(self, settings: BrokerSettings) -> None:
+        self.settings = settings
+        self.count = 0
+        """How many wait."""
+        self._held: defaultdict[Place, dict[HeldPop, None]] = defaultdict(dict)
+        self._by_channel: defaultdict[Channel, set[HeldPop]] = defaultdict(set)
+        self._groups: defaultdict[str, dict[str, None]] = defaultdict(dict)
+        """Groups that ever waited for a topic."""
+        self._retries: dict[str, tuple[str, str]] = {}
+        """The topic and the group of each pop retry topic of those."""
+        self._loop = asyncio.get_running_loop()
+
+    def waiting(self, place: Place) -> int:
+        """How many wait for this."""
+        return len(self._held.get(place, ()))
+
+    def places_of(self, group: str) -> set[Place]:
+        """What the group's pops wait for."""
+        return {place for place in self._held if place.group == group}
+
+    def hold(self, pop: HeldPop, left_ms: int, poll_ms: int) -> ResponseCode | None:
+        """Keep a pop until something comes, for what is left of its time, or until its connection ends.
+
+        Returns why it is not held: POLLING_FULL, or POLLING_TIMEOUT where no time is left.
+        """
+        topic, group, _ = place = pop.place
+        if left_ms <= 0 or poll_ms <= 0:
+            return ResponseCode.POLLING_TIMEOUT
+        if self.count >= self.settings.maxPopPollingSize or self.waiting(place) > self.settings.popPollingSize:
+            return ResponseCode.POLLING_FULL
+        self._held[place][pop] = None
+        self._by_channel[pop.channel].add(pop)
+        self.count += 1
+        if group not in self._groups[topic]:
+            self._groups[topic][group] = None
+            for retry in (pop_retry_topic(group, topic), pop_retry_topic_v2(group, topic)):
+                self._retries[retry] = topic, group
+        pop.channel.on_close(self._lost)
+        pop.timer = self._loop.call_later(min(left_ms, poll_ms) / 1000, self._wake, pop)
+        return None
+
+    def arrived(self, arrival: Arrival) -> None:
+        """A message came: whoever wants it looks again in the next turn of the loop."""
+        retried = self._retries.get(arrival.topic)
+        if retried is not None:
+            topic, group = retried
+            self.wake(Place(topic, group, ANY_QUEUE))
+            self.wake(Place(topic, group, arrival.queue_id))
+        for group in self._groups.get(arrival.topic, ()):
+            self._wake_for(Place(arrival.topic, group, ANY_QUEUE), arrival)
+            self._wake_for(Place(arrival.topic, group, arrival.queue_id), arrival)
+
+    def wake(self, place: Place) -> bool:
+        """Have the first that waits for this look again; False where none waits."""
+        pop = next(iter(self._held.get(place, ())), None)
+        if pop is None:
+            return False
+        self._wake_soon(pop)
+        return True
+
+    def _wake_for(self, place: Place, arrival: Arrival) -> None:
+        pop = next(iter(self._held.get(place, ())), None)
+        if pop is None:
+            return
+        wanted = pop.wanted
+        if wanted is None or (wanted.matches_code(arrival.tags_code) and wanted.matches_record(arrival.record)):
+            self._wake_soon(pop)
+
+    def _wake_soon(self, pop: HeldPop) -> None:
+        self._take(pop)
+        self._loop.call_soon(self._answer, pop)
+
+    def _wake(self, pop: HeldPop) -> None:
+        self._take(pop)
+        self._answer(pop)
+
+    def _answer(self, pop: HeldPop) -> None:
+        if not pop.channel.closed:  # else messages were hidden for nobody
+            pop.channel.answer(pop.request, pop.again)
+
+    def _lost(self, channel: Channel) -> None:
+        for pop in list(self._by_channel.get(channel, ())):
+            self._take(pop)
+
+    def _take(self, pop: HeldPop) -> None:
+        held = self._held[pop.place]
+        del held[pop]
+        if not held:
+            del self._held[pop.place]
+        of_channel = self._by_channel[pop.channel]
+        of_channel.discard(pop)
+        if not of_channel:
+            del self._by_channel[pop.channel]
+        self.count -= 1
+        if pop.timer is not None:
+            pop.timer.cancel()

@@ -1,0 +1,176 @@
+"""Orderly pops: a queue whose messages a member has is closed to others (`ConsumerOrderInfoManager.java`).
+
+It opens again once they are acknowledged, or their time is over (`ConsumerOrderInfoLockManager.java`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from heapq import heappop, heappush
+from typing import Any, Final, NamedTuple, Self
+
+from rmqd.broker.journal import Journal, Kind
+from rmqd.wire import fields, loose_json
+from rmqd.wire.pop import OrderCounts, PoppedQueue
+
+_SEPARATOR: Final = "@"  # names of topics and groups never contain it
+
+
+class OrderKey(NamedTuple):
+    """A group's queue."""
+
+    topic: str
+    group: str
+    queue_id: int
+
+
+@dataclass(slots=True)
+class OrderInfo:
+    """The last orderly pop of a queue; times are milliseconds of the broker's clock."""
+
+    pop_time: int
+    invisible_time: int
+    offsets: list[int]
+    attempt_id: str | None = None
+    acknowledged: list[int] = field(default_factory=list)
+    next_visible: dict[int, int] = field(default_factory=dict)
+    """When messages are shown again that were hidden anew, by offset."""
+    tried: dict[int, int] = field(default_factory=dict)
+    """How often messages were popped before, by offset; without those that were not."""
+
+    @property
+    def missing(self) -> list[int]:
+        """What is not acknowledged."""
+        return [offset for offset in self.offsets if offset not in self.acknowledged]
+
+    def free_at(self) -> int:
+        """When nothing of it is hidden any more; 0 where all is acknowledged."""
+        usual = self.pop_time + self.invisible_time
+        return max((self.next_visible.get(offset, usual) for offset in self.missing), default=0)
+
+    def to_json(self) -> bytes:
+        """As it is kept."""
+        return loose_json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """What `to_json` wrote."""
+        data = fields.body_object(text)
+        return cls(
+            fields.integer(data, "pop_time"),
+            fields.integer(data, "invisible_time"),
+            fields.items(data, "offsets"),
+            fields.optional_text(data, "attempt_id"),
+            fields.items(data, "acknowledged"),
+            _by_offset(data, "next_visible"),
+            _by_offset(data, "tried"),
+        )
+
+
+class ConsumerOrderInfoManager:
+    """What orderly pops took. `free` is told when a queue may be popped again, `wake` when to look for that."""
+
+    def __init__(self, journal: Journal, free: Callable[[OrderKey], None], wake: Callable[[int], None]) -> None:
+        self._journal = journal
+        self._free = free
+        self._wake = wake
+        self._infos: dict[OrderKey, OrderInfo] = {}
+        self._due: list[tuple[int, OrderKey]] = []
+        for name, value in journal.items(Kind.POP_ORDER):
+            topic, group, queue_id = name.split(_SEPARATOR)
+            key, info = OrderKey(topic, group, int(queue_id)), OrderInfo.from_json(value)
+            self._infos[key] = info
+            heappush(self._due, (info.free_at(), key))
+
+    def took(
+        self, key: OrderKey, queue: PoppedQueue, attempt_id: str | None, pop_time: int, invisible_time: int,
+        offsets: Sequence[int],
+    ) -> OrderCounts:  # fmt: skip
+        """An orderly pop; returns how often its messages were popped before."""
+        info = OrderInfo(pop_time, invisible_time, list(offsets), attempt_id)
+        former = self._infos.get(key)
+        if former is not None and attempt_id is not None and former.attempt_id == attempt_id:
+            info.tried = former.tried
+        elif former is not None:
+            info.tried = {
+                offset: former.tried.get(offset, 0) + 1 for offset in info.offsets if offset in former.offsets
+            }
+        self._infos[key] = info
+        self._changed(key, info)
+        least = 0 if len(info.tried) < len(info.offsets) else min(info.tried.values())
+        return OrderCounts({queue: least}, {(queue, offset): count for offset, count in info.tried.items()})
+
+    def is_blocked(self, key: OrderKey, attempt_id: str | None, now_ms: int) -> bool:
+        """Whether a member has messages of the queue; the same attempt may ask once more for what it may have got."""
+        info = self._infos.get(key)
+        if info is None or (attempt_id is not None and attempt_id == info.attempt_id):
+            return False
+        return info.free_at() > now_ms
+
+    def acknowledge(self, key: OrderKey, offset: int, pop_time: int) -> int | None:
+        """Where the group goes on after this message; None for one of an earlier pop, which changes nothing.
+
+        Raises KeyError for a message that was not popped.
+        """
+        info = self._infos.get(key)
+        if info is None:
+            return offset + 1
+        if pop_time != info.pop_time:
+            return None
+        if offset not in info.offsets:
+            raise KeyError(offset)
+        if offset not in info.acknowledged:
+            info.acknowledged.append(offset)
+        self._changed(key, info)
+        return min(info.missing, default=info.offsets[-1] + 1)
+
+    def hide(self, key: OrderKey, offset: int, pop_time: int, until_ms: int) -> None:
+        """A message of the last pop is hidden until another time."""
+        info = self._infos.get(key)
+        if info is not None and pop_time == info.pop_time:
+            info.next_visible[offset] = until_ms
+            self._changed(key, info)
+
+    def clear(self, key: OrderKey) -> None:
+        """Nobody has anything of the queue: an operator reset it."""
+        if self._infos.pop(key, None) is not None:
+            self._journal.delete(Kind.POP_ORDER, _name(key))
+
+    def forget(self, *, group: str | None = None, topic: str | None = None) -> None:
+        """Forget the queues of a group, of a topic, or both."""
+        for key in [key for key in self._infos if group in (None, key.group) and topic in (None, key.topic)]:
+            self.clear(key)
+
+    def next_due_ms(self) -> int | None:
+        """When the next queue is free."""
+        while self._due and not self._is_current(*self._due[0]):
+            heappop(self._due)
+        return self._due[0][0] if self._due else None
+
+    def deliver(self, now_ms: int, most: int) -> int:
+        """Tell of the queues that are free now, and return how many."""
+        count = 0
+        while count < most and (due_ms := self.next_due_ms()) is not None and due_ms <= now_ms:
+            _, key = heappop(self._due)
+            self._free(key)
+            count += 1
+        return count
+
+    def _is_current(self, due_ms: int, key: OrderKey) -> bool:
+        info = self._infos.get(key)
+        return info is not None and info.free_at() == due_ms
+
+    def _changed(self, key: OrderKey, info: OrderInfo) -> None:
+        self._journal.put(Kind.POP_ORDER, _name(key), info.to_json().decode())
+        free_at = info.free_at()
+        heappush(self._due, (free_at, key))
+        self._wake(free_at)
+
+
+def _name(key: OrderKey) -> str:
+    return _SEPARATOR.join(map(str, key))
+
+
+def _by_offset(data: dict[Any, Any], name: str) -> dict[int, int]:
+    return {int(offset): value for offset, value in fields.mapping(data, name).items()}

@@ -1,0 +1,175 @@
+"""What was popped and not acknowledged: shown again, in a topic of its own, when its time is over (`PopReviveService`).
+
+The real broker writes pops and acknowledgements to a topic of its own, and compares them some seconds late. Here every
+hidden message has a row in the journal, and is shown again at its millisecond.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from heapq import heapify, heappop, heappush
+from typing import Final, NamedTuple
+
+from rmqd.broker.journal import Journal, Kind
+from rmqd.broker.offsets import ConsumerOffsetManager
+from rmqd.broker.settings import BrokerSettings
+from rmqd.broker.store.message_store import MessageStore
+from rmqd.broker.topics import TopicConfigManager
+from rmqd.errors import InvalidMessageError
+from rmqd.wire.message_encode import StoredMessage, decode_record
+from rmqd.wire.properties import FIRST_POP_TIME, ORIGIN_GROUP
+from rmqd.wire.topics import is_retry_topic, pop_retry_topic, pop_retry_topic_v2
+
+RETRY_QUEUES: Final = 1  # Java: PopAckConstants.retryQueueNum
+_SEPARATOR: Final = "@"  # names of topics and groups never contain it
+_SLACK: Final = 1000
+"""So many entries of the heap may be of messages that were acknowledged meanwhile, beside as many as are hidden."""
+
+
+class Popped(NamedTuple):
+    """A hidden message, as its handle names it; times are milliseconds of the broker's clock."""
+
+    topic: str
+    """The queue's own, which may be a retry topic."""
+    group: str
+    queue_id: int
+    offset: int
+    pop_time: int
+    invisible_time: int
+
+    @property
+    def due_ms(self) -> int:
+        """When it is shown again."""
+        return self.pop_time + self.invisible_time
+
+
+class PopReviveService:
+    """Hides messages, and stores those that nobody acknowledged once more, for the pops that follow.
+
+    `wake` is told when something is to be delivered, in milliseconds since 1970. The new message and the end of the old
+    one go to the journal in one turn of the loop: after a restart nothing is missing.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        topics: TopicConfigManager,
+        offsets: ConsumerOffsetManager,
+        settings: BrokerSettings,
+        journal: Journal,
+        wake: Callable[[int], None],
+    ) -> None:
+        self.settings = settings
+        self._store = store
+        self._topics = topics
+        self._offsets = offsets
+        self._journal = journal
+        self._wake = wake
+        self._hidden: dict[Popped, None] = {}
+        self._by_queue: defaultdict[tuple[str, int], set[Popped]] = defaultdict(set)
+        self._due: list[tuple[int, Popped]] = []
+        """Heap; an entry means something only while its message is hidden."""
+        for key, _ in journal.items(Kind.POPPED):
+            self._add(_parsed(key))
+        store.keep(self._needed_from)
+
+    def hide(self, messages: Iterable[Popped]) -> None:
+        """Messages were popped, or are hidden for longer."""
+        for popped in messages:
+            self._journal.put(Kind.POPPED, _key(popped), "")
+            self._add(popped)
+            self._wake(popped.due_ms)
+
+    def settle(self, popped: Popped) -> None:
+        """A message is done with, or has a new handle; one that is not hidden by this handle stays as it is."""
+        if popped in self._hidden:
+            self._remove(popped)
+            if len(self._due) > 2 * len(self._hidden) + _SLACK:
+                self._due = [(one.due_ms, one) for one in self._hidden]
+                heapify(self._due)
+
+    def hidden(self, group: str, topic: str) -> int:
+        """How many messages of a topic the group has and did not acknowledge."""
+        return sum(one.group == group and one.topic == topic for one in self._hidden)
+
+    def forget(self, *, group: str | None = None, topic: str | None = None) -> None:
+        """Forget all that is hidden from a group, of a topic, or both."""
+        for one in [one for one in self._hidden if group in (None, one.group) and topic in (None, one.topic)]:
+            self._remove(one)
+
+    def next_due_ms(self) -> int | None:
+        """When the next message is shown again."""
+        while self._due and self._due[0][1] not in self._hidden:
+            heappop(self._due)
+        return self._due[0][0] if self._due else None
+
+    def deliver(self, now_ms: int, most: int) -> int:
+        """Show again what is due, and return how many were due. Raises Refusal as MessageStore.put."""
+        count = 0
+        while count < most and (due_ms := self.next_due_ms()) is not None and due_ms <= now_ms:
+            popped = self._due[0][1]
+            self._revive(popped)
+            heappop(self._due)
+            self._remove(popped)
+            count += 1
+        return count
+
+    def _add(self, popped: Popped) -> None:
+        self._hidden[popped] = None
+        self._by_queue[popped.topic, popped.queue_id].add(popped)
+        heappush(self._due, (popped.due_ms, popped))
+
+    def _remove(self, popped: Popped) -> None:
+        del self._hidden[popped]
+        queue = popped.topic, popped.queue_id
+        self._by_queue[queue].discard(popped)
+        if not self._by_queue[queue]:
+            del self._by_queue[queue]
+        self._journal.delete(Kind.POPPED, _key(popped))
+
+    def _revive(self, popped: Popped) -> None:
+        queue = self._store.queue(popped.topic, popped.queue_id)
+        entry = None if queue is None else queue.entry(popped.offset)
+        record = None if entry is None else self._store.record(entry.commit_log_offset)
+        if record is None:  # its topic was deleted
+            return
+        retry = popped.topic
+        if not is_retry_topic(retry):
+            name = pop_retry_topic_v2 if self.settings.enableRetryTopicV2 else pop_retry_topic
+            retry = name(popped.group, popped.topic)
+        self._topics.create_in_send_back(retry, RETRY_QUEUES)
+        if self._offsets.get(popped.group, retry, 0) is None:
+            self._offsets.commit(popped.group, retry, 0, 0)
+        message = decode_record(record)
+        try:
+            self._store.put(_again(message, popped, retry))
+        except InvalidMessageError:  # no room for more properties: better without them than never
+            self._store.put(replace(_again(message, popped, retry), properties=message.properties))
+
+    def _needed_from(self, topic: str, queue_id: int) -> int | None:
+        return min((one.offset for one in self._by_queue.get((topic, queue_id), ())), default=None)
+
+
+def _again(message: StoredMessage, popped: Popped, topic: str) -> StoredMessage:
+    properties = {**message.properties, ORIGIN_GROUP: popped.group}
+    if message.reconsume_times == 0 or FIRST_POP_TIME not in properties:
+        properties[FIRST_POP_TIME] = str(popped.pop_time)
+    return replace(
+        message,
+        topic=topic,
+        queue_id=0,
+        reconsume_times=message.reconsume_times + 1,
+        properties=properties,
+        born_host=message.store_host,
+    )
+
+
+def _key(popped: Popped) -> str:
+    return _SEPARATOR.join(map(str, popped))
+
+
+def _parsed(key: str) -> Popped:
+    topic, group, *numbers = key.split(_SEPARATOR)
+    return Popped(topic, group, *map(int, numbers))

@@ -1,0 +1,173 @@
+"""One pop's work: which messages of which queues it takes (`PopMessageProcessor.java`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from rmqd.broker.pop.order import OrderKey
+from rmqd.broker.pop.revive import Popped
+from rmqd.broker.store.message_store import GetMessageStatus as Status
+from rmqd.broker.store.message_store import GetResult
+from rmqd.wire.message_encode import decode_record, encode_message
+from rmqd.wire.pop import (
+    OrderCounts,
+    PopHandle,
+    PoppedQueue,
+    RetryFlag,
+    format_message_offsets,
+    format_order_counts,
+    format_start_offsets,
+)
+from rmqd.wire.properties import POP_CK
+from rmqd.wire.topics import is_retry_topic, pop_retry_topic, pop_retry_topic_v2
+
+if TYPE_CHECKING:
+    from rmqd.broker.controller import BrokerController
+    from rmqd.broker.settings import BrokerSettings
+    from rmqd.broker.store.message_store import MessageFilter
+    from rmqd.wire.headers.pop import PopMessageRequestHeader
+
+FROM_FIRST: Final = 0  # Java: ConsumeInitMode.MIN
+_queue_offset = Struct(">20xq").unpack_from
+_WRONG_OFFSET: Final = (Status.OFFSET_TOO_SMALL, Status.OFFSET_OVERFLOW_BADLY)
+
+
+def retry_topic_to_read(settings: BrokerSettings, group: str, topic: str, dice: int) -> str:
+    """The one of the group's pop retry topics that is looked at this time, where a broker may have filled both."""
+    if settings.enableRetryTopicV2 and not (settings.retrieveMessageFromPopRetryTopicV1 and dice % 2 == 0):
+        return pop_retry_topic_v2(group, topic)
+    return pop_retry_topic(group, topic)
+
+
+@dataclass(slots=True)
+class Taking:
+    """What one pop has so far. `pop_time` is in milliseconds; `rest` is what is left in the queues it looked at."""
+
+    broker: BrokerController
+    header: PopMessageRequestHeader
+    wanted: MessageFilter | None
+    pop_time: int
+    revive_queue_id: int
+    rest: int = 0
+    records: list[bytes] = field(default_factory=list)
+    starts: dict[PoppedQueue, int] = field(default_factory=dict)
+    offsets: dict[PoppedQueue, list[int]] = field(default_factory=dict)
+    counts: OrderCounts = field(default_factory=lambda: OrderCounts({}, {}))
+
+    @property
+    def room(self) -> int:
+        """How many messages more fit."""
+        return self.header.max_msg_nums - len(self.records)
+
+    def take(self, dice: int) -> None:
+        """Take messages. `dice`, 0 to 99, is where the round through queues begins, and whether retries come first."""
+        header, broker = self.header, self.broker
+        retries_first = dice < broker.settings.popFromRetryProbability
+        retry = retry_topic_to_read(broker.settings, header.consumer_group, header.topic, dice)
+        if retries_first and not header.order:
+            self._take_of_topic(retry, dice)
+        if header.queue_id < 0:
+            self._take_of_topic(header.topic, dice)
+        else:
+            self._take_of_queue(header.topic, header.queue_id)
+        if not retries_first and self.room > 0 and not header.order:
+            self._take_of_topic(retry, dice)
+
+    def start_offset_info(self) -> str:
+        """The first ext field of the reply."""
+        return format_start_offsets(self.starts)
+
+    def msg_offset_info(self) -> str:
+        """The second."""
+        return format_message_offsets(self.offsets)
+
+    def order_count_info(self) -> str | None:
+        """The third, of orderly pops."""
+        return format_order_counts(self.counts) if self.header.order else None
+
+    def _take_of_topic(self, topic: str, dice: int) -> None:
+        config = self.broker.topics.get(topic)
+        queues = 0 if config is None else config.read_queue_nums
+        for number in range(queues):
+            self._take_of_queue(topic, (dice + number) % queues)
+
+    def _take_of_queue(self, topic: str, queue_id: int) -> None:
+        broker, group = self.broker, self.header.consumer_group
+        offset = self._start(topic, queue_id)
+        key = OrderKey(topic, group, queue_id)
+        if self.header.order and broker.pop_order.is_blocked(key, self.header.attempt_id, self.pop_time):
+            return  # what is behind the block is no rest: nobody need look again before it is gone
+        if self.room <= 0:
+            self.rest += broker.store.max_offset(topic, queue_id) - offset
+            return
+        found = broker.store.get(topic, queue_id, offset, self.room, self.wanted)
+        if found.status in _WRONG_OFFSET:
+            offset = found.next_begin_offset
+            broker.offsets.commit(group, topic, queue_id, offset)
+            found = broker.store.get(topic, queue_id, offset, self.room, self.wanted)
+        self.rest += found.max_offset - found.next_begin_offset
+        if found.records:
+            self._keep(key, offset, found)
+        elif found.status is Status.NO_MATCHED_MESSAGE:
+            broker.offsets.commit(group, topic, queue_id, found.next_begin_offset)
+
+    def _keep(self, key: OrderKey, start: int, found: GetResult) -> None:
+        broker, header = self.broker, self.header
+        topic, group, queue_id = key
+        queue = PoppedQueue(RetryFlag.of(topic), queue_id)
+        offsets = [_queue_offset(record)[0] for record in found.records]
+        if header.order:
+            counts = broker.pop_order.took(key, queue, header.attempt_id, self.pop_time, header.invisible_time, offsets)
+            self.counts = OrderCounts(
+                {**self.counts.queues, **counts.queues}, {**self.counts.messages, **counts.messages}
+            )
+            broker.offsets.commit(group, topic, queue_id, start)
+        else:
+            broker.revive.hide(
+                Popped(topic, group, queue_id, offset, self.pop_time, header.invisible_time) for offset in offsets
+            )
+            broker.offsets.commit(group, topic, queue_id, found.next_begin_offset)
+        self.starts[queue] = start
+        self.offsets[queue] = offsets
+        if is_retry_topic(topic) and topic != header.topic:
+            self.records += [self._as_of_the_topic(record, queue, start, offset)
+                             for record, offset in zip(found.records, offsets, strict=True)]  # fmt: skip
+        else:
+            self.records += found.records
+        broker.stats.pulled(group, topic, len(offsets), sum(map(len, found.records)))
+
+    def _as_of_the_topic(self, record: bytes, queue: PoppedQueue, start: int, offset: int) -> bytes:
+        """A retried message under the name of the topic that the group reads; its handle says where it really is."""
+        message = decode_record(record)
+        handle = PopHandle(
+            start,
+            self.pop_time,
+            self.header.invisible_time,
+            self.revive_queue_id,
+            queue.retry,
+            self.broker.name,
+            queue.queue_id,
+            offset,
+        )
+        message.topic = self.header.topic
+        message.properties = {POP_CK: str(handle), **message.properties}
+        return encode_message(message)
+
+    def _start(self, topic: str, queue_id: int) -> int:
+        """Where the group goes on; committed where it had no place yet."""
+        broker, group = self.broker, self.header.consumer_group
+        reset = broker.offsets.take_reset(group, topic, queue_id)
+        if reset is not None:
+            broker.pop_order.clear(OrderKey(topic, group, queue_id))
+            broker.offsets.commit(group, topic, queue_id, reset)
+            return reset
+        known = broker.offsets.get(group, topic, queue_id)
+        if known is not None:
+            return known
+        low, high = broker.store.min_offset(topic, queue_id), broker.store.max_offset(topic, queue_id)
+        if self.header.init_mode != FROM_FIRST and not is_retry_topic(topic) and low > 0:
+            low = max(0, high - 1)
+        broker.offsets.commit(group, topic, queue_id, low)
+        return low

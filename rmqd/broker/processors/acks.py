@@ -1,0 +1,144 @@
+"""Popped messages that are done with, or stay hidden (200051, 200053, 200151; `AckMessageProcessor.java`,
+`ChangeInvisibleTimeProcessor.java`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rmqd.broker.channel import Channel
+from rmqd.broker.pop.checks import illegal_queue, known_topic
+from rmqd.broker.pop.order import OrderKey
+from rmqd.broker.pop.revive import Popped
+from rmqd.broker.reply import NO_CODE, Processors, Refusal, Reply
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.headers.pop import (
+    AckMessageRequestHeader,
+    ChangeInvisibleTimeRequestHeader,
+    ChangeInvisibleTimeResponseHeader,
+)
+from rmqd.wire.pop import ORDER_REVIVE_QUEUE, PopHandle
+from rmqd.wire.pop_bodies import BatchAckMessageRequestBody
+
+if TYPE_CHECKING:
+    from rmqd.broker.controller import BrokerController
+
+
+class AckProcessor:
+    """What members say of the messages that they have. A handle that is void is taken, and means nothing."""
+
+    def __init__(self, broker: BrokerController) -> None:
+        self._broker = broker
+
+    def processors(self) -> Processors:
+        """The requests that it answers."""
+        return {
+            RequestCode.ACK_MESSAGE: self.acknowledge,
+            RequestCode.BATCH_ACK_MESSAGE: self.acknowledge_many,
+            RequestCode.CHANGE_MESSAGE_INVISIBLETIME: self.hide_for_longer,
+        }
+
+    def acknowledge(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """200051."""
+        header = AckMessageRequestHeader.from_ext_fields(request.ext_fields)
+        low, high = self._ends(channel, header)
+        if not low <= header.offset <= high:
+            remark = (
+                f"offset is illegal, key:{header.topic}@{header.queue_id}, commit:{header.offset}, store:{low}~{high}"
+            )
+            raise Refusal(ResponseCode.NO_MESSAGE, remark)
+        handle = PopHandle.parse(header.extra_info)
+        popped = _popped(header, handle)
+        if handle.is_orderly:
+            self._acknowledge_in_order(channel, popped)
+        else:
+            self._broker.revive.settle(popped)
+        return Reply()
+
+    def acknowledge_many(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """200151: what of it is outside of its queue is passed over."""
+        acks = BatchAckMessageRequestBody.from_json(request.body).acks if request.body else ()
+        if not acks:
+            raise Refusal(ResponseCode.NO_MESSAGE, "")
+        for ack in acks:
+            topic, group = ack.retry.real_topic(ack.consumer_group, ack.topic), ack.consumer_group
+            store = self._broker.store
+            low, high = store.min_offset(topic, ack.queue_id), store.max_offset(topic, ack.queue_id)
+            for offset in ack.offsets:
+                popped = Popped(topic, group, ack.queue_id, offset, ack.pop_time, ack.invisible_time)
+                if not low <= offset <= high:
+                    continue
+                if ack.revive_queue_id == ORDER_REVIVE_QUEUE:
+                    self._acknowledge_in_order(channel, popped)
+                else:
+                    self._broker.revive.settle(popped)
+        return Reply()
+
+    def hide_for_longer(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """200053: from now on, for another time; also what was acknowledged, or shown again, is hidden anew."""
+        header = ChangeInvisibleTimeRequestHeader.from_ext_fields(request.ext_fields)
+        broker = self._broker
+        low, high = self._ends(channel, header)
+        if not low <= header.offset < high:
+            raise Refusal(ResponseCode.NO_MESSAGE, NO_CODE, _hidden(0, 0, 0))
+        handle, now_ms = PopHandle.parse(header.extra_info), broker.now_ms()
+        popped = _popped(header, handle)
+        if handle.is_orderly:
+            committed = broker.offsets.get(header.consumer_group, header.topic, header.queue_id)
+            if committed is not None and header.offset < committed:
+                return Reply(remark=NO_CODE, ext_fields=_hidden(0, 0, 0))
+            until_ms = now_ms + header.invisible_time
+            broker.pop_order.hide(_order_key(popped), header.offset, handle.pop_time, until_ms)
+            fields = _hidden(handle.pop_time, until_ms - handle.pop_time, handle.revive_queue_id)
+            return Reply(remark=NO_CODE, ext_fields=fields)
+        broker.revive.settle(popped)
+        broker.revive.hide((popped._replace(pop_time=now_ms, invisible_time=header.invisible_time),))
+        return Reply(remark=NO_CODE, ext_fields=_hidden(now_ms, header.invisible_time, handle.revive_queue_id))
+
+    def _ends(
+        self, channel: Channel, header: AckMessageRequestHeader | ChangeInvisibleTimeRequestHeader
+    ) -> tuple[int, int]:
+        """The ends of the queue that the request is about. Raises Refusal."""
+        config = known_topic(self._broker, header.topic)
+        if not 0 <= header.queue_id < config.read_queue_nums:
+            raise Refusal(ResponseCode.MESSAGE_ILLEGAL, illegal_queue(channel, header, config))
+        store = self._broker.store
+        return store.min_offset(header.topic, header.queue_id), store.max_offset(header.topic, header.queue_id)
+
+    def _acknowledge_in_order(self, channel: Channel, popped: Popped) -> None:
+        broker, key = self._broker, _order_key(popped)
+        queue_of_group = popped.group, popped.topic, popped.queue_id
+        committed = broker.offsets.get(*queue_of_group)
+        old = -1 if committed is None else committed
+        if popped.offset < old:
+            return
+        try:
+            following = broker.pop_order.acknowledge(key, popped.offset, popped.pop_time)
+        except KeyError:
+            queue = "@".join(map(str, key))
+            remark = f"offset is illegal, key:{queue}, old:{old}, commit:{popped.offset}, next:-1, /{channel.address}"
+            raise Refusal(ResponseCode.MESSAGE_ILLEGAL, remark) from None
+        if following is not None and broker.offsets.pending_reset(*queue_of_group) is None:
+            broker.offsets.commit(*queue_of_group, following)
+
+
+def _popped(header: AckMessageRequestHeader | ChangeInvisibleTimeRequestHeader, handle: PopHandle) -> Popped:
+    return Popped(
+        header.topic,
+        header.consumer_group,
+        header.queue_id,
+        header.offset,
+        handle.pop_time,
+        handle.invisible_time,
+    )
+
+
+def _order_key(popped: Popped) -> OrderKey:
+    return OrderKey(popped.topic, popped.group, popped.queue_id)
+
+
+def _hidden(pop_time: int, invisible_time: int, revive_queue_id: int) -> dict[str, str]:
+    header = ChangeInvisibleTimeResponseHeader(
+        pop_time=pop_time, invisible_time=invisible_time, revive_qid=revive_queue_id
+    )
+    return header.ext_fields()

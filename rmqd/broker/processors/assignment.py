@@ -1,0 +1,63 @@
+"""The broker's division of queues (400; `QueryAssignmentProcessor.java`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rmqd.broker.channel import Channel
+from rmqd.broker.pop.assignment import STRATEGIES, allocate_for_pop
+from rmqd.broker.reply import Processors, Reply
+from rmqd.codes import RequestCode
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.heartbeat import MessageModel
+from rmqd.wire.message import MessageQueue
+from rmqd.wire.pop_bodies import (
+    MessageQueueAssignment,
+    MessageRequestMode,
+    QueryAssignmentRequestBody,
+    QueryAssignmentResponseBody,
+)
+from rmqd.wire.route import PERM_READ
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from rmqd.broker.controller import BrokerController
+
+
+class QueryAssignmentProcessor:
+    """Says which queues of a topic are a member's, and whether it is to pull or to pop them."""
+
+    def __init__(self, broker: BrokerController) -> None:
+        self._broker = broker
+
+    def processors(self) -> Processors:
+        """The requests that it answers."""
+        return {RequestCode.QUERY_ASSIGNMENT: self.assignment}
+
+    def assignment(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """400: nothing definite for who is no member yet, for an unknown topic and for an unknown strategy."""
+        asked = QueryAssignmentRequestBody.from_json(request.body)
+        set_mode = self._broker.groups.request_mode(asked.topic, asked.consumer_group)
+        is_pop = set_mode is not None and set_mode.mode == MessageRequestMode.POP
+        queues = self._queues(asked, set_mode.pop_share_queue_num if is_pop and set_mode is not None else None)
+        mode = MessageRequestMode.POP if is_pop else MessageRequestMode.PULL
+        assignments = None if queues is None else tuple(MessageQueueAssignment(queue, mode) for queue in sorted(queues))
+        return Reply(body=QueryAssignmentResponseBody(assignments).to_json())
+
+    def _queues(self, asked: QueryAssignmentRequestBody, share_queues: int | None) -> Iterable[MessageQueue] | None:
+        """`share_queues` is None for who pulls."""
+        config = self._broker.topics.get(asked.topic)
+        if config is None or not config.perm & PERM_READ:
+            return None
+        name = self._broker.name
+        queues = [MessageQueue(asked.topic, name, queue_id) for queue_id in range(config.read_queue_nums)]
+        if asked.message_model == MessageModel.BROADCASTING:
+            return queues
+        info, allocate = self._broker.consumers.get(asked.consumer_group), STRATEGIES.get(asked.strategy_name)
+        if info is None or allocate is None:
+            return None
+        members = sorted(info.client_ids)
+        if share_queues is None:
+            return allocate(asked.client_id, queues, members)
+        return allocate_for_pop(allocate, asked.client_id, queues, members, share_queues)

@@ -1,0 +1,95 @@
+"""Pops (200050; `PopMessageProcessor.java`)."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from typing import TYPE_CHECKING, Final
+
+from rmqd.broker.channel import Channel
+from rmqd.broker.filter.lexer import ExpressionError
+from rmqd.broker.filter.subscriptions import filter_of, requested_subscription
+from rmqd.broker.pop.checks import check_reading
+from rmqd.broker.pop.held_pops import HeldPop, Place
+from rmqd.broker.pop.taking import Taking
+from rmqd.broker.reply import Answer, Processors, Refusal, Reply
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.errors import InvalidNameError
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.headers.pop import PopMessageRequestHeader, PopMessageResponseHeader
+from rmqd.wire.pop import MAX_POP_MESSAGES, ORDER_REVIVE_QUEUE
+
+if TYPE_CHECKING:
+    from rmqd.broker.controller import BrokerController
+    from rmqd.broker.store.message_store import MessageFilter
+
+LATE_MS: Final = 500
+"""A pop that was on its way for longer than it may wait, and this, is refused: its client has given it up."""
+DICE: Final = 100
+
+
+class PopMessageProcessor:
+    """Gives members messages that nobody else gets for a while."""
+
+    def __init__(self, broker: BrokerController) -> None:
+        self._broker = broker
+        self._numbers = itertools.count()
+
+    def processors(self) -> Processors:
+        """The requests that it answers."""
+        return {RequestCode.POP_MESSAGE: self.pop}
+
+    def pop(self, channel: Channel, request: RemotingCommand) -> Answer:
+        """200050: at once, or when there is a message."""
+        header = PopMessageRequestHeader.from_ext_fields({"bornTime": "0", **request.ext_fields})
+        now_ms, ip = self._broker.now_ms(), self._broker.settings.brokerIP1
+        born_ms = header.born_time or now_ms
+        if now_ms - born_ms - header.poll_time > LATE_MS:
+            raise Refusal(ResponseCode.POLLING_TIMEOUT, f"the broker[{ip}] pop message is timeout too much")
+        if header.max_msg_nums > MAX_POP_MESSAGES:
+            raise Refusal(ResponseCode.INVALID_PARAMETER, f"the broker[{ip}] pop message's num is greater than 32")
+        return self._answer(channel, request, header, born_ms + header.poll_time)
+
+    def _answer(
+        self, channel: Channel, request: RemotingCommand, header: PopMessageRequestHeader, until_ms: int
+    ) -> Answer:
+        broker = self._broker
+        check_reading(broker, channel, header, "pop")
+        wanted = self._wanted(header)
+        taking = Taking(broker, header, wanted, broker.now_ms(), self._revive_queue(header))
+        taking.take(random.randrange(DICE))
+        place = Place(header.topic, header.consumer_group, header.queue_id)
+        code: ResponseCode | None = ResponseCode.SUCCESS
+        if not taking.records:
+            pop = HeldPop(place, channel, request, lambda one, same: self._answer(one, same, header, until_ms), wanted)
+            code = broker.held_pops.hold(pop, until_ms - taking.pop_time, header.poll_time)
+        if taking.rest > 0 and code in (None, ResponseCode.SUCCESS):
+            broker.held_pops.wake(place)  # there is something for another one, or for this one in the next queue
+        return None if code is None else self._reply(code, taking)
+
+    def _reply(self, code: ResponseCode, taking: Taking) -> Reply:
+        header = PopMessageResponseHeader(
+            pop_time=taking.pop_time,
+            invisible_time=taking.header.invisible_time,
+            revive_qid=taking.revive_queue_id,
+            rest_num=taking.rest,
+            start_offset_info=taking.start_offset_info(),
+            msg_offset_info=taking.msg_offset_info(),
+            order_count_info=taking.order_count_info(),
+        )
+        remark = "FOUND" if taking.records else "NO_MESSAGE_IN_QUEUE"
+        return Reply(code, remark, header.ext_fields(), b"".join(taking.records))
+
+    def _wanted(self, header: PopMessageRequestHeader) -> MessageFilter | None:
+        """What the pop wants of the queues; the group's subscription is known by it, without a heartbeat too."""
+        try:
+            subscription = requested_subscription(header.topic, header.exp, header.exp_type)
+            wanted = filter_of(subscription)
+        except (InvalidNameError, ExpressionError):
+            raise Refusal(ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed") from None
+        self._broker.consumers.note_popped(header.consumer_group, header.topic)
+        return wanted
+
+    def _revive_queue(self, header: PopMessageRequestHeader) -> int:
+        """The part of handles that says where RocketMQ notes a pop."""
+        return ORDER_REVIVE_QUEUE if header.order else next(self._numbers) % self._broker.settings.reviveQueueNum

@@ -1,0 +1,114 @@
+"""What is there to pop, and who waits for it (200052, 200054, 200055; `PeekMessageProcessor.java`,
+`NotificationProcessor.java`, `PollingInfoProcessor.java`)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from rmqd.broker.channel import Channel
+from rmqd.broker.pop.checks import QueueOfGroup, check_reading
+from rmqd.broker.pop.held_pops import HeldPop, Place
+from rmqd.broker.pop.order import OrderKey
+from rmqd.broker.pop.taking import retry_topic_to_read
+from rmqd.broker.processors.pop import DICE
+from rmqd.broker.reply import NO_CODE, Answer, Processors, Reply
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.headers.pop import (
+    NotificationRequestHeader,
+    NotificationResponseHeader,
+    PeekMessageRequestHeader,
+    PollingInfoRequestHeader,
+    PollingInfoResponseHeader,
+    PopMessageResponseHeader,
+)
+
+if TYPE_CHECKING:
+    from rmqd.broker.controller import BrokerController
+
+
+class PopPollingProcessor:
+    """Looks into queues, and takes nothing."""
+
+    def __init__(self, broker: BrokerController) -> None:
+        self._broker = broker
+
+    def processors(self) -> Processors:
+        """The requests that it answers."""
+        return {
+            RequestCode.PEEK_MESSAGE: self.peek,
+            RequestCode.NOTIFICATION: self.notification,
+            RequestCode.POLLING_INFO: self.polling_info,
+        }
+
+    def peek(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """200052: what a pop would get, and still will."""
+        header = PeekMessageRequestHeader.from_ext_fields(request.ext_fields)
+        broker, rest = self._broker, 0
+        check_reading(broker, channel, header, "peeking")
+        records: list[bytes] = []
+        for topic, queue_id in self._queues(header):
+            low, high = broker.store.min_offset(topic, queue_id), broker.store.max_offset(topic, queue_id)
+            offset = self._place(header.consumer_group, topic, queue_id)
+            rest += high - offset
+            if len(records) < header.max_msg_nums:
+                room = header.max_msg_nums - len(records)
+                records += broker.store.get(topic, queue_id, min(max(offset, low), high), room).records
+        broker.stats.pulled(header.consumer_group, header.topic, len(records), sum(map(len, records)))
+        code = ResponseCode.SUCCESS if records else ResponseCode.PULL_NOT_FOUND
+        fields = PopMessageResponseHeader(pop_time=0, invisible_time=0, revive_qid=0, rest_num=rest).ext_fields()
+        return Reply(code, "FOUND" if records else "NO_MESSAGE_IN_QUEUE", fields, b"".join(records))
+
+    def notification(self, channel: Channel, request: RemotingCommand) -> Answer:
+        """200054: whether there is something to pop, at once or when something comes."""
+        header = NotificationRequestHeader.from_ext_fields({"bornTime": "0", **request.ext_fields})
+        until_ms = (header.born_time or self._broker.now_ms()) + header.poll_time
+        return self._notify(channel, request, header, until_ms)
+
+    def polling_info(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """200055: how many pops wait."""
+        header = PollingInfoRequestHeader.from_ext_fields(request.ext_fields)
+        check_reading(self._broker, channel, header, "peeking")
+        waiting = self._broker.held_pops.waiting(Place(header.topic, header.consumer_group, header.queue_id))
+        return Reply(remark=NO_CODE, ext_fields=PollingInfoResponseHeader(polling_num=waiting).ext_fields())
+
+    def _notify(
+        self, channel: Channel, request: RemotingCommand, header: NotificationRequestHeader, until_ms: int
+    ) -> Answer:
+        broker = self._broker
+        check_reading(broker, channel, header, "peeking")
+        has_message, code = any(self._has_message(header, *queue) for queue in self._queues(header)), None
+        if not has_message:
+            place = Place(header.topic, header.consumer_group, header.queue_id)
+            pop = HeldPop(place, channel, request, lambda one, same: self._notify(one, same, header, until_ms))
+            code = broker.held_notifications.hold(pop, until_ms - broker.now_ms(), header.poll_time)
+            if code is None:
+                return None
+        fields = NotificationResponseHeader(has_msg=has_message, polling_full=code is ResponseCode.POLLING_FULL)
+        return Reply(remark=NO_CODE, ext_fields=fields.ext_fields())
+
+    def _has_message(self, header: NotificationRequestHeader, topic: str, queue_id: int) -> bool:
+        broker, group = self._broker, header.consumer_group
+        key = OrderKey(header.topic, group, queue_id)
+        if header.order and broker.pop_order.is_blocked(key, header.attempt_id, broker.now_ms()):
+            return False
+        return broker.store.max_offset(topic, queue_id) > self._place(group, topic, queue_id)
+
+    def _queues(self, header: QueueOfGroup) -> Iterator[tuple[str, int]]:
+        """The queues that are asked about, in the order of a pop: one time in five retries come first."""
+        dice, broker = random.randrange(DICE), self._broker
+        retry = retry_topic_to_read(broker.settings, header.consumer_group, header.topic, dice)
+        first, last = (retry, header.topic) if dice % 5 == 0 else (header.topic, retry)
+        for topic in (first, last):
+            config = broker.topics.get(topic)
+            if topic == header.topic and header.queue_id >= 0:
+                yield topic, header.queue_id
+            elif config is not None:
+                for number in range(config.read_queue_nums):
+                    yield topic, (dice + number) % config.read_queue_nums
+
+    def _place(self, group: str, topic: str, queue_id: int) -> int:
+        offset = self._broker.offsets.get(group, topic, queue_id)
+        return self._broker.store.min_offset(topic, queue_id) if offset is None else offset

@@ -1,0 +1,164 @@
+"""A member that pops, by frames: what it asks, and what it is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from rmqd.codes import RequestCode
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.headers.pop import (
+    AckMessageRequestHeader,
+    ChangeInvisibleTimeRequestHeader,
+    PopMessageRequestHeader,
+    PopMessageResponseHeader,
+)
+from rmqd.wire.message_encode import StoredMessage, decode_record
+from rmqd.wire.pop import (
+    ANY_QUEUE,
+    PopHandle,
+    PoppedQueue,
+    RetryFlag,
+    parse_message_offsets,
+    parse_start_offsets,
+)
+from rmqd.wire.pop_bodies import BatchAck, BatchAckMessageRequestBody
+from rmqd.wire.properties import POP_CK
+from tests.broker.peer import Peer
+
+INVISIBLE_SECONDS = 60
+BROKER = "broker-a"
+
+
+@dataclass(frozen=True, slots=True)
+class Got:
+    """A message, and the handle that acknowledges it."""
+
+    message: StoredMessage
+    handle: PopHandle
+
+    @property
+    def text(self) -> str:
+        return self.message.body.decode()
+
+    def real_topic(self, group: str) -> str:
+        return self.handle.retry.real_topic(group, self.message.topic)
+
+
+def pop_fields(topic: str = "T", group: str = "g", **changed: Any) -> dict[str, str]:
+    """The ext fields of a pop that does not wait."""
+    values: dict[str, Any] = {
+        "consumer_group": group,
+        "topic": topic,
+        "queue_id": ANY_QUEUE,
+        "max_msg_nums": 32,
+        "invisible_time": INVISIBLE_SECONDS * 1000,
+        "poll_time": 0,
+        "born_time": 0,
+        "init_mode": 0,
+        "exp_type": "TAG",
+        "exp": "*",
+        "order": False,
+    }
+    return PopMessageRequestHeader(**(values | changed)).ext_fields()
+
+
+async def pop(peer: Peer, topic: str = "T", group: str = "g", **changed: Any) -> RemotingCommand:
+    """200050, as it is answered."""
+    return await peer.call(RequestCode.POP_MESSAGE, pop_fields(topic, group, **changed))
+
+
+async def popped(peer: Peer, topic: str = "T", group: str = "g", **changed: Any) -> list[Got]:
+    """The messages of a pop; none where nothing is there."""
+    reply = await pop(peer, topic, group, **changed)
+    if reply.code in (209, 210):
+        return []
+    assert reply.code == 0, reply.remark
+    return messages_of(reply)
+
+
+def messages_of(reply: RemotingCommand) -> list[Got]:
+    """Each message with its handle, put together as the Java client does it."""
+    header = PopMessageResponseHeader.from_ext_fields(reply.ext_fields)
+    starts = parse_start_offsets(header.start_offset_info)
+    offsets = parse_message_offsets(header.msg_offset_info)
+    got, body = [], reply.body
+    while body:
+        size = int.from_bytes(body[:4])
+        message, body = decode_record(body[:size]), body[size:]
+        queue = PoppedQueue(RetryFlag.of(message.topic), message.queue_id)
+        if POP_CK in message.properties:
+            handle = PopHandle.parse(message.properties[POP_CK])
+        else:
+            handle = PopHandle(
+                starts[queue],
+                header.pop_time,
+                header.invisible_time,
+                header.revive_qid,
+                queue.retry,
+                BROKER,
+                queue.queue_id,
+                message.queue_offset,
+            )
+        assert message.queue_offset in offsets[PoppedQueue(handle.retry, handle.queue_id)]
+        got.append(Got(message, handle))
+    assert len(got) == sum(map(len, offsets.values()))
+    return got
+
+
+async def ack(peer: Peer, got: Got, group: str = "g") -> RemotingCommand:
+    """200051."""
+    header = AckMessageRequestHeader(
+        consumer_group=group,
+        topic=got.real_topic(group),
+        queue_id=got.handle.queue_id,
+        extra_info=str(got.handle),
+        offset=got.handle.queue_offset,
+    )
+    return await peer.call(header.code, header.ext_fields())
+
+
+async def ack_all(peer: Peer, messages: list[Got], group: str = "g") -> RemotingCommand:
+    """200151: one part for each message, as nobody forbids."""
+    acks = (
+        BatchAck(
+            group,
+            got.message.topic,
+            got.handle.retry,
+            got.handle.start_offset,
+            got.handle.queue_id,
+            got.handle.revive_queue_id,
+            got.handle.pop_time,
+            got.handle.invisible_time,
+            (got.handle.queue_offset,),
+        )
+        for got in messages
+    )
+    return await peer.call(RequestCode.BATCH_ACK_MESSAGE, {}, BatchAckMessageRequestBody(BROKER, tuple(acks)).to_json())
+
+
+async def hide(peer: Peer, got: Got, seconds: float, group: str = "g") -> Got:
+    """200053: the message under its new handle."""
+    header = ChangeInvisibleTimeRequestHeader(
+        consumer_group=group,
+        topic=got.real_topic(group),
+        queue_id=got.handle.queue_id,
+        extra_info=str(got.handle),
+        offset=got.handle.queue_offset,
+        invisible_time=int(seconds * 1000),
+    )
+    reply = await peer.call(header.code, header.ext_fields())
+    assert reply.code == 0, reply.remark
+    fields = reply.ext_fields
+    handle = got.handle._replace(
+        start_offset=got.handle.queue_offset,
+        pop_time=int(fields["popTime"]),
+        invisible_time=int(fields["invisibleTime"]),
+        revive_queue_id=int(fields["reviveQid"]),
+    )
+    return Got(got.message, handle)
+
+
+def texts(messages: list[Got]) -> list[str]:
+    """Bodies, sorted: which queue comes first is left to chance."""
+    return sorted(got.text for got in messages)
