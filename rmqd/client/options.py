@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
-__all__ = ["ClientOptions", "TlsOptions"]
+__all__ = ["MOST_TRACE_CALLS", "ClientOptions", "TlsOptions", "TraceOptions"]
+
+MOST_TRACE_CALLS: Final = 20  # Java: AsyncTraceDispatcher cuts traceMsgBatchNum to it
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,3 +47,11 @@ class ClientOptions:
     security_token: str = field(default="", repr=False)
     tls: TlsOptions = field(default_factory=TlsOptions)
     max_frame_size_bytes: int = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class TraceOptions:
+    """Where a group's message trace goes, and how many handler calls one trace message is about at most."""
+
+    topic: str
+    calls: int

@@ -6,7 +6,6 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -16,12 +15,12 @@ from rmqd.errors import RmqdError
 from rmqd.wire.trace import TraceData, TracePart, trace_messages
 
 if TYPE_CHECKING:
+    from rmqd.client.options import TraceOptions
     from rmqd.client.producer import Producer
     from rmqd.clock import Clock
 
 log = structlog.get_logger(__name__)
 
-MOST_TRACE_CALLS: Final = 20  # Java: AsyncTraceDispatcher cuts traceMsgBatchNum to it
 MOST_WAITING_CHARACTERS: Final = 8_000_000  # of records that wait; Java: 2048 entries of any length
 FLUSH_SECONDS: Final = 5.0  # Java: flushTraceInterval
 LOOK_SECONDS: Final = 0.1  # how often full batches are looked for; whoever appends wakes nobody
@@ -33,14 +32,6 @@ REPORT_SECONDS: Final = 60.0
 
 RESULTS: Final = ("sent", "full", "failed")
 """What became of records: sent, dropped as too many waited, dropped as they could not be sent."""
-
-
-@dataclass(frozen=True, slots=True)
-class TraceOptions:
-    """Where a group's message trace goes. `calls` is how many handler calls one trace message may be about."""
-
-    topic: str
-    calls: int
 
 
 class TraceDispatcher:

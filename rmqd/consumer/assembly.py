@@ -12,6 +12,7 @@ from rmqd.consumer.context import GroupContext
 from rmqd.consumer.flow_control import Thresholds
 from rmqd.consumer.hooks import GroupHooks, Hook
 from rmqd.consumer.local_file_offset_store import LocalFileOffsetStore
+from rmqd.consumer.message_trace import message_trace
 from rmqd.consumer.offset_store import RemoteBrokerOffsetStore
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.orderly import ConsumeMessageOrderlyService
@@ -35,6 +36,9 @@ def build_context(
     hooks: Sequence[Hook] = (),
 ) -> GroupContext:
     """The parts of a group, not paused; nothing runs yet. Raises RmqdError for an expression that is wrong."""
+    trace = message_trace(options, client, clock)
+    if trace is not None:
+        hooks = (*hooks, trace.hook)
     group_hooks = GroupHooks(hooks, options.group, client.client_id) if hooks else None
     if group_hooks is not None:
         handler = group_hooks.around(handler)
@@ -56,6 +60,7 @@ def build_context(
         rate_limit=RateLimit(options.pull_rate_limit, clock),
         thresholds=Thresholds.divided(options, 0),
         hooks=group_hooks,
+        trace=trace,
     )
     context.resumed.set()
     return context

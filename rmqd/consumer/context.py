@@ -9,6 +9,7 @@ from rmqd.client.instance import ClientInstance
 from rmqd.clock import Clock
 from rmqd.consumer.flow_control import Thresholds
 from rmqd.consumer.hooks import GroupHooks
+from rmqd.consumer.message_trace import MessageTrace
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.pauses import Pauses
 from rmqd.consumer.problem import GroupProblems
@@ -35,6 +36,7 @@ class GroupContext:
     rate_limit: RateLimit
     thresholds: Thresholds
     hooks: GroupHooks | None = None  # None where none is installed
+    trace: MessageTrace | None = None  # None where message trace is off
     announced: dict[str, SubscriptionData] = field(default_factory=dict)  # told to brokers, and not pulled by yet
     revision: int = 0  # raised whenever options, subscriptions or the rate limit changed while the group runs
     problems: GroupProblems = field(default_factory=GroupProblems)

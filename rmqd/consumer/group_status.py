@@ -57,6 +57,7 @@ class GroupStatus:
             left_out_by_hooks={} if context.hooks is None else dict(context.hooks.left_out),
             handler_hung=self._hung,
             problems=tuple(context.problems),
+            trace_records={} if context.trace is None else dict(context.trace.dispatcher.counts),
         )
 
     def _not_ready(self) -> str | None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from rmqd.client.options import TraceOptions
 from rmqd.consumer.allocate import AllocateStrategy
 
 MessageModel = Literal["clustering", "broadcasting"]
@@ -70,3 +71,5 @@ class ConsumerOptions:
     """Messages a second; 0: no limit."""
     on_corrupt_message: OnCorruptMessage
     on_offset_illegal: OnOffsetIllegal
+    trace: TraceOptions | None
+    """Where message trace goes; None for a group without."""

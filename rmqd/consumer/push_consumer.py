@@ -175,6 +175,8 @@ class PushConsumer:
                     tasks.create_task(self._watchdog.run(), name=f"watchdog:{self.group}"),
                     tasks.create_task(self._consistency.run(), name=f"consistency:{self.group}"),
                 ]
+                if context.trace is not None:
+                    helpers.append(tasks.create_task(context.trace.dispatcher.run(), name=f"trace:{self.group}"))
                 taking_part = tasks.create_task(self._take_part(), name=f"rebalance:{self.group}")
                 await self._stopping.wait()
                 if self._status.state == "starting":  # it has no queue yet, and may wait for servers that are down
@@ -189,6 +191,8 @@ class PushConsumer:
             routes.off_change(self._routes_changed)
             await self._client.unregister(self.group)
             await context.store.close()
+            if context.trace is not None:
+                await context.trace.dispatcher.close()
             log.info("group.left")
 
     async def _take_part(self) -> None:

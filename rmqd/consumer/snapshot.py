@@ -6,7 +6,7 @@ during the life of one consumer; whoever keeps a group over several consumers (a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rmqd.consumer.pauses import PauseScope
 from rmqd.consumer.problem import Problem
@@ -105,3 +105,4 @@ class GroupSnapshot:
     handler_hung: bool
     problems: tuple[Problem, ...]  # of the group as a whole
     batches: BatchesSnapshot | None = None  # None but on Spark
+    trace_records: dict[str, int] = field(default_factory=dict)  # by what became of them; empty without message trace

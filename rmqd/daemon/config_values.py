@@ -9,6 +9,8 @@ from typing import Any, Final
 
 from rmqd.consumer.options import Subscription
 from rmqd.daemon.config_types import Substituted, ValueKind, show, wrong
+from rmqd.errors import InvalidNameError
+from rmqd.wire.topics import check_topic
 
 _HOST_PORT: Final = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})", re.ASCII)
 _TAG_FORM: Final = 'a tag expression such as "paid || refunded", "*" for all messages, or {sql: "amount > 100"}'
@@ -35,6 +37,15 @@ def is_listen_address(text: str) -> bool:
     try:
         split_host_port(text)
     except ValueError:
+        return False
+    return True
+
+
+def is_topic(text: str) -> bool:
+    """Whether RocketMQ takes it as a topic's name."""
+    try:
+        check_topic(text)
+    except InvalidNameError:
         return False
     return True
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import ConfigDict, Field, PrivateAttr
 
+from rmqd.client.options import MOST_TRACE_CALLS, TraceOptions
 from rmqd.consumer.allocate import STRATEGY_NAMES
 from rmqd.consumer.options import (
     ConsumeFromWhere,
@@ -23,8 +24,9 @@ from rmqd.consumer.options import (
 from rmqd.daemon.config_problems import Path, Places, Problem
 from rmqd.daemon.config_section import Section, setting
 from rmqd.daemon.config_types import Choice, Duration, Flag, Size, Text, Whole
-from rmqd.daemon.config_values import PointInTime, StrategyName, SubscriptionForm
+from rmqd.daemon.config_values import PointInTime, StrategyName, SubscriptionForm, is_topic
 from rmqd.daemon.spark_config import PipelineConfig, SinkConfig, SparkConfig
+from rmqd.wire.topics import TRACE_TOPIC
 
 JAVA_CONSUME_TIMESTAMP_AGE_SECONDS: Final = 30 * 60
 
@@ -149,6 +151,15 @@ class GroupConfig(Section):
     pop_threshold_for_queue: Annotated[int, Whole(1)] = setting(
         96, "unacknowledged messages of a queue above which it is not popped (consume_mode: pop)"
     )
+    enable_trace: Annotated[bool, Flag()] = setting(
+        False, "send message trace: records of what handlers got and how that ended, for mqadmin and dashboards"
+    )
+    trace_topic: Annotated[str, Text("a topic's name", is_topic)] = setting(
+        TRACE_TOPIC, "where message trace goes; brokers with traceTopicEnable have the default"
+    )
+    trace_msg_batch_num: Annotated[int, Whole(1, MOST_TRACE_CALLS)] = setting(
+        10, "handler calls that one trace message is about at most, 1 to 20"
+    )
     spark: SparkConfig | None = Field(default=None, description="settings of engine: spark")
     pipeline: PipelineConfig | None = Field(
         default=None, description="a function over DataFrames, in place of handler (engine: spark)"
@@ -203,6 +214,7 @@ class GroupConfig(Section):
             pull_rate_limit=self.pull_rate_limit,
             on_corrupt_message=self.on_corrupt_message,
             on_offset_illegal=self.on_offset_illegal,
+            trace=TraceOptions(self.trace_topic, self.trace_msg_batch_num) if self.enable_trace else None,
         )
 
     def _consume_timestamp_ms(self) -> int | None:

@@ -180,6 +180,12 @@ HOOK_LEFT_OUT = Metric(
     (*_GROUP, "hook"),
     "Messages that an installed hook did not want handled; they count as consumed.",
 )
+TRACE_RECORDS = Metric(
+    "rmqd_trace_records_total",
+    "counter",
+    (*_GROUP, "result"),
+    "Records of message trace: sent, or dropped as too many waited (full) or as they could not be sent (failed).",
+)
 BATCH_DURATION = Metric(
     "rmqd_spark_batch_duration_seconds",
     "histogram",

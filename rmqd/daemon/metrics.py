@@ -146,6 +146,8 @@ def _group_series(series: _Series, group: GroupSnapshot) -> None:
         series.add(names.HOOK_FAILURES, (*labels, hook), count)
     for hook, count in group.left_out_by_hooks.items():
         series.add(names.HOOK_LEFT_OUT, (*labels, hook), count)
+    for result, count in group.trace_records.items():
+        series.add(names.TRACE_RECORDS, (*labels, result), count)
     stalled = Counter(queue.stall.cause for queue in group.queues if queue.stall is not None)
     for cause in STALL_CAUSES:
         series.add(names.STALLED_QUEUES, (*labels, cause), stalled[cause])

@@ -57,6 +57,7 @@ def add_counters(group: GroupSnapshot, past: GroupSnapshot | None) -> GroupSnaps
         hook_failures=_add(group.hook_failures, past.hook_failures),
         left_out_by_hooks=_add(group.left_out_by_hooks, past.left_out_by_hooks),
         batches=_add_batches(group.batches, past.batches),
+        trace_records=_add(group.trace_records, past.trace_records),
     )
 
 

@@ -11,10 +11,11 @@ import structlog
 from structlog.testing import LogCapture
 
 from rmqd.client import trace_dispatcher
+from rmqd.client.options import TraceOptions
 from rmqd.client.producer import Producer
 from rmqd.client.remoting import RemotingClient
 from rmqd.client.route_table import RouteTable
-from rmqd.client.trace_dispatcher import TraceDispatcher, TraceOptions
+from rmqd.client.trace_dispatcher import TraceDispatcher
 from rmqd.clock import SystemClock
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import TopicNotExistError

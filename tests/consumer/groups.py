@@ -44,6 +44,7 @@ _DEFAULTS = ConsumerOptions(
     pull_rate_limit=0,
     on_corrupt_message="stop",
     on_offset_illegal="correct",
+    trace=None,
 )
 
 

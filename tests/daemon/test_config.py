@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from rmqd.client.options import ClientOptions, TlsOptions
+from rmqd.client.options import ClientOptions, TlsOptions, TraceOptions
 from rmqd.consumer.allocate import AllocateStrategy, averagely, consistent_hash
 from rmqd.consumer.options import ConsumerOptions, Subscription
 from rmqd.daemon.config import RootConfig
@@ -109,6 +109,7 @@ def test_a_group_that_says_nothing_gets_the_java_clients_defaults() -> None:
         pull_rate_limit=0,
         on_corrupt_message="stop",
         on_offset_illegal="correct",
+        trace=None,
     )
 
 
@@ -145,6 +146,9 @@ def test_every_option_of_the_engine_can_be_set() -> None:
         "pull_rate_limit": "17",
         "on_corrupt_message": "skip",
         "on_offset_illegal": "stop",
+        "enable_trace": "true",
+        "trace_topic": "traces",
+        "trace_msg_batch_num": "18",
         "subscriptions.refunds": '{sql: "amount > 100"}',
     }
     config = load(GROUP, [f"groups.mailer.{key}={value}" for key, value in settings.items()])
@@ -178,6 +182,7 @@ def test_every_option_of_the_engine_can_be_set() -> None:
         pull_rate_limit=17,
         on_corrupt_message="skip",
         on_offset_illegal="stop",
+        trace=TraceOptions("traces", 18),
     )
 
 

@@ -28,7 +28,8 @@ SETTINGS = [
 ]
 # what a range cannot say; whoever writes one of these about a key with a range is told
 UNRANGED = {
-    "host:port, `host:port;host:port`, or a list", "names", "topics", "a plugin", "a point in time", "text", "queues",
+    "host:port, `host:port;host:port`, or a list", "names", "topics", "a topic", "a plugin", "a point in time", "text",
+    "queues",
 }  # fmt: skip
 RANGE = re.compile(r"(?P<low>-?\w+) (to (?P<high>\w+)|or more)(, or (?P<also>-1))?")
 

@@ -1,8 +1,6 @@
-"""Trace records, read as `TraceDataEncoder.decoderFromTraceDataString` of RocketMQ 5.5.0 reads them."""
+"""Trace records, as Java reads them, and how many go into one message."""
 
 from __future__ import annotations
-
-import re
 
 import pytest
 
@@ -17,6 +15,7 @@ from rmqd.wire.trace import (
     sub_before_record,
     trace_messages,
 )
+from tests.wire.trace_reader import read_trace
 
 BEFORE = sub_before_record(
     timestamp_ms=1767225600123,
@@ -39,52 +38,10 @@ AFTER = sub_after_record(
 )
 
 
-def read(data: bytes) -> list[dict[str, object]]:
-    """Java's `String.split` drops what is empty at the end, and the fields stand by their numbers."""
-    contexts = []
-    for context in java_split(data.decode(), "\x02"):
-        line = java_split(context, "\x01")
-        match line[0]:
-            case "Pub":
-                assert len(line) in (13, 14) or len(line) >= 15
-                contexts.append(
-                    {
-                        "type": "Pub", "time": int(line[1]), "region": line[2], "group": line[3], "topic": line[4],
-                        "id": line[5], "tags": line[6], "keys": line[7], "host": line[8], "length": int(line[9]),
-                        "cost": int(line[10]), "kind": int(line[11]), "offset_id": line[12],
-                        "success": line[13].lower() == "true",
-                    }
-                )  # fmt: skip
-            case "SubBefore":
-                contexts.append(
-                    {
-                        "type": "SubBefore", "time": int(line[1]), "region": line[2], "group": line[3],
-                        "request": line[4], "id": line[5], "retries": int(line[6]), "keys": line[7],
-                    }
-                )  # fmt: skip
-            case "SubAfter":
-                context_ = {
-                    "type": "SubAfter", "request": line[1], "id": line[2], "cost": int(line[3]),
-                    "success": line[4].lower() == "true", "keys": line[5],
-                }  # fmt: skip
-                if len(line) >= 7:
-                    context_["code"] = int(line[6])
-                if len(line) >= 9:
-                    context_ |= {"time": int(line[7]), "group": line[8]}
-                contexts.append(context_)
-            case _:
-                pytest.fail(f"no record begins with {line[0]!r}")
-    return contexts
-
-
-def java_split(text: str, separator: str) -> list[str]:
-    return re.sub(f"{separator}+$", "", text).split(separator)
-
-
 def test_what_was_consumed_reads_as_it_was_written() -> None:
     [data] = trace_messages([TracePart(BEFORE + AFTER, "0A01", "k1 k2")])
 
-    assert read(data.body) == [
+    assert read_trace(data.body) == [
         {
             "type": "SubBefore", "time": 1767225600123, "region": "DefaultRegion", "group": "mailer", "request": "R1",
             "id": "0A01", "retries": 2, "keys": "k1 k2",
@@ -115,7 +72,7 @@ def test_what_was_sent_reads_as_it_was_written() -> None:
     )
     [data] = trace_messages([TracePart(record, "0A02", None)])
 
-    assert read(data.body) == [
+    assert read_trace(data.body) == [
         {
             "type": "Pub", "time": 1767225600000, "region": "DefaultRegion", "group": "CLIENT_INNER_PRODUCER",
             "topic": "orders", "id": "0A02", "tags": "paid", "keys": "null", "host": "10.0.0.1:10911", "length": 12,

@@ -53,6 +53,7 @@ class Figures:
         self._topics: tuple[TopicSnapshot, ...] = self._blank.topics
         self._hook_failures: dict[str, int] = {}
         self._left_out: dict[str, int] = {}
+        self._trace_records: dict[str, int] = {}
         self._durations = Histogram(BATCH_SECONDS)
         self._phases = dict.fromkeys(BATCH_PHASES, 0.0)
         self._last_end: float | None = None
@@ -71,6 +72,7 @@ class Figures:
             self._lost += outcome.lost
             _count(self._hook_failures, outcome.hook_failures)
             _count(self._left_out, outcome.left_out_by_hooks)
+            _count(self._trace_records, outcome.trace_records)
 
     def batch_done(self, phases_ms: Mapping[str, int], positions: Mapping[MessageQueue, int], *, empty: bool) -> None:
         """A micro-batch has ended, and the query is at these offsets."""
@@ -121,6 +123,7 @@ class Figures:
             },
             hook_failures=dict(self._hook_failures),
             left_out_by_hooks=dict(self._left_out),
+            trace_records=dict(self._trace_records),
             handler_hung=self.handler_hung,
             batches=BatchesSnapshot(self._durations.snapshot(), dict(self._phases), self._last_end, self._lost),
         )

@@ -22,6 +22,7 @@ from rmqd.clock import SystemClock
 from rmqd.consumer.assembly import stats_of
 from rmqd.consumer.concurrently import ConsumeMessageConcurrentlyService
 from rmqd.consumer.hooks import GroupHooks
+from rmqd.consumer.message_trace import message_trace
 from rmqd.consumer.orderly import ConsumeMessageOrderlyService
 from rmqd.consumer.send_back import SendBack, reconsume_limit
 from rmqd.consumer.threads import call_start_or_stop
@@ -136,6 +137,9 @@ class HandlerProcess:
         self._client = ClientInstance(order.config.client_options())
         handler = load_handler(order.name, order.settings)
         hooks = load_hooks()
+        self._trace = message_trace(options, self._client, self._clock)
+        if self._trace is not None:
+            hooks = (*hooks, self._trace.hook)
         self._hooks = GroupHooks(hooks, order.name, self._client.client_id) if hooks else None
         self._stop_handler = handler.stop
         await call_start_or_stop(handler.start)
@@ -149,6 +153,8 @@ class HandlerProcess:
             asyncio.create_task(self._service.run(), name=f"handlers:{order.name}"),
             asyncio.create_task(self._client.run(), name="client"),
         ]
+        if self._trace is not None:
+            self._tasks.append(asyncio.create_task(self._trace.dispatcher.run(), name=f"trace:{order.name}"))
 
     def _build_service(self, options: ConsumerOptions, handler: LoadedHandler) -> HandlerSlots:
         if options.consume_mode == "orderly":
@@ -158,6 +164,7 @@ class HandlerProcess:
     async def _handle(self, queue_range: QueueRange) -> RangeOutcome:
         stats = stats_of(self._options)[queue_range.topic]
         failures, left_out = self._hook_counts()
+        traced = self._trace_counts()
         run = RangeRun(
             queue_range, self._options, self._client, self._service, self._ways_back, stats, self._hooks, self._clock
         )
@@ -180,6 +187,7 @@ class HandlerProcess:
             lost=run.pulls.lost,
             hook_failures={name: count - failures.get(name, 0) for name, count in failures_now.items()},
             left_out_by_hooks={name: count - left_out.get(name, 0) for name, count in left_out_now.items()},
+            trace_records={name: count - traced[name] for name, count in self._trace_counts().items()},
             host=self._where,
         )
 
@@ -192,11 +200,19 @@ class HandlerProcess:
     def _hook_counts(self) -> tuple[dict[str, int], dict[str, int]]:
         return ({}, {}) if self._hooks is None else (dict(self._hooks.failures), dict(self._hooks.left_out))
 
+    def _trace_counts(self) -> dict[str, int]:
+        return {} if self._trace is None else dict(self._trace.dispatcher.counts)
+
     async def _stop(self) -> None:
-        for task in self._tasks:
+        service, client, *helpers = self._tasks
+        for task in (service, *helpers):
             task.cancel()
-        await asyncio.wait(self._tasks)
+        await asyncio.wait((service, *helpers))
         await call_start_or_stop(self._stop_handler)
+        if self._trace is not None:
+            await self._trace.dispatcher.close()
+        client.cancel()
+        await asyncio.wait((client,))
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         with structlog.contextvars.bound_contextvars(group=self._order.name):

@@ -32,6 +32,8 @@ class RangeOutcome:
     """By the hook's name; what the range adds."""
     left_out_by_hooks: dict[str, int] = field(default_factory=dict)
     """Messages, by the name of the hook that did not want them; what the range adds."""
+    trace_records: dict[str, int] = field(default_factory=dict)
+    """Records of message trace by what became of them, while the range was handled."""
     host: str = ""
     """Where it was handled, and by which process: `host:pid`."""
 
