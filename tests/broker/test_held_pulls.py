@@ -8,6 +8,7 @@ import pytest
 
 from rmqd.broker import held_pulls
 from rmqd.broker.embedded import EmbeddedRocketMQ
+from rmqd.wire.message_encode import StoredMessage
 from tests.broker.peer import Peer, connected
 from tests.broker.test_pull import COMMIT, PULL, SUBSCRIPTION, SUSPEND, bodies, fields, summary
 from tests.integration.consuming import until
@@ -85,9 +86,9 @@ async def test_a_pull_commits_when_it_comes_and_not_when_it_is_woken(embedded: E
 
 
 async def test_a_woken_pull_is_checked_anew(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
-    opaque = await held(embedded, peer, suspendTimeoutMillis=50)
-    embedded.broker.topics.delete("T")
-    embedded.broker.store.delete_topic("T")
+    opaque = await held(embedded, peer)
+    embedded.broker.store.put(StoredMessage(topic="T", body=b"x"))
+    embedded.broker.topics.delete("T")  # before the loop's next turn, in which the pull is answered
     assert (await peer.reply(opaque)).code == 17
 
 
