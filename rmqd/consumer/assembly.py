@@ -25,7 +25,7 @@ from rmqd.consumer.stats import RetriedStats, TopicStats
 from rmqd.handler import LoadedHandler
 from rmqd.wire.filter import sql_subscription, tag_subscription
 from rmqd.wire.heartbeat import SubscriptionData
-from rmqd.wire.topics import SUBSCRIPTION_ALL, retry_topic
+from rmqd.wire.topics import SUBSCRIPTION_ALL, retry_topic, unwrap_namespace
 
 
 def build_context(
@@ -39,7 +39,8 @@ def build_context(
     trace = message_trace(options, client, clock)
     if trace is not None:
         hooks = (*hooks, trace.hook)
-    group_hooks = GroupHooks(hooks, options.group, client.client_id) if hooks else None
+    named = unwrap_namespace(options.group, options.namespace)
+    group_hooks = GroupHooks(hooks, named, client.client_id) if hooks else None
     if group_hooks is not None:
         handler = group_hooks.around(handler)
     send_back, store, ownership, leases = _by_message_model(options, client, clock)
@@ -72,7 +73,8 @@ def _by_message_model(
     """With what says whether a queue is ours in an orderly group."""
     group, is_orderly = options.group, options.consume_mode == "orderly"
     if options.message_model == "broadcasting":
-        local_store, every_queue = LocalFileOffsetStore(options.local_offsets_directory, group, clock), EveryQueue()
+        folder = unwrap_namespace(group, options.namespace)
+        local_store, every_queue = LocalFileOffsetStore(options.local_offsets_directory, folder, clock), EveryQueue()
         return NoWayBack(options), local_store, every_queue, every_queue if is_orderly else None
     store = RemoteBrokerOffsetStore(client, group, clock)
     send_back = SendBack(client, group, reconsume_limit(options))
@@ -97,10 +99,10 @@ def subscriptions_of(options: ConsumerOptions, version: int) -> dict[str, Subscr
 
 def stats_of(options: ConsumerOptions) -> dict[str, TopicStats]:
     """Counters by topic. What comes by the retry topic counts under its original topic, with counters of its own."""
-    topics = list(options.subscriptions)
-    stats = {topic: TopicStats(topic, is_retry=False) for topic in topics}
+    named = {topic: unwrap_namespace(topic, options.namespace) for topic in options.subscriptions}
+    stats = {topic: TopicStats(name, is_retry=False) for topic, name in named.items()}
     if options.message_model == "broadcasting":
         return stats
-    retry = retry_topic(options.group)
+    retry, topics = retry_topic(options.group), list(named.values())
     stats[retry] = TopicStats(topics[0], is_retry=True) if len(topics) == 1 else RetriedStats(retry, topics)
     return stats

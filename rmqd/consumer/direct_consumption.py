@@ -41,7 +41,7 @@ class DirectConsumption:
         """Handle one stored message, which may take 9 s. Raises RmqdError where it cannot be decoded, or at the end."""
         if self._closed:
             raise RmqdError(f"consumer group {self._context.options.group} is ending")
-        clock, message = self._context.clock, _decode(record, broker_name)
+        clock, message = self._context.clock, _decode(record, broker_name, self._context.options.namespace)
         batch = self._batch(message)
         started = clock.monotonic()
         error = await self._call(batch)
@@ -95,15 +95,15 @@ class DirectConsumption:
         return None
 
 
-def _decode(record: bytes, broker_name: str) -> Message:
+def _decode(record: bytes, broker_name: str, namespace: str) -> Message:
     """A stored message, as if it was pulled from its queue; a retried one shows its original topic by itself."""
     queue_id = int.from_bytes(record[_QUEUE_ID], signed=True)
-    block = decode_messages(record, MessageQueue("", broker_name, queue_id))
+    block = decode_messages(record, MessageQueue("", broker_name, queue_id), namespace=namespace)
     if block.corrupt:
         raise ProtocolError(f"the message is corrupt: {block.corrupt[0].reason}")
     if len(block.messages) != 1:
         raise ProtocolError(f"the body must be one message, and is {len(block.messages)}")
-    block.message_queue = MessageQueue(block.messages[0].record_topic, broker_name, queue_id)
+    block.message_queue = MessageQueue(block.messages[0].record_topic, broker_name, queue_id).without(namespace)
     return block.messages[0]
 
 

@@ -34,9 +34,12 @@ class ConsumerOptions:
     """Everything that the engine must know about one group."""
 
     group: str
+    """As brokers know it, and so are the topics in here: with the namespace, where there is one."""
+    namespace: str
+    """Left out of the names that handlers and hooks see; empty for none."""
     message_model: MessageModel
     local_offsets_directory: str
-    """Where broadcasting groups keep their offsets, each in a folder of its name."""
+    """Where broadcasting groups keep their offsets, each in a folder of its name, which is without the namespace."""
     consume_mode: ConsumeMode
     subscriptions: Mapping[str, Subscription]
     """By topic name, without the group's retry topic."""

@@ -23,6 +23,7 @@ class ProcessQueue:
         "cached_count",
         "dropped",
         "dropped_because",
+        "handed_as",
         "handed_out_to",
         "idle",
         "in_flight",
@@ -40,8 +41,9 @@ class ProcessQueue:
         "uncommitted",
     )
 
-    def __init__(self, message_queue: MessageQueue, next_offset: int, stats: TopicStats) -> None:
+    def __init__(self, message_queue: MessageQueue, next_offset: int, stats: TopicStats, namespace: str = "") -> None:
         self.message_queue = message_queue
+        self.handed_as = message_queue.without(namespace)  # what handlers are told that it is
         self.stats = stats  # of the queue's topic
         self.next_offset = next_offset  # where the next pull starts
         self.blocks: deque[MessageBlock] = deque()  # replies with unfinished messages, in queue order

@@ -60,7 +60,8 @@ class PullLoop:
     """One queue's pulls, for as long as it is owned. `process_queue` is replaced when the broker moves the offset."""
 
     def __init__(self, context: GroupContext, queue: MessageQueue, offset: int) -> None:
-        self.process_queue = ProcessQueue(queue, offset, context.stats[queue.topic])
+        self._namespace = context.options.namespace
+        self.process_queue = ProcessQueue(queue, offset, context.stats[queue.topic], self._namespace)
         self.formers: list[ProcessQueue] = []  # those before it, of which handlers may still have batches
         self.held_by: Reason | None = None
         self.stuck: Problem | None = None  # why nothing is pulled until an operator acts
@@ -117,7 +118,7 @@ class PullLoop:
         queue.drop(because)
         self.formers = [former for former in (*self.formers, queue) if former.in_flight]
         self.stuck = None
-        self.process_queue = ProcessQueue(self._queue, offset, queue.stats)
+        self.process_queue = ProcessQueue(self._queue, offset, queue.stats, self._namespace)
         self.apply_pauses()
 
     def take_over(self) -> int:
@@ -177,7 +178,7 @@ class PullLoop:
             raise ProtocolError(f"a pull at {queue.next_offset} found messages, and is to go on at {header[0]}")
         self.request.broker_id, self.max_offset = header.suggest_which_broker_id, header.max_offset
         try:
-            block = decode_messages(reply.payload, self._queue, reply.body_start)
+            block = decode_messages(reply.payload, self._queue, reply.body_start, self._namespace)
         except ProtocolError as error:
             self.request.close_corrupt(error)
             raise
@@ -316,7 +317,7 @@ class PullLoop:
     def _let_hooks_choose(self, block: MessageBlock) -> None:
         hooks = self._context.hooks
         if hooks is not None and hooks.choose:
-            for message in hooks.unwanted(block.messages, self._queue):
+            for message in hooks.unwanted(block.messages, block.message_queue):
                 self.process_queue.skip(message)
 
     async def _failed(self, error: RmqdError) -> None:

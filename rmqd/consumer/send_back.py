@@ -89,7 +89,7 @@ class SendBack:
                 message.commit_log_offset,
                 delay_level,
                 origin_msg_id=message.msg_id,
-                origin_topic=message.topic,
+                origin_topic=message.origin_topic,
                 max_reconsume_times=self._max,
                 timeout_seconds=SEND_BACK_TIMEOUT_SECONDS,
             )
@@ -133,7 +133,7 @@ class SendBack:
             if name not in _DELIVERY_PROPERTIES and not name.startswith(_TIMER_PREFIX)
         }
         origin = message.properties.get(names.ORIGIN_MESSAGE_ID) or message.offset_msg_id
-        return kept | {names.RETRY_TOPIC: message.topic, names.ORIGIN_MESSAGE_ID: origin}
+        return kept | {names.RETRY_TOPIC: message.origin_topic, names.ORIGIN_MESSAGE_ID: origin}
 
     async def _send(self, message: Message, topic: str, properties: dict[str, str], reconsume_times: int) -> bool:
         if (address := self._address(message)) is None:

@@ -74,7 +74,7 @@ class Worker:
         """
         service, call, pending = self._service, self._call, queue.pending
         clock, size, line = service.clock.monotonic, service.batch_size, service.line
-        message_queue, stats, finish = queue.message_queue, queue.stats, queue.finish
+        message_queue, stats, finish = queue.handed_as, queue.stats, queue.finish
         self.started = started = clock()
         slice_end = started + TIME_SLICE_SECONDS
         while pending and not self.halted:

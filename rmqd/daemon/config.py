@@ -10,65 +10,26 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from rmqd.client.options import ClientOptions, TlsOptions
+from rmqd.consumer.options import ConsumerOptions
+from rmqd.daemon.cluster_config import DEFAULT_CLUSTER, ClientConfig, ClusterConfig, TlsConfig
 from rmqd.daemon.config_section import Section, setting
-from rmqd.daemon.config_types import Choice, Duration, Flag, Size, Text
-from rmqd.daemon.config_values import NameServers, is_listen_address
+from rmqd.daemon.config_types import Choice, Text
+from rmqd.daemon.config_values import is_listen_address
 from rmqd.daemon.group_config import GroupConfig, HandlerConfig
 
-__all__ = ["ClientConfig", "GroupConfig", "HandlerConfig", "HttpConfig", "LogConfig", "RootConfig", "TlsConfig"]
+__all__ = [
+    "ClientConfig",
+    "ClusterConfig",
+    "GroupConfig",
+    "HandlerConfig",
+    "HttpConfig",
+    "LogConfig",
+    "RootConfig",
+    "TlsConfig",
+]
 
 _LISTEN = Text("host:port such as 127.0.0.1:9464, or port 0 for a free one", is_listen_address)
-_HTTP_URL = Text("an http:// or https:// URL", lambda text: not text or text.startswith(("http://", "https://")))
 _SECRET = Text(secret=True)
-
-
-class TlsConfig(Section):
-    """Encryption of the connections to name servers and brokers."""
-
-    enabled: Annotated[bool, Flag()] = setting(False, "connect with TLS")
-    ca_file: Annotated[str, Text()] = setting("", "PEM file of the authorities to trust; empty: the system's")
-    cert_file: Annotated[str, Text()] = setting("", "PEM file of this client's certificate")
-    key_file: Annotated[str, Text()] = setting("", "PEM file of this client's key")
-    key_password: Annotated[str, _SECRET] = Field(
-        default="", repr=False, description="what key_file is encrypted with, where it is"
-    )
-    verify: Annotated[bool, Flag()] = setting(True, "check the server's certificate and host name")
-    server_name: Annotated[str, Text()] = setting(
-        "", "the name that certificates must be for, where it is not the host in the address"
-    )
-
-    def options(self) -> TlsOptions:
-        """What the client is told about it."""
-        return TlsOptions(
-            self.enabled, self.ca_file, self.cert_file, self.key_file, self.verify, self.key_password, self.server_name
-        )
-
-
-class ClientConfig(Section):
-    """The one connection set that all groups share."""
-
-    instance_name: Annotated[str, Text()] = setting(
-        "DEFAULT", "part of the client id; DEFAULT becomes a name that is unique, in containers too"
-    )
-    namespace: Annotated[str, Text()] = setting("", "prefix of every topic and group, as in a shared cluster")
-    unit_name: Annotated[str, Text()] = setting("", "appended to the client id and to the address server's URL")
-    vip_channel_enabled: Annotated[bool, Flag()] = setting(False, "send to the broker's port - 2")
-    poll_name_server_interval: Annotated[float, Duration("10ms")] = setting(
-        "30s", "a duration: how often routes are refreshed"
-    )
-    heartbeat_broker_interval: Annotated[float, Duration("10ms", "110s")] = setting(
-        "30s", "a duration, up to 110s (brokers forget a client after 120s): how often brokers hear of the groups"
-    )
-    access_key: Annotated[str, _SECRET] = Field(default="", repr=False, description="access key of ACL 1.0 or 2.0")
-    secret_key: Annotated[str, _SECRET] = Field(default="", repr=False, description="secret key of ACL 1.0 or 2.0")
-    security_token: Annotated[str, _SECRET] = Field(
-        default="", repr=False, description="temporary token beside the keys"
-    )
-    tls: TlsConfig = Field(default_factory=TlsConfig, description="encryption of the connections")
-    max_frame_size: Annotated[int, Size("64KiB", "1GiB")] = setting(
-        "16MiB", "a size, 64KiB to 1GiB: a larger frame closes its connection"
-    )
 
 
 class HttpConfig(Section):
@@ -101,16 +62,14 @@ class LogConfig(Section):
     )
 
 
-class RootConfig(Section):
-    """The configuration of rmqd."""
+class RootConfig(ClusterConfig):
+    """The configuration of rmqd. What it says of a cluster itself is about the one called `default`."""
 
-    nameserver: Annotated[tuple[str, ...], NameServers()] = Field(
-        default=(), validate_default=False, description='name servers: host:port, "host:port;host:port", or a list'
+    clusters: dict[str, ClusterConfig] = Field(
+        default_factory=dict,
+        description="more clusters by name; groups name theirs, or are on `default`: the one at the top level, the one "
+        "here that is called so, or the only one",
     )
-    nameserver_url: Annotated[str, _HTTP_URL] = setting(
-        "", "in place of nameserver: an address server, asked every 2 minutes"
-    )
-    client: ClientConfig = Field(default_factory=ClientConfig, description="the connections, shared by all groups")
     http: HttpConfig = Field(default_factory=HttpConfig, description="metrics, health and API")
     log: LogConfig = Field(default_factory=LogConfig, description="logging")
     state_dir: Annotated[str, Text("a folder", bool)] = setting(
@@ -118,21 +77,42 @@ class RootConfig(Section):
     )
     groups: dict[str, GroupConfig] = Field(default_factory=dict, description="consumer groups by name")
 
-    def client_options(self) -> ClientOptions:
-        """What the client is told about the cluster and its connections."""
-        client = self.client
-        return ClientOptions(
-            nameservers=self.nameserver,
-            nameserver_url=self.nameserver_url,
-            instance_name=client.instance_name,
-            namespace=client.namespace,
-            unit_name=client.unit_name,
-            vip_channel_enabled=client.vip_channel_enabled,
-            poll_name_server_interval_seconds=client.poll_name_server_interval,
-            heartbeat_broker_interval_seconds=client.heartbeat_broker_interval,
-            access_key=client.access_key,
-            secret_key=client.secret_key,
-            security_token=client.security_token,
-            tls=client.tls.options(),
-            max_frame_size_bytes=client.max_frame_size,
-        )
+    @property
+    def known_clusters(self) -> dict[str, ClusterConfig]:
+        """Every cluster by its name, the one at the top level first."""
+        if self.clusters and not self.is_named:
+            return self.clusters
+        return {DEFAULT_CLUSTER: self, **self.clusters}
+
+    @property
+    def default_cluster(self) -> str | None:
+        """The cluster of groups, and of commands, that name none; None where each has to."""
+        known = self.known_clusters
+        if DEFAULT_CLUSTER in known:
+            return DEFAULT_CLUSTER
+        return next(iter(known)) if len(known) == 1 else None
+
+    def cluster_name(self, group: str) -> str:
+        """The name of a group's cluster."""
+        return self.groups[group].cluster or self.default_cluster or DEFAULT_CLUSTER
+
+    def cluster_of(self, group: str) -> ClusterConfig:
+        """The cluster that a group is on; the rules refuse a name that there is not."""
+        return self.known_clusters.get(self.cluster_name(group), self)
+
+    @property
+    def namespaces(self) -> tuple[str, ...]:
+        """Those of all clusters."""
+        named = (cluster.client.namespace for cluster in self.known_clusters.values())
+        return tuple(dict.fromkeys(namespace for namespace in named if namespace))
+
+    def offsets_directory(self, group: str) -> str:
+        """Where a broadcasting group keeps its offsets. They mean nothing on another cluster than they come from."""
+        cluster = self.cluster_name(group)
+        own = "" if cluster == DEFAULT_CLUSTER else f"/clusters/{cluster}"
+        return f"{self.state_dir}{own}/offsets"
+
+    def consumer_options(self, group: str) -> ConsumerOptions:
+        """What the engine is told about a group, in the words of its brokers. Raises ConfigError."""
+        namespace = self.cluster_of(group).client.namespace
+        return self.groups[group].consumer_options(group, self.offsets_directory(group), namespace)

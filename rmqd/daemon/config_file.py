@@ -74,7 +74,8 @@ class _Loading:
         """What can be said without running anything."""
         self._add(root_findings(self.config))
         for name, group in self.config.groups.items():
-            self._add(group_findings(name, group, self.config.client.namespace), ("groups", name))
+            namespace = self.config.cluster_of(name).client.namespace
+            self._add(group_findings(name, group, namespace), ("groups", name))
 
     def check_running(self, only: Collection[str]) -> None:
         """What keeps this version from running it, the handlers included."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Any, Final
 
-from rmqd.client.client_id import SPARK_PREFIX
+from rmqd.daemon.cluster_rules import cluster_findings
 from rmqd.daemon.config import RootConfig
-from rmqd.daemon.config_problems import Finding, Path
+from rmqd.daemon.config_problems import Finding
 from rmqd.daemon.group_config import GroupConfig
 from rmqd.daemon.spark_rules import missing_findings, spark_findings
 from rmqd.errors import InvalidNameError
@@ -18,43 +18,12 @@ NOT_YET_IN_GROUPS: Final[dict[str, tuple[Any, ...]]] = {
     "consume_mode": ("concurrently", "orderly"),
 }
 """Key of a group: the values that can run."""
-NOT_YET_IN_CLIENT: Final[dict[Path, tuple[Any, ...]]] = {
-    ("client", "namespace"): ("",),
-}
-"""Path of a key: the values that can run."""
 
 
 def root_findings(config: RootConfig) -> Iterator[Finding]:
     """What is wrong outside of the groups."""
-    if not config.nameserver and not config.nameserver_url:
-        accepted = 'host:port, "host:port;host:port", a list, or nameserver_url in its place'
-        yield Finding(("nameserver",), f"missing; accepted: {accepted}", missing=True, instead=("nameserver_url",))
-    if config.nameserver and config.nameserver_url:
-        yield Finding(("nameserver_url",), "set beside nameserver; accepted: one of the two", at_key=True)
-    yield from _client_findings(config)
+    yield from cluster_findings(config)
     yield from _http_findings(config)
-
-
-def _client_findings(config: RootConfig) -> Iterator[Finding]:
-    client, tls = config.client, config.client.tls
-    if client.instance_name.startswith(SPARK_PREFIX):
-        message = f"{client.instance_name}: {SPARK_PREFIX} is for drivers of engine: spark; accepted: another name"
-        yield Finding(("client", "instance_name"), message)
-    for one, other in (("access_key", "secret_key"), ("secret_key", "access_key")):
-        if getattr(client, one) and not getattr(client, other):
-            yield Finding(("client", other), f"missing beside {one}; accepted: both or neither", missing=True)
-    if client.security_token and not client.access_key and not client.secret_key:
-        message = "missing beside security_token; accepted: the keys that it belongs to"
-        yield Finding(("client", "access_key"), message, missing=True)
-    for one, other in (("cert_file", "key_file"), ("key_file", "cert_file")):
-        if getattr(tls, one) and not getattr(tls, other):
-            yield Finding(("client", "tls", other), f"missing beside {one}; accepted: both or neither", missing=True)
-    if tls.enabled and bool(tls.cert_file) == bool(tls.key_file):
-        from rmqd.client.tls import file_problems
-
-        for problem in file_problems(tls.options()):
-            message = f"{problem.message}; accepted: a PEM file that can be used"
-            yield Finding(("client", "tls", problem.key), message)
 
 
 def _http_findings(config: RootConfig) -> Iterator[Finding]:
@@ -78,16 +47,9 @@ def run_findings(config: RootConfig, only: Collection[str] = ()) -> Iterator[Fin
     """What keeps the groups (all, or those named) from being run by this version."""
     if not config.groups:
         yield Finding(("groups",), "missing; accepted: one group or more, by name", missing=True)
-    for path, runnable in NOT_YET_IN_CLIENT.items():
-        value: Any = config
-        for step in path:
-            value = getattr(value, str(step))
-        if value not in runnable:
-            accepted = " | ".join("false" if one is False else "no value" for one in runnable)
-            yield Finding(path, f"not supported yet; accepted: {accepted}")
     for name, group in config.groups.items():
         if not only or name in only:
-            yield from _room_findings(name, group, config.client.instance_name)
+            yield from _room_findings(name, group, config.cluster_of(name).client.instance_name)
             yield from missing_findings(name, group)
             for key, words in NOT_YET_IN_GROUPS.items():
                 if (value := getattr(group, key)) not in words:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Sequence
 from collections.abc import Mapping as ReadOnly
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -16,14 +16,19 @@ from rmqd.daemon.yaml_tree import Entry, Items, Mapping, Node, Reading, Scalar, 
 
 ROOT_FILE: Final = "rmqd.yaml"
 GROUPS_FOLDER: Final = "groups"
+ANY_NAME: Final = "NAME"
 DEFAULT_FILES: Final = ("config/rmqd.yaml", "/etc/rmqd/rmqd.yaml")
 
 
-SECRET_KEYS: Final = (
+_SECRETS_OF_CLUSTERS: Final = (
     ("client", "access_key"),
     ("client", "secret_key"),
     ("client", "security_token"),
     ("client", "tls", "key_password"),
+)
+SECRET_KEYS: Final = (
+    *_SECRETS_OF_CLUSTERS,
+    *(("clusters", ANY_NAME, *secret) for secret in _SECRETS_OF_CLUSTERS),
     ("http", "token"),
 )
 """What `--set` does not take as it is: command lines are no place for secrets."""
@@ -191,20 +196,27 @@ def _override(source: Source, override: str) -> None:
         mapping = entry.node
     node = _override_value(source, text, tuple(steps), place)
     mapping.entries[steps[-1]] = Entry(place, node)
-    for secret in SECRET_KEYS:
-        if secret[: len(steps)] == tuple(steps) and _is_literal(node, secret[len(steps) :]):
-            message = "everybody here sees it in `ps`; accepted: '${NAME}', '${file:PATH}', or the configuration file"
-            source.problems.append(Problem(place, secret, message))
+    for found in _literal_secrets(node, tuple(steps)):
+        message = "everybody here sees it in `ps`; accepted: '${NAME}', '${file:PATH}', or the configuration file"
+        source.problems.append(Problem(place, found, message))
 
 
-def _is_literal(node: Node, inside: tuple[str, ...]) -> bool:
-    """Whether text is there, and not only the name of where it stands."""
-    for step in inside:
-        entry = node.entries.get(step) if isinstance(node, Mapping) else None
-        if entry is None:
-            return False
-        node = entry.node
+def _literal_secrets(node: Node, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """Where in a value text stands that is a secret, and not only the name of where the secret is."""
+    if isinstance(node, Mapping):
+        for key, entry in node.entries.items():
+            yield from _literal_secrets(entry.node, (*path, key))
+    elif any(_is_meant(secret, path) for secret in SECRET_KEYS) and _is_literal(node):
+        yield path
+
+
+def _is_literal(node: Node) -> bool:
     return isinstance(node, Scalar) and isinstance(node.value, str) and bool(node.value) and "${" not in node.value
+
+
+def _is_meant(pattern: tuple[str, ...], path: tuple[str, ...]) -> bool:
+    pairs = zip(pattern, path, strict=False)
+    return len(pattern) == len(path) and all(one in (ANY_NAME, other) for one, other in pairs)
 
 
 def _override_value(source: Source, text: str, path: tuple[str, ...], place: str) -> Node:

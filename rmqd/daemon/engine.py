@@ -48,8 +48,8 @@ class Engine(Protocol):
     def build_consumer(self, options: ConsumerOptions, handler: LoadedHandler, client: Client) -> Consumer:
         """A consumer of one group, for a `client` that this engine built. Raises ConfigError for installed hooks."""
 
-    def build_spark_consumer(self, options: ConsumerOptions, config: RootConfig) -> Consumer:
-        """A consumer of one group of `config` that runs on Spark, in processes of its own."""
+    def build_spark_consumer(self, name: str, options: ConsumerOptions, config: RootConfig) -> Consumer:
+        """A consumer of the group that `config` has under `name`, which runs on Spark, in processes of its own."""
 
     async def check_filters(self, options: ConsumerOptions, client: Client) -> None:
         """Ask the brokers whether they filter by a group's expressions. Raises FilterRefusedError, InvalidNameError."""
@@ -83,11 +83,11 @@ class LocalEngine:
 
         return PushConsumer(options, handler, cast(ClientInstance, client), self.clock, (*load_hooks(), *self.hooks))
 
-    def build_spark_consumer(self, options: ConsumerOptions, config: RootConfig) -> Consumer:
+    def build_spark_consumer(self, name: str, options: ConsumerOptions, config: RootConfig) -> Consumer:
         """A SparkGroup."""
         from rmqd.daemon.spark_group import SparkGroup
 
-        return SparkGroup(options, config)
+        return SparkGroup(name, options, config)
 
     async def check_filters(self, options: ConsumerOptions, client: Client) -> None:
         """By CHECK_CLIENT_CONFIG."""

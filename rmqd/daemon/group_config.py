@@ -26,7 +26,7 @@ from rmqd.daemon.config_section import Section, setting
 from rmqd.daemon.config_types import Choice, Duration, Flag, Size, Text, Whole
 from rmqd.daemon.config_values import PointInTime, StrategyName, SubscriptionForm, is_topic
 from rmqd.daemon.spark_config import PipelineConfig, SinkConfig, SparkConfig
-from rmqd.wire.topics import TRACE_TOPIC
+from rmqd.wire.topics import TRACE_TOPIC, wrap_namespace
 
 JAVA_CONSUME_TIMESTAMP_AGE_SECONDS: Final = 30 * 60
 
@@ -58,6 +58,9 @@ class GroupConfig(Section):
     model_config = ConfigDict(json_schema_extra={"required": ["subscriptions"]})
 
     _places: Places = PrivateAttr(default_factory=lambda: Places("the configuration"))
+    cluster: Annotated[str, Text()] = setting(
+        "", "the cluster that the group is on, of those in clusters; empty: the default one"
+    )
     engine: Annotated[Literal["local", "spark"], Choice(("local", "spark"))] = setting(
         "local", "local: asyncio, in the daemon; spark: Structured Streaming through PySpark"
     )
@@ -181,19 +184,23 @@ class GroupConfig(Section):
         whole = ("groups", name, *path)
         return Problem((self._places.of_key if at_key else self._places.of)(whole), whole, message)
 
-    def consumer_options(self, name: str, state_dir: str) -> ConsumerOptions:
-        """What the engine is told about this group; `name` is its key in the configuration. Raises ConfigError."""
+    def consumer_options(self, name: str, offsets_directory: str, namespace: str = "") -> ConsumerOptions:
+        """What the engine is told about this group; `name` is its key in the configuration. Raises ConfigError.
+
+        From here on its topics and itself have the names by which brokers of the `namespace` know them.
+        """
         from rmqd.daemon.strategy_registry import load_strategy
 
         return ConsumerOptions(
-            group=name,
+            group=wrap_namespace(name, namespace),
+            namespace=namespace,
             message_model=self.message_model,
-            local_offsets_directory=f"{state_dir}/offsets",
+            local_offsets_directory=offsets_directory,
             consume_mode=self.consume_mode,
-            subscriptions=dict(self.subscriptions),
+            subscriptions={wrap_namespace(topic, namespace): one for topic, one in self.subscriptions.items()},
             consume_from_where=self.consume_from_where,
             consume_timestamp_ms=self._consume_timestamp_ms(),
-            allocate_strategy=load_strategy(name, self),
+            allocate_strategy=load_strategy(name, self, namespace),
             concurrency=self.handler.concurrency if self.handler else 1,
             consume_message_batch_max_size=self.consume_message_batch_max_size,
             consume_timeout_seconds=self.consume_timeout,

@@ -1,28 +1,31 @@
-"""The groups of one process: one client, and a supervisor for each group."""
+"""The groups of one process: a client for each cluster, and a supervisor for each group."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
 from rmqd.client.options import ClientOptions
-from rmqd.client.snapshot import ClientSnapshot
 from rmqd.clock import Clock
 from rmqd.consumer.contract import Consumer
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.pauses import WHOLE_GROUP, PauseScope
+from rmqd.daemon.cluster_clients import ClusterClients
 from rmqd.daemon.config import GroupConfig, RootConfig
 from rmqd.daemon.engine import Client, Engine
+from rmqd.daemon.group_edge import GroupEdge
 from rmqd.daemon.group_host import GroupChanges, HostView, UnknownGroupError, check_scope
 from rmqd.daemon.health import LoopMonitor
 from rmqd.daemon.reload import ConfigState, filtered_anew, plan_changes
 from rmqd.daemon.supervisor import Backoff, GroupSupervisor
-from rmqd.daemon.totals import ProcessSnapshot, add_client_counters, retired_group
+from rmqd.daemon.totals import ProcessSnapshot, retired_group
 from rmqd.errors import ConfigError, FilterRefusedError, RmqdError
 from rmqd.handler import LoadedHandler
+from rmqd.wire.namespace import without_namespace
+from rmqd.wire.topics import unwrap_namespace
 
 READINESS_POLL_SECONDS = 0.02
 
@@ -67,26 +70,24 @@ class LocalGroups:
         self._monitor = monitor
         self._share = share or Share()
         self._state = ConfigState.of(config)
-        self._client = self._build_client(config)
-        self._past_client: ClientSnapshot | None = None
-        self._groups = self._build_groups(config, config.groups, self._client)
+        self._clients = ClusterClients(self._state, self._build_client)
+        self._groups = self._build_groups(config, config.groups, self._clients.current)
         self._running: dict[str, asyncio.Task[None]] = {}
         self._stop = asyncio.Event()
         self._changing = asyncio.Lock()
         self._tasks: asyncio.TaskGroup | None = None
-        self._client_task: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         """Run until `stop` and the drain after it. A failure of the client, which groups cannot survive, is raised."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
-            self._client_task = tasks.create_task(self._client.run(), name="client")
+            self._clients.run_in(tasks)
             for name in self._groups:
                 self._launch(name)
             await self._stop.wait()
             async with self._changing:
                 await self._drain(list(self._groups))
-                await self._end_client()
+                await self._clients.end()
 
     async def started(self, patience_seconds: float) -> None:
         """Wait until every group is ready, at most `patience_seconds`."""
@@ -105,7 +106,7 @@ class LocalGroups:
         return ProcessSnapshot(
             worker=self._share.worker,
             pid=os.getpid(),
-            client=add_client_counters(self._client.snapshot(), self._past_client),
+            client=self._clients.snapshot(),
             groups=tuple(group.snapshot() for group in self._groups.values()),
             loop_delay=self._monitor.snapshot(),
         )
@@ -125,27 +126,21 @@ class LocalGroups:
                 raise ConfigError(["the daemon is about to end, and takes no new configuration"])
             state = ConfigState.of(config)
             changes = plan_changes(self._state, state)
-            same_client = self._state.same_client(state)
-            client = self._client if same_client else self._build_client(config)
-            is_secured_anew = same_client and not self._state.same_security(state)
-            if is_secured_anew:
-                client.secure(config.client_options())
+            following = self._clients.prepare(self._state, state)
             live = {name for name in changes.updated if name in self._groups and not self._groups[name].failed}
             anew = [name for name in (*changes.updated, *changes.restarted) if name not in live]
             try:
-                groups = self._build_groups(config, (*anew, *changes.started), client)
-                await self._check_filters(config, filtered_anew(self._state.config, config, changes), client)
+                groups = self._build_groups(config, (*anew, *changes.started), following.clients)
+                filtered = filtered_anew(self._state.config, config, changes)
+                await self._check_filters(config, filtered, following.clients)
             except ConfigError:
-                if is_secured_anew:
-                    client.secure(self._state.config.client_options())
-                elif not same_client:
-                    await client.close()
+                await following.give_up()
                 raise
             await asyncio.gather(
-                self._drain([*anew, *changes.stopped]), *(self._change(name, config, client) for name in live)
+                self._drain([*anew, *changes.stopped]),
+                *(self._change(name, config, following.clients) for name in live),
             )
-            if not same_client:
-                await self._replace_client(client)
+            await self._clients.take_over(following)
             for name in changes.stopped:
                 self._groups.pop(name, None)
             for name, group in groups.items():
@@ -155,7 +150,7 @@ class LocalGroups:
 
     async def check_filters(self, names: Iterable[str]) -> None:
         """Ask the brokers about the filters of some groups. Raises ConfigError where one is refused."""
-        await self._check_filters(self._state.config, names, self._client)
+        await self._check_filters(self._state.config, names, self._clients.current)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -194,42 +189,42 @@ class LocalGroups:
         check_scope(self._state.config, name, scope)
         return group
 
-    def _build_client(self, config: RootConfig) -> Client:
-        return self._engine.build_client(self._share.of_client(config.client_options()))
+    def _build_client(self, options: ClientOptions) -> Client:
+        return self._engine.build_client(self._share.of_client(options))
 
-    def _build_groups(self, config: RootConfig, names: Iterable[str], client: Client) -> dict[str, GroupSupervisor]:
+    def _build_groups(
+        self, config: RootConfig, names: Iterable[str], clients: Mapping[str, Client]
+    ) -> dict[str, GroupSupervisor]:
         groups, problems = {}, []
         for name in names:
             settings = config.groups[name]
             if not self._share.has(settings):
                 continue
             try:
-                groups[name] = self._build_group(name, config, client)
+                groups[name] = self._build_group(name, config, clients[config.cluster_name(name)])
             except ConfigError as error:  # a hook that cannot be used is a problem of all groups, told once
                 problems += [problem for problem in error.problems if problem not in problems]
             except RmqdError as error:  # a name or an expression that only the engine finds wrong
-                problems.append(f"groups.{name}: {error}")
+                problems.append(_problem(config, name, error))
         if problems:
             raise ConfigError(problems)
         return groups
 
     def _build_group(self, name: str, config: RootConfig, client: Client) -> GroupSupervisor:
         settings = config.groups[name]
-        options = self._options(name, settings, config.state_dir)
+        options = self._share.of_group(config.consumer_options(name))
         if settings.engine == "spark":
             build: Callable[[], Consumer] = partial(self._build_on_spark, name, options, config)
         else:
             build = self._builder(name, settings, options, client, [self._engine.load_handler(name, settings)])
-        return GroupSupervisor(name, build, options.shutdown_timeout_seconds, self._clock, Backoff())
+        edge = GroupEdge(config.cluster_name(name), options.namespace)
+        return GroupSupervisor(name, build, options.shutdown_timeout_seconds, self._clock, Backoff(), edge)
 
     def _build_on_spark(self, name: str, options: ConsumerOptions, config: RootConfig) -> Consumer:
         """By the configuration in force, where that has the group unchanged: a later one may log at another level."""
         now = self._state.config
         is_same = now.groups.get(name) == config.groups[name]
-        return self._engine.build_spark_consumer(options, now if is_same else config)
-
-    def _options(self, name: str, settings: GroupConfig, state_dir: str) -> ConsumerOptions:
-        return self._share.of_group(settings.consumer_options(name, state_dir))
+        return self._engine.build_spark_consumer(name, options, now if is_same else config)
 
     def _builder(
         self, name: str, settings: GroupConfig, options: ConsumerOptions, client: Client, loaded: list[LoadedHandler]
@@ -241,20 +236,17 @@ class LocalGroups:
 
         return build
 
-    async def _change(self, name: str, config: RootConfig, client: Client) -> None:
-        settings = config.groups[name]
-        options = self._options(name, settings, config.state_dir)
+    async def _change(self, name: str, config: RootConfig, clients: Mapping[str, Client]) -> None:
+        settings, options = config.groups[name], self._share.of_group(config.consumer_options(name))
+        client = clients[config.cluster_name(name)]
         await self._groups[name].change(options, self._builder(name, settings, options, client, []))
 
-    async def _check_filters(self, config: RootConfig, names: Iterable[str], client: Client) -> None:
+    async def _check_filters(self, config: RootConfig, names: Iterable[str], clients: Mapping[str, Client]) -> None:
         async def check(name: str) -> list[object]:
-            settings = config.groups[name]
             try:
-                await self._engine.check_filters(self._options(name, settings, config.state_dir), client)
-            except FilterRefusedError as error:
-                return [settings.problem(name, ("subscriptions", error.topic), str(error))]
+                await self._engine.check_filters(config.consumer_options(name), clients[config.cluster_name(name)])
             except RmqdError as error:
-                return [f"groups.{name}: {error}"]
+                return [_problem(config, name, error)]
             return []
 
         found = await asyncio.gather(*(check(name) for name in names if self._share.has(config.groups[name])))
@@ -285,15 +277,12 @@ class LocalGroups:
         if tasks:
             await asyncio.wait(tasks)
 
-    async def _replace_client(self, client: Client) -> None:
-        await self._end_client()
-        past = add_client_counters(self._client.snapshot(), self._past_client)
-        self._past_client = replace(past, brokers_up={})
-        self._client = client
-        assert self._tasks is not None
-        self._client_task = self._tasks.create_task(client.run(), name="client")
 
-    async def _end_client(self) -> None:
-        self._client.stop()
-        if self._client_task is not None:
-            await asyncio.wait([self._client_task])
+def _problem(config: RootConfig, group: str, error: RmqdError) -> object:
+    """What a broker or the engine has against a group, at its place in the configuration where that is known."""
+    namespace = config.cluster_of(group).client.namespace
+    text = without_namespace(str(error), namespace)
+    if isinstance(error, FilterRefusedError):
+        topic = unwrap_namespace(error.topic, namespace)
+        return config.groups[group].problem(group, ("subscriptions", topic), text)
+    return f"groups.{group}: {text}"

@@ -10,13 +10,15 @@ import logging
 import os
 import sys
 import time
-from collections.abc import MutableMapping
+from collections.abc import Iterable, MutableMapping
 from datetime import UTC, datetime
 from typing import IO, Any, Literal
 
 # structlog prefers rich for tracebacks where it is installed, and its import takes as long as all the rest of ours.
 _rich = sys.modules.setdefault("rich", None)  # type: ignore[arg-type]
 import structlog  # noqa: E402
+
+from rmqd.wire.namespace import without_namespace  # noqa: E402
 
 if _rich is None:
     del sys.modules["rich"]
@@ -34,12 +36,18 @@ _WORTH_LIMITING = {"warning", "error", "exception", "critical"}
 
 
 def configure_logging(
-    level: str, log_format: LogFormat, *, stream: IO[str] | None = None, worker: int | None = None
+    level: str,
+    log_format: LogFormat,
+    *,
+    stream: IO[str] | None = None,
+    worker: int | None = None,
+    namespaces: Iterable[str] = (),
 ) -> None:
     """Send structlog's and the standard library's logs to `stream` (standard error); may be called again.
 
-    What the parent says for all of its workers, a worker does not say.
+    What the parent says for all of its workers, a worker does not say. Our own lines have names without `namespaces`.
     """
+    _plain_names.namespaces = tuple(namespaces)
     stream = sys.stderr if stream is None else stream
     terminal = stream.isatty()
     shared: list[Any] = [
@@ -68,6 +76,7 @@ def configure_logging(
             structlog.stdlib.filter_by_level,
             *([] if worker is None else [_leave_to_parent]),
             *shared,
+            _plain_names,
             repeats,
             structlog.stdlib.PositionalArgumentsFormatter(),
             structlog.processors.StackInfoRenderer(),
@@ -111,6 +120,17 @@ def _leave_to_parent(_logger: object, _method: str, event: EventDict) -> EventDi
     if event.get("event") in _SAID_BY_PARENT:
         raise structlog.DropEvent
     return event
+
+
+class _PlainNames:
+    """A structlog processor: names as the configuration has them. Loggers keep it, so a reload changes its list."""
+
+    namespaces: tuple[str, ...] = ()
+
+    def __call__(self, _logger: object, _method: str, event: EventDict) -> EventDict:
+        for namespace in self.namespaces:
+            event.update({key: without_namespace(value, namespace) for key, value in event.items()})
+        return event
 
 
 class _Constant:
@@ -178,4 +198,5 @@ class _Repeated:
 
 
 repeats = RepeatLimiter()
+_plain_names = _PlainNames()
 _log = structlog.get_logger(__name__)

@@ -67,7 +67,7 @@ def run_daemon(options: RunOptions) -> int:
     try:
         config, access = read_config(options)
         clock = SystemClock()
-        logs.configure_logging(config.log.level, config.log.format)
+        logs.configure_logging(config.log.level, config.log.format, namespaces=config.namespaces)
         prepare_state_dir(config)
         refuse_second_process(config)
         monitor = LoopMonitor(clock)
@@ -278,7 +278,7 @@ class Daemon:
             log.exception("config.reload_failed")
             return ReloadReport(problems=(f"{type(error).__name__}: {error}",))
         self._config, self.access = config, access
-        logs.configure_logging(config.log.level, config.log.format)
+        logs.configure_logging(config.log.level, config.log.format, namespaces=config.namespaces)
         return ReloadReport(changes)
 
     def _status_line(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -34,28 +35,35 @@ class ReloadReport:
 
 @dataclass(frozen=True, slots=True)
 class ConfigState:
-    """The configuration in force together with what it points to: `files` holds the contents of its certificates."""
+    """The configuration in force together with what it points to: `files` holds its certificates, by cluster."""
 
     config: RootConfig
-    files: tuple[bytes, ...]
+    files: Mapping[str, tuple[bytes, ...]]
 
     @classmethod
     def of(cls, config: RootConfig) -> ConfigState:
-        """Reads the files that the client reads; one that cannot be read counts as empty, and the client complains."""
-        tls = config.client.tls
-        return cls(config, tuple(_contents(path) for path in (tls.ca_file, tls.cert_file, tls.key_file) if path))
+        """Reads the files that clients read; one that cannot be read counts as empty, and the client complains."""
+        tls = {name: cluster.client.tls for name, cluster in config.known_clusters.items()}
+        paths = {name: (one.ca_file, one.cert_file, one.key_file) for name, one in tls.items()}
+        return cls(config, {name: tuple(_contents(path) for path in found if path) for name, found in paths.items()})
 
-    def same_client(self, other: ConfigState) -> bool:
-        """Whether one client serves both; its keys and its TLS settings can be replaced while it runs."""
-        return _without_security(self.config) == _without_security(other.config)
+    def same_client(self, other: ConfigState, cluster: str) -> bool:
+        """Whether one client of a cluster serves both; its keys and TLS settings can be replaced while it runs."""
+        ours, theirs = self._options(cluster), other._options(cluster)
+        return ours is not None and theirs is not None and _without_security(ours) == _without_security(theirs)
 
-    def same_security(self, other: ConfigState) -> bool:
+    def same_security(self, other: ConfigState, cluster: str) -> bool:
         """Whether it also goes by the same keys and certificates for both."""
-        return self.files == other.files and self.config.client_options() == other.config.client_options()
+        is_same = self._options(cluster) == other._options(cluster)
+        return is_same and self.files.get(cluster) == other.files.get(cluster)
+
+    def _options(self, cluster: str) -> ClientOptions | None:
+        found = self.config.known_clusters.get(cluster)
+        return None if found is None else found.client_options()
 
 
-def _without_security(config: RootConfig) -> ClientOptions:
-    return replace(config.client_options(), access_key="", secret_key="", security_token="", tls=TlsOptions())
+def _without_security(options: ClientOptions) -> ClientOptions:
+    return replace(options, access_key="", secret_key="", security_token="", tls=TlsOptions())
 
 
 def _contents(path: str) -> bytes:
@@ -97,14 +105,19 @@ def changes_while_running(before: GroupConfig, after: GroupConfig) -> bool:
 
 
 def plan_changes(old: ConfigState, new: ConfigState) -> GroupChanges:
-    """Which groups a reload touches: all where the client changes, those on Spark where only its keys do."""
+    """Which groups a reload touches: all of a cluster whose client changes, those on Spark where only its keys do."""
     before, after = old.config.groups, new.config.groups
     kept = [name for name in after if name in before]
-    same_client, same_security = old.same_client(new), old.same_security(new)
-    served = {name for name in kept if same_client and (same_security or after[name].engine != "spark")}
-    unchanged = [name for name in kept if name in served and before[name] == after[name]]
+    stay = {name for name in kept if _keeps_client(name, old, new)}
+    unchanged = [
+        name
+        for name in kept
+        if name in stay
+        and before[name] == after[name]
+        and (after[name].engine != "spark" or old.same_security(new, new.config.cluster_name(name)))
+    ]
     changed = [name for name in kept if name not in unchanged]
-    updated = [name for name in changed if same_client and changes_while_running(before[name], after[name])]
+    updated = [name for name in changed if name in stay and changes_while_running(before[name], after[name])]
     return GroupChanges(
         unchanged=tuple(unchanged),
         updated=tuple(updated),
@@ -112,6 +125,11 @@ def plan_changes(old: ConfigState, new: ConfigState) -> GroupChanges:
         started=tuple(name for name in after if name not in before),
         stopped=tuple(name for name in before if name not in after),
     )
+
+
+def _keeps_client(group: str, old: ConfigState, new: ConfigState) -> bool:
+    cluster = new.config.cluster_name(group)
+    return cluster == old.config.cluster_name(group) and old.same_client(new, cluster)
 
 
 def filtered_anew(old: RootConfig, new: RootConfig, changes: GroupChanges) -> list[str]:

@@ -78,22 +78,24 @@ class SparkGroup:
 
     def __init__(
         self,
+        name: str,
         options: ConsumerOptions,
         config: RootConfig,
         start: Callable[[], Awaitable[Driver]] = SparkDriverProcess.spawn,
         silent_seconds: float = SILENT_SECONDS,
     ) -> None:
         self._options = options
-        self._config = config.model_copy(update={"groups": {options.group: config.groups[options.group]}})
+        self._name = name
+        self._config = config.model_copy(update={"groups": {name: config.groups[name]}})
         self._start = start
         self._silent_seconds = silent_seconds
-        self._log = log.bind(group=options.group)
+        self._log = log.bind(group=name)
         self._pauses = Pauses()
         self._driver: Driver | None = None
         self._stop = asyncio.Event()
         self._ended = False
         self._is_silent = False
-        spark = config.groups[options.group].spark
+        spark = config.groups[name].spark
         self._handles_what_is_there = spark is not None and spark.trigger == AVAILABLE_NOW
 
     async def run(self) -> None:
@@ -105,7 +107,7 @@ class SparkGroup:
             driver = self._driver = await self._start()
         except OSError as error:
             raise SparkDriverError(f"no process could be started for Spark: {error}") from error
-        reading = asyncio.create_task(driver.read(), name=f"answers of the Spark driver of {self._options.group}")
+        reading = asyncio.create_task(driver.read(), name=f"answers of the Spark driver of {self._name}")
         is_wanted = not self._stop.is_set()
         try:
             if is_wanted:
@@ -132,7 +134,7 @@ class SparkGroup:
 
     async def change(self, options: ConsumerOptions) -> None:
         """Not for this one: a reload starts a changed group anew. Raises RmqdError."""
-        raise RmqdError(f"group {self._options.group} is on Spark, and takes no other options while it runs")
+        raise RmqdError(f"group {self._name} is on Spark, and takes no other options while it runs")
 
     def pause(self, scope: PauseScope = WHOLE_GROUP) -> None:
         """Take up no more micro-batches; the one under way is finished."""
@@ -164,7 +166,7 @@ class SparkGroup:
 
     async def _serve(self, driver: Driver, reading: asyncio.Task[int]) -> None:
         """Give the driver its order, and ask how it is until it has ended."""
-        pauses = {self._options.group: self._pauses.scopes}
+        pauses = {self._name: self._pauses.scopes}
         with suppress(ChildGoneError):  # its exit code says more
             await driver.ask("build", BuildOrder(self._config, 1, 1, pauses, tuple(sys.path)))
             self._log.info("spark.driver_started", pid=driver.pid)

@@ -56,6 +56,7 @@ def _group(group: GroupSnapshot, view: HostView) -> dict[str, Any]:
     queues.sort(key=lambda queue: (queue["topic"], queue["is_retry"], queue["broker"], queue["queue"]))
     return {
         "name": group.name,
+        "cluster": group.cluster,
         "engine": group.engine,
         "message_model": group.message_model,
         "state": group.state,

@@ -22,6 +22,7 @@ from rmqd.daemon.entry_points import EntryPointError, import_object, installed, 
 from rmqd.daemon.group_config import GroupConfig
 from rmqd.errors import ConfigError
 from rmqd.wire.message import MessageQueue
+from rmqd.wire.topics import wrap_namespace
 
 ENTRY_POINT_GROUP: Final = "rmqd.allocate_strategies"
 
@@ -30,11 +31,11 @@ _FORM: Final = "(group, client_id, queues, client_ids)"
 _ACCEPTED: Final = f"accepted: a function of {_FORM} that returns the own queues, or an instance that is called so"
 
 
-def load_strategy(group: str, settings: GroupConfig) -> AllocateStrategy:
-    """The strategy of a group. Raises ConfigError with what is wrong."""
+def load_strategy(group: str, settings: GroupConfig, namespace: str = "") -> AllocateStrategy:
+    """The strategy of a group, which sees names as brokers know them. Raises ConfigError with what is wrong."""
     name = settings.allocate_strategy
     try:
-        return AllocateStrategy(name, _built_in(settings) or _installed(name))
+        return AllocateStrategy(name, _built_in(settings, namespace) or _installed(name))
     except EntryPointError as error:
         raise ConfigError([settings.problem(group, _KEY, str(error))]) from error
 
@@ -48,10 +49,10 @@ def strategy_problems(group: str, settings: GroupConfig) -> list[Problem]:
     return []
 
 
-def _built_in(settings: GroupConfig) -> AllocateMessageQueueStrategy | None:
+def _built_in(settings: GroupConfig, namespace: str) -> AllocateMessageQueueStrategy | None:
     if settings.allocate_strategy == "by_config":
-        named = settings.allocate_queues
-        return ByConfig(tuple(MessageQueue(one.topic, one.broker_name, one.queue_id) for one in named))
+        named = [(wrap_namespace(one.topic, namespace), one) for one in settings.allocate_queues]
+        return ByConfig(tuple(MessageQueue(topic, one.broker_name, one.queue_id) for topic, one in named))
     if settings.allocate_strategy == "by_machine_room":
         return ByMachineRoom(frozenset(settings.machine_rooms))
     return ALLOCATE_STRATEGIES.get(settings.allocate_strategy)

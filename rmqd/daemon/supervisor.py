@@ -18,7 +18,9 @@ from rmqd.consumer.contract import Consumer
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.pauses import WHOLE_GROUP, Pauses, PauseScope
 from rmqd.consumer.snapshot import GroupSnapshot
+from rmqd.daemon.group_edge import GroupEdge
 from rmqd.daemon.totals import add_counters, retired_group
+from rmqd.wire.namespace import without_namespace
 
 log = structlog.get_logger(__name__)
 
@@ -57,7 +59,13 @@ class GroupSupervisor:
     """One group of this process, over all the consumers that serve it one after the other."""
 
     def __init__(
-        self, name: str, build: Callable[[], Consumer], shutdown_timeout_seconds: float, clock: Clock, backoff: Backoff
+        self,
+        name: str,
+        build: Callable[[], Consumer],
+        shutdown_timeout_seconds: float,
+        clock: Clock,
+        backoff: Backoff,
+        edge: GroupEdge | None = None,
     ) -> None:
         """`build` makes the next consumer; what it raises counts as a failure of the group."""
         self.name = name
@@ -65,6 +73,7 @@ class GroupSupervisor:
         self._build = build
         self._clock = clock
         self._backoff = backoff
+        self._edge = edge or GroupEdge()
         self._log = log.bind(group=name)
         self._consumer = build()
         self._past: GroupSnapshot | None = None
@@ -95,12 +104,12 @@ class GroupSupervisor:
     def pause(self, scope: PauseScope = WHOLE_GROUP) -> None:
         """Stop handing out messages, and keep the queues. Holds over restarts of the group."""
         self._pauses.add(scope)
-        self._consumer.pause(scope)
+        self._consumer.pause(self._edge.meant(scope))
 
     def resume(self, scope: PauseScope = WHOLE_GROUP) -> None:
         """Go on with all that was paused within this scope."""
         self._pauses.end(scope)
-        self._consumer.resume(scope)
+        self._consumer.resume(self._edge.meant(scope))
 
     @property
     def pauses(self) -> tuple[PauseScope, ...]:
@@ -126,11 +135,12 @@ class GroupSupervisor:
 
     def snapshot(self) -> GroupSnapshot:
         """The group now, with the counters of all its consumers."""
-        group = self._consumer.snapshot()
+        group = self._edge.shown(self._consumer.snapshot())
         if self._failure is not None:
-            shown = replace(group, state="failed", failure=self._failure, problems=())
+            failure = without_namespace(self._failure, self._edge.namespace)
+            shown = replace(group, state="failed", failure=failure, problems=())
             shown = replace(shown, paused=self._pauses.whole, pauses=self._pauses.scopes)
-            group = replace(shown, ready=False, not_ready_reason=self._failure, queues=(), assigned={})
+            group = replace(shown, ready=False, not_ready_reason=failure, queues=(), assigned={})
         return add_counters(group, self._past)
 
     async def _run_consumer(self) -> None:
@@ -182,10 +192,10 @@ class GroupSupervisor:
             return
 
     def _replace(self, consumer: Consumer) -> None:
-        self._past = retired_group(add_counters(self._consumer.snapshot(), self._past))
+        self._past = retired_group(add_counters(self._edge.shown(self._consumer.snapshot()), self._past))
         self._consumer, self._failure = consumer, None
         for scope in self._pauses.scopes:
-            consumer.pause(scope)
+            consumer.pause(self._edge.meant(scope))
         self._log.info("group.restarted")
 
 

@@ -19,6 +19,7 @@ import structlog
 
 from rmqd.clock import SystemClock
 from rmqd.consumer.pauses import PauseScope
+from rmqd.daemon.config import RootConfig
 from rmqd.daemon.engine import LocalEngine
 from rmqd.daemon.health import LoopMonitor
 from rmqd.daemon.local_groups import LocalGroups, Share
@@ -73,7 +74,7 @@ async def _check(request: Request, channel: Channel, groups: LocalGroups) -> Non
 
 async def _build(order: BuildOrder, monitor: LoopMonitor) -> LocalGroups:
     sys.path[:] = order.import_path
-    logs.configure_logging(order.config.log.level, order.config.log.format, worker=order.worker)
+    _configure_logging(order.config, order.worker)
     clock = SystemClock()
     share = Share(order.worker, order.workers)
     groups = LocalGroups(order.config, LocalEngine(clock), clock, monitor, share)
@@ -134,8 +135,7 @@ class Worker:
                     await self._switch(request.action, *request.argument)
                 case "apply":
                     value = await self._groups.apply(request.argument)
-                    log_config = request.argument.log
-                    logs.configure_logging(log_config.level, log_config.format, worker=self._number)
+                    _configure_logging(request.argument, self._number)
                 case "stop":
                     self._groups.stop()
                 case "hurry":
@@ -151,6 +151,10 @@ class Worker:
     async def _switch(self, action: str, group: str, scope: PauseScope) -> None:
         if group in self._groups.names:  # else it runs in another worker
             await (self._groups.pause if action == "pause" else self._groups.resume)(group, scope)
+
+
+def _configure_logging(config: RootConfig, worker: int) -> None:
+    logs.configure_logging(config.log.level, config.log.format, worker=worker, namespaces=config.namespaces)
 
 
 async def _flush_logs() -> None:

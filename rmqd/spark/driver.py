@@ -67,7 +67,8 @@ def _build(build: BuildOrder) -> GroupRun:
     sys.path[:] = build.import_path
     (name,) = build.config.groups
     catch_output(build.config.log.format)
-    logs.configure_logging(build.config.log.level, build.config.log.format)
+    config = build.config
+    logs.configure_logging(config.log.level, config.log.format, namespaces=config.namespaces)
     check_versions()
     from rmqd.spark.engine.spark_parts import SparkParts
 

@@ -33,7 +33,7 @@ class GroupToRun:
 
     def options(self, state_dir: Path) -> ConsumerOptions:
         """What the consumer is told. Raises ConfigError."""
-        return self.settings.consumer_options(self.name, str(state_dir))
+        return self.settings.consumer_options(self.name, f"{state_dir}/offsets")
 
     def make_handler(self) -> LoadedHandler:
         """The handler, made and not started. Raises ConfigError, or what its constructor raised."""

@@ -28,7 +28,7 @@ from rmqd.wire.compression import decompress
 from rmqd.wire.message_id import format_host, offset_message_id
 from rmqd.wire.properties import KEYS, RETRY_TOPIC, TAGS, UNIQ_KEY, parse_properties
 from rmqd.wire.sys_flag import BORN_HOST_V6, COMPRESSED, STORE_HOST_V6
-from rmqd.wire.topics import RETRY_PREFIX
+from rmqd.wire.topics import RETRY_PREFIX, unwrap_namespace
 
 MAGIC_V1: Final = 0xDAA320A7
 MAGIC_V2: Final = 0xDAA320AB  # the topic's length takes two bytes
@@ -55,6 +55,12 @@ class MessageQueue:
     def __str__(self) -> str:
         return f"{self.topic}@{self.broker_name}:{self.queue_id}"
 
+    def without(self, namespace: str) -> MessageQueue:
+        """The queue as handlers know it."""
+        if not namespace:
+            return self
+        return MessageQueue(unwrap_namespace(self.topic, namespace), self.broker_name, self.queue_id)
+
 
 @dataclass(frozen=True, slots=True)
 class CorruptMessage:
@@ -65,13 +71,20 @@ class CorruptMessage:
 
 
 class MessageBlock:
-    """What one reply brought: its bytes, which every message views, and the messages in queue order."""
+    """What one reply brought: its bytes, which every message views, and the messages in queue order.
 
-    __slots__ = ("corrupt", "cursor", "data", "decompressed", "message_queue", "messages", "size_bytes", "unfinished")
+    In a `namespace`, `message_queue` is the queue without it, and so are the topics of messages.
+    """
 
-    def __init__(self, data: bytes, message_queue: MessageQueue) -> None:
+    __slots__ = (
+        "corrupt", "cursor", "data", "decompressed", "message_queue", "messages", "namespace", "size_bytes",
+        "unfinished",
+    )  # fmt: skip
+
+    def __init__(self, data: bytes, message_queue: MessageQueue, namespace: str = "") -> None:
         self.data = data
-        self.message_queue = message_queue
+        self.namespace = namespace
+        self.message_queue = message_queue.without(namespace)
         self.messages: list[Message] = []
         self.corrupt: list[CorruptMessage] = []
         # bodies by where their records start; None for one that is too much to hold, and decompressed when asked for
@@ -116,7 +129,7 @@ class Message:
 
     def __reduce__(self) -> tuple[object, ...]:
         record = self.block.data[self._start : self._start + self.store_size]
-        return _restore, (record, self.message_queue)
+        return _restore, (record, self.message_queue, self.block.namespace)
 
     @property
     def message_queue(self) -> MessageQueue:
@@ -145,6 +158,12 @@ class Message:
     @property
     def topic(self) -> str:
         """The topic; of a retried message the one that it was first sent to."""
+        namespace = self.block.namespace
+        return unwrap_namespace(self.origin_topic, namespace) if namespace else self.origin_topic
+
+    @property
+    def origin_topic(self) -> str:
+        """The same as brokers know it: with the namespace, where the group is in one."""
         topic = self.record_topic
         return self.properties.get(RETRY_TOPIC, topic) if topic.startswith(RETRY_PREFIX) else topic
 
@@ -293,13 +312,13 @@ _TAGS_HEAD: Final = TAGS.encode() + b"\x01"
 _TAGS_INNER: Final = b"\x02" + _TAGS_HEAD
 
 
-def decode_messages(data: bytes, message_queue: MessageQueue, start: int = 0) -> MessageBlock:
+def decode_messages(data: bytes, message_queue: MessageQueue, start: int = 0, namespace: str = "") -> MessageBlock:
     """Decode the records that fill `data` from `start` on, all of `message_queue`.
 
     Raises ProtocolError where the records' framing is broken; a record that is framed well but fails its CRC or its
     decompression is set aside in `MessageBlock.corrupt`.
     """
-    block = MessageBlock(data, message_queue)
+    block = MessageBlock(data, message_queue, namespace)
     add, view, size = block.messages.append, memoryview(data), len(data)
     try:
         while start < size:
@@ -370,5 +389,5 @@ def _properties_v2(data: bytes, body_end: int, magic: int) -> int:
     return body_end + 2 + length
 
 
-def _restore(record: bytes, message_queue: MessageQueue) -> Message:
-    return decode_messages(record, message_queue).messages[0]
+def _restore(record: bytes, message_queue: MessageQueue, namespace: str) -> Message:
+    return decode_messages(record, message_queue, namespace=namespace).messages[0]

@@ -109,14 +109,6 @@ def unwrap_namespace(resource: str, namespace: str) -> str:
     return prefix + plain.removeprefix(f"{namespace}%") if namespace else resource
 
 
-def plain_text(text: str, namespace: str) -> str:
-    """A text in which no name has the namespace any more, such as a broker's remark."""
-    head = f"{namespace}%"
-    if not namespace or head not in text:
-        return text
-    return re.sub(rf"(?<![\w-]){re.escape(head)}", "", text)
-
-
 def _split_prefix(resource: str) -> tuple[str, str]:
     for prefix in (RETRY_PREFIX, DLQ_PREFIX):
         if resource.startswith(prefix):

@@ -17,6 +17,7 @@ EVERYTHING = Subscription("*", "TAG")
 
 _DEFAULTS = ConsumerOptions(
     group=GROUP,
+    namespace="",
     message_model="clustering",
     local_offsets_directory="",
     consume_mode="concurrently",

@@ -245,7 +245,7 @@ class FakeEngine:
         self.consumers.setdefault(options.group, []).append(consumer)
         return consumer
 
-    def build_spark_consumer(self, options: ConsumerOptions, config: RootConfig) -> Consumer:
+    def build_spark_consumer(self, name: str, options: ConsumerOptions, config: RootConfig) -> Consumer:
         """A FakeConsumer, too."""
         self.on_spark.append(options.group)
         return self.build_consumer(options, LoadedHandler("", lambda batch: None, False, None, None), self.clients[-1])

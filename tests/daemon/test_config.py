@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args, get_origin
 
 import pytest
 from pydantic import BaseModel
@@ -15,7 +16,7 @@ from rmqd.consumer.allocate import AllocateStrategy, averagely, consistent_hash
 from rmqd.consumer.options import ConsumerOptions, Subscription
 from rmqd.daemon.config import RootConfig
 from rmqd.daemon.config_file import load_config
-from rmqd.daemon.config_source import SECRET_KEYS
+from rmqd.daemon.config_source import ANY_NAME, SECRET_KEYS
 from rmqd.daemon.group_config import GroupConfig
 from rmqd.errors import ConfigError
 from tests.certificates import CA, CLIENT, ENCRYPTED_KEY, certificate
@@ -79,9 +80,10 @@ def test_ranges_are_those_of_the_java_client(key: str, limits: tuple[str, str, s
 
 @pytest.mark.usefixtures("in_empty_folder")
 def test_a_group_that_says_nothing_gets_the_java_clients_defaults() -> None:
-    options = load(GROUP).groups["mailer"].consumer_options("mailer", "/state")
+    options = load(GROUP).groups["mailer"].consumer_options("mailer", "/state/offsets")
     assert options == ConsumerOptions(
         group="mailer",
+        namespace="",
         message_model="clustering",
         local_offsets_directory="/state/offsets",
         consume_mode="concurrently",
@@ -152,9 +154,10 @@ def test_every_option_of_the_engine_can_be_set() -> None:
         "subscriptions.refunds": '{sql: "amount > 100"}',
     }
     config = load(GROUP, [f"groups.mailer.{key}={value}" for key, value in settings.items()])
-    changed = config.groups["mailer"].consumer_options("mailer", "/state")
+    changed = config.groups["mailer"].consumer_options("mailer", "/state/offsets")
     assert changed == ConsumerOptions(
         group="mailer",
+        namespace="",
         message_model="broadcasting",
         local_offsets_directory="/state/offsets",
         consume_mode="orderly",
@@ -276,8 +279,10 @@ def fields_of(model: type[BaseModel], prefix: tuple[str, ...] = ()) -> Iterator[
     """Every field of a model and of the models in it, by its path."""
     for name, field in model.model_fields.items():
         yield (*prefix, name), field
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            yield from fields_of(field.annotation, (*prefix, name))
+        by_name = get_origin(field.annotation) is dict
+        kind, steps = (get_args(field.annotation)[-1], (name, ANY_NAME)) if by_name else (field.annotation, (name,))
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield from fields_of(kind, (*prefix, *steps))
 
 
 @pytest.mark.usefixtures("in_empty_folder")

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from rmqd.daemon.config import ClientConfig, GroupConfig, HandlerConfig, HttpConfig, RootConfig
+from rmqd.daemon.config import ClientConfig, ClusterConfig, GroupConfig, HandlerConfig, HttpConfig, RootConfig
 from rmqd.errors import ConfigError
 from tests.daemon.configuration import load, problems
 
@@ -227,7 +227,8 @@ ROOTS = {
     ),
     "unknown key at the top": (
         "nameserver: a:1\nprometheus: {}",
-        "2:1: prometheus: unknown key; accepted: nameserver, nameserver_url, client, http, log, state_dir, groups",
+        "2:1: prometheus: unknown key; accepted: nameserver, nameserver_url, client, clusters, http, log, state_dir, "
+        "groups",
     ),
     "group's key at the top": (
         "nameserver: a:1\nsubscriptions: {}",
@@ -398,16 +399,6 @@ def test_a_process_that_tells_its_machine_room_is_accepted() -> None:
     assert load(text).groups["mailer"].allocate_strategy == "machine_room_nearby"
 
 
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        ("namespace: tenant", "7:14: client.namespace: not supported yet; accepted: no value"),
-    ],
-)
-def test_what_the_client_cannot_do_yet_is_refused_to_run(line: str, expected: str) -> None:
-    assert problems(f"{GROUP}client:\n  {line}\n", to_run=True) == [f"test.yaml:{expected}"]
-
-
 def test_every_problem_is_told_at_once_in_the_order_of_the_lines() -> None:
     text = """\
 nameserver: 127.0.0.1
@@ -479,6 +470,7 @@ def section(model: type[BaseModel], **inner: st.SearchStrategy[object]) -> st.Se
 CONFIGURATIONS = section(
     RootConfig,
     client=section(ClientConfig),
+    clusters=st.dictionaries(st.sampled_from(["tokyo", "default"]), section(ClusterConfig), max_size=2),
     http=section(HttpConfig),
     groups=st.dictionaries(
         st.sampled_from(["mailer", "b c", "7"]), section(GroupConfig, handler=section(HandlerConfig)), max_size=2

@@ -290,18 +290,18 @@ client: {{vip_channel_enabled: "${{FLAG}}", max_frame_size: "${{SIZE}}", poll_na
 
 def test_what_is_replaced_cannot_become_yaml_and_is_not_replaced_again() -> None:
     write("evil", "x, level: loud}\nlog: ${file:evil}")
-    text = f"{ROOT}client: {{unit_name: '${{file:evil}}', namespace: '${{N}}'}}"
+    text = f"{ROOT}client: {{unit_name: '${{file:evil}}', tls: {{server_name: '${{N}}'}}}}"
     config = load(text, environ={"N": "${M}", "M": "no"})
     assert config.client.unit_name == "x, level: loud}\nlog: ${file:evil}"
-    assert config.client.namespace == "${M}"
+    assert config.client.tls.server_name == "${M}"
     assert config.log.level == "info"
 
 
 def test_a_doubled_dollar_keeps_a_reference_as_it_is() -> None:
-    text = f"{ROOT}client: {{unit_name: '$${{HOME}} costs 5$ or $$', namespace: '$${{A}}${{B}}'}}"
+    text = f"{ROOT}client: {{unit_name: '$${{HOME}} costs 5$ or $$', tls: {{server_name: '$${{A}}${{B}}'}}}}"
     config = load(text, environ={"B": "b"})
     assert config.client.unit_name == "${HOME} costs 5$ or $$"
-    assert config.client.namespace == "${A}b"
+    assert config.client.tls.server_name == "${A}b"
 
 
 def test_a_replaced_value_is_not_shown_in_an_error() -> None:

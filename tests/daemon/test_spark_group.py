@@ -83,7 +83,7 @@ async def running(
 ) -> AsyncIterator[tuple[SparkGroup, asyncio.Task[None]]]:
     settings = config("audit", "mailer", changes={"mailer": {"engine": "spark", "spark": {"trigger": trigger}}})
     options = settings.groups["mailer"].consumer_options("mailer", "/nowhere")
-    group = SparkGroup(options, settings, driver.spawn, silent_seconds)
+    group = SparkGroup("mailer", options, settings, driver.spawn, silent_seconds)
     task = asyncio.create_task(group.run())
     try:
         yield group, task

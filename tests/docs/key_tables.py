@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rmqd.daemon.config_rules import NOT_YET_IN_CLIENT, NOT_YET_IN_GROUPS
+from rmqd.daemon.config_rules import NOT_YET_IN_GROUPS
 from rmqd.daemon.config_schema import config_schema
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "configuration.md"
@@ -18,6 +18,7 @@ SECTIONS = {
     "": "At the top",
     "client.": "`client`: the connections",
     "client.tls.": "`client.tls`",
+    "clusters.NAME.": "`clusters.NAME`: another cluster",
     "http.": "`http`",
     "log.": "`log`",
     "groups.NAME.": "`groups.NAME`: one consumer group",
@@ -34,6 +35,8 @@ def tables() -> str:
     rows: dict[str, list[str]] = {prefix: [] for prefix in SECTIONS}
     schema = config_schema()
     for prefix, key, description in _keys(schema, schema, ""):
+        if prefix not in rows:  # the client of another cluster, which is as the first one's
+            continue
         rows[prefix].append(f"| `{key}` | {_default(description)} | {_meaning(prefix, key, description)} |")
     return "\n".join(
         f"### {title}\n\n| key | default | meaning |\n| --- | --- | --- |\n" + "\n".join(rows[prefix]) + "\n"
@@ -88,10 +91,7 @@ def _choices(description: dict[str, Any]) -> str:
 
 
 def _not_yet(prefix: str, key: str) -> str:
-    if prefix == "groups.NAME.":
-        runnable: tuple[Any, ...] = NOT_YET_IN_GROUPS.get(key, ())
-    else:
-        runnable = NOT_YET_IN_CLIENT.get(tuple(f"{prefix}{key}".split(".")), ())
+    runnable: tuple[Any, ...] = NOT_YET_IN_GROUPS.get(key, ()) if prefix == "groups.NAME." else ()
     if not runnable:
         return ""
     words = [json.dumps(word) if isinstance(word, bool) else word for word in runnable]

@@ -44,7 +44,8 @@ def run_group(
     thread once Spark runs.
     """
     catch_output(order.config.log.format)
-    logs.configure_logging(order.config.log.level, order.config.log.format)
+    config = order.config
+    logs.configure_logging(config.log.level, config.log.format, namespaces=config.namespaces)
     try:
         return run_in_loop(_run(order, stop, on_session, hurry or threading.Event()))
     finally:
