@@ -15,7 +15,7 @@ from rmqd.wire.headers.send import SendMessageRequestHeaderV2
 from rmqd.wire.heartbeat import ConsumerData, HeartbeatData, MessageModel, SubscriptionData
 from rmqd.wire.properties import format_properties
 
-PATIENCE_SECONDS = 10.0
+PATIENCE_SECONDS = 25.0
 
 
 class Peer:

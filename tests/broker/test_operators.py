@@ -203,7 +203,7 @@ async def test_rmqds_own_consumer_answers(rocketmq: EmbeddedRocketMQ, peer: Peer
         info = await peer.call(RUNNING_INFO, about(client_id, jstackEnable="false"))
         held = await peer.call(STATUS, {"topic": "T", "group": "g"})
         done = await peer.call(DIRECTLY, about(client_id, msgId=sent.ext_fields["msgId"], topic="T"))
-        await asyncio.wait_for(m.stop(), 5)
+        await asyncio.wait_for(m.stop(), 25)
 
     assert {queue.topic for queue in ConsumerRunningInfo.from_json(info.body).mq_table} == {"T", "%RETRY%g"}
     assert GetConsumerStatusBody.from_json(held.body).consumer_table == {client_id: {Q0: 1}}

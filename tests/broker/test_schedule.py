@@ -316,7 +316,7 @@ async def test_it_wakes_by_itself() -> None:
     clock.ahead_seconds = 0.98
     store.on_arrival(lambda arrival: come.set() if arrival.topic == "T" else None)
 
-    async with running(schedule), asyncio.timeout(10):
+    async with running(schedule), asyncio.timeout(25):
         await come.wait()
 
 
@@ -329,7 +329,7 @@ async def test_a_message_that_comes_while_it_sleeps_wakes_it(monkeypatch: pytest
     come = asyncio.Event()
     store.on_arrival(lambda arrival: come.set() if arrival.topic == "T" else None)
 
-    async with running(schedule), asyncio.timeout(10):
+    async with running(schedule), asyncio.timeout(25):
         for waits in (False, True):
             if waits:
                 schedule.put(delayed(2))
@@ -360,7 +360,7 @@ async def test_a_store_that_takes_nothing_is_asked_again(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(store, "put", hesitant)
     with structlog.testing.capture_logs() as logs:
-        async with running(schedule), asyncio.timeout(10):
+        async with running(schedule), asyncio.timeout(25):
             await come.wait()
 
     assert bodies(store, "T", 2) == ["a", "b", "c"]

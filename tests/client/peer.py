@@ -23,7 +23,8 @@ from rmqd.wire.command import (
 from rmqd.wire.frame import FrameDecoder
 from rmqd.wire.route import BrokerData, QueueData, TopicRouteData
 
-WAIT_SECONDS = 5.0
+# Ample for a busy machine, and less than the half minute after which what was missed is looked at anyway.
+WAIT_SECONDS = 25.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,7 @@ class Peer:
         return [request for request in self.requests if request.code == code]
 
     async def received(self, code: RequestCode, count: int = 1) -> list[RemotingCommand]:
-        """Wait until that many requests with this code came; fails after 5 s."""
+        """Wait until that many requests with this code came; fails after `WAIT_SECONDS`."""
         try:
             async with asyncio.timeout(WAIT_SECONDS), self._came:
                 await self._came.wait_for(lambda: len(self.got(code)) >= count)
@@ -219,7 +220,7 @@ def stored(queue_id: int = 0, queue_offset: int = 7, code: ResponseCode = Respon
 
 
 async def eventually(condition: Callable[[], object], what: str) -> None:
-    """Wait until something is true that no event tells; fails after 5 s."""
+    """Wait until something is true that no event tells; fails after `WAIT_SECONDS`."""
     try:
         async with asyncio.timeout(WAIT_SECONDS):
             while not condition():  # noqa: ASYNC110 - there is no event for it

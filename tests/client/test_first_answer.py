@@ -43,7 +43,7 @@ async def test_others_are_left_alone_while_the_first_answers() -> None:
 async def test_all_others_are_asked_at_once_after_a_failure() -> None:
     """A second dead one costs nothing more, because the third is asked together with it."""
     question = Question(failing="a", hanging="b")
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(30):
         assert await first_answer(["a", "b", "c"], question, patience_seconds=60) == ("c", "from c")
     assert question.asked == ["a", "b", "c"]
     assert question.cancelled == ["b"]

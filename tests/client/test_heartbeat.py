@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -17,7 +16,7 @@ from rmqd.errors import RemotingError, RemotingTimeoutError, RouteNotFoundError,
 from rmqd.wire.heartbeat import HeartbeatData
 from rmqd.wire.route import TopicRouteData
 from tests.client.members import Member
-from tests.client.peer import Peer, Reply, eventually, route_of
+from tests.client.peer import WAIT_SECONDS, Peer, Reply, eventually, route_of
 from tests.client.running import running
 
 HEART_BEAT = RequestCode.HEART_BEAT
@@ -123,19 +122,24 @@ async def test_a_new_broker_is_told_at_once(world: World, peer: Peer, other: Pee
     assert len(peer.got(HEART_BEAT)) == 1
 
 
-async def test_a_silent_broker_delays_no_other(brisk: World, peer: Peer, other: Peer) -> None:
+async def test_a_silent_broker_delays_no_other(peer: Peer, other: Peer) -> None:
     """Each has its own deadline: the one that answers is told again and again meanwhile."""
+    patient = World(deadline_seconds=3600)
+    peer.on(HEART_BEAT, None)
+    await patient.know(peer, other)
+    async with running(patient.heartbeat.run()):
+        for count in range(1, 6):
+            await other.received(HEART_BEAT, count)
+            patient.heartbeat.beat_soon(other.address)
+    await patient.remoting.close()
+
+
+async def test_a_silent_broker_is_down_after_its_deadline(brisk: World, peer: Peer, other: Peer) -> None:
+    """And the others are up."""
     peer.on(HEART_BEAT, None)
     await brisk.know(peer, other)
     async with running(brisk.heartbeat.run()):
-        started = time.monotonic()
-        for count in range(1, 6):
-            await other.received(HEART_BEAT, count)
-            brisk.heartbeat.beat_soon(other.address)
-        assert time.monotonic() - started < 0.2
-        started = time.monotonic()
         result = await brisk.heartbeat.beat()
-        assert time.monotonic() - started < 0.5
     assert isinstance(result[peer.address], RemotingTimeoutError)
     assert result[other.address] is None
     assert brisk.heartbeat.brokers_up == {peer.address: False, other.address: True}
@@ -232,16 +236,16 @@ async def test_a_failure_that_somebody_else_saw_is_followed_up(world: World, pee
         await eventually(lambda: world.heartbeat.brokers_up == {peer.address: True}, "the broker is up again")
 
 
-async def test_cancelling_leaves_nothing_under_way(brisk: World, peer: Peer) -> None:
+async def test_cancelling_leaves_nothing_under_way(peer: Peer) -> None:
     """The end does not wait for a broker that never answers."""
+    patient = World(deadline_seconds=3600)
     peer.on(HEART_BEAT, None)
-    await brisk.know(peer)
-    started = time.monotonic()
-    async with running(brisk.heartbeat.run()):
+    await patient.know(peer)
+    async with asyncio.timeout(WAIT_SECONDS), running(patient.heartbeat.run()):
         await peer.received(HEART_BEAT)
-    assert time.monotonic() - started < 0.2
+    await patient.remoting.close()
     with pytest.raises(RemotingError):
-        await brisk.heartbeat.beat_address(peer.address)
+        await patient.heartbeat.beat_address(peer.address)
 
 
 async def test_a_broker_that_was_found_silent_is_asked_at_once(

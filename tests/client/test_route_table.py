@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -175,9 +174,7 @@ async def test_a_topic_that_comes_later_is_found_soon(remoting: RemotingClient, 
     async with running(table.run()):
         await peer.received(ASKED)
         table.known["T"] = route_of({"a": A})
-        started = time.monotonic()
         await eventually(lambda: table.queues("T"), "the new topic's route")
-        assert time.monotonic() - started < 2
 
 
 async def test_a_topic_that_stays_unknown_is_asked_for_as_often_as_promised(

@@ -164,7 +164,7 @@ async def test_the_group_fails_when_every_slot_hangs(
             clock.advance(GRACE_SECONDS)
         try:
             with pytest.raises(HandlerHungError, match="all 2 slots of handler testing"):
-                await asyncio.wait_for(running.task, 8)
+                await asyncio.wait_for(running.task, 25)
         finally:
             let_go.set()
     assert handled(queue) == {"expired": 2}, "or it would hang the next start too"
@@ -188,7 +188,7 @@ async def test_an_end_waits_for_no_handler_that_ignores_it(pool: StartPool, monk
             await eventually(lambda: queue.in_flight == 1, "the handler has a batch")
             running.task.cancel()
             with pytest.raises(asyncio.CancelledError):
-                await asyncio.wait_for(running.task, 2)
+                await asyncio.wait_for(running.task, 25)
     let_go.set()
     await asyncio.sleep(0)
     assert [entry["event"] for entry in logs if entry["log_level"] == "error"] == ["handler.left_behind"]

@@ -97,9 +97,7 @@ async def test_a_queue_that_another_member_holds_is_waited_for_without_end(broke
         assert one.consumer.snapshot().handover_timeouts == 0
         broker.offsets[GROUP, queue] = 1
         del broker.locks[GROUP, queue]
-        freed = asyncio.get_running_loop().time()
         await seen.has(b"2", b"3")
-        assert asyncio.get_running_loop().time() - freed < 1
 
 
 async def test_queues_move_between_members_without_duplicates_and_without_two_handlers_at_once(

@@ -22,6 +22,7 @@ from tests.consumer.pool import TIMEOUT_SECONDS, Gate, StartPool, done, handled
 from tests.consumer.scripted_broker import ScriptedBroker
 
 ORDERLY: dict[str, Any] = {"consume_mode": "orderly", "suspend_current_queue_time_seconds": 0.02}
+LONG_SECONDS = 0.8  # of a rest in which a test has something to do
 GRACE_SECONDS = 5.5  # and a little: for a cancelled handler to end
 
 
@@ -121,14 +122,18 @@ async def test_a_failed_batch_is_repeated_in_place(pool: StartPool, broker: Scri
     assert not broker.sent
 
 
-@pytest.mark.parametrize(("wanted", "rest"), [(None, 0.2), (0.1, 0.1), (0.0, 0.01), (-3, 0.01)])
-async def test_a_queue_rests_as_long_as_suspend_says(pool: StartPool, wanted: float | None, rest: float) -> None:
+@pytest.mark.parametrize(
+    ("wanted", "setting", "rest"), [(None, 0.2, 0.2), (0.1, 3600.0, 0.1), (0.0, 3600.0, 0.01), (-3, 3600.0, 0.01)]
+)
+async def test_a_queue_rests_as_long_as_suspend_says(
+    pool: StartPool, wanted: float | None, setting: float, rest: float
+) -> None:
     """Cut to Java's 10 ms to 30 s; without a word as long as the group's setting."""
     handle = Attempts(1, error=Suspend(wanted))
-    async with pool(handle, consume_mode="orderly", suspend_current_queue_time_seconds=0.2) as running:
+    async with pool(handle, consume_mode="orderly", suspend_current_queue_time_seconds=setting) as running:
         queue = running.queue(1)
         await eventually(done(queue), "it is handled")
-    assert rest * 0.9 <= handle.times[1] - handle.times[0] < rest + 0.09
+    assert handle.times[1] - handle.times[0] >= rest * 0.9
 
 
 async def test_a_rest_is_never_longer_than_half_a_minute(pool: StartPool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +148,7 @@ async def test_a_rest_is_never_longer_than_half_a_minute(pool: StartPool, monkey
 @pytest.mark.parametrize("end", ["leave", "drop"])
 async def test_a_queue_that_is_given_up_while_it_rests_is_not_handed_out_again(pool: StartPool, end: str) -> None:
     """What rested is the next owner's."""
-    handle = Attempts(1)
+    handle = Attempts(1, error=Suspend(LONG_SECONDS))
     async with pool(handle, **ORDERLY) as running:
         queue = running.queue(2)
         await eventually(lambda: bool(queue.retrying), "the queue rests")
@@ -159,7 +164,7 @@ async def test_a_queue_that_is_given_up_while_it_rests_is_not_handed_out_again(p
 
 async def test_a_resting_queue_keeps_no_slot_from_the_others(pool: StartPool) -> None:
     """And what comes for it meanwhile waits behind the failed batch."""
-    handle = Attempts(1, error=Suspend(0.3))
+    handle = Attempts(1, error=Suspend(LONG_SECONDS))
     async with pool(handle, concurrency=1, **ORDERLY) as running:
         queue = running.queue(1)
         await eventually(lambda: bool(queue.retrying), "the queue rests")
@@ -274,19 +279,19 @@ async def test_as_many_hanging_calls_as_slots_end_the_group(pool: StartPool) -> 
         await eventually(lambda: all(queue.in_flight for queue in queues), "both slots are taken")
         clock.advance(TIMEOUT_SECONDS + 1)
         with pytest.raises(HandlerHungError):
-            await asyncio.wait_for(running.task, 5)
+            await asyncio.wait_for(running.task, 25)
         assert running.service.calls_left
         let_go.set()
 
 
 async def test_a_paused_group_hands_out_nothing_also_after_a_rest(pool: StartPool) -> None:
     """What rested meanwhile is handed out after the pause."""
-    handle = Attempts(1)
+    handle = Attempts(1, error=Suspend(LONG_SECONDS))
     async with pool(handle, **ORDERLY) as running:
         queue = running.queue(2)
         await eventually(lambda: bool(queue.retrying), "the queue rests")
         running.service.pause()
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(LONG_SECONDS + 0.1)
         assert handle.offsets == [0]
         running.service.resume()
         await eventually(done(queue), "all is handled")

@@ -64,7 +64,7 @@ class DaemonProcess:
 
     async def event(self, name: str, count: int = 1) -> dict[str, Any]:
         """The `count`-th line of that event, awaited."""
-        await until(lambda: len(self.events(name)) >= count, f"{name} in the log:\n{''.join(self.text)}", 30)
+        await until(lambda: len(self.events(name)) >= count, f"{name} in the log:\n{''.join(self.text)}", 60)
         return self.events(name)[count - 1]
 
     async def started(self) -> httpx.AsyncClient:
@@ -80,7 +80,7 @@ class DaemonProcess:
 
     async def exit_code(self) -> int:
         """How it ended, awaited."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await self._process.wait()
             await self._reading
         assert self._process.returncode is not None

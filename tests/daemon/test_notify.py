@@ -84,7 +84,7 @@ async def test_the_watchdog_is_fed_from_the_event_loop(manager_socket: socket.so
     began = loop.time()
     for _ in range(3):
         assert await loop.sock_recv(manager_socket, 100) == b"WATCHDOG=1"
-    assert 0.4 <= loop.time() - began < 2
+    assert loop.time() - began >= 0.4
     feeding.cancel()
     with suppress(asyncio.CancelledError):
         await feeding

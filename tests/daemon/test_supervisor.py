@@ -141,7 +141,7 @@ async def test_a_consumer_that_does_not_end_is_hurried_and_then_given_up(monkeyp
         consumer.drained = asyncio.Event()
         consumer.hurry = lambda: None  # type: ignore[method-assign]
         group.stop()
-        await asyncio.wait_for(running, 5)
+        await asyncio.wait_for(running, 25)
         assert consumer.ended
 
 
@@ -153,7 +153,7 @@ async def test_stop_while_resting_ends_at_once() -> None:
         build.made[0].fail(ValueError())
         await until(lambda: group.snapshot().state == "failed", "the failure is shown")
         group.stop()
-        await asyncio.wait_for(running, 5)
+        await asyncio.wait_for(running, 25)
 
 
 async def test_a_pause_holds_over_a_restart() -> None:

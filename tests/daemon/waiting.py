@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 
-async def until(condition: Callable[[], object], what: str, seconds: float = 5.0) -> None:
+async def until(condition: Callable[[], object], what: str, seconds: float = 25.0) -> None:
     """Let the loop run until `condition` holds; fails with `what` after `seconds`."""
     try:
         async with asyncio.timeout(seconds):

@@ -116,10 +116,10 @@ def test_the_working_directory_and_its_programs(run: Callable[[Any], Any], tmp_p
 
 def test_at_a_timeout_the_command_ends_with_all_that_it_started(run: Callable[[Any], Any], tmp_path: Path) -> None:
     pids = tmp_path / "pids"
-    handler = shell(f"sleep 300 & echo $$ $! > {pids}; wait", kill_after="10s")
+    handler = shell(f"sleep 300 & echo $$ $! > {pids}; wait", kill_after="100s")
     started = time.monotonic()
     left = run(time_out(handler, pids))
-    assert time.monotonic() - started < 8  # the shell obeys SIGTERM, so nobody waits for kill_after
+    assert time.monotonic() - started < 60  # the shell obeys SIGTERM, so nobody waits for kill_after
     assert_dies(*left)
 
 
@@ -138,7 +138,7 @@ def test_what_a_command_leaves_in_the_background_delays_nothing(run: Callable[[A
     started = time.monotonic()
     run(handle(shell(f"sleep 300 & echo $! > {pid}")))
 
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 60
     assert_dies(pid.read_text().strip())
 
 

@@ -59,7 +59,7 @@ class Seen:
         return [attempt for attempt in self.attempts if attempt.key == key]
 
 
-async def until(question: Callable[[], object], what: str, timeout_seconds: float = 20.0) -> None:
+async def until(question: Callable[[], object], what: str, timeout_seconds: float = 25.0) -> None:
     """Wait beside a consumer that runs in this loop; AssertionError after `timeout_seconds`."""
     try:
         async with asyncio.timeout(timeout_seconds):

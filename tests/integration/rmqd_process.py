@@ -135,7 +135,7 @@ class RmqdProcess:
     def get(self, path: str) -> tuple[int, bytes]:
         """Status and body of a GET; (0, b"") where nothing listens yet."""
         try:
-            with urllib.request.urlopen(f"http://{self.http}{path}", timeout=5) as response:
+            with urllib.request.urlopen(f"http://{self.http}{path}", timeout=30) as response:
                 return response.status, response.read()
         except urllib.error.HTTPError as error:
             with error:
@@ -146,11 +146,11 @@ class RmqdProcess:
     def post(self, path: str) -> dict[str, Any]:
         """The answer to a POST that must succeed."""
         request = urllib.request.Request(f"http://{self.http}{path}", method="POST")
-        with urllib.request.urlopen(request, timeout=5) as response:
+        with urllib.request.urlopen(request, timeout=30) as response:
             document: dict[str, Any] = json.loads(response.read())
         return document
 
-    def wait_ready(self, timeout_seconds: float = 20) -> None:
+    def wait_ready(self, timeout_seconds: float = 60) -> None:
         """Wait until /readyz says so: every group has a route and its first assignment."""
         wait_until(self._ready, f"rmqd is ready\n{self.tail()}", timeout_seconds)
 

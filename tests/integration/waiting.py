@@ -10,7 +10,7 @@ Value = TypeVar("Value")
 POLL_SECONDS = 0.05
 
 
-def wait_until(question: Callable[[], Value], what: str, timeout_seconds: float = 20) -> Value:
+def wait_until(question: Callable[[], Value], what: str, timeout_seconds: float = 25) -> Value:
     """Ask until the answer is true, and return it; AssertionError with the last answer after `timeout_seconds`."""
     deadline = time.monotonic() + timeout_seconds
     while True:

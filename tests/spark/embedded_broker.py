@@ -21,7 +21,7 @@ from rmqd.wire.settings import TopicConfig
 T = TypeVar("T")
 
 BROKER = "broker-a"
-SECONDS = 10.0
+SECONDS = 30.0
 HOUR_SECONDS = 3600.0
 
 
