@@ -161,6 +161,16 @@ class GroupHeldElsewhereError(RmqdError):
         self.host = host
 
 
+class PopNotSupportedError(RmqdError):
+    """The group is to pop, and its brokers are of RocketMQ 4, which knows no POP."""
+
+    def __init__(self, group: str, address: str) -> None:
+        super().__init__(
+            f"consume_mode: pop needs brokers of RocketMQ 5, and the one at {address} does not know POP (request 400); "
+            f"upgrade the brokers, or set consume_mode: concurrently for {group}"
+        )
+
+
 class BrokerTooOldError(RmqdError):
     """A broker is of a version that would take a request and do something else than was asked."""
 

@@ -17,6 +17,8 @@ from rmqd.consumer.offset_store import RemoteBrokerOffsetStore
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.orderly import ConsumeMessageOrderlyService
 from rmqd.consumer.ownership import QueueOwnership
+from rmqd.consumer.pop_group import PopGroup
+from rmqd.consumer.pop_send_back import PopSendBack
 from rmqd.consumer.queue_lock import QueueLock
 from rmqd.consumer.rate_limit import RateLimit
 from rmqd.consumer.send_back import SendBack, reconsume_limit
@@ -43,7 +45,8 @@ def build_context(
     group_hooks = GroupHooks(hooks, named, client.client_id) if hooks else None
     if group_hooks is not None:
         handler = group_hooks.around(handler)
-    send_back, store, ownership, leases = _by_message_model(options, client, clock)
+    pop = PopGroup(client, options, clock) if options.consume_mode == "pop" else None
+    send_back, store, ownership, leases = _by_message_model(options, client, clock, pop)
     if leases is None:
         service: ConsumeMessageService = ConsumeMessageConcurrentlyService(options, handler, send_back, clock)
     else:
@@ -61,6 +64,7 @@ def build_context(
         rate_limit=RateLimit(options.pull_rate_limit, clock),
         thresholds=Thresholds.divided(options, 0),
         hooks=group_hooks,
+        pop=pop,
         trace=trace,
     )
     context.resumed.set()
@@ -68,7 +72,7 @@ def build_context(
 
 
 def _by_message_model(
-    options: ConsumerOptions, client: ClientInstance, clock: Clock
+    options: ConsumerOptions, client: ClientInstance, clock: Clock, pop: PopGroup | None
 ) -> tuple[WaysBack, OffsetStore, Ownership, Leases | None]:
     """With what says whether a queue is ours in an orderly group."""
     group, is_orderly = options.group, options.consume_mode == "orderly"
@@ -77,7 +81,8 @@ def _by_message_model(
         local_store, every_queue = LocalFileOffsetStore(options.local_offsets_directory, folder, clock), EveryQueue()
         return NoWayBack(options), local_store, every_queue, every_queue if is_orderly else None
     store = RemoteBrokerOffsetStore(client, group, clock)
-    send_back = SendBack(client, group, reconsume_limit(options))
+    limit = reconsume_limit(options)
+    send_back = SendBack(client, group, limit) if pop is None else PopSendBack(client, group, limit, pop.receipts)
     if is_orderly:
         locks = QueueLock(client, group, clock)
         return send_back, store, locks, locks

@@ -78,6 +78,10 @@ class NoWayBack:
         """Whether the message is dropped if this attempt fails."""
         return self._max != NO_LIMIT and message.reconsume_times >= self._max
 
+    def delay_level(self, message: Message, asked: int) -> int:
+        """Of no meaning."""
+        return asked
+
     async def retry(self, message: Message, delay_level: int) -> bool:
         """There is no other delivery; who asks has not asked `is_last_attempt`."""
         return await self.dead_letter(message, self.limit, None)

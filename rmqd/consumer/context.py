@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from rmqd.client.instance import ClientInstance
 from rmqd.clock import Clock
@@ -18,6 +19,9 @@ from rmqd.consumer.services import ConsumeMessageService, OffsetStore, Ownership
 from rmqd.consumer.stats import TopicStats
 from rmqd.wire.heartbeat import SubscriptionData
 from rmqd.wire.message import MessageQueue
+
+if TYPE_CHECKING:
+    from rmqd.consumer.pop_group import PopGroup
 
 
 @dataclass(slots=True)
@@ -37,6 +41,7 @@ class GroupContext:
     thresholds: Thresholds
     hooks: GroupHooks | None = None  # None where none is installed
     trace: MessageTrace | None = None  # None where message trace is off
+    pop: PopGroup | None = None  # of a group in POP mode
     announced: dict[str, SubscriptionData] = field(default_factory=dict)  # told to brokers, and not pulled by yet
     revision: int = 0  # raised whenever options, subscriptions or the rate limit changed while the group runs
     problems: GroupProblems = field(default_factory=GroupProblems)

@@ -31,6 +31,7 @@ class GroupStatus:
     def snapshot(self) -> GroupSnapshot:
         """Everything at this moment."""
         context, assigned = self._context, self._rebalance.assigned.values()
+        popped = () if context.pop is None else context.pop.assigned.values()
         reason = self._not_ready()
         return GroupSnapshot(
             name=context.options.group,
@@ -43,10 +44,11 @@ class GroupStatus:
             failure=self._failure,
             ready=reason is None,
             not_ready_reason=reason,
-            topics=tuple(topic for stats in context.stats.values() for topic in stats.snapshots()),
-            queues=tuple(queue for queue in (entry.snapshot() for entry in assigned) if queue is not None),
+            # what comes by several retry topics is counted once
+            topics=tuple(topic for stats in dict.fromkeys(context.stats.values()) for topic in stats.snapshots()),
+            queues=tuple(queue for queue in (entry.snapshot() for entry in (*assigned, *popped)) if queue is not None),
             assigned={
-                topic: sum(queue.topic == topic for queue in self._rebalance.assigned)
+                topic: sum(entry.message_queue.topic == topic for entry in (*assigned, *popped))
                 for topic in context.subscriptions
                 if not is_retry_topic(topic)
             },

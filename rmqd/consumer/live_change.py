@@ -39,6 +39,8 @@ async def change_while_running(
     context.rate_limit.change(options.pull_rate_limit)
     context.revision += 1
     let_go = sum(queue.loop.take_over() for queue in list(assigned.values()) if queue.loop is not None)
+    if context.pop is not None:
+        let_go += sum(popped.loop.take_over() for popped in context.pop.assigned.values())
     filters_now = {topic: data.sub_string for topic, data in filters.items()}
     log.info("group.updated", filters=filters_now, let_go=let_go, pull_rate_limit=options.pull_rate_limit)
 

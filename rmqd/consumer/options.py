@@ -70,6 +70,10 @@ class ConsumerOptions:
     persist_consumer_offset_interval_seconds: float
     shutdown_timeout_seconds: float
     queue_handover_timeout_seconds: float
+    pop_invisible_time_seconds: float
+    """Groups in POP mode: how long others do not see what this member popped."""
+    pop_batch_nums: int
+    pop_threshold_for_queue: int
     pull_rate_limit: int
     """Messages a second; 0: no limit."""
     on_corrupt_message: OnCorruptMessage

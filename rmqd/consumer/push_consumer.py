@@ -21,6 +21,7 @@ from rmqd.consumer.operator_requests import OperatorRequests
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.pauses import WHOLE_GROUP, PauseScope
 from rmqd.consumer.persistence import OffsetPersistence
+from rmqd.consumer.pop_assignment import PopAssignment
 from rmqd.consumer.process_queue import ProcessQueue
 from rmqd.consumer.rebalance import Rebalance
 from rmqd.consumer.snapshot import GroupSnapshot
@@ -97,6 +98,8 @@ class PushConsumer:
         self._stopping.set()
         for assigned in self._rebalance.assigned.values():
             assigned.hurry()
+        for popped in self._popped():
+            popped.hurry()
 
     async def change(self, options: ConsumerOptions) -> None:
         """Go on with other options, as far as they are read while the group runs. Returns when they hold."""
@@ -131,6 +134,8 @@ class PushConsumer:
             context.service.resume()
         for assigned in self._rebalance.assigned.values():
             assigned.apply_pauses()
+        for popped in self._popped():
+            popped.loop.apply_pauses()
 
     def snapshot(self) -> GroupSnapshot:
         """What the group tells about itself now."""
@@ -141,7 +146,8 @@ class PushConsumer:
         if self._rebalance.unrouted:
             return None
         queues = [assigned.process_queue for assigned in self._rebalance.assigned.values()]
-        return None if None in queues else [queue for queue in queues if queue is not None]
+        popped = [queue for assignment in self._popped() for queue in assignment.process_queues]
+        return None if None in queues else [*(queue for queue in queues if queue is not None), *popped]
 
     def consumer_data(self) -> ConsumerData:
         """The group's part of a heartbeat."""
@@ -177,6 +183,9 @@ class PushConsumer:
                 ]
                 if context.trace is not None:
                     helpers.append(tasks.create_task(context.trace.dispatcher.run(), name=f"trace:{self.group}"))
+                if context.pop is not None:
+                    helpers += context.pop.start(tasks, context, self._rebalance.soon)
+                    helpers.append(tasks.create_task(self._measure(), name=f"measure:{self.group}"))
                 taking_part = tasks.create_task(self._take_part(), name=f"rebalance:{self.group}")
                 await self._stopping.wait()
                 if self._status.state == "starting":  # it has no queue yet, and may wait for servers that are down
@@ -222,3 +231,12 @@ class PushConsumer:
     def _routes_changed(self, topics: frozenset[str]) -> None:
         if topics & self._context.subscriptions.keys():
             self._rebalance.soon()
+
+    async def _measure(self) -> None:
+        """Ask how far the ends of popped queues are."""
+        while True:
+            await asyncio.sleep(self._context.options.persist_consumer_offset_interval_seconds)
+            await asyncio.gather(*(popped.status.measure() for popped in self._popped()))
+
+    def _popped(self) -> list[PopAssignment]:
+        return [] if self._context.pop is None else list(self._context.pop.assigned.values())

@@ -18,7 +18,7 @@ from rmqd.consumer.context import GroupContext
 from rmqd.consumer.flow_control import Thresholds
 from rmqd.consumer.problem import Problem
 from rmqd.consumer.rivals import Rivals
-from rmqd.errors import GroupHeldElsewhereError, RmqdError
+from rmqd.errors import GroupHeldElsewhereError, PopNotSupportedError, RmqdError
 from rmqd.wire.message import MessageQueue
 from rmqd.wire.topics import is_retry_topic, retry_topic
 
@@ -66,28 +66,31 @@ class Rebalance:
     async def run(self) -> None:
         """Rebalance until `leave_all`, then until the last queue was given up. A queue's failure ends it.
 
-        Raises GroupHeldElsewhereError, when all queues are given up, where the group runs on Spark.
+        Raises GroupHeldElsewhereError, when all queues are given up, where the group runs on Spark, and
+        PopNotSupportedError where its brokers cannot serve it.
         """
         self._tell_of_retries()
-        held_elsewhere: GroupHeldElsewhereError | None = None
+        cannot_run: GroupHeldElsewhereError | PopNotSupportedError | None = None
         async with asyncio.TaskGroup() as tasks:
             while not self._ending:
                 self._soon.clear()
                 try:
                     balanced = await self._pass(tasks)
-                except GroupHeldElsewhereError as error:
-                    held_elsewhere = error
+                except (GroupHeldElsewhereError, PopNotSupportedError) as error:
+                    cannot_run = error
                     self.leave_all(self._context.options.shutdown_timeout_seconds)
                     break
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(INTERVAL_SECONDS if balanced else UNBALANCED_SECONDS):
                         await self._soon.wait()
-        if held_elsewhere is not None:
-            raise held_elsewhere
+        if cannot_run is not None:
+            raise cannot_run
 
     def leave_all(self, drain_seconds: float) -> None:
         """Give up every queue, and take no more."""
         self._ending = True
+        if self._context.pop is not None:
+            self._context.pop.leave_all(drain_seconds)
         for assigned in self.assigned.values():
             assigned.leave(drain_seconds, last=True)
         self._soon.set()
@@ -109,20 +112,25 @@ class Rebalance:
     async def _pass(self, tasks: asyncio.TaskGroup) -> bool:
         """One pass over all topics; False if another one should follow soon."""
         members: set[str] = set()
-        results = await asyncio.gather(*(self._share_of(topic, members) for topic in self._context.subscriptions))
+        pop, topics = self._context.pop, list(self._context.subscriptions)
+        results = await asyncio.gather(*(self._share_of(topic, members) for topic in topics))
         if self._ending:
             return True
         rivals = self._rivals.among(members)
         if members and not self._rivals.seen(rivals):
             return False
         balanced = not rivals
-        for topic, share in zip(self._context.subscriptions, results, strict=True):
+        for topic, share in zip(topics, results, strict=True):
             held = {queue for queue in self.assigned if queue.topic == topic}
             if share is None:
                 balanced = balanced and is_retry_topic(topic)
                 continue
             self.unrouted -= {topic}
+            if pop is not None:
+                share = pop.apply(tasks, self._context, topic, share, held, self.soon)
             self._apply(tasks, topic, plan(share, held))
+            if pop is not None and topic in pop.retries.ending and not held:
+                pop.retries.ended(self._context, topic)
         return balanced
 
     async def _share_of(self, topic: str, everybody: set[str]) -> Collection[MessageQueue] | None:
@@ -138,6 +146,8 @@ class Rebalance:
             return None
         everybody |= set(members)
         await context.ownership.break_locks(topic, queues)
+        if context.pop is not None:
+            return await context.pop.share_of(topic)
         # a driver on Spark that looks who is there takes no queue
         others = self._rivals.among(members)
         return self._allocated(topic, queues, sorted_client_ids([one for one in members if one not in others]))

@@ -6,7 +6,7 @@ import dataclasses
 import os
 import platform
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -16,12 +16,13 @@ from rmqd.clock import Clock
 from rmqd.consumer.assigned_queue import AssignedQueue
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.options import ConsumerOptions
+from rmqd.consumer.pop_assignment import PopAssignment
 from rmqd.consumer.rates import Rates
 from rmqd.wire import running_info as wire
 from rmqd.wire.command import LANGUAGE
 from rmqd.wire.heartbeat import ConsumeType
 from rmqd.wire.message import MessageQueue
-from rmqd.wire.running_info import ConsumerRunningInfo, ProcessQueueInfo
+from rmqd.wire.running_info import ConsumerRunningInfo, PopProcessQueueInfo, ProcessQueueInfo
 
 CLIENT_VERSION: Final = "V5_3_1"  # what rmqd's frames say; tools know RocketMQ's versions only
 MIB: Final = 1024 * 1024
@@ -57,13 +58,14 @@ def running_info(
         properties=properties(context, started_at),
         subscription_set=tuple(context.subscriptions.values()),
         mq_table={queue: _queue_info(context, entry, rates) for queue, entry in assigned.items()},
+        mq_pop_table={} if context.pop is None else _popped(context, context.pop.assigned),
         status_table={topic: rates.status(topic) for topic in context.subscriptions},
         user_consumer_info={
             "rmqd": __version__,
             "python": platform.python_version(),
             "pid": str(os.getpid()),
             "state": "paused" if context.paused and state == "running" else state,
-            "queues": _states(assigned),
+            "queues": _states([*assigned.values(), *([] if context.pop is None else context.pop.assigned.values())]),
         },
         jstack=jstack,
     )
@@ -162,9 +164,23 @@ def _queue_info(context: GroupContext, assigned: AssignedQueue, rates: Rates) ->
     )
 
 
-def _states(assigned: Mapping[MessageQueue, AssignedQueue]) -> str:
+def _popped(
+    context: GroupContext, popped: Mapping[MessageQueue, PopAssignment]
+) -> dict[MessageQueue, PopProcessQueueInfo]:
+    """What is popped; the number -1 is any queue of a broker."""
+    return {
+        place: PopProcessQueueInfo(
+            wait_ack_count=entry.loop.unacknowledged,
+            dropped=entry.is_leaving,
+            last_pop_timestamp=_milliseconds(context.clock, entry.loop.asked_at),
+        )
+        for place, entry in popped.items()
+    }
+
+
+def _states(assigned: Iterable[AssignedQueue | PopAssignment]) -> str:
     """How many queues are in which state: what the log and `rmqd status` tell in full."""
-    counts = Counter("starting" if (queue := entry.snapshot()) is None else queue.state for entry in assigned.values())
+    counts = Counter("starting" if (queue := entry.snapshot()) is None else queue.state for entry in assigned)
     return ", ".join(f"{count} {state}" for state, count in sorted(counts.items())) or "none"
 
 

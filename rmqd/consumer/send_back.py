@@ -60,6 +60,10 @@ class SendBack:
         """Whether the group gives the message up if this attempt fails; N reconsume times make N + 1 attempts."""
         return message.reconsume_times >= self._max
 
+    def delay_level(self, message: Message, asked: int) -> int:
+        """The level that a retry is delayed by; without one that was asked for it is the broker's choice."""
+        return min(asked or FIRST_DELAY_LEVEL + message.reconsume_times, LAST_DELAY_LEVEL)
+
     async def retry(self, message: Message, delay_level: int) -> bool:
         """Have the message delivered again: by send-back, else as a message to the group's retry topic."""
         return await self.by_broker(message, delay_level) or await self._to_retry_topic(message, delay_level)
@@ -101,7 +105,7 @@ class SendBack:
 
     async def _to_retry_topic(self, message: Message, delay_level: int) -> bool:
         times = message.reconsume_times
-        level = min(delay_level or FIRST_DELAY_LEVEL + times, LAST_DELAY_LEVEL)
+        level = self.delay_level(message, delay_level)
         properties = self._origin(message) | {
             names.RECONSUME_TIME: str(times + 1),
             names.MAX_RECONSUME_TIMES: str(self._max),

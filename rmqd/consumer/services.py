@@ -57,6 +57,9 @@ class WaysBack(Protocol):
     def is_last_attempt(self, message: Message) -> bool:
         """Whether the group gives the message up if this attempt fails."""
 
+    def delay_level(self, message: Message, asked: int) -> int:
+        """The level that a retry is delayed by where the handler or the group `asked` for one; 0 asks for none."""
+
     async def retry(self, message: Message, delay_level: int) -> bool:
         """Have the message delivered again."""
 

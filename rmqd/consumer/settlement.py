@@ -10,7 +10,6 @@ import structlog
 
 from rmqd.clock import Clock
 from rmqd.consumer.process_queue import ProcessQueue
-from rmqd.consumer.send_back import FIRST_DELAY_LEVEL, LAST_DELAY_LEVEL
 from rmqd.consumer.services import WaysBack
 from rmqd.consumer.stats import TopicStats
 from rmqd.handler import ACK, Batch, DeadLetter, Decision, Outcome, Retry, Suspend
@@ -72,6 +71,10 @@ class Settlement:
     async def _return(
         self, queue: ProcessQueue, returned: list[tuple[Message, Decision]], error: BaseException | None
     ) -> None:
+        late = [message for message, _ in returned if queue.is_late(message)]
+        if late:
+            queue.finish(late)
+            returned = [one for one in returned if not one[0].finished]
         if not returned:
             return
         stats = queue.stats
@@ -103,7 +106,7 @@ class Settlement:
             if level != DEAD_LETTER_LEVEL and not self._send_back.is_last_attempt(message):
                 if not await self._send_back.retry(message, level):
                     return None
-                stats.of(message).sent_back(min(level or FIRST_DELAY_LEVEL + message.reconsume_times, LAST_DELAY_LEVEL))
+                stats.of(message).sent_back(self._send_back.delay_level(message, level))
                 return "expired" if error is EXPIRED else "retried"
             reason = "delay level -1" if level == DEAD_LETTER_LEVEL else self._send_back.limit
         if not await self._send_back.dead_letter(message, reason, error):

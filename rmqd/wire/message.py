@@ -200,6 +200,11 @@ class Message:
         return self.block.message_queue.queue_id
 
     @property
+    def stored_queue_id(self) -> int:
+        """The queue that the record itself names: of a pop, whose reply holds several."""
+        return self._int(12)
+
+    @property
     def broker_name(self) -> str:
         """The broker that it was pulled from."""
         return self.block.message_queue.broker_name

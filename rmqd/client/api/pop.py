@@ -1,0 +1,107 @@
+"""POP: how a topic's queues are divided by the broker, and what becomes of popped messages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rmqd.client.api.request import REQUEST_TIMEOUT_SECONDS, request
+from rmqd.codes import RequestCode
+from rmqd.wire.headers.pop import (
+    AckMessageRequestHeader,
+    ChangeInvisibleTimeRequestHeader,
+    ChangeInvisibleTimeResponseHeader,
+)
+from rmqd.wire.pop_bodies import BatchAckMessageRequestBody, QueryAssignmentRequestBody, QueryAssignmentResponseBody
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rmqd.client.remoting import RemotingClient
+    from rmqd.wire.pop import PopHandle
+    from rmqd.wire.pop_bodies import BatchAck, MessageQueueAssignment
+
+ACK_TIMEOUT_SECONDS = 3.0  # Java: ASYNC_TIMEOUT
+
+
+async def query_assignment(
+    remoting: RemotingClient,
+    address: str,
+    body: QueryAssignmentRequestBody,
+    *,
+    timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
+) -> tuple[MessageQueueAssignment, ...] | None:
+    """A member's queues of a topic, and whether each is pulled or popped; None where the broker cannot tell yet.
+
+    Raises RequestCodeNotSupportedError where the broker is of RocketMQ 4.
+    """
+    code = RequestCode.QUERY_ASSIGNMENT
+    reply = await request(remoting, address, code, body.to_json(), timeout_seconds=timeout_seconds)
+    return QueryAssignmentResponseBody.from_json(reply.body).assignments
+
+
+async def batch_ack(
+    remoting: RemotingClient,
+    address: str,
+    broker_name: str,
+    acks: Sequence[BatchAck],
+    *,
+    timeout_seconds: float = ACK_TIMEOUT_SECONDS,
+) -> None:
+    """Acknowledge many popped messages of one broker."""
+    body = BatchAckMessageRequestBody(broker_name, tuple(acks)).to_json()
+    await request(remoting, address, RequestCode.BATCH_ACK_MESSAGE, body, timeout_seconds=timeout_seconds)
+
+
+async def ack_message(
+    remoting: RemotingClient,
+    address: str,
+    group: str,
+    real_topic: str,
+    handle: PopHandle,
+    *,
+    timeout_seconds: float = ACK_TIMEOUT_SECONDS,
+) -> None:
+    """Acknowledge one popped message of the topic that holds it, which may be a retry topic."""
+    header = AckMessageRequestHeader(
+        consumer_group=group,
+        topic=real_topic,
+        queue_id=handle.queue_id,
+        extra_info=str(handle),
+        offset=handle.queue_offset,
+        bname=handle.broker_name,
+    )
+    await request(remoting, address, header, timeout_seconds=timeout_seconds)
+
+
+async def change_invisible_time(
+    remoting: RemotingClient,
+    address: str,
+    group: str,
+    real_topic: str,
+    handle: PopHandle,
+    invisible_ms: int,
+    *,
+    timeout_seconds: float = ACK_TIMEOUT_SECONDS,
+) -> PopHandle:
+    """Hide a popped message for `invisible_ms` from now on, and return its handle from then on."""
+    header = ChangeInvisibleTimeRequestHeader(
+        consumer_group=group,
+        topic=real_topic,
+        queue_id=handle.queue_id,
+        extra_info=str(handle),
+        offset=handle.queue_offset,
+        invisible_time=invisible_ms,
+        bname=handle.broker_name,
+    )
+    reply = await request(remoting, address, header, timeout_seconds=timeout_seconds)
+    return renewed(handle, ChangeInvisibleTimeResponseHeader.from_ext_fields(reply.ext_fields))
+
+
+def renewed(handle: PopHandle, header: ChangeInvisibleTimeResponseHeader) -> PopHandle:
+    """The handle of a message that was hidden anew: the broker keeps it for itself, from its own offset on."""
+    return handle._replace(
+        start_offset=handle.queue_offset,
+        pop_time=header.pop_time,
+        invisible_time=header.invisible_time,
+        revive_queue_id=header.revive_qid,
+    )

@@ -1,0 +1,164 @@
+"""A group in POP mode beside the embedded broker: what is acknowledged, kept, given back, and read after a switch."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+
+import pytest
+from structlog.testing import capture_logs
+
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.errors import PopNotSupportedError
+from rmqd.handler import Batch
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.message import MessageQueue
+from rmqd.wire.topics import dlq_topic, pop_retry_topic
+from tests.client.peer import Reply, eventually
+from tests.consumer.groups import GROUP, TOPIC, Blocked
+from tests.consumer.members import member
+from tests.consumer.popping import BROKER_NAME, Popping, finally_, popping
+from tests.consumer.scripted_broker import ScriptedBroker
+from tests.consumer.seen import Seen
+
+BODIES = [b"%d" % number for number in range(100)]
+
+
+@pytest.fixture
+async def pop() -> AsyncIterator[Popping]:
+    """A broker whose topic the group pops."""
+    async with popping() as one:
+        yield one
+
+
+async def test_every_message_is_handled_once_and_acknowledged(pop: Popping, seen: Seen) -> None:
+    await pop.send(*BODIES)
+    async with pop.member(seen, pop_invisible_time_seconds=1.0) as one:
+        await eventually(lambda: len(seen.bodies) >= len(BODIES), "all are handled")
+        await pop.send(b"last")
+        await eventually(lambda: b"last" in seen.bodies, "a pop that the broker held brought it")
+        await asyncio.sleep(2.5)  # what was not acknowledged would be shown again
+        assert sorted(seen.bodies) == sorted([*BODIES, b"last"])
+        assert one.topic().handled["acked"] == len(BODIES) + 1
+        assert not one.topic().duplicates
+        [queue] = [queue for queue in one.consumer.snapshot().queues if not queue.is_retry]
+        assert (queue.queue, queue.state, queue.cached) == (-1, "waiting", 0)
+    assert await pop.lag() == 0
+
+
+async def test_what_a_handler_has_is_kept_hidden_for_as_long_as_it_takes(pop: Popping) -> None:
+    calls: Counter[bytes] = Counter()
+
+    async def slow(batch: Batch) -> None:
+        calls.update(message.body for message in batch)
+        await asyncio.sleep(3.0)
+
+    await pop.send(b"one", b"two")
+    async with pop.member(slow, pop_invisible_time_seconds=1.0) as one:
+        await finally_(lambda: one.topic().handled["acked"] == 2, "both are handled")
+        await asyncio.sleep(2.5)
+        assert calls == {b"one": 1, b"two": 1}
+        assert not one.topic().duplicates
+    assert await pop.lag() == 0
+
+
+async def test_what_no_handler_has_in_time_is_left_to_others(pop: Popping) -> None:
+    first = Blocked()
+    second = Seen()
+    await pop.send(*BODIES[:10])
+    with capture_logs() as logs:
+        async with pop.member(first, concurrency=1, pop_invisible_time_seconds=1.0) as one:
+            await eventually(lambda: one.topic().received == 10, "it has popped all")
+            async with pop.member(second, pop_invisible_time_seconds=1.0):
+                await finally_(lambda: len(second.bodies) == 9, "the others went to the second member")
+                first.release.set()
+                await eventually(lambda: one.topic().handled["acked"] == 1, "its own is done")
+    assert sum(entry["messages"] for entry in logs if entry["event"] == "pop.left_to_others") >= 9
+
+
+async def test_a_failed_message_comes_again_and_ends_in_the_dead_letters(
+    pop: Popping, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rmqd.consumer.pop_send_back.DELAY_SECONDS", (0.1, 0.2))
+    attempts: list[tuple[bytes, int, str]] = []
+
+    async def fail(batch: Batch) -> None:
+        attempts.extend((message.body, message.reconsume_times, message.topic) for message in batch)
+        raise ValueError("no")
+
+    await pop.send(b"poison")
+    async with pop.member(fail, max_reconsume_times=2) as one:
+        await finally_(lambda: one.topic(is_retry=True).handled["dead_lettered"] == 1, "it is given up")
+        assert attempts == [(b"poison", times, TOPIC) for times in (0, 1, 2)]
+        assert one.topic().retries == {0: 1}
+        assert one.topic(is_retry=True).retries == {1: 1}
+    assert await pop.end_of(MessageQueue(dlq_topic(GROUP), BROKER_NAME, 0)) == 1
+    assert await pop.lag(pop_retry_topic(GROUP, TOPIC)) == 0
+
+
+async def test_a_member_that_leaves_shows_the_others_what_it_did_not_begin(pop: Popping) -> None:
+    first, second = Blocked(), Seen()
+    await pop.send(*BODIES[:20])
+    async with pop.member(first, concurrency=1) as one:
+        await eventually(lambda: one.topic().received == 20, "it has popped all")
+        stopping = asyncio.create_task(one.stop())
+        async with pop.member(second):
+            await finally_(lambda: len(second.bodies) == 19, "long before the invisible time is over")
+            first.release.set()
+            await stopping
+            assert len(set(second.bodies)) == 19
+    assert one.topic().handled["acked"] == 1
+
+
+async def test_a_group_that_is_to_pull_again_also_reads_what_it_had_popped(pop: Popping) -> None:
+    first, second = Blocked(), Seen()
+    await pop.send(*BODIES[:20])
+    async with pop.member(first, concurrency=1, pop_invisible_time_seconds=2.0) as one:
+        await eventually(lambda: one.topic().received == 20, "it has popped all")
+        await one.die()
+    await pop.set_mode("PULL")
+    async with pop.member(second, pop_invisible_time_seconds=2.0) as two:
+        await finally_(lambda: set(second.bodies) == set(BODIES[:20]), "all of it is handled")
+        await pop.set_mode("POP")
+        two.consumer.on_consumer_ids_changed()
+        await finally_(lambda: two.queue(-1) is not None, "it pops")
+        await pop.send(b"popped")
+        await eventually(lambda: b"popped" in second.bodies, "it handles what it pops")
+
+
+async def test_messages_that_the_filter_does_not_match_are_acknowledged_at_once(pop: Popping, seen: Seen) -> None:
+    await pop.send(b"a", tags="a")
+    await pop.send(b"b", tags="b")
+    async with pop.member(seen, subscriptions={TOPIC: "a"}, pop_invisible_time_seconds=1.0):
+        await seen.has(b"a")
+        await eventually(lambda: len(seen.bodies) == 1, "only that")
+
+
+async def test_a_broker_of_rocketmq_4_ends_the_group_with_what_to_do(broker: ScriptedBroker, seen: Seen) -> None:
+    broker.create_topic(TOPIC)
+    remark = " request type 400 not supported"
+    broker.peer.on(RequestCode.QUERY_ASSIGNMENT, Reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark))
+    with pytest.raises(ExceptionGroup) as raised:
+        async with member(broker.peer.address, seen, consume_mode="pop") as one:
+            await asyncio.wait((one.task,))
+    error = raised.value.exceptions[0]
+    assert isinstance(error, PopNotSupportedError)
+    assert "consume_mode: concurrently" in str(error)
+    assert one.consumer.snapshot().state == "failed"
+
+
+@pytest.mark.parametrize("mode", ["concurrently", "orderly"])
+async def test_other_groups_never_ask_the_broker_how_to_read(broker: ScriptedBroker, seen: Seen, mode: str) -> None:
+    [queue] = broker.create_topic(TOPIC)
+    asked: list[RemotingCommand] = []
+
+    def note(command: RemotingCommand) -> Reply:
+        asked.append(command)
+        return Reply()
+
+    broker.peer.on(RequestCode.QUERY_ASSIGNMENT, note)
+    await broker.store(queue, b"x")
+    async with member(broker.peer.address, seen, consume_mode=mode):
+        await seen.has(b"x")
+    assert not asked

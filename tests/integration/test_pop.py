@@ -1,0 +1,117 @@
+"""A group in POP mode on a real RocketMQ: shared by members, switched by mqadmin while it works."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from rmqd import Batch
+from tests.consumer.members import Member, member
+from tests.integration.consuming import until
+from tests.rocketmq import RealCluster
+from tests.rocketmq.producer import Producer
+
+pytestmark = pytest.mark.rocketmq
+
+INVISIBLE_SECONDS = 5.0  # the least that the configuration accepts
+
+
+def popped(one: Member) -> bool:
+    """Whether it pops the topic."""
+    return one.queue(-1) is not None
+
+
+async def test_two_members_share_a_popped_topic_and_finish_it(rocketmq: RealCluster, topic: str, group: str) -> None:
+    rocketmq.set_consume_mode(topic, group, "POP")
+    calls: Counter[str] = Counter()
+    slow_calls = 0
+
+    async def handle(batch: Batch) -> None:
+        nonlocal slow_calls
+        for message in batch:
+            assert message.keys is not None
+            calls[message.keys] += 1
+            if message.keys == "slow":
+                slow_calls += 1
+                await asyncio.sleep(2 * INVISIBLE_SECONDS)
+            elif message.keys == "fails" and not message.reconsume_times:
+                raise ValueError("the first time")
+            elif message.keys == "fails":
+                assert message.topic == topic
+
+    with Producer(rocketmq.broker.address, topic, 8) as producer:
+        for number in range(300):
+            producer.send(key=f"{number}")
+        producer.send(key="slow")
+        producer.send(key="fails")
+    options: dict[str, Any] = {
+        "group": group,
+        "subscriptions": [topic],
+        "pop_invisible_time_seconds": INVISIBLE_SECONDS,
+    }
+    async with (
+        member(rocketmq.nameserver, handle, consume_mode="pop", **options) as one,
+        member(rocketmq.nameserver, handle, consume_mode="pop", **options) as two,
+    ):
+        await until(lambda: len(calls) == 302, "all are handled", 30)
+        await until(lambda: calls["fails"] == 2, "the failed one came again, at level 0 after 10 s", 60)
+        await until(lambda: one.topic().handled["acked"] + two.topic().handled["acked"] == 301, "slow one done", 30)
+        assert one.topic().received
+        assert two.topic().received
+        await asyncio.sleep(INVISIBLE_SECONDS)
+        assert {key: count for key, count in calls.items() if count > 1} == {"fails": 2}
+        assert slow_calls == 1
+
+
+async def test_a_group_is_switched_to_pull_and_back_under_load_and_loses_nothing(
+    rocketmq: RealCluster, topic: str, group: str
+) -> None:
+    cluster_name = "DefaultCluster"
+    calls: Counter[str] = Counter()
+    sent: list[str] = []
+
+    async def handle(batch: Batch) -> None:
+        for message in batch:
+            assert message.topic == topic
+            assert message.keys is not None
+            calls[message.keys] += 1
+        await asyncio.sleep(0.01)
+
+    async def produce() -> None:
+        with Producer(rocketmq.broker.address, topic, 8) as producer:
+            while True:
+                key = f"{len(sent)}"
+                await asyncio.to_thread(producer.send, key=key)
+                sent.append(key)
+                await asyncio.sleep(0.01)
+
+    async def switch(mode: str) -> None:
+        arguments = ("-t", topic, "-g", group, "-m", mode, "-q", "0", "-c", cluster_name)
+        await asyncio.to_thread(rocketmq.admin, "setConsumeMode", *arguments)
+        for one in members:
+            one.consumer.on_consumer_ids_changed()
+
+    options: dict[str, Any] = {
+        "group": group,
+        "subscriptions": [topic],
+        "pop_invisible_time_seconds": INVISIBLE_SECONDS,
+    }
+    async with (
+        member(rocketmq.nameserver, handle, consume_mode="pop", concurrency=4, **options) as one,
+        member(rocketmq.nameserver, handle, consume_mode="pop", concurrency=4, **options) as two,
+    ):
+        members = [one, two]
+        producing = asyncio.create_task(produce())
+        for mode in ("POP", "PULL", "POP"):
+            await switch(mode)
+            await until(lambda mode=mode: {popped(each) for each in members} == {mode == "POP"}, f"all {mode}", 60)  # type: ignore[misc]
+            already = len(sent)
+            await until(lambda already=already: len(sent) > already + 200, "it goes on", 60)  # type: ignore[misc]
+        await one.die()  # what it had popped is shown to the other
+        producing.cancel()
+        await asyncio.wait((producing,))
+        await until(lambda: calls.keys() >= set(sent), "nothing is lost", 120)
+    assert len(sent) > 600
