@@ -121,6 +121,15 @@ class RouteNotFoundError(RmqdError):
         self.topic = topic
 
 
+class BrokerAwayError(RouteNotFoundError):
+    """No route names an address of the broker: it is down, or is being replaced."""
+
+    is_told = True
+
+    def __init__(self, topic: str, broker_name: str) -> None:
+        super().__init__(topic, f"no route names an address of broker {broker_name}: it is down, or was taken away")
+
+
 class FilterRefusedError(RmqdError):
     """A broker does not filter a topic by the expression that a group has for it; the text says what to do."""
 

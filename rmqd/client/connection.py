@@ -65,6 +65,8 @@ class RemotingConnection(asyncio.Protocol):
         """The peer was silent: the next that is heard of it counts as the first."""
         self.heard_at = 0.0
         """When the peer sent something, by the loop's clock."""
+        self.made_at = 0.0
+        """By the loop's clock."""
         self._loop = asyncio.get_running_loop()
         self._decoder = FrameDecoder(max_frame_size_bytes)
         self._traffic = traffic
@@ -167,6 +169,7 @@ class RemotingConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by the loop."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is one by its methods, not by its class
+        self.made_at = self._loop.time()
         raw = transport.get_extra_info("socket")
         if raw is not None:
             with contextlib.suppress(OSError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from rmqd.client.route_table import RouteTable
 
 log = structlog.get_logger(__name__)
+
+SETTLE_SECONDS = 8.0  # in which every client of ours has heartbeated to a broker that is back
 
 
 class Replicas:
@@ -32,25 +35,29 @@ class Replicas:
         address = self._routes.address(broker_name, broker_id)
         if address is None or not self._remoting.is_down(address):
             return address
-        others = self._routes.brokers().get(broker_name, {}).values()
+        others = self._routes.replicas(broker_name).values()
         return next((other for other in others if not self._remoting.is_down(other)), address)
 
     def is_reachable(self, broker_name: str) -> bool:
-        """Whether a route names the broker, and one of its addresses is connected and not known to be down."""
-        addresses = self._routes.brokers().get(broker_name, {}).values()
+        """Whether one of the broker's addresses is connected, and not known to be down."""
+        addresses = self._routes.replicas(broker_name).values()
         return any(self._remoting.connected(at) is not None and not self._remoting.is_down(at) for at in addresses)
 
-    def living_first(self, addresses: Iterable[str]) -> list[str]:
-        """The same addresses, those that are down last."""
-        return sorted(addresses, key=self._remoting.is_down)
+    def steady_first(self, addresses: Iterable[str]) -> list[str]:
+        """The same addresses; last those that are down, before them those that are connected for a moment only."""
+        return sorted(addresses, key=lambda address: (self._remoting.is_down(address), self.is_new(address)))
+
+    def is_new(self, address: str) -> bool:
+        """Whether there is no connection, or one so young that not all clients may have made theirs."""
+        connection = self._remoting.connected(address)
+        return connection is None or asyncio.get_running_loop().time() - connection.made_at < SETTLE_SECONDS
 
     def _routes_changed(self, _: frozenset[str]) -> None:
         before = self._known
-        self._known = {name: frozenset(replicas.values()) for name, replicas in self._routes.brokers().items()}
+        now = {name: frozenset(replicas.values()) for name, replicas in self._routes.brokers().items()}
+        self._known = before | now  # who is in no route may be back at another address
         in_use = self._routes.broker_addresses()
-        for name, addresses in before.items():
-            if name not in self._known:
-                continue  # perhaps the name servers have just started: the broker may still be there
-            for gone in addresses - in_use:
+        for name in before.keys() & now.keys():
+            for gone in before[name] - in_use:
                 log.info("broker.moved", broker=name, gone=gone, addresses=sorted(self._known[name]))
                 self._remoting.give_up(gone, f"broker {name} is no longer there")

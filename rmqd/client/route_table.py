@@ -42,6 +42,14 @@ class _Learned:
     error: RmqdError | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Departed:
+    """A broker that no route names; its addresses stay known until then, by the loop's clock."""
+
+    replicas: Mapping[int, str]
+    until: float
+
+
 class _Watched:
     """How a topic that somebody uses is kept up to date; times are the loop's."""
 
@@ -59,7 +67,9 @@ class RouteTable:
     """The routes of all topics in use. Reading never waits; `run` refreshes watched topics every 30 s.
 
     A refresh asks for all due topics at once and swaps the table once. While no name server answers, the last known
-    routes stay. `route_of` asks a name server: it raises TopicNotExistError, or any other RmqdError if none answered.
+    routes stay. A broker that no route names any more may only not have registered yet with a name server that was
+    restarted: its addresses stay known for a while. `route_of` asks a name server: it raises TopicNotExistError, or any
+    other RmqdError if none answered.
     """
 
     def __init__(
@@ -75,6 +85,7 @@ class RouteTable:
         self._deadline = deadline_seconds
         self._grace = unknown_topic_grace_seconds
         self._routes = Routes()
+        self._departed: dict[str, _Departed] = {}
         self._orders: dict[str, int] = {}
         self._watched: dict[str, _Watched] = {}
         self._callbacks: list[Callable[[frozenset[str]], None]] = []
@@ -126,20 +137,28 @@ class RouteTable:
 
     def master(self, broker_name: str) -> str | None:
         """The address of a broker's master; None while the route names none."""
-        return self._routes.brokers.get(broker_name, {}).get(0)
+        return self.replicas(broker_name).get(0)
 
     def address(self, broker_name: str, broker_id: int = 0) -> str | None:
         """The address of one replica of a broker, or of another one that is there in its place."""
-        replicas = self._routes.brokers.get(broker_name, {})
+        replicas = self.replicas(broker_name)
         return replicas.get(broker_id) or next(iter(replicas.values()), None)
+
+    def replicas(self, broker_name: str) -> Mapping[int, str]:
+        """The addresses of a broker by replica id, as last known; empty where nothing is."""
+        known = self._routes.brokers.get(broker_name)
+        if known is None and (departed := self._departed.get(broker_name)) is not None:
+            return departed.replicas
+        return known or {}
 
     def brokers(self) -> Mapping[str, Mapping[int, str]]:
         """Every known broker: name, replica id (0 is the master), address."""
         return self._routes.brokers
 
     def broker_addresses(self) -> frozenset[str]:
-        """The addresses of all brokers, slaves included."""
-        return frozenset(address for replicas in self._routes.brokers.values() for address in replicas.values())
+        """The addresses of all brokers, slaves included, and those of brokers that are in no route for a moment."""
+        departed = [broker.replicas for broker in self._departed.values()]
+        return frozenset(at for replicas in (*self._routes.brokers.values(), *departed) for at in replicas.values())
 
     async def refresh(self, topic: str) -> TopicRouteData:
         """Ask for a topic's route now. Raises RouteNotFoundError, or RemotingError if no name server answers."""
@@ -214,8 +233,20 @@ class RouteTable:
         changed = frozenset(topic for topic in changes if before.differs(self._routes, topic))
         if changed:
             log.info("route.changed", topics=sorted(changed), brokers=sorted(self._routes.brokers))
+        if self._note_departed(before) or changed:
             for callback in self._callbacks:
                 callback(changed)
+
+    def _note_departed(self, before: Routes) -> bool:
+        """Remember the addresses of brokers that no route names since now; says whether some were forgotten."""
+        now, present = _now(), self._routes.brokers
+        known, self._departed = self._departed, {}
+        for name, departed in known.items():
+            if name not in present and now < departed.until:
+                self._departed[name] = departed
+        for name in before.brokers.keys() - present.keys():
+            self._departed[name] = _Departed(before.brokers[name], now + self._grace)
+        return bool(known.keys() - self._departed.keys() - present.keys())
 
     def _reschedule(self, learned: _Learned) -> None:
         now = _now()

@@ -10,6 +10,7 @@ from typing import Final
 import structlog
 
 from rmqd.client.api.lock import lock_batch, unlock_batch
+from rmqd.client.connection import RemotingConnection
 from rmqd.client.instance import ClientInstance
 from rmqd.errors import AccessRefusedError, BrokerError, RmqdError
 from rmqd.wire.message import MessageQueue
@@ -28,6 +29,7 @@ class BrokerLocks:
         self._client = client
         self._name = name
         self._turns: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._granted_on: dict[str, RemotingConnection | None] = {}  # by the broker's name
 
     def turn(self, broker_name: str) -> asyncio.Lock:
         """To be held by who asks for locks that may be given up meanwhile: the unlocking must come after that."""
@@ -55,7 +57,14 @@ class BrokerLocks:
             self.refused = self.refused or refused
             return None
         self.refused = False
+        self._granted_on[broker_name] = self._client.remoting.connected(address)
         return granted
+
+    def may_be_lost(self, broker_name: str) -> bool:
+        """Whether the broker was restarted since it granted anything, or is another one: locks live in its memory."""
+        address = self._address(broker_name)
+        connection = None if address is None else self._client.remoting.connected(address)
+        return connection is not None and self._granted_on.get(broker_name) is not connection
 
     async def unlock(self, broker_name: str, queues: Collection[MessageQueue], client_id: str | None = None) -> bool:
         """Give locks up, our own or another client's; says whether the broker answered."""

@@ -13,7 +13,7 @@ from rmqd.client.api.offset import query_consumer_offset, update_consumer_offset
 from rmqd.client.connection import RemotingConnection
 from rmqd.client.instance import ClientInstance
 from rmqd.clock import Clock
-from rmqd.errors import RmqdError, RouteNotFoundError
+from rmqd.errors import BrokerAwayError, RmqdError
 from rmqd.wire.message import MessageQueue
 
 log = structlog.get_logger(__name__)
@@ -195,5 +195,5 @@ class RemoteBrokerOffsetStore:
     def _address(self, queue: MessageQueue) -> str:
         address = self._client.routes.address(queue.broker_name)
         if address is None:
-            raise RouteNotFoundError(queue.topic, f"no address is known for broker {queue.broker_name}")
+            raise BrokerAwayError(queue.topic, queue.broker_name)
         return address

@@ -118,18 +118,21 @@ class QueueOwnership:
                 renewed = self._clock.monotonic()
                 await self._claim(self._owned)
             elif not self._locks.refused:
-                await self._claim(self._owned - self._locked)
+                lost = {queue for queue in self._locked if self._locks.may_be_lost(queue.broker_name)}
+                await self._claim((self._owned - self._locked) | lost)
 
     def _members(self) -> frozenset[str]:
         return frozenset().union(*self._lists.values())
 
     async def _claim(self, queues: Iterable[MessageQueue]) -> None:
-        for broker_name, named in by_broker(queues).items():
-            async with self._locks.turn(broker_name):
-                wanted = named & self._owned
-                granted = (await self._locks.lock(broker_name, wanted) if wanted else None) or frozenset()
-            self._locked -= wanted - granted
-            self._locked |= granted & self._owned
+        await asyncio.gather(*(self._claim_at(name, named) for name, named in by_broker(queues).items()))
+
+    async def _claim_at(self, broker_name: str, queues: set[MessageQueue]) -> None:
+        async with self._locks.turn(broker_name):
+            wanted = queues & self._owned
+            granted = (await self._locks.lock(broker_name, wanted) if wanted else None) or frozenset()
+        self._locked -= wanted - granted
+        self._locked |= granted & self._owned
 
     async def _lock(self, queue: MessageQueue) -> bool:
         granted = await self._locks.lock(queue.broker_name, {queue}) or frozenset()

@@ -49,4 +49,5 @@ class OffsetPersistence:
         brokers: dict[str, list[AssignedQueue]] = defaultdict(list)
         for queue, assigned in self._assigned.items():
             brokers[queue.broker_name].append(assigned)
-        return brokers
+        routes = self._context.client.routes
+        return {name: queues for name, queues in brokers.items() if routes.address(name) is not None}

@@ -9,7 +9,7 @@ from typing import Final
 from rmqd.client.connection import OPAQUE, RemotingConnection
 from rmqd.client.instance import ClientInstance
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.errors import ProtocolError, RmqdError, RouteNotFoundError
+from rmqd.errors import BrokerAwayError, ProtocolError, RmqdError
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.pull import PullMessageResponseHeader, PullRequestTemplate
 from rmqd.wire.heartbeat import SubscriptionData
@@ -69,7 +69,7 @@ class PullRequest:
         """Pull, and wait for the answer, whatever its code. Raises RmqdError, among them AskedAnewError."""
         address = self._address()
         if address is None:
-            raise RouteNotFoundError(self._queue.topic, f"no address is known for broker {self._queue.broker_name}")
+            raise BrokerAwayError(self._queue.topic, self._queue.broker_name)
         client = self._client
         self.address, self.at_master = address, address == client.routes.master(self._queue.broker_name)
         client.remoting.check(address)

@@ -152,6 +152,7 @@ class QueueLock:
             queue
             for queue in self._leases
             if now - self._renewed.get(queue.broker_name, float("-inf")) >= RENEW_SECONDS
+            or self._locks.may_be_lost(queue.broker_name)
         }
         brokers = by_broker(due.union(self._waits))
         await asyncio.gather(*(self._ask(name, queues, due & queues) for name, queues in brokers.items()))

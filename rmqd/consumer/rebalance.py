@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import structlog
 
-from rmqd.client.api.group import get_consumer_list
+from rmqd.consumer.absences import Absences
 from rmqd.consumer.allocate import AllocateError, ByConfig, sorted_client_ids
 from rmqd.consumer.assigned_queue import MOVE_SECONDS, AssignedQueue
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.flow_control import Thresholds
+from rmqd.consumer.member_list import MemberList
 from rmqd.consumer.problem import Problem
 from rmqd.consumer.rivals import Rivals
-from rmqd.errors import GroupHeldElsewhereError, PopNotSupportedError, RmqdError
+from rmqd.errors import GroupHeldElsewhereError, PopNotSupportedError
 from rmqd.wire.message import MessageQueue
 from rmqd.wire.topics import is_retry_topic, retry_topic
 
@@ -57,6 +57,8 @@ class Rebalance:
         self._soon = asyncio.Event()
         self._ending = False
         self._moves: dict[MessageQueue, tuple[int, float]] = {}  # of queues not held here: where to, and when asked
+        self._members = MemberList(context)
+        self._absences = Absences(context.client, context.clock)
         self._rivals = Rivals(context.options.group, context.client.client_id, context.clock)
 
     def soon(self) -> None:
@@ -128,7 +130,7 @@ class Rebalance:
             self.unrouted -= {topic}
             if pop is not None:
                 share = pop.apply(tasks, self._context, topic, share, held, self.soon)
-            self._apply(tasks, topic, plan(share, held))
+            self._apply(tasks, topic, plan({*share, *self._absences.kept(topic, held)}, held))
             if pop is not None and topic in pop.retries.ending and not held:
                 pop.retries.ended(self._context, topic)
         return balanced
@@ -141,7 +143,7 @@ class Rebalance:
             return None
         if context.options.message_model == "broadcasting":
             return queues
-        members = await self._members(topic)
+        members = await self._members.of(topic)
         if members is None:
             return None
         everybody |= set(members)
@@ -189,40 +191,6 @@ class Rebalance:
             self._context.problems.begin(("missing", topic), Problem("allocate_failed", evidence, _MISSING))
         else:
             self._context.problems.end(("missing", topic))
-
-    async def _members(self, topic: str) -> list[str] | None:
-        """The group's client ids as one of the topic's brokers lists them."""
-        client, group = self._context.client, self._context.options.group
-        route = client.routes.route(topic)
-        names = [broker.broker_name for broker in route.broker_datas] if route is not None else []
-        for name in random.sample(names, len(names)):
-            address = client.routes.address(name)
-            if address is None:
-                continue
-            try:
-                members = await get_consumer_list(client.remoting, address, group)
-                if client.client_id not in members:
-                    # a broker that restarted knows us only after the next heartbeat; without us we would get no queue
-                    await client.heartbeat.beat_address(address)
-                    members = await get_consumer_list(client.remoting, address, group)
-            except RmqdError as error:
-                if not error.is_told:
-                    log.warning("rebalance.no_member_list", topic=topic, address=address, error=str(error))
-                continue
-            for other in self._context.ownership.members_are(address, members):
-                await self._ask_again(other)
-            return members
-        return None
-
-    async def _ask_again(self, address: str) -> None:
-        """Hear from another broker whether who left the list of one has left that one's list too."""
-        client = self._context.client
-        try:
-            members = await get_consumer_list(client.remoting, address, self._context.options.group)
-        except RmqdError as error:
-            log.debug("rebalance.no_member_list", address=address, error=str(error))
-            return
-        self._context.ownership.members_are(address, members)
 
     def _apply(self, tasks: asyncio.TaskGroup, topic: str, change: RebalancePlan) -> None:
         """Take and give up. A queue that comes back while it is being given up is taken again once that is done."""

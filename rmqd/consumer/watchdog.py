@@ -15,7 +15,7 @@ from rmqd.consumer.problem import Problem
 from rmqd.consumer.process_queue import ProcessQueue
 from rmqd.consumer.pull_loop import PullLoop
 from rmqd.consumer.stall import Stall
-from rmqd.errors import CircuitOpenError, RemotingError
+from rmqd.errors import BrokerAwayError, CircuitOpenError, RemotingError
 from rmqd.wire.message import MessageQueue
 from rmqd.wire.topics import is_retry_topic
 
@@ -76,7 +76,7 @@ class Watchdog:
                 self._tell_end(queue, watch)
                 continue
             failure = assigned.failure if assigned.loop is None else assigned.loop.failure
-            if failure is not None and failure.is_told and not isinstance(failure, CircuitOpenError):
+            if failure is not None and failure.is_told and not isinstance(failure, CircuitOpenError | BrokerAwayError):
                 pass
             elif self._is_news(watch, problem, now):
                 key = (problem.cause, queue.topic, queue.broker_name)

@@ -89,8 +89,26 @@ async def test_watched_topics_follow_the_name_server(table: Table) -> None:
         await eventually(lambda: len(table.queues("T")) == 8, "the second route")
         table.known["T"] = route_of({"a": B})
         await eventually(lambda: table.master("a") == B, "the broker's new address")
-        await eventually(lambda: table.master("b") is None, "the other broker is forgotten")
+        await eventually(lambda: "b" not in table.brokers(), "the other broker is in no route")
     assert table.changes == [frozenset({"T"})] * 3
+
+
+async def test_the_addresses_of_a_broker_that_leaves_all_routes_stay_known_for_a_while(
+    remoting: RemotingClient, peer: Peer
+) -> None:
+    """A name server that was restarted hears of brokers one after the other; and who listens is told of both ends."""
+    table = Table(remoting, peer, refresh_interval_seconds=0.02, unknown_topic_grace_seconds=0.3)
+    table.known["T"] = route_of({"a": A, "b": {0: B, 1: SLAVE}})
+    table.watch("T")
+    async with running(table.run()):
+        await eventually(lambda: "b" in table.brokers(), "the route is known")
+        table.known["T"] = route_of({"a": A})
+        await eventually(lambda: "b" not in table.brokers(), "the route is another one")
+        assert (table.master("b"), table.address("b", 1)) == (B, SLAVE)
+        assert table.broker_addresses() == {A, B, SLAVE}
+        await eventually(lambda: table.master("b") is None, "it is forgotten")
+    assert table.broker_addresses() == {A}
+    assert table.changes == [frozenset({"T"}), frozenset({"T"}), frozenset()]
 
 
 async def test_the_same_route_in_another_order_is_no_change(table: Table, peer: Peer) -> None:

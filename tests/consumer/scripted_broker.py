@@ -53,8 +53,9 @@ class Sent:
 class ScriptedBroker:
     """Topics are made by `create_topic`; a group's retry topic by its first heartbeat."""
 
-    def __init__(self, peer: Peer) -> None:
+    def __init__(self, peer: Peer, name: str = BROKER) -> None:
         self.peer = peer
+        self.name = name
         self.messages: dict[MessageQueue, list[StoredMessage]] = {}
         self.first: dict[MessageQueue, int] = defaultdict(int)  # offset of the first kept message
         self.offsets: dict[tuple[str, MessageQueue], int] = {}
@@ -93,8 +94,8 @@ class ScriptedBroker:
 
     def create_topic(self, topic: str, queues: int = 1) -> list[MessageQueue]:
         """Make a topic, or give it another number of queues."""
-        self._by_topic[topic] = route_of({BROKER: self.peer.address}, queues)
-        made = [MessageQueue(topic, BROKER, number) for number in range(queues)]
+        self._by_topic[topic] = route_of({self.name: self.peer.address}, queues)
+        made = [MessageQueue(topic, self.name, number) for number in range(queues)]
         for queue in made:
             self.messages.setdefault(queue, [])
         return made
@@ -105,7 +106,7 @@ class ScriptedBroker:
             peer.on(code, script)  # type: ignore[arg-type]
         replicas = ({0: self.peer.address} if with_master else {}) | {broker_id: peer.address}
         for topic, route in self._by_topic.items():
-            self._by_topic[topic] = route_of({BROKER: replicas}, route.queue_datas[0].read_queue_nums)
+            self._by_topic[topic] = route_of({self.name: replicas}, route.queue_datas[0].read_queue_nums)
 
     async def store(self, queue: MessageQueue, *bodies: bytes, **fields: object) -> None:
         """Store messages at the end of a queue; `fields` are StoredMessage's."""
@@ -160,7 +161,7 @@ class ScriptedBroker:
 
     def pulled_offsets(self, queue: MessageQueue) -> list[int]:
         """Where the pulls of a queue started so far."""
-        return [pull.queue_offset for pull in self.pulls if _queue(pull) == queue]
+        return [pull.queue_offset for pull in self.pulls if self._queue_of(pull) == queue]
 
     def commits_of(self, queue: MessageQueue) -> list[int]:
         """The offsets that were committed for a queue, one after the other."""
@@ -204,7 +205,7 @@ class ScriptedBroker:
     def query(self, command: RemotingCommand) -> Reply:
         """Tell a stored offset."""
         header = QueryConsumerOffsetRequestHeader.from_ext_fields(command.ext_fields)
-        found = self.offsets.get((header.consumer_group, MessageQueue(header.topic, BROKER, header.queue_id)))
+        found = self.offsets.get((header.consumer_group, MessageQueue(header.topic, self.name, header.queue_id)))
         if found is None:
             return Reply(ResponseCode.QUERY_NOT_FOUND, "Not found, maybe this group consumer boot first")
         return _offset(found)
@@ -212,20 +213,20 @@ class ScriptedBroker:
     def update(self, command: RemotingCommand) -> Reply:
         """Store an offset."""
         header = UpdateConsumerOffsetRequestHeader.from_ext_fields(command.ext_fields)
-        queue = MessageQueue(header.topic, BROKER, header.queue_id)
+        queue = MessageQueue(header.topic, self.name, header.queue_id)
         self.offsets[header.consumer_group, queue] = header.commit_offset
         self.commits.append((queue, header.commit_offset))
         return Reply()
 
     def _max(self, command: RemotingCommand) -> Reply:
-        return _offset(self.end(_queue(GetMaxOffsetRequestHeader.from_ext_fields(command.ext_fields))))
+        return _offset(self.end(self._queue_of(GetMaxOffsetRequestHeader.from_ext_fields(command.ext_fields))))
 
     def _min(self, command: RemotingCommand) -> Reply:
-        return _offset(self.first[_queue(GetMinOffsetRequestHeader.from_ext_fields(command.ext_fields))])
+        return _offset(self.first[self._queue_of(GetMinOffsetRequestHeader.from_ext_fields(command.ext_fields))])
 
     def _search(self, command: RemotingCommand) -> Reply:
         header = SearchOffsetRequestHeader.from_ext_fields(command.ext_fields)
-        queue = _queue(header)
+        queue = self._queue_of(header)
         later = (m.queue_offset for m in self.messages[queue] if m.store_timestamp >= header.timestamp)
         return _offset(next(later, self.end(queue)))
 
@@ -249,7 +250,7 @@ class ScriptedBroker:
     async def _pull(self, command: RemotingCommand) -> Reply | None:
         header = PullMessageRequestHeader.from_ext_fields(command.ext_fields)
         self.pulls.append(header)
-        queue = MessageQueue(header.topic, BROKER, header.queue_id)
+        queue = MessageQueue(header.topic, self.name, header.queue_id)
         if answers := self._answers[queue]:
             return answers.popleft()
         offset = header.queue_offset
@@ -268,6 +269,9 @@ class ScriptedBroker:
         header = PullMessageResponseHeader(next_offset, self.first[queue], self.end(queue))
         return Reply(code, remark, header.ext_fields(), body)
 
+    def _queue_of(self, header: _QueueHeader) -> MessageQueue:
+        return MessageQueue(header.topic, self.name, header.queue_id)
+
     async def _send_back(self, command: RemotingCommand) -> Reply:
         header = ConsumerSendMsgBackRequestHeader.from_ext_fields(command.ext_fields)
         self.sent_back.append(header)
@@ -281,7 +285,7 @@ class ScriptedBroker:
                 reconsume_times=message.reconsume_times + 1,
                 properties={**message.properties, names.RETRY_TOPIC: origin},
             )
-            self._append(MessageQueue(again.topic, BROKER, 0), again)
+            self._append(MessageQueue(again.topic, self.name, 0), again)
             async with self._grown:
                 self._grown.notify_all()
         return Reply()
@@ -297,10 +301,6 @@ class _QueueHeader(Protocol):
     def topic(self) -> str: ...
     @property
     def queue_id(self) -> int: ...
-
-
-def _queue(header: _QueueHeader) -> MessageQueue:
-    return MessageQueue(header.topic, BROKER, header.queue_id)
 
 
 def _offset(value: int) -> Reply:
