@@ -23,7 +23,13 @@ from tests.rocketmq.errors import NotEmbeddedError, RocketMqUnavailable
 from tests.rocketmq.fetch import fetch, find_java
 from tests.rocketmq.spec import ClusterSpec
 
-CLUSTER_FIXTURES = {"rocketmq", "rocketmq_faulty", "rocketmq_secured", "rocketmq_short_delays"}
+CLUSTER_FIXTURES = {
+    "rocketmq",
+    "rocketmq_faulty",
+    "rocketmq_replicated",
+    "rocketmq_secured",
+    "rocketmq_short_delays",
+}
 DELAY_LEVELS = 18
 UNAVAILABLE = pytest.StashKey[str]()
 _numbers = itertools.count(1)
@@ -105,10 +111,31 @@ def _faulty_cluster() -> Iterator[RealCluster]:
 def rocketmq_faulty(_faulty_cluster: RealCluster) -> Iterator[RealCluster]:
     """Another cluster, whose nodes may be killed, paused and restarted; mended before the next test sees it."""
     yield _faulty_cluster
-    for node in _faulty_cluster.nodes:
+    _mend(_faulty_cluster)
+
+
+@pytest.fixture(scope="session")
+def _replicated_cluster() -> Iterator[RealCluster]:
+    try:
+        cluster = RealCluster.start(ClusterSpec(slaves=True, heap="384m", settings={"slaveReadEnable": "true"}))
+    except NotEmbeddedError as error:
+        pytest.skip(str(error))
+    with cluster:
+        yield cluster
+
+
+@pytest.fixture
+def rocketmq_replicated(_replicated_cluster: RealCluster) -> Iterator[RealCluster]:
+    """A master with a slave that may be read from; both may be killed, paused and restarted."""
+    yield _replicated_cluster
+    _mend(_replicated_cluster)
+
+
+def _mend(cluster: RealCluster) -> None:
+    for node in cluster.nodes:
         if node.state == "paused":
-            _faulty_cluster.resume(node.name)
-    _faulty_cluster.up()
+            cluster.resume(node.name)
+    cluster.up()
 
 
 @pytest.fixture(scope="session")
