@@ -13,6 +13,8 @@ from rmqd.errors import RmqdError
 from tests.campaigns.churn import Churn, ChurnPlan, ChurnResult
 from tests.campaigns.divisions import BROKER_NAMES
 from tests.campaigns.durability import Durability, DurabilityPlan
+from tests.campaigns.fault_kinds import KINDS
+from tests.campaigns.fault_series import FaultSeries
 from tests.campaigns.fuzz import FEWEST_FRAMES, Fuzz, FuzzError
 from tests.campaigns.older import Older
 from tests.campaigns.orderly import SLOTS, Orderly, OrderlyError, OrderlyResult, plans
@@ -107,6 +109,18 @@ def fuzz(options: argparse.Namespace) -> bool:
     return result.passed
 
 
+def faults(options: argparse.Namespace) -> bool:
+    """Two rmqd daemons in one group while brokers and name servers die, hang, move or fail over, one way at a time."""
+    kinds = options.kinds.split(",")
+    if unknown := set(kinds) - set(KINDS):
+        raise ClusterError(f"no fault {', '.join(sorted(unknown))}; accepted: {', '.join(KINDS)}")
+    directory, seed = _place("faults", f"--times {options.times} --kinds {options.kinds}", options)
+    prepare()
+    series = FaultSeries(kinds, options.times, seed, directory)
+    series.run()
+    return series.passed
+
+
 def durability(options: argparse.Namespace) -> bool:
     """`rmqd broker --data-dir` killed -9 under load, again and again: what it acknowledged must still be there."""
     directory, seed = _place("durability", f"--kills {options.kills}", options)
@@ -195,6 +209,7 @@ def main() -> int:
         (owners, "changes", 50),
         (fuzz, "frames", 300_000),
         (durability, "kills", 100),
+        (faults, "times", 3),
         (spark_cluster, "kills", 5),
         (spark_connect, "messages", 10_000),
         (spark_kills, "messages", 200_000),
@@ -207,6 +222,8 @@ def main() -> int:
         sub.add_argument("--dir", help="where a run keeps its files; that of an interrupted run goes on")
         if call is spark_kills:
             sub.add_argument("--kills", type=int, default=10, help="how many are killed (default %(default)s)")
+        if call is faults:
+            sub.add_argument("--kinds", default=",".join(KINDS), help="which, with commas (default %(default)s)")
         if call is orderly:
             sub.add_argument(
                 "--slots",

@@ -1,0 +1,107 @@
+"""The verdict over a fault run: what was lost, what was handled again and why, and whether a commit fell."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from tests.campaigns.commits import LOG_RESOLUTION_MICROS, Commit, History, LogLine, unexplained_falls
+from tests.campaigns.orderly_verdict import SHOWN, STORED_TWICE
+from tests.rocketmq.ledger import FAIL, FINISH, START, Entry
+
+STARTS, FELL = "queue.starts", "offset.fell"
+
+CUT_SHORT = "its queue was given up while it was handled"
+NOT_COMMITTED = "its queue was taken over before it was committed"
+BROKER_FORGOT = "its queue was taken over at less than was committed"
+SENT_BACK = "it came by the retry topic"
+TWO_OWNERS = "both members had its queue for a moment"
+SAME_OWNERSHIP = "again within one ownership of its queue"
+
+# handlers neither fail nor time out, and within one ownership no member pulls below what it had
+FORBIDDEN = (SENT_BACK, SAME_OWNERSHIP)
+
+
+@dataclass(frozen=True, slots=True)
+class FaultVerdict:
+    """What ledger, commits and logs say."""
+
+    sent: int
+    lost: list[str]
+    repeated: Counter[str]
+    """Second and later attempts, by cause."""
+    examples: dict[str, tuple[Entry, Entry]]
+    """For each cause one pair of attempts at one message."""
+    falls: list[str]
+    """Commits that fell within one ownership, or at a take-over without a word in the log."""
+    fell_at_takeover: int
+    """Those that the log tells of: a take-over begins where the broker says."""
+
+    @property
+    def passed(self) -> bool:
+        """Nothing lost, no commit fell, and no repetition that rmqd promises not to cause."""
+        return not self.lost and not self.falls and not any(self.repeated[cause] for cause in FORBIDDEN)
+
+    def report(self) -> str:
+        """For the person who ran it."""
+        lines = [f"sent {self.sent}, lost {len(self.lost)}{''.join(f' {key}' for key in self.lost[:SHOWN])}"]
+        lines.append(f"handled again: {sum(self.repeated.values())}")
+        for cause, count in self.repeated.most_common():
+            lines.append(f"  {count:6} {cause}{' (FORBIDDEN)' if cause in FORBIDDEN else ''}")
+            lines += [f"         {entry.line().rstrip()}" for entry in self.examples[cause]]
+        lines.append(f"commits that fell: {len(self.falls)}; told of at a take-over: {self.fell_at_takeover}")
+        return "\n".join([*lines, *(f"  {text}" for text in self.falls[:SHOWN])])
+
+
+def judge(
+    sent: Collection[str], entries: Sequence[Entry], commits: Sequence[Commit], log: Iterable[LogLine]
+) -> FaultVerdict:
+    """Judge a run; `entries` and `commits` are in the order of time, `log` has STARTS and FELL of every member."""
+    lines = sorted(log, key=lambda line: line.at_micros)
+    fell = [line for line in lines if line.event == FELL]
+    evidence = _Evidence(entries, commits, lines)
+    repeated: Counter[str] = Counter()
+    examples: dict[str, tuple[Entry, Entry]] = {}
+    latest: dict[str, Entry] = {}
+    for entry in entries:
+        if entry.event != START:
+            continue
+        if entry.key in latest:
+            cause = evidence.cause(latest[entry.key], entry)
+            repeated[cause] += 1
+            examples.setdefault(cause, (latest[entry.key], entry))
+        latest[entry.key] = entry
+    finished = {entry.key for entry in entries if entry.event == FINISH}
+    falls = unexplained_falls(commits, fell)
+    return FaultVerdict(len(sent), sorted(set(sent) - finished), repeated, examples, falls, len(fell))
+
+
+class _Evidence:
+    """Ledger, commits and log, arranged for questions."""
+
+    def __init__(self, entries: Iterable[Entry], commits: Iterable[Commit], lines: Iterable[LogLine]) -> None:
+        self._history = History(commits)
+        self._failed = {(entry.member, entry.key) for entry in entries if entry.event == FAIL}
+        self._starts: dict[tuple[str, str], list[int]] = defaultdict(list)
+        for line in lines:
+            if line.event == STARTS:
+                _, _, place = line.place.rpartition("@")
+                self._starts[line.member, place].append(line.at_micros)
+
+    def cause(self, first: Entry, again: Entry) -> str:
+        if again.reconsume_times > first.reconsume_times:
+            return SENT_BACK
+        if (first.broker, first.queue, first.offset) != (again.broker, again.queue, again.offset):
+            return STORED_TWICE
+        if not self._taken_over_between(first, again):
+            return SAME_OWNERSHIP if first.member == again.member else TWO_OWNERS
+        if (first.member, first.key) in self._failed:
+            return CUT_SHORT
+        committed = self._history.committed(again.broker, again.queue, again.at_micros)
+        return BROKER_FORGOT if committed > again.offset else NOT_COMMITTED
+
+    def _taken_over_between(self, first: Entry, again: Entry) -> bool:
+        starts = self._starts[again.member, f"{again.broker}:{again.queue}"]
+        earliest = first.at_micros - LOG_RESOLUTION_MICROS
+        return any(earliest <= at <= again.at_micros for at in starts)

@@ -1,0 +1,72 @@
+"""Cuts of the fault runs, short enough for every run of the tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.campaigns.fault_kinds import KINDS
+from tests.campaigns.fault_series import Figures, cells
+from tests.campaigns.faults import FaultPlan, FaultResult, Faults
+from tests.rocketmq import ClusterSpec, NotEmbeddedError, RealCluster
+from tests.rocketmq.fixtures import fresh_name
+
+PLAN = FaultPlan(seed=5, per_second=100, outage_seconds=3, damaged_share=0.03)
+
+
+@pytest.fixture(scope="module")
+def two_masters() -> Iterator[RealCluster]:
+    """Of which one may be silent; also for the embedded RocketMQ's skip."""
+    try:
+        cluster = RealCluster.start(ClusterSpec(brokers=2, heap="384m"))
+    except NotEmbeddedError as error:
+        pytest.skip(str(error))
+    with cluster:
+        yield cluster
+
+
+def short_run(fault: str, cluster: RealCluster, directory: Path) -> FaultResult:
+    """A run of a fault that must have kept every promise."""
+    result = Faults(KINDS[fault], PLAN, cluster, directory / "run", fresh_name(fault, "topic")).run()
+    print(result.report())
+    assert result.passed, result.report()
+    return result
+
+
+@pytest.mark.slow
+def test_a_slave_is_read_from_while_its_master_is_dead(rocketmq_replicated: RealCluster, tmp_path: Path) -> None:
+    """And the master again when it is back."""
+    short_run("master_killed", rocketmq_replicated, tmp_path)
+
+
+@pytest.mark.slow
+def test_a_broker_is_found_on_another_port(rocketmq_faulty: RealCluster, tmp_path: Path) -> None:
+    """By the route, under the name that it had."""
+    short_run("another_port", rocketmq_faulty, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.rocketmq
+def test_a_silent_broker_is_in_nobodys_way(two_masters: RealCluster, tmp_path: Path) -> None:
+    """The other one's messages are handled as before."""
+    short_run("silent_broker", two_masters, tmp_path)
+
+
+@pytest.mark.slow
+def test_a_bad_line_loses_nothing(rocketmq_faulty: RealCluster, tmp_path: Path) -> None:
+    """Frames are cut, delayed and reset."""
+    result = short_run("bad_line", rocketmq_faulty, tmp_path)
+
+    assert sum(result.damaged.values()) >= 20
+
+
+def test_a_row_has_all_runs_of_a_fault() -> None:
+    """Counts added up, times at their worst."""
+    one = Figures(1, True, 10, 0, {"x": 2}, 0, 1, 0.5, 2.0, {}, [], 30.0)
+    other = Figures(2, False, 20, 1, {"x": 1, "y": 5}, 1, 0, 1.5, 1.0, {}, ["broken"], 40.4)
+
+    assert cells("bad_line", [one, other]) == [
+        *("bad_line", "1, 2", 30, "70", 1, "5: y; 3: x", "1, 1", "1.5 s", "2.0 s", "broken"),
+    ]
