@@ -29,6 +29,9 @@ STRATEGY_NAMES: Final = (
     "machine_room_nearby",
 )
 """Those that come with rmqd."""
+
+BROKERS_NAMES: Final = {"averagely": "AVG", "averagely_by_circle": "AVG_BY_CIRCLE"}
+"""The strategies by which brokers divide queues themselves, as they call them."""
 VIRTUAL_NODES: Final = 10  # Java's default for each client of a ring
 ROOM_SEPARATOR: Final = "@"
 

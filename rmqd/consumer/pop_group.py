@@ -11,6 +11,7 @@ import structlog
 from rmqd.client.api.pop import query_assignment
 from rmqd.client.instance import ClientInstance
 from rmqd.clock import Clock
+from rmqd.consumer.allocate import BROKERS_NAMES
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.pop_assignment import PopAssignment
 from rmqd.consumer.pop_receipts import PopReceipts
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-STRATEGIES: Final = {"averagely": "AVG", "averagely_by_circle": "AVG_BY_CIRCLE"}
-"""The strategies that brokers divide by."""
 TIMEOUT_SECONDS: Final = 3.0  # Java: QUERY_ASSIGNMENT_TIMEOUT
 
 
@@ -42,7 +41,7 @@ class PopGroup:
         self.retries = PopRetries(client, options.group, clock)
         self._client = client
         self._group = options.group
-        self._strategy = STRATEGIES.get(options.allocate_strategy.name, options.allocate_strategy.name)
+        self._strategy = BROKERS_NAMES.get(options.allocate_strategy.name, options.allocate_strategy.name)
         self._wanted: dict[str, frozenset[MessageQueue]] = {}  # by topic: what is to be popped
 
     def start(

@@ -98,7 +98,7 @@ class PushConsumer:
         self._stopping.set()
         for assigned in self._rebalance.assigned.values():
             assigned.hurry()
-        for popped in self._popped():
+        for popped in self.popped():
             popped.hurry()
 
     async def change(self, options: ConsumerOptions) -> None:
@@ -134,7 +134,7 @@ class PushConsumer:
             context.service.resume()
         for assigned in self._rebalance.assigned.values():
             assigned.apply_pauses()
-        for popped in self._popped():
+        for popped in self.popped():
             popped.loop.apply_pauses()
 
     def snapshot(self) -> GroupSnapshot:
@@ -146,7 +146,7 @@ class PushConsumer:
         if self._rebalance.unrouted:
             return None
         queues = [assigned.process_queue for assigned in self._rebalance.assigned.values()]
-        popped = [queue for assignment in self._popped() for queue in assignment.process_queues]
+        popped = [queue for assignment in self.popped() for queue in assignment.process_queues]
         return None if None in queues else [*(queue for queue in queues if queue is not None), *popped]
 
     def consumer_data(self) -> ConsumerData:
@@ -236,7 +236,8 @@ class PushConsumer:
         """Ask how far the ends of popped queues are."""
         while True:
             await asyncio.sleep(self._context.options.persist_consumer_offset_interval_seconds)
-            await asyncio.gather(*(popped.status.measure() for popped in self._popped()))
+            await asyncio.gather(*(popped.status.measure() for popped in self.popped()))
 
-    def _popped(self) -> list[PopAssignment]:
+    def popped(self) -> list[PopAssignment]:
+        """What it pops now."""
         return [] if self._context.pop is None else list(self._context.pop.assigned.values())

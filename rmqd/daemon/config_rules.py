@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from typing import Any, Final
 
+from rmqd.consumer.allocate import BROKERS_NAMES
 from rmqd.daemon.cluster_rules import cluster_findings
 from rmqd.daemon.config import RootConfig
 from rmqd.daemon.config_problems import Finding
@@ -12,12 +12,6 @@ from rmqd.daemon.group_config import GroupConfig
 from rmqd.daemon.spark_rules import missing_findings, spark_findings
 from rmqd.errors import InvalidNameError
 from rmqd.wire.topics import check_group, check_topic, retry_topic, wrap_namespace
-
-# What the models know and this version cannot run. A line goes when its feature comes.
-NOT_YET_IN_GROUPS: Final[dict[str, tuple[Any, ...]]] = {
-    "consume_mode": ("concurrently", "orderly"),
-}
-"""Key of a group: the values that can run."""
 
 
 def root_findings(config: RootConfig) -> Iterator[Finding]:
@@ -51,9 +45,6 @@ def run_findings(config: RootConfig, only: Collection[str] = ()) -> Iterator[Fin
         if not only or name in only:
             yield from _room_findings(name, group, config.cluster_of(name).client.instance_name)
             yield from missing_findings(name, group)
-            for key, words in NOT_YET_IN_GROUPS.items():
-                if (value := getattr(group, key)) not in words:
-                    yield Finding(("groups", name, key), f"{value} is not supported yet; accepted: {' | '.join(words)}")
 
 
 def group_findings(name: str, group: GroupConfig, namespace: str) -> Iterator[Finding]:
@@ -66,6 +57,17 @@ def group_findings(name: str, group: GroupConfig, namespace: str) -> Iterator[Fi
     yield from _subscription_findings(name, group, namespace)
     yield from _local_findings(group) if group.engine == "local" else spark_findings(group)
     yield from _strategy_findings(name, group)
+    if group.consume_mode == "pop":
+        yield from _pop_findings(group)
+
+
+def _pop_findings(group: GroupConfig) -> Iterator[Finding]:
+    if group.message_model == "broadcasting":
+        message = "broadcasting members each get every message, and a popped one goes to one of them"
+        yield Finding(("consume_mode",), f"pop: {message}; accepted: concurrently | orderly")
+    if group.engine == "local" and group.allocate_strategy not in BROKERS_NAMES:
+        message = f"{group.allocate_strategy}: in POP mode the brokers divide the queues"
+        yield Finding(("allocate_strategy",), f"{message}; accepted: {' | '.join(BROKERS_NAMES)}")
 
 
 def _strategy_findings(name: str, group: GroupConfig) -> Iterator[Finding]:

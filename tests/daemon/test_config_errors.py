@@ -146,6 +146,16 @@ IN_GROUP = {
         "allocate_strategy: by_machine_room",
         "3:3: groups.mailer.machine_rooms: missing; accepted: a list of rooms, for by_machine_room",
     ),
+    "POP for everybody": (
+        "consume_mode: pop\n    message_model: broadcasting",
+        "6:19: groups.mailer.consume_mode: pop: broadcasting members each get every message, and a popped one goes to "
+        "one of them; accepted: concurrently | orderly",
+    ),
+    "strategy that brokers do not know": (
+        "consume_mode: pop\n    allocate_strategy: consistent_hash",
+        "7:24: groups.mailer.allocate_strategy: consistent_hash: in POP mode the brokers divide the queues; "
+        "accepted: averagely | averagely_by_circle",
+    ),
     "strategy that is no name": (
         "allocate_strategy: 1",
         "6:24: groups.mailer.allocate_strategy: 1 is no strategy; accepted: averagely | averagely_by_circle | "
@@ -370,18 +380,6 @@ def test_aliases_of_aliases_do_not_fill_the_memory() -> None:
     assert problems(bomb) == ["test.yaml:5:36: the document has more than 100000 values, its aliases resolved"]
 
 
-NOT_YET = {
-    "consume_mode: pop": "consume_mode: pop is not supported yet; accepted: concurrently | orderly",
-}
-
-
-@pytest.mark.parametrize(("line", "expected"), NOT_YET.items(), ids=NOT_YET)
-def test_what_this_version_cannot_run_is_refused_to_run_and_only_there(line: str, expected: str) -> None:
-    column = len(f"    {line.split()[0]} ") + 1
-    found = problems(f"{GROUP}    {line}\n", to_run=True)
-    assert found == [f"test.yaml:6:{column}: groups.mailer.{expected}"]
-
-
 NEARBY = "machine_room_nearby needs client.instance_name to tell the machine room of this process, and"
 
 
@@ -407,7 +405,7 @@ groups:
   mailer:
     subscriptions: {"a b": "*"}
     consume_timeout: 15
-    consume_mode: pop
+    consume_mode: pup
     handler:
       plugin: lgo
       concurrency: ${CONCURRENCY}

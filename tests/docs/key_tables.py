@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rmqd.daemon.config_rules import NOT_YET_IN_GROUPS
 from rmqd.daemon.config_schema import config_schema
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "configuration.md"
@@ -78,7 +77,7 @@ def _default(description: dict[str, Any]) -> str:
 
 
 def _meaning(prefix: str, key: str, description: dict[str, Any]) -> str:
-    parts = [description.get("description", ""), _choices(description), _not_yet(prefix, key)]
+    parts = [description.get("description", ""), _choices(description)]
     return "; ".join(part for part in parts if part).replace("|", "\\|")
 
 
@@ -88,14 +87,6 @@ def _choices(description: dict[str, Any]) -> str:
         if any(not re.search(rf"\b{word}\b", description.get("description", "")) for word in words):
             return "one of " + ", ".join(f"`{word}`" for word in words)
     return ""
-
-
-def _not_yet(prefix: str, key: str) -> str:
-    runnable: tuple[Any, ...] = NOT_YET_IN_GROUPS.get(key, ()) if prefix == "groups.NAME." else ()
-    if not runnable:
-        return ""
-    words = [json.dumps(word) if isinstance(word, bool) else word for word in runnable]
-    return f"**so far only {' or '.join(f'`{word}`' if word else 'left empty' for word in words)}**"
 
 
 if __name__ == "__main__":

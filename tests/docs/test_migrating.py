@@ -14,7 +14,6 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from rmqd.daemon.config import ClientConfig, RootConfig, TlsConfig
-from rmqd.daemon.config_rules import NOT_YET_IN_GROUPS
 from rmqd.daemon.group_config import GroupConfig, HandlerConfig
 from rmqd.daemon.quantities import parse_duration_ms, parse_size_bytes
 
@@ -182,15 +181,6 @@ def configuration_keys() -> set[str]:
         elif cell := re.match(r"\| `(\w+)` \|", line):
             keys.add(f"{section}.{cell[1]}".removeprefix("groups.NAME.").removeprefix("."))
     return keys
-
-
-def test_what_is_not_run_yet_is_told() -> None:
-    """The same keys, and for each what can run."""
-    section = PAGE.partition("### Known, and not run yet")[2].partition("\n## ")[0]
-    told = dict(re.findall(r"^\| `([\w.]+)` \| (.+) \|$", section, re.MULTILINE))
-    runs = {key: tuple(yaml.safe_load(bare(one)) for one in text.split(", ")) for key, text in told.items()}
-
-    assert runs == NOT_YET_IN_GROUPS
 
 
 @pytest.mark.parametrize("target", re.findall(r"\]\(([^)]+)\)", PAGE))

@@ -183,7 +183,7 @@ def test_group_keys_are_those_of_the_configuration(rocketmq: RocketMQ, run_handl
     [
         ({"max_reconsume_time": 3}, "run_handler: groups.mailer.max_reconsume_time: unknown key; did you mean"),
         ({"consume_timeout": 5}, "groups.mailer.consume_timeout: "),
-        ({"consume_mode": "pop"}, "groups.mailer.consume_mode: pop is not supported yet"),
+        ({"consume_mode": "pop", "message_model": "broadcasting"}, "groups.mailer.consume_mode: pop: broadcasting"),
         ({"concurrency": 0}, "groups.mailer.handler.concurrency: "),
         ({"expression": "a &&"}, "groups.mailer.subscriptions"),
     ],
