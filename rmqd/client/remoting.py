@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import Awaitable, Callable, Coroutine
 
 import structlog
 
@@ -97,15 +98,25 @@ class RemotingClient:
     ) -> RemotingCommand:
         """Send a request and return its reply, whatever its code; the time to connect counts for itself.
 
-        While a peer is silent, one request at a time finds out whether it still is, and the others fail at once.
+        While a peer is silent, one request at a time finds out whether it still is, and the others fail at once. A peer
+        that says GO_AWAY has not looked at the request: it is sent once more, by another connection.
         """
-        connection = self._connections.get(address) or await self.connection(address)
         if (credentials := self.security.credentials) is not None:
             ext_fields = credentials.signed(ext_fields, body)
-        if connection.is_suspect:
-            with self._breakers.probe(address):
-                return await self._invoke(connection, code, ext_fields, body, timeout_seconds)
-        return await self._invoke(connection, code, ext_fields, body, timeout_seconds)
+        reply = await self._invoke_once(address, code, ext_fields, body, timeout_seconds)
+        if reply.code == ResponseCode.GO_AWAY:
+            reply = await self._invoke_once(address, code, ext_fields, body, timeout_seconds)
+        return reply
+
+    async def _invoke_once(
+        self, address: str, code: int, ext_fields: dict[str, str], body: bytes, timeout_seconds: float
+    ) -> RemotingCommand:
+        connection = self._connections.get(address) or await self.connection(address)
+        with self._breakers.probe(address) if connection.is_suspect else contextlib.nullcontext():
+            reply = await self._invoke(connection, code, ext_fields, body, timeout_seconds)
+        if reply.code == ResponseCode.GO_AWAY:
+            self.leave(connection, "the peer says that it goes away")
+        return reply
 
     async def _invoke(
         self,
@@ -166,6 +177,13 @@ class RemotingClient:
         if (connection := self._connections.get(address)) is not None:
             connection.close(reason)
 
+    def leave(self, connection: RemotingConnection, reason: str) -> None:
+        """Send nothing more by this connection, and close it once what is under way has had time for its answer."""
+        if self._connections.get(connection.address) is connection:
+            del self._connections[connection.address]
+            log.info("connection.left", address=connection.address, reason=reason)
+            self._keep(self._end(connection, reason), f"leave:{connection.address}")
+
     def give_up(self, address: str, reason: str) -> None:
         """Forget an address at which nobody is to be asked any more; what waits for it fails with
         ConnectionRenewedError: it can be asked elsewhere, at once."""
@@ -185,9 +203,13 @@ class RemotingClient:
         if not must_renew:
             return
         for connection in list(self._connections.values()):
-            task = asyncio.create_task(self._renew(connection), name=f"renew:{connection.address}")
-            self._renewing.add(task)
-            task.add_done_callback(self._renewing.discard)
+            self._keep(self._renew(connection), f"renew:{connection.address}")
+
+    def _keep(self, work: Coroutine[None, None, None], name: str) -> None:
+        """Run what `close` ends."""
+        task = asyncio.create_task(work, name=name)
+        self._renewing.add(task)
+        task.add_done_callback(self._renewing.discard)
 
     async def _renew(self, old: RemotingConnection) -> None:
         """Take the successor first, so that the broker hears from us before it could tell others that we left."""
@@ -205,9 +227,12 @@ class RemotingClient:
             self._connections[address] = successor
             for callback in self._opened:
                 callback(address)
-        await old.finished(REQUEST_TIMEOUT_SECONDS)
-        old.fail_waiting(lambda: ConnectionRenewedError(address, RENEWED))
-        old.close(RENEWED)
+        await self._end(old, RENEWED)
+
+    async def _end(self, connection: RemotingConnection, reason: str) -> None:
+        await connection.finished(REQUEST_TIMEOUT_SECONDS)
+        connection.fail_waiting(lambda: ConnectionRenewedError(connection.address, reason))
+        connection.close(reason)
 
     async def close(self) -> None:
         """Close every connection and wait for what they had under way."""

@@ -35,8 +35,12 @@ class PullBackoff:
         self._unheld += 1
         return _doubled(UNHELD_DELAY_SECONDS, self._unheld, MOST_UNHELD_SECONDS)
 
-    def after(self, error: RmqdError) -> float:
-        """Seconds after a failure; spread, so that the queues of a broker that comes back do not ask all at once."""
+    def after(self, error: RmqdError, *, at_master: bool) -> float:
+        """Seconds after a failure; spread, so that the queues of a broker that comes back do not ask all at once.
+
+        A slave that is not to be read (slaveReadEnable: false) says that it is busy, and no more: the master that is
+        waited for may be back any moment.
+        """
         if isinstance(error, GoAwayError):
             is_first, self._went_away = not self._went_away, True
             return 0.0 if is_first else EXCEPTION_DELAY_SECONDS * random.uniform(0.75, 1.25)
@@ -44,7 +48,7 @@ class PullBackoff:
             self._refusals += 1
             return _doubled(BROKER_FLOW_CONTROL_SECONDS, self._refusals, MOST_FLOW_CONTROL_SECONDS)
         seconds = EXCEPTION_DELAY_SECONDS
-        if isinstance(error, SystemBusyError):
+        if isinstance(error, SystemBusyError) and at_master:
             self._refusals += 1
             seconds = _doubled(EXCEPTION_DELAY_SECONDS, self._refusals, MOST_BUSY_SECONDS)
         return seconds * random.uniform(0.75, 1.25)

@@ -28,6 +28,7 @@ from rmqd.errors import (
     RmqdError,
     SubscriptionNotExistError,
     SubscriptionNotLatestError,
+    SystemBusyError,
     TopicNotExistError,
 )
 from rmqd.wire.command import RemotingCommand
@@ -323,9 +324,10 @@ class PullLoop:
     async def _failed(self, error: RmqdError) -> None:
         if isinstance(error, AskedAnewError | ConnectionRenewedError):
             return
-        client = self._context.client
+        client, before = self._context.client, self.failure
         self.failure = error
-        if not error.is_told and not isinstance(error, FlowControlError | GoAwayError):
+        is_again = isinstance(error, SystemBusyError) and isinstance(before, SystemBusyError)
+        if not (error.is_told or is_again or isinstance(error, FlowControlError | GoAwayError)):
             log.warning("pull.failed", queue=str(self._queue), error=str(error))
         retry_topic_is_gone = isinstance(error, TopicNotExistError) and is_retry_topic(self._queue.topic)
         if retry_topic_is_gone or isinstance(error, SUBSCRIPTION_AWAY):
@@ -334,7 +336,7 @@ class PullLoop:
             self.request.broker_id = 0
             client.routes.refresh_soon([self._queue.topic])
         if not (isinstance(error, RemotingError) and self.request.has_another()):
-            await asyncio.sleep(self._backoff.after(error))
+            await asyncio.sleep(self._backoff.after(error, at_master=self.request.at_master))
 
     async def _wait_for_rate(self) -> None:
         """Wait until the group's rate limit lets the next pull through."""

@@ -19,6 +19,7 @@ PULL_TIMEOUT_SECONDS: Final = 30.0  # Java: the broker's scan may answer 5 s lat
 OPERATOR_RESET: Final = "OFFSET_RESET"
 
 _PULL: Final = int(RequestCode.PULL_MESSAGE)
+_GO_AWAY: Final = int(ResponseCode.GO_AWAY)
 _MOVED: Final = int(ResponseCode.PULL_OFFSET_MOVED)
 
 
@@ -84,6 +85,8 @@ class PullRequest:
         self._waiting = connection, future
         reply = await future
         self._waiting = None
+        if reply.code == _GO_AWAY:
+            client.remoting.leave(connection, "the broker says that it goes away")
         return reply
 
     def ask_anew(self) -> None:

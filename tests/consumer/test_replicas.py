@@ -274,3 +274,36 @@ async def test_a_slave_that_has_not_got_as_far_is_asked_patiently(cluster: Repli
         await broker.store(queue, b"2")
         await seen.has(b"0", b"1", b"2")
     assert {pull.queue_offset for pull in cluster.pulls_at(cluster.slave)} == {2}
+
+
+async def test_a_broker_that_goes_away_is_pulled_by_another_connection_at_once(cluster: Replicated, seen: Seen) -> None:
+    """It knows the new one by a heartbeat; one that says so again is left alone for a second."""
+    broker, queue = cluster.broker, cluster.queue
+    broker.answer_pull(queue, Reply(ResponseCode.GO_AWAY, "please go away"))
+    await broker.store(queue, b"0")
+    with capture_logs() as logs:
+        async with cluster.member(seen) as m:
+            await seen.has(b"0")
+            left = [entry for entry in logs if entry["event"] == "connection.left"]
+            assert [entry["address"] for entry in left] == [cluster.master.address]
+            assert m.queue() is not None
+    assert not [entry for entry in logs if entry["event"] == "pull.failed"]
+
+
+@pytest.mark.parametrize("code", [ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL])
+async def test_a_broker_that_is_busy_is_asked_less_and_less_often(
+    cluster: Replicated, seen: Seen, monkeypatch: pytest.MonkeyPatch, code: ResponseCode
+) -> None:
+    """And told of once."""
+    monkeypatch.setattr("rmqd.consumer.pull_backoff.BROKER_FLOW_CONTROL_SECONDS", 0.05)
+    broker, queue = cluster.broker, cluster.queue
+    broker.answer_pull(queue, *[Reply(code, "[REJECTREQUEST]system busy, start flow control for a while")] * 100)
+    await broker.store(queue, b"0")
+    with capture_logs() as logs:
+        async with cluster.member(seen):
+            await cluster.pulled_at(cluster.master)
+            await asyncio.sleep(1)  # what must not happen has no end that could be awaited
+            assert len(cluster.pulls_at(cluster.master)) < 10  # it would be some 20
+            broker.forget_answers(queue)
+            await seen.has(b"0")
+    assert len([entry for entry in logs if entry["event"] == "pull.failed"]) <= 1
