@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,7 +13,7 @@ from rmqd.cli.cluster import ConfigPath, NameServer, Overrides, ask_cluster, fin
 from rmqd.cli.control import Output, check_output
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 
     from rmqd.client.instance import ClientInstance
     from rmqd.client.producer import OutgoingMessage, SendResult
@@ -61,6 +62,9 @@ def send(
         str | None, typer.Option("--queue", help="Send to this queue: its number, or broker:number")
     ] = None,
     count: Annotated[int, typer.Option("--count", min=1, help="How often to send it")] = 1,
+    trace: Annotated[
+        bool, typer.Option("--trace", help="Say it in RocketMQ's message trace, for mqadmin queryMsgTraceById")
+    ] = False,
     nameserver: NameServer = None,
     config: ConfigPath = None,
     overrides: Overrides = None,
@@ -100,7 +104,7 @@ def send(
     target = find_target(nameserver, config, overrides)
     report = _JsonReport() if output == "json" else _LineReport()
     try:
-        ask_cluster(target.options, lambda client: _send_all(client, message, selector, count, report))
+        ask_cluster(target.options, lambda client: _send_all(client, message, selector, count, report, trace))
     finally:
         report.end()
         if report.sent < count:
@@ -108,14 +112,40 @@ def send(
 
 
 async def _send_all(
-    client: ClientInstance, message: OutgoingMessage, selector: MessageQueueSelector | None, count: int, report: _Report
+    client: ClientInstance,
+    message: OutgoingMessage,
+    selector: MessageQueueSelector | None,
+    count: int,
+    report: _Report,
+    trace: bool,
 ) -> None:
-    async for result in _results(client, message, selector, count):
-        report.add(result)
+    if not trace:
+        async for result in _results(partial(client.producer.send, message, selector=selector), count, selector):
+            report.add(result)
+        return
+    import asyncio
+
+    from rmqd.client.options import MOST_TRACE_CALLS, TraceOptions
+    from rmqd.client.traced_producer import TracedProducer
+    from rmqd.clock import SystemClock
+    from rmqd.wire.topics import TRACE_TOPIC
+
+    producer = TracedProducer(client, TraceOptions(TRACE_TOPIC, MOST_TRACE_CALLS), SystemClock())
+    tracing = asyncio.create_task(producer.dispatcher.run())
+    try:
+        async for result in _results(partial(producer.send, message, selector=selector), count, selector):
+            report.add(result)
+    finally:
+        tracing.cancel()
+        await asyncio.wait((tracing,))
+        await producer.dispatcher.close()
+        lost = producer.dispatcher.counts["failed"] + producer.dispatcher.counts["full"]
+        if lost:
+            typer.echo(f"rmqd: {lost} records of message trace were not sent: {producer.dispatcher.failure}", err=True)
 
 
 async def _results(
-    client: ClientInstance, message: OutgoingMessage, selector: MessageQueueSelector | None, count: int
+    send_one: Callable[[], Coroutine[Any, Any, SendResult]], count: int, selector: MessageQueueSelector | None
 ) -> AsyncIterator[SendResult]:
     """The results in the order of sending; the first failure ends it, when those before it have been given out."""
     import asyncio  # not needed to show the help
@@ -125,7 +155,7 @@ async def _results(
     try:
         while sending or started < count:
             while started < count and len(sending) < most:
-                sending.append(asyncio.create_task(client.producer.send(message, selector=selector)))
+                sending.append(asyncio.create_task(send_one()))
                 started += 1
             yield await sending.pop(0)
     finally:

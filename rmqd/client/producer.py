@@ -113,6 +113,10 @@ class SendResult:
     queue: MessageQueue
     queue_offset: int
     status: ResponseCode
+    region: str
+    """Of the broker, for message trace."""
+    is_traced: bool
+    """Whether the broker wants message trace of what it stores."""
 
 
 class Producer:
@@ -168,7 +172,15 @@ class Producer:
         sending = _Sending(message, producer_group, properties, deadline, self._in_turn(queues))
         chosen, receipt = await self._try(sending)
         stored = MessageQueue(message.topic, chosen.broker_name, receipt.queue_id)
-        return SendResult(msg_id, receipt.offset_msg_id, stored, receipt.queue_offset, receipt.status)
+        return SendResult(
+            msg_id,
+            receipt.offset_msg_id,
+            stored,
+            receipt.queue_offset,
+            receipt.status,
+            region=receipt.region,
+            is_traced=receipt.is_traced,
+        )
 
     async def _try(self, sending: _Sending) -> tuple[MessageQueue, SendReceipt]:
         loop = asyncio.get_running_loop()

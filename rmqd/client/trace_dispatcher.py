@@ -40,6 +40,8 @@ class TraceDispatcher:
     def __init__(self, producer: Producer, options: TraceOptions, producer_group: str, clock: Clock) -> None:
         self.counts = dict.fromkeys(RESULTS, 0)
         """Records so far, by RESULTS."""
+        self.failure = ""
+        """Why records could not be sent the last time."""
         self.before_flush: Callable[[], object] = lambda: None
         """Called before everything is sent that waits; it may append."""
         self._producer = producer
@@ -136,8 +138,9 @@ class TraceDispatcher:
         except RmqdError as error:
             now = self._clock.monotonic()
             self._may_send_at = now + PAUSE_SECONDS
+            self.failure = str(error)
             self._lose("failed", data.count)
-            self._report(now, str(error))
+            self._report(now, self.failure)
         else:
             self.counts["sent"] += data.count
 

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 from rmqd.client.api.request import REQUEST_TIMEOUT_SECONDS, request
 from rmqd.codes import ResponseCode
 from rmqd.wire.headers.send import ConsumerSendMsgBackRequestHeader, SendMessageResponseHeader
+from rmqd.wire.properties import MSG_REGION, TRACE_ON
 
 if TYPE_CHECKING:
     from rmqd.client.remoting import RemotingClient
     from rmqd.wire.headers.send import SendMessageRequestHeaderV2
 
+DEFAULT_REGION = "DefaultRegion"  # Java: MixAll.DEFAULT_TRACE_REGION_ID, of brokers that do not say theirs
 # The message is in the broker's log; only the disk or the slave was slower than the broker waits.
 STORED = frozenset(
     {
@@ -32,6 +34,10 @@ class SendReceipt:
     offset_msg_id: str
     queue_id: int
     queue_offset: int
+    region: str
+    """Of the broker, for message trace."""
+    is_traced: bool
+    """Whether the broker wants message trace of what it stores."""
 
 
 async def send_message(
@@ -52,7 +58,14 @@ async def send_message(
         accepted=STORED,
     )
     stored = SendMessageResponseHeader.from_ext_fields(reply.ext_fields)
-    return SendReceipt(ResponseCode(reply.code), stored.msg_id, stored.queue_id, stored.queue_offset)
+    return SendReceipt(
+        ResponseCode(reply.code),
+        stored.msg_id,
+        stored.queue_id,
+        stored.queue_offset,
+        region=reply.ext_fields.get(MSG_REGION) or DEFAULT_REGION,
+        is_traced=reply.ext_fields.get(TRACE_ON) != "false",
+    )
 
 
 async def send_message_back(

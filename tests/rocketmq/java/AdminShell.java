@@ -30,8 +30,9 @@ public final class AdminShell {
             System.setErr(out);
             forgetCommands();
             MQAdminStartup.main0(line.split("\t"), null);
-            answers.println(printed.size());
-            answers.write(printed.toByteArray());
+            byte[] text = printed.toByteArray(); // at once: threads that the command leaves behind may print as well
+            answers.println(text.length);
+            answers.write(text);
             answers.flush();
         }
         System.exit(0);
