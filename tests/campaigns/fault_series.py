@@ -120,7 +120,7 @@ class FaultSeries:
             RealCluster.load(place / "cluster").stop()
         shutil.rmtree(place, ignore_errors=True)
         say(f"{fault.name}, run {number + 1} of {self._times}: {fault.says}")
-        with RealCluster.start(fault.spec, place / "cluster") as cluster:
+        with RealCluster.start(fault.specs[number % len(fault.specs)], place / "cluster") as cluster:
             result = Faults(fault, FaultPlan(seed), cluster, place / "run", f"{fault.name}-{number + 1}").run()
         print(result.report(), flush=True)
         figures = Figures.of(result)
