@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -38,6 +39,15 @@ class Refusal(RmqdError):
         self.code = code
         self.remark = remark
         self.ext_fields = ext_fields
+
+
+@contextlib.contextmanager
+def refusing_with(ext_fields: Mapping[str, str]) -> Iterator[None]:
+    """Refusals of the block carry these fields: Java's reply headers whose numbers nobody set."""
+    try:
+        yield
+    except Refusal as refusal:
+        raise Refusal(refusal.code, refusal.remark, ext_fields) from None
 
 
 Answer = Reply | None

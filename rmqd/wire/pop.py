@@ -140,9 +140,11 @@ def parse_message_offsets(text: str | None) -> dict[PoppedQueue, tuple[int, ...]
 
 def format_order_counts(counts: OrderCounts) -> str:
     """The ext field orderCountInfo."""
-    parts = [f"{int(queue.retry)} {queue.queue_id} {count}" for queue, count in counts.queues.items()]
-    for (queue, offset), count in counts.messages.items():
-        parts.append(f"{int(queue.retry)} {_MESSAGE_KEY}{queue.queue_id}%{offset} {count}")
+    parts = [
+        f"{int(queue.retry)} {_MESSAGE_KEY}{queue.queue_id}%{offset} {count}"
+        for (queue, offset), count in counts.messages.items()
+    ]
+    parts += [f"{int(queue.retry)} {queue.queue_id} {count}" for queue, count in counts.queues.items()]
     return ";".join(parts)
 
 

@@ -186,7 +186,7 @@ def test_infos_are_read_and_written_as_the_broker_writes_them() -> None:
 
 
 def test_order_counts_of_queues_and_of_messages() -> None:
-    text = "0 2 1;0 qo1%17 3"
+    text = "0 qo1%17 3;0 2 1"
     counts = parse_order_counts(text)
     assert counts == OrderCounts({NORMAL_2: 1}, {(NORMAL_1, 17): 3})
     assert format_order_counts(counts) == text

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from rmqd.broker.channel import Channel
 from rmqd.broker.pop.checks import illegal_queue, known_topic
 from rmqd.broker.pop.order import OrderKey
 from rmqd.broker.pop.revive import Popped
-from rmqd.broker.reply import NO_CODE, Processors, Refusal, Reply
+from rmqd.broker.reply import NO_CODE, Processors, Refusal, Reply, refusing_with
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.pop import (
@@ -59,7 +59,7 @@ class AckProcessor:
         """200151: what of it is outside of its queue is passed over."""
         acks = BatchAckMessageRequestBody.from_json(request.body).acks if request.body else ()
         if not acks:
-            raise Refusal(ResponseCode.NO_MESSAGE, "")
+            return Reply(ResponseCode.NO_MESSAGE)
         for ack in acks:
             topic, group = ack.retry.real_topic(ack.consumer_group, ack.topic), ack.consumer_group
             store = self._broker.store
@@ -78,15 +78,16 @@ class AckProcessor:
         """200053: from now on, for another time; also what was acknowledged, or shown again, is hidden anew."""
         header = ChangeInvisibleTimeRequestHeader.from_ext_fields(request.ext_fields)
         broker = self._broker
-        low, high = self._ends(channel, header)
+        with refusing_with(_NOTHING_HIDDEN):
+            low, high = self._ends(channel, header)
         if not low <= header.offset < high:
-            raise Refusal(ResponseCode.NO_MESSAGE, NO_CODE, _hidden(0, 0, 0))
+            return Reply(ResponseCode.NO_MESSAGE, NO_CODE, _NOTHING_HIDDEN)
         handle, now_ms = PopHandle.parse(header.extra_info), broker.now_ms()
         popped = _popped(header, handle)
         if handle.is_orderly:
             committed = broker.offsets.get(header.consumer_group, header.topic, header.queue_id)
             if committed is not None and header.offset < committed:
-                return Reply(remark=NO_CODE, ext_fields=_hidden(0, 0, 0))
+                return Reply(remark=NO_CODE, ext_fields=_NOTHING_HIDDEN)
             until_ms = now_ms + header.invisible_time
             broker.pop_order.hide(_order_key(popped), header.offset, handle.pop_time, until_ms)
             fields = _hidden(handle.pop_time, until_ms - handle.pop_time, handle.revive_queue_id)
@@ -142,3 +143,6 @@ def _hidden(pop_time: int, invisible_time: int, revive_queue_id: int) -> dict[st
         pop_time=pop_time, invisible_time=invisible_time, revive_qid=revive_queue_id
     )
     return header.ext_fields()
+
+
+_NOTHING_HIDDEN: Final = _hidden(0, 0, 0)

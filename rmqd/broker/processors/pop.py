@@ -12,7 +12,7 @@ from rmqd.broker.filter.subscriptions import filter_of, requested_subscription
 from rmqd.broker.pop.checks import check_reading
 from rmqd.broker.pop.held_pops import HeldPop, Place
 from rmqd.broker.pop.taking import Taking
-from rmqd.broker.reply import Answer, Processors, Refusal, Reply
+from rmqd.broker.reply import Answer, Processors, Refusal, Reply, refusing_with
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import InvalidNameError
 from rmqd.wire.command import RemotingCommand
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 LATE_MS: Final = 500
 """A pop that was on its way for longer than it may wait, and this, is refused: its client has given it up."""
 DICE: Final = 100
+NOTHING_POPPED: Final = PopMessageResponseHeader(pop_time=0, invisible_time=0, revive_qid=0, rest_num=0).ext_fields()
+"""What stands beside a refusal."""
 
 
 class PopMessageProcessor:
@@ -45,17 +47,20 @@ class PopMessageProcessor:
         now_ms, ip = self._broker.now_ms(), self._broker.settings.brokerIP1
         born_ms = header.born_time or now_ms
         if now_ms - born_ms - header.poll_time > LATE_MS:
-            raise Refusal(ResponseCode.POLLING_TIMEOUT, f"the broker[{ip}] pop message is timeout too much")
+            remark = f"the broker[{ip}] pop message is timeout too much"
+            raise Refusal(ResponseCode.POLLING_TIMEOUT, remark, NOTHING_POPPED)
         if header.max_msg_nums > MAX_POP_MESSAGES:
-            raise Refusal(ResponseCode.INVALID_PARAMETER, f"the broker[{ip}] pop message's num is greater than 32")
+            remark = f"the broker[{ip}] pop message's num is greater than 32"
+            raise Refusal(ResponseCode.INVALID_PARAMETER, remark, NOTHING_POPPED)
         return self._answer(channel, request, header, born_ms + header.poll_time)
 
     def _answer(
         self, channel: Channel, request: RemotingCommand, header: PopMessageRequestHeader, until_ms: int
     ) -> Answer:
         broker = self._broker
-        check_reading(broker, channel, header, "pop")
-        wanted = self._wanted(header)
+        with refusing_with(NOTHING_POPPED):
+            check_reading(broker, channel, header, "pop")
+            wanted = self._wanted(header)
         taking = Taking(broker, header, wanted, broker.now_ms(), self._revive_queue(header))
         taking.take(random.randrange(DICE))
         place = Place(header.topic, header.consumer_group, header.queue_id)

@@ -12,8 +12,8 @@ from rmqd.broker.pop.checks import QueueOfGroup, check_reading
 from rmqd.broker.pop.held_pops import HeldPop, Place
 from rmqd.broker.pop.order import OrderKey
 from rmqd.broker.pop.taking import retry_topic_to_read
-from rmqd.broker.processors.pop import DICE
-from rmqd.broker.reply import NO_CODE, Answer, Processors, Reply
+from rmqd.broker.processors.pop import DICE, NOTHING_POPPED
+from rmqd.broker.reply import NO_CODE, Answer, Processors, Reply, refusing_with
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.pop import (
@@ -47,7 +47,8 @@ class PopPollingProcessor:
         """200052: what a pop would get, and still will."""
         header = PeekMessageRequestHeader.from_ext_fields(request.ext_fields)
         broker, rest = self._broker, 0
-        check_reading(broker, channel, header, "peeking")
+        with refusing_with(NOTHING_POPPED):
+            check_reading(broker, channel, header, "peeking")
         records: list[bytes] = []
         for topic, queue_id in self._queues(header):
             low, high = broker.store.min_offset(topic, queue_id), broker.store.max_offset(topic, queue_id)
@@ -70,7 +71,8 @@ class PopPollingProcessor:
     def polling_info(self, channel: Channel, request: RemotingCommand) -> Reply:
         """200055: how many pops wait."""
         header = PollingInfoRequestHeader.from_ext_fields(request.ext_fields)
-        check_reading(self._broker, channel, header, "peeking")
+        with refusing_with(PollingInfoResponseHeader(polling_num=0).ext_fields()):
+            check_reading(self._broker, channel, header, "peeking")
         waiting = self._broker.held_pops.waiting(Place(header.topic, header.consumer_group, header.queue_id))
         return Reply(remark=NO_CODE, ext_fields=PollingInfoResponseHeader(polling_num=waiting).ext_fields())
 
@@ -78,7 +80,8 @@ class PopPollingProcessor:
         self, channel: Channel, request: RemotingCommand, header: NotificationRequestHeader, until_ms: int
     ) -> Answer:
         broker = self._broker
-        check_reading(broker, channel, header, "peeking")
+        with refusing_with(NotificationResponseHeader(has_msg=False, polling_full=False).ext_fields()):
+            check_reading(broker, channel, header, "peeking")
         has_message, code = any(self._has_message(header, *queue) for queue in self._queues(header)), None
         if not has_message:
             place = Place(header.topic, header.consumer_group, header.queue_id)
