@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.campaigns.fault_kinds import KINDS, Fault
 from tests.campaigns.faults import FaultPlan, FaultResult, Faults
-from tests.campaigns.record import add_row
+from tests.campaigns.record import PAGE, add_row
 from tests.rocketmq import RealCluster
 from tests.rocketmq.fetch import say
 from tests.rocketmq.spec import FILE_NAME
@@ -81,11 +81,12 @@ def cells(fault: str, runs: Sequence[Figures]) -> list[object]:
 class FaultSeries:
     """`times` runs of each fault, in a directory; begun again there, it goes on with the runs that are missing."""
 
-    def __init__(self, kinds: Iterable[str], times: int, seed: int, directory: Path) -> None:
+    def __init__(self, kinds: Iterable[str], times: int, seed: int, directory: Path, page: Path = PAGE) -> None:
         self._faults = [KINDS[kind] for kind in kinds]
         self._times = times
         self._seed = seed
         self._directory = directory.absolute()
+        self._page = page
         self._last_begin = time.monotonic() + LAST_BEGIN_SECONDS
         self._runs: list[Figures] = []
 
@@ -130,5 +131,5 @@ class FaultSeries:
     def _record(self, fault: Fault, runs: Sequence[Figures]) -> None:
         recorded = self._directory / f"{fault.name}.recorded"
         if not recorded.exists():
-            add_row("faults", cells(fault.name, runs))
+            add_row("faults", cells(fault.name, runs), self._page)
             recorded.touch()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from tests.campaigns.fault_kinds import KINDS
-from tests.campaigns.fault_series import Figures, cells
+from tests.campaigns.fault_series import FaultSeries, Figures, cells
 from tests.campaigns.faults import FaultPlan, FaultResult, Faults
 from tests.rocketmq import ClusterSpec, NotEmbeddedError, RealCluster
 from tests.rocketmq.fixtures import fresh_name
@@ -60,6 +62,24 @@ def test_a_bad_line_loses_nothing(rocketmq_faulty: RealCluster, tmp_path: Path) 
     result = short_run("bad_line", rocketmq_faulty, tmp_path)
 
     assert sum(result.damaged.values()) >= 20
+
+
+def test_what_is_done_is_not_done_again(tmp_path: Path) -> None:
+    """A series whose runs are all there adds its row, once, and says whether all promises were kept."""
+    page = tmp_path / "page.md"
+    page.write_text("**faults**: so and so\n\n| date |\n|---|\n")
+    for number, passed in ((1, True), (2, False)):
+        place = tmp_path / f"another_port-{number}"
+        place.mkdir()
+        figures = Figures(number, passed, 10, 0, {}, 0, 0, 0.5, 2.0, {}, [], 30.0)
+        (place / "figures.json").write_text(json.dumps(asdict(figures)))
+
+    for times, expected in ((1, True), (2, False)):
+        series = FaultSeries(["another_port"], times, 0, tmp_path, page)
+        series.run()
+        assert series.passed == expected
+
+    assert page.read_text().count("another_port") == 1
 
 
 def test_a_row_has_all_runs_of_a_fault() -> None:
