@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bench.job import POP, THREADS, TLS, Job
+from bench.job import POP, THREADS, TLS, TRACE, Job
 from tests import certificates
 from tests.rocketmq import jvm
 from tests.rocketmq.fetch import find_java, home, jars
@@ -38,6 +38,7 @@ groups:
       concurrency: {concurrency}
     consume_message_batch_max_size: {consume_batch}
     pull_batch_size: {pull_batch}
+    {more}
 """
 
 
@@ -123,6 +124,7 @@ def _write_config(job: Job) -> Path:
         group=job.group,
         topic=job.topic,
         client=_client(job),
+        more="enable_trace: true" if job.switch == TRACE else "",
         consume_mode="orderly" if job.orderly else "pop" if job.switch == POP else "concurrently",
         handler="Delays" if job.paced else "Drain",
         messages=job.messages,

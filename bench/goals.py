@@ -122,6 +122,9 @@ def notes(results: Results) -> list[str]:
             disturbed = max(run.foreign_cpu_share for run in runs)
             if disturbed >= QUIET_SHARE:
                 lines.append(f"{scenario}, {contender}: other work had up to {disturbed:.0%} of the machine")
+            traced = median(runs, "traced_share")
+            if traced is not None:
+                lines.append(f"{scenario}, {contender}: the broker has the trace of {traced:.0%} of the messages")
             stalled = [run for run in runs if run.first_seconds >= STALLED_SECONDS]
             if stalled:
                 lines.append(

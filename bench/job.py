@@ -55,6 +55,8 @@ class Figures:
     p99_ms: float | None = None
     broker_cpu_us_per_message: float | None = None
     """What the broker spent meanwhile, from the start of the contender to its end."""
+    traced_share: float | None = None
+    """Of how many of the messages the broker has a record that they were handled, 0 to 1."""
     foreign_cpu_share: float = 0.0
     """The share of the machine that other work had meanwhile, 0 to 1."""
 

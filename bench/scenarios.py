@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from bench import contenders, contest
-from bench.job import POP, TLS, Figures, Job
+from bench import contenders, contest, traces
+from bench.job import POP, TLS, TRACE, Figures, Job
 from bench.machine import QUIET_SHARE, Usage, process_cpu_seconds, wait_until_quiet
 from tests.rocketmq import ClusterSpec, RealCluster
 
@@ -36,6 +36,7 @@ WARM_UP_DRAINS = 3
 REPEATS = 2
 
 SWITCHES = (TLS,)
+POP_SHARE = 6  # of a drain's messages: the broker takes a hundred times the CPU for each of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,7 @@ class Arena:
         self._patience_seconds = patience_seconds
         self._numbers = itertools.count(1)
         self._filled_topic: str | None = None
+        self._singly_filled_topic: str | None = None
 
     @classmethod
     @contextmanager
@@ -152,13 +154,20 @@ class Arena:
         try:
             if scenario.paced:
                 return self._run_paced(scenario, contender, directory)
-            job = self._job(scenario, contender, self._filled(), self._messages, directory, sample_file=sample_file)
+            messages = self._messages // POP_SHARE if scenario.switch == POP else self._messages
+            topic = self._filled_singly() if scenario.switch == TRACE else self._filled()
+            job = self._job(scenario, contender, topic, messages, directory, sample_file=sample_file)
             if scenario.switch == POP:
                 self._cluster.set_consume_mode(job.topic, job.group, "POP")
+            is_traced = scenario.switch == TRACE
+            trace_begin = traces.stored(self._cluster) if is_traced else {}
             broker_before = self._broker_cpu_seconds()
             figures = contest.run(job, prefix=prefix)
             spent = self._broker_cpu_seconds() - broker_before
-            return replace(figures, broker_cpu_us_per_message=spent * 1e6 / job.messages)
+            if is_traced:
+                traced = traces.handled(self._cluster, job.group, trace_begin)
+                figures = replace(figures, traced_share=traced / messages)
+            return replace(figures, broker_cpu_us_per_message=spent * 1e6 / messages)
         finally:
             shutil.rmtree(directory)
 
@@ -209,6 +218,13 @@ class Arena:
             self._warm_up()
         return self._filled_topic
 
+    def _filled_singly(self) -> str:
+        """The broker marks no message of a batch with its region, and Java's client traces none without that mark."""
+        if self._singly_filled_topic is None:
+            say(f"loading {self._messages:,} messages one by one")
+            self._singly_filled_topic = self._fill(self._messages, "--batch", "1")
+        return self._singly_filled_topic
+
     def _warm_up(self) -> None:
         """Have the broker compile its pulling, so that whoever comes first does not wait for it."""
         say(f"warming the broker up: {WARM_UP_DRAINS} raw drains")
@@ -222,9 +238,9 @@ class Arena:
     def _usage(self) -> Usage:
         return Usage.now([node.pid for node in self._cluster.nodes if node.pid])
 
-    def _fill(self, messages: int) -> str:
+    def _fill(self, messages: int, *extra: str) -> str:
         topic = self._cluster.create_topic(f"bench_{os.getpid()}_{next(self._numbers)}", QUEUES)
-        self._load(topic, messages)
+        self._load(topic, messages, *extra)
         return topic
 
     def _load(self, topic: str, messages: int, *extra: str) -> None:
@@ -247,6 +263,8 @@ def summary(figures: Figures) -> str:
     )
     if figures.p50_ms is not None:
         text += f", p50 {figures.p50_ms:.2f} ms, p99 {figures.p99_ms:.2f} ms"
+    if figures.traced_share is not None:
+        text += f", trace of {figures.traced_share:.0%}"
     if figures.foreign_cpu_share >= QUIET_SHARE:
         text += f" (other work had {figures.foreign_cpu_share:.0%} of the machine)"
     return text
