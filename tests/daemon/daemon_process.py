@@ -64,7 +64,17 @@ class DaemonProcess:
 
     async def event(self, name: str, count: int = 1) -> dict[str, Any]:
         """The `count`-th line of that event, awaited."""
-        await until(lambda: len(self.events(name)) >= count, f"{name} in the log:\n{''.join(self.text)}", 60)
+
+        def is_there() -> bool:
+            found = len(self.events(name)) >= count
+            assert found or not self._reading.done(), f"it ended without {name}"
+            return found
+
+        try:
+            await until(is_there, f"{name} in the log", 60)
+        except AssertionError as error:
+            error.add_note("".join(self.text))
+            raise
         return self.events(name)[count - 1]
 
     async def started(self) -> httpx.AsyncClient:

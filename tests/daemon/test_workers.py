@@ -29,6 +29,15 @@ async def worker_pids(client: httpx.AsyncClient) -> dict[int, int]:
     return {worker["worker"]: worker["pid"] for worker in (await client.get("/api/v1/status")).json()["workers"]}
 
 
+async def both_run(running: DaemonProcess) -> httpx.AsyncClient:
+    """A client of the daemon's HTTP endpoint, once both workers run: the daemon starts without one that is slow."""
+    client = await running.started()
+    async with asyncio.timeout(60):
+        while len(await worker_pids(client)) < 2:  # noqa: ASYNC110 - there is no event for it
+            await asyncio.sleep(0.05)
+    return client
+
+
 def gone(pid: int) -> bool:
     """Whether there is no such process any more."""
     try:
@@ -40,7 +49,7 @@ def gone(pid: int) -> bool:
 
 async def restarted(running: DaemonProcess, client: httpx.AsyncClient, old: dict[int, int], number: int) -> int:
     """The pid of the worker that replaced another, once it runs."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while (pid := (await worker_pids(client)).get(number, old[number])) == old[number]:
             await running.event("worker.started", len(running.events("worker.started")))
             await asyncio.sleep(0.05)
@@ -50,7 +59,7 @@ async def restarted(running: DaemonProcess, client: httpx.AsyncClient, old: dict
 async def test_workers_are_one_daemon_with_client_ids_of_their_own(tmp_path: Path) -> None:
     """One status, one exposition, readiness of them all; SIGTERM ends them all with 0."""
     async with daemon(write_config(tmp_path, "mailer"), "--workers", "2") as running:
-        client = await running.started()
+        client = await both_run(running)
         document = (await client.get("/api/v1/status")).json()
         assert [group["name"] for group in document["groups"]] == ["mailer"]
         assert len({worker["client_id"] for worker in document["workers"]}) == 2
@@ -71,7 +80,7 @@ async def test_workers_are_one_daemon_with_client_ids_of_their_own(tmp_path: Pat
 async def test_a_dead_worker_is_replaced_and_keeps_the_pause(tmp_path: Path) -> None:
     """With a new process and client id; it is counted, and readiness says so meanwhile."""
     async with daemon(write_config(tmp_path, "mailer"), "--workers", "2") as running:
-        client = await running.started()
+        client = await both_run(running)
         await client.post("/api/v1/groups/mailer/pause")
         await client.post("/api/v1/groups/mailer/pause?topic=orders&queue=1")
         before = await worker_pids(client)
@@ -91,7 +100,7 @@ async def test_a_dead_worker_is_replaced_and_keeps_the_pause(tmp_path: Path) -> 
 async def test_workers_ignore_the_terminals_signals(tmp_path: Path) -> None:
     """Ctrl-C and a hang-up go to the whole process group; the parent alone decides."""
     async with daemon(write_config(tmp_path, "mailer"), "--workers", "2") as running:
-        client = await running.started()
+        client = await both_run(running)
         before = await worker_pids(client)
         for pid in before.values():
             os.kill(pid, signal.SIGINT)
@@ -104,17 +113,17 @@ async def test_workers_ignore_the_terminals_signals(tmp_path: Path) -> None:
 async def test_workers_end_when_the_parent_is_gone(tmp_path: Path) -> None:
     """Killed without a word, it leaves no orphans that go on consuming."""
     async with daemon(write_config(tmp_path, "mailer"), "--workers", "2") as running:
-        pids = await worker_pids(await running.started())
+        pids = await worker_pids(await both_run(running))
         running.send(signal.SIGKILL)
         assert await running.exit_code() == -signal.SIGKILL
-        await until(lambda: all(gone(pid) for pid in pids.values()), "the workers end", 20)
+        await until(lambda: all(gone(pid) for pid in pids.values()), "the workers end", 60)
         assert len(running.events("worker.parent_gone")) == 2
 
 
 async def test_a_reload_reaches_all_workers(tmp_path: Path) -> None:
     """The same processes, with other groups."""
     async with daemon(write_config(tmp_path, "mailer", "audit"), "--workers", "2") as running:
-        client = await running.started()
+        client = await both_run(running)
         before = await worker_pids(client)
         write_config(tmp_path, "mailer", "shipping")
         answer = await client.post("/api/v1/reload")
@@ -132,7 +141,7 @@ async def test_a_reload_is_tried_in_a_fresh_worker_first(tmp_path: Path) -> None
     plugin = f"plugin: 'fragile:Fragile', options: {{switch: {tmp_path / 'switch'}}}"
     config.write_text(config.read_text().replace("plugin: log", plugin))
     async with daemon(config, "--workers", "2", environment={"PYTHONPATH": str(tmp_path)}) as running:
-        client = await running.started()
+        client = await both_run(running)
         before = await worker_pids(client)
         (tmp_path / "switch").touch()
         config.write_text(config.read_text() + "    pull_batch_size: 8\n")
@@ -168,7 +177,7 @@ async def test_a_second_signal_hurries_the_workers(tmp_path: Path) -> None:
     config = write_config(tmp_path, "mailer")
     config.write_text(config.read_text().replace("plugin: log", "plugin: 'slow:Slow'"))
     async with daemon(config, "--workers", "2", environment={"PYTHONPATH": str(tmp_path)}) as running:
-        await running.started()
+        await both_run(running)
         running.send(signal.SIGINT)
         await running.event("signal.received")
         running.send(signal.SIGINT)
@@ -188,7 +197,7 @@ async def test_what_servers_refuse_is_said_once_for_all_workers(tmp_path: Path) 
     async with server:
         port = server.sockets[0].getsockname()[1]
         async with daemon(write(CA), "--workers", "2") as running:
-            client = await running.started()
+            client = await both_run(running)
             for number, reason, ca_file in (1, "has expired", CA), (2, "nobody vouches", OTHER_CA):
                 write(ca_file)
                 if number > 1:
