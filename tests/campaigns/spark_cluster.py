@@ -20,7 +20,7 @@ from typing import Final
 
 from rmqd.errors import RmqdError
 from tests.spark.embedded_broker import EmbeddedBroker
-from tests.spark.standalone_cluster import StandaloneCluster
+from tests.spark.standalone_cluster import SHORT_LIFE, StandaloneCluster
 
 GROUP: Final = "mailer"
 TOPIC: Final = "orders"
@@ -55,7 +55,12 @@ groups:
     handler: {{plugin: "ledger_of_cluster:handle", options: {{path: {folder}/ledger}}}}
     spark:
       master: {master}
-      conf: {{spark.executor.cores: 1, spark.executor.memory: 512m, spark.network.timeout: 60s}}
+      conf:
+        spark.executor.cores: 1
+        spark.executor.memory: 512m
+        spark.network.timeout: 60s
+        spark.driver.extraJavaOptions: "{java_options}"
+        spark.executor.extraJavaOptions: "{java_options}"
 """
 
 
@@ -166,7 +171,14 @@ class SparkCluster:
         (self._folder / "ledger_of_cluster.py").write_text(HANDLER)
         config = self._folder / "rmqd.yaml"
         config.write_text(
-            CONFIG.format(nameserver=nameserver, folder=self._folder, group=GROUP, topic=TOPIC, master=master)
+            CONFIG.format(
+                nameserver=nameserver,
+                folder=self._folder,
+                group=GROUP,
+                topic=TOPIC,
+                master=master,
+                java_options=SHORT_LIFE,
+            )
         )
         command = [sys.executable, "-m", "rmqd", "spark", "submit", GROUP, "--config", str(config)]
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}

@@ -23,6 +23,8 @@ START_SECONDS: Final = 60.0
 POLL_SECONDS: Final = 0.05
 MEMORY: Final = "1g"  # of a worker, for its executors
 DAEMON_MEMORY: Final = "128m"  # of the master and of a worker themselves
+SHORT_LIFE: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
+"""Of a Java machine: the best code would not pay, and its compiler would take the core meanwhile."""
 _MASTER: Final = re.compile(r"Starting Spark master at (spark://\S+)")
 _REGISTERED: Final = "Successfully registered with master"
 
@@ -95,6 +97,7 @@ class StandaloneCluster:
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_LOCAL_DIRS": str(self._folder / f"{name}-local"),
             "SPARK_DAEMON_MEMORY": DAEMON_MEMORY,
+            "SPARK_DAEMON_JAVA_OPTS": SHORT_LIFE,
         }
         with (self._folder / f"{name}.log").open("wb") as log:
             self._processes[name] = subprocess.Popen(
