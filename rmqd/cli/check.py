@@ -108,12 +108,16 @@ def _ok_lines(config: RootConfig) -> list[str]:
     from rmqd.daemon.hook_registry import load_hooks
     from rmqd.daemon.spark_config import SparkConfig
 
-    servers = ";".join(config.nameserver) or config.nameserver_url
-    lines = [f"OK           nameserver {servers}"]
+    clusters = config.known_clusters
+    lines = []
+    for name, cluster in clusters.items():
+        named = f"{name}: " if len(clusters) > 1 else ""
+        lines.append(f"OK           {named}nameserver {';'.join(cluster.nameserver) or cluster.nameserver_url}")
     for name, group in config.groups.items():
         topics = ", ".join(f"{topic} ({wanted.expression})" for topic, wanted in group.subscriptions.items())
         spark = f" on Spark ({(group.spark or SparkConfig()).master})" if group.engine == "spark" else ""
-        lines.append(f"OK           {name}: {topics} to {_work(group)}{spark}")
+        where = f" of {config.cluster_name(name)}" if len(clusters) > 1 else ""
+        lines.append(f"OK           {name}: {topics}{where} to {_work(group)}{spark}")
     hooks = ", ".join(hook.name for hook in load_hooks())
     return [*lines, f"OK           hooks of every group: {hooks}"] if hooks else lines
 

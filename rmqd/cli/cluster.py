@@ -27,24 +27,59 @@ ConfigPath = Annotated[
     typer.Option("--config", "-c", help="File or folder; default: $RMQD_CONFIG, config/rmqd.yaml, /etc/rmqd"),
 ]
 Overrides = Annotated[list[str] | None, typer.Option("--set", help="Override a value, as a.b=c; repeatable")]
+Cluster = Annotated[
+    str | None,
+    typer.Option("--cluster", help="Which of the configuration's clusters; default: the one for groups that name none"),
+]
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The cluster that a command is about, and the configuration that names it, if one was read."""
+    """What a command is about: the configuration, if one was read, and which of its clusters was asked for."""
 
-    options: ClientOptions
     config: RootConfig | None
+    cluster: str | None = None
+    nameservers: tuple[str, ...] = ()
+    """In place of the cluster's own."""
+    without_config: ClientOptions | None = None
+
+    @property
+    def namespaces(self) -> tuple[str, ...]:
+        """What is left out of names that are shown."""
+        if self.config is not None:
+            return self.config.namespaces
+        return () if self.without_config is None else (self.without_config.namespace,)
+
+    @property
+    def options(self) -> ClientOptions:
+        """How the cluster is reached; ends the command with 2 where it has to be named."""
+        return self.options_of("")
+
+    def options_of(self, group: str) -> ClientOptions:
+        """The same for what concerns a group of the configuration, which has a cluster of its own."""
+        from dataclasses import replace
+
+        if self.config is None:
+            assert self.without_config is not None
+            return self.without_config
+        known = self.config.known_clusters
+        is_told = self.cluster is None and group in self.config.groups
+        name = self.config.cluster_name(group) if is_told else self.cluster or self.config.default_cluster
+        if name not in known:
+            wrong = "name one" if name is None else f"{name} is no cluster"
+            raise typer.BadParameter(f"{wrong}; accepted: {', '.join(known)}", param_hint="--cluster")
+        options = known[name].client_options()
+        return replace(options, nameservers=self.nameservers) if self.nameservers else options
 
 
-def find_target(nameserver: str | None, config: Path | None, overrides: list[str] | None) -> Target:
+def find_target(
+    nameserver: str | None, config: Path | None, overrides: list[str] | None, cluster: str | None = None
+) -> Target:
     """The cluster at `--nameserver`, else the configuration's; ends the command with 78 where that is wrong.
 
     With `--nameserver` alone no configuration is read, so the command works on a machine that has none; the keys are
     then those in the environment. `--set` beside it may say more about the connections.
     """
-    from dataclasses import replace
-
     from rmqd.client.name_server import parse_addresses
     from rmqd.daemon.config_file import load_config, load_source
     from rmqd.daemon.config_source import bare_source, find_config
@@ -53,17 +88,16 @@ def find_target(nameserver: str | None, config: Path | None, overrides: list[str
     addresses = parse_addresses(nameserver or "")
     if nameserver is not None:
         _check_addresses(nameserver, addresses)
-        if config is None and not overrides:
-            return Target(_by_environment(addresses), None)
+        if config is None and not overrides and cluster is None:
+            return Target(None, without_config=_by_environment(addresses))
     try:
         if nameserver is not None and config is None and not _exists(find_config):
             source = bare_source([f"nameserver={nameserver}", *(overrides or ())])
-            return Target(load_source(source, to_run=False).client_options(), None)
+            return Target(None, without_config=load_source(source, to_run=False).client_options())
         settings = load_config(config, overrides or (), to_run=False)
     except ConfigError as error:
         fail(ExitCode.CONFIG, *(str(problem) for problem in error.problems))
-    options = settings.client_options()
-    return Target(replace(options, nameservers=addresses) if addresses else options, settings)
+    return Target(settings, cluster, addresses)
 
 
 def ask_cluster(options: ClientOptions, question: Callable[[ClientInstance], Awaitable[Answer]]) -> Answer:
@@ -75,15 +109,17 @@ def ask_cluster(options: ClientOptions, question: Callable[[ClientInstance], Awa
 
     from rmqd.daemon.logs import configure_logging
     from rmqd.errors import RemotingError, RmqdError
+    from rmqd.wire.namespace import without_namespace
 
     # What goes wrong is said once, by the exit message; standard output holds nothing but data.
     configure_logging("critical", "console")
     try:
         return asyncio.run(_with_client(options, question))
     except RemotingError as error:
-        fail(ExitCode.UNAVAILABLE, f"rmqd: RocketMQ cannot be reached: {error}")
+        reason = without_namespace(str(error), options.namespace)
+        fail(ExitCode.UNAVAILABLE, f"rmqd: RocketMQ cannot be reached: {reason}")
     except RmqdError as error:
-        fail(ExitCode.FAILURE, f"rmqd: {error}")
+        fail(ExitCode.FAILURE, f"rmqd: {without_namespace(str(error), options.namespace)}")
 
 
 def fail(code: int, *lines: str) -> NoReturn:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Collection, Iterable, Iterator
+from collections.abc import Awaitable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from rmqd.client.api.admin import cluster_info
@@ -21,12 +22,12 @@ from rmqd.errors import (
 )
 from rmqd.exit_codes import ExitCode
 from rmqd.wire.filter import sql_subscription, tag_subscription
+from rmqd.wire.namespace import without_namespace
 
 if TYPE_CHECKING:
     from rmqd.client.instance import ClientInstance
-    from rmqd.consumer.options import Subscription
+    from rmqd.consumer.options import ConsumerOptions, Subscription
     from rmqd.daemon.config import RootConfig
-    from rmqd.daemon.group_config import GroupConfig
     from rmqd.wire.cluster import ClusterInfo
     from rmqd.wire.heartbeat import SubscriptionData
     from rmqd.wire.route import TopicRouteData
@@ -63,26 +64,32 @@ def exit_code(checks: Iterable[Check]) -> ExitCode:
 
 
 def check_cluster(config: RootConfig, groups: Collection[str] = ()) -> list[Check]:
-    """Ask the cluster about all groups of the configuration, or about those named."""
+    """Ask the clusters about all groups of the configuration, or about those named."""
     from rmqd.cli.cluster import ask_cluster
 
-    return ask_cluster(config.client_options(), lambda client: _check(client, config, groups))
+    checks: list[Check] = []
+    for cluster, settings in config.known_clusters.items():
+        on_it = {name: config.consumer_options(name) for name in config.groups if config.cluster_name(name) == cluster}
+        wanted = {name: options for name, options in on_it.items() if not groups or name in groups}
+        prefix = f"clusters.{cluster}: " if len(config.known_clusters) > 1 else ""
+        if wanted:
+            checks += ask_cluster(settings.client_options(), partial(_check, wanted, prefix))
+    return checks
 
 
-async def _check(client: ClientInstance, config: RootConfig, groups: Collection[str]) -> list[Check]:
-    checks = await _check_name_servers(client)
+async def _check(wanted: Mapping[str, ConsumerOptions], prefix: str, client: ClientInstance) -> list[Check]:
+    checks = await _check_name_servers(client, prefix)
     if all(check.level == "unreachable" for check in checks):
         return checks  # without a name server there is nobody else to ask
-    wanted = {name: group for name, group in config.groups.items() if not groups or name in groups}
-    parts = await asyncio.gather(*(_GroupCheck(client, name, group).run() for name, group in wanted.items()))
-    return [*checks, *(check for part in parts for check in part)]
+    parts = await asyncio.gather(*(_GroupCheck(client, name, options).run() for name, options in wanted.items()))
+    return without_namespace([*checks, *(check for part in parts for check in part)], client.options.namespace)
 
 
-async def _check_name_servers(client: ClientInstance) -> list[Check]:
+async def _check_name_servers(client: ClientInstance, prefix: str) -> list[Check]:
     await client.name_servers.look_up()
     addresses = client.name_servers.addresses
     if not addresses:
-        return [Check("unreachable", "name servers", "the address server names none, or does not answer")]
+        return [Check("unreachable", f"{prefix}name servers", "the address server names none, or does not answer")]
     asked = [_or_error(cluster_info(client.remoting, address)) for address in addresses]
     answers = dict(zip(addresses, await asyncio.gather(*asked), strict=True))
     known = {
@@ -91,7 +98,7 @@ async def _check_name_servers(client: ClientInstance) -> list[Check]:
     everything = frozenset[str]().union(*known.values())
     checks = []
     for address, answer in answers.items():
-        subject = f"name server {address}"
+        subject = f"{prefix}name server {address}"
         if isinstance(answer, RmqdError):
             # one that is away is no harm while another answers, until that one goes away too
             level: Level = "warning" if known else "unreachable"
@@ -104,11 +111,11 @@ async def _check_name_servers(client: ClientInstance) -> list[Check]:
 
 
 class _GroupCheck:
-    """One group: its topics' routes, then every broker of theirs."""
+    """One group: its topics' routes, then every broker of theirs. `name` is the configuration's for it."""
 
-    def __init__(self, client: ClientInstance, name: str, group: GroupConfig) -> None:
+    def __init__(self, client: ClientInstance, name: str, group: ConsumerOptions) -> None:
         self._client = client
-        self._name = name
+        self._name = group.group
         self._group = group
         self._subject = f"groups.{name}"
 

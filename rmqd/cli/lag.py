@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rmqd.cli.cluster import ConfigPath, NameServer, Overrides, ask_cluster, fail, find_target
+from rmqd.cli.cluster import Cluster, ConfigPath, NameServer, Overrides, Target, ask_cluster, fail, find_target
 from rmqd.cli.control import Output, check_output
 from rmqd.cli.render import table
 from rmqd.exit_codes import ExitCode
@@ -17,13 +18,14 @@ if TYPE_CHECKING:
 
     from rmqd.client.group_lag import TopicLag
     from rmqd.client.instance import ClientInstance
-    from rmqd.daemon.config import RootConfig
+    from rmqd.client.options import ClientOptions
     from rmqd.errors import RmqdError
 
 HELP = """Show how far groups are behind: messages that wait, and the age of the oldest of them.
 
-Without a GROUP all groups of the configuration are shown. The brokers are asked; no group is joined, and nothing is
-pulled. A queue that a group never committed counts in full. %RETRY% topics are lines of their own.
+Without a GROUP all groups of the configuration are shown, each from its own cluster. The brokers are asked; no group
+is joined, and nothing is pulled. A queue that a group never committed counts in full. %RETRY% topics are lines of
+their own.
 
 With --fail-over the command exits with 1 if the oldest waiting message of any topic is older than that.
 
@@ -38,6 +40,7 @@ def lag(
     ] = None,
     nameserver: NameServer = None,
     config: ConfigPath = None,
+    cluster: Cluster = None,
     overrides: Overrides = None,
     output: Output = "table",
 ) -> None:
@@ -46,34 +49,56 @@ def lag(
     limit_seconds = None if fail_over is None else _limit_seconds(fail_over)
     if nameserver is not None and config is None and not groups:
         raise typer.BadParameter("name the groups, or a configuration that has them (--config)", param_hint="GROUP")
-    target = find_target(nameserver, config, overrides)
-    wanted = _topics_by_group(groups, target.config)
-
-    lags, errors = ask_cluster(target.options, lambda client: _read(client, wanted))
+    target = find_target(nameserver, config, overrides, cluster)
+    lags, errors = _ask(groups, target)
 
     typer.echo(json.dumps([one.document() for one in lags], indent=2) if output == "json" else "\n".join(_table(lags)))
-    _end(lags, errors, limit_seconds, fail_over)
+    _end(target, lags, errors, limit_seconds, fail_over)
+
+
+def _ask(groups: list[str] | None, target: Target) -> tuple[list[TopicLag], dict[str, RmqdError]]:
+    """The lags, and what could not be asked; each group of the configuration from its own cluster."""
+    by_cluster: dict[ClientOptions, dict[str, Iterable[str] | None]] = {}
+    for name, topics in _topics_by_group(groups, target).items():
+        by_cluster.setdefault(target.options_of(name), {})[name] = topics
+    lags: list[TopicLag] = []
+    errors: dict[str, RmqdError] = {}
+    for options, wanted in by_cluster.items():
+        found, refused = ask_cluster(options, partial(_read, wanted, is_only=len(by_cluster) == 1))
+        lags += found
+        errors |= refused
+    return lags, errors
 
 
 async def _read(
-    client: ClientInstance, wanted: dict[str, Iterable[str] | None]
+    wanted: dict[str, Iterable[str] | None], client: ClientInstance, *, is_only: bool
 ) -> tuple[list[TopicLag], dict[str, RmqdError]]:
     from rmqd.client.group_lag import LagReader, read_lags
     from rmqd.clock import SystemClock
     from rmqd.errors import RemotingError
+    from rmqd.wire.namespace import without_namespace
+    from rmqd.wire.topics import wrap_namespace
 
-    lags, errors = await read_lags(LagReader(client, SystemClock()), wanted)
-    if not lags:  # nothing at all could be asked: say what is wrong with the cluster, not with each group
+    namespace = client.options.namespace
+    asked = {
+        wrap_namespace(group, namespace): topics and [wrap_namespace(topic, namespace) for topic in topics]
+        for group, topics in wanted.items()
+    }
+    lags, errors = without_namespace(await read_lags(LagReader(client, SystemClock()), asked), namespace)
+    if not lags and is_only:  # nothing at all could be asked: say what is wrong with the cluster, not with each group
         for error in errors.values():
             if isinstance(error, RemotingError):
                 raise error
     return lags, errors
 
 
-def _topics_by_group(groups: list[str] | None, config: RootConfig | None) -> dict[str, Iterable[str] | None]:
+def _topics_by_group(groups: list[str] | None, target: Target) -> dict[str, Iterable[str] | None]:
+    config = target.config
     known = {} if config is None else config.groups
     wanted: dict[str, Iterable[str] | None] = {}
     for name in groups or known:
+        if not groups and config is not None and target.cluster not in (None, config.cluster_name(name)):
+            continue
         settings = known.get(name)
         if settings is not None and settings.message_model == "broadcasting":
             typer.echo(f"rmqd: {name} is broadcasting: each member keeps its own offsets, so it is left out", err=True)
@@ -84,8 +109,15 @@ def _topics_by_group(groups: list[str] | None, config: RootConfig | None) -> dic
     return wanted
 
 
-def _end(lags: list[TopicLag], errors: dict[str, RmqdError], limit_seconds: float | None, limit: str | None) -> None:
+def _end(
+    target: Target,
+    lags: list[TopicLag],
+    errors: dict[str, RmqdError],
+    limit_seconds: float | None,
+    limit: str | None,
+) -> None:
     from rmqd.errors import RemotingError
+    from rmqd.wire.namespace import without_namespace
 
     lines = [f"rmqd: {where}: {error}" for where, error in errors.items()]
     if limit_seconds is not None:
@@ -95,6 +127,8 @@ def _end(lags: list[TopicLag], errors: dict[str, RmqdError], limit_seconds: floa
             for one in lags
             if one.lag_seconds > limit_seconds
         ]
+    for namespace in target.namespaces:
+        lines = without_namespace(lines, namespace)
     if lines:
         unreachable = any(isinstance(error, RemotingError) for error in errors.values())
         fail(ExitCode.UNAVAILABLE if unreachable else ExitCode.FAILURE, *lines)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rmqd.cli.cluster import ConfigPath, NameServer, Overrides, ask_cluster, find_target
+from rmqd.cli.cluster import Cluster, ConfigPath, NameServer, Overrides, ask_cluster, find_target
 from rmqd.cli.control import Output, check_output
 
 if TYPE_CHECKING:
@@ -67,13 +68,14 @@ def send(
     ] = False,
     nameserver: NameServer = None,
     config: ConfigPath = None,
+    cluster: Cluster = None,
     overrides: Overrides = None,
     output: Output = "table",
 ) -> None:
     """Send messages to a topic."""
     from rmqd.client.producer import OutgoingMessage
     from rmqd.errors import InvalidNameError
-    from rmqd.wire.topics import check_topic
+    from rmqd.wire.topics import check_topic, wrap_namespace
 
     check_output(output)
     try:
@@ -90,8 +92,10 @@ def send(
         "TIMER_DELIVER_MS": ("--deliver-at", deliver_at),
         "__SHARDINGKEY": ("--sharding-key", sharding_key),
     }
+    target = find_target(nameserver, config, overrides, cluster)
+    namespace = target.options.namespace
     message = OutgoingMessage(
-        topic,
+        wrap_namespace(topic, namespace),
         _body(body),
         tags=tags,
         keys=keys,
@@ -101,8 +105,7 @@ def send(
         sharding_key=sharding_key or "",
         properties=_properties(properties or [], {name: option for name, (option, value) in named.items() if value}),
     )
-    target = find_target(nameserver, config, overrides)
-    report = _JsonReport() if output == "json" else _LineReport()
+    report = _JsonReport(namespace) if output == "json" else _LineReport(namespace)
     try:
         ask_cluster(target.options, lambda client: _send_all(client, message, selector, count, report, trace))
     finally:
@@ -167,11 +170,12 @@ async def _results(
 class _Report:
     """Tells what was sent, as it happens: a failure later takes nothing back."""
 
-    def __init__(self) -> None:
+    def __init__(self, namespace: str) -> None:
         self.sent = 0
+        self._namespace = namespace
 
     def add(self, result: SendResult) -> None:
-        self.write(result)
+        self.write(replace(result, queue=result.queue.without(self._namespace)))
         self.sent += 1
 
     def write(self, result: SendResult) -> None:

@@ -51,12 +51,14 @@ def status_lines(document: dict[str, Any]) -> list[str]:
         state = f"{group['state']}, paused" if group["paused"] else group["state"]
         model = ", broadcasting" if group["message_model"] == "broadcasting" else ""
         engine = ", on Spark" if group["engine"] == "spark" else ""
-        lines += ["", f"{group['name']}  {state}{model}{engine}"]
+        cluster = f", on {group['cluster']}" if group.get("cluster") not in (None, "default") else ""
+        lines += ["", f"{group['name']}  {state}{model}{engine}{cluster}"]
         reason = group["failure"] or group["not_ready_reason"]
         lines += [f"  {reason}"] if reason else []
         lines += [f"  paused: {text}" for scope in group["pauses"] if (text := _scope(scope))]
         lines += [f"  {_problem(problem)}" for problem in group["problems"]]
         lines += [f"  {line}" for line in stall_lines(group["queues"])]
+        lines += [f"  {line}" for line in slave_lines(group["queues"])]
         lines += _table(columns, [[_cell(queue, column) for column in columns] for queue in group["queues"]])
     return lines
 
@@ -69,6 +71,16 @@ def stall_lines(queues: list[dict[str, Any]]) -> list[str]:
             name = f"{_cell(queue, 'topic')}@{queue['broker']}:{queue['queue']}"
             together.setdefault(_problem(queue["stall"]), []).append(name)
     return [f"{', '.join(names)} stands still: {problem}" for problem, names in together.items()]
+
+
+def slave_lines(queues: list[dict[str, Any]]) -> list[str]:
+    """Which queues are pulled from a slave, by slave."""
+    slaves: dict[str, list[str]] = {}
+    for queue in queues:
+        if queue["at_slave"]:
+            name = f"{_cell(queue, 'topic')}@{queue['broker']}:{queue['queue']}"
+            slaves.setdefault(queue["pulled_from"], []).append(name)
+    return [f"{', '.join(names)} read from the slave {address}" for address, names in slaves.items()]
 
 
 def _problem(problem: dict[str, Any]) -> str:
@@ -91,6 +103,8 @@ def _cell(queue: dict[str, Any], column: str) -> str:
     value = queue[column]
     if value is None:
         return "-"
+    if column == "queue" and value < 0:
+        return "any"  # of the broker's, as the group pops
     if column == "topic" and queue["is_retry"] and not is_retry_topic(value):
         return f"{value} (retry)"  # the retry topic's queue, shown under the topic whose messages it holds
     return f"{value:.1f}" if isinstance(value, float) else str(value)
