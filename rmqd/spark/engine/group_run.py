@@ -166,23 +166,25 @@ class GroupRun:
 
     async def _run_queries(self, session: Any, thread: SparkThread) -> None:
         asking = SparkThread("rmqd.spark.checkpoints")  # of its own: it waits for brokers that are away
-        checkpoints = await self._unless_stopped(asking.call(lambda: self._parts.checkpoints(session)))
-        is_over = False
-        while not is_over:
-            if self._config.trigger == AVAILABLE_NOW:  # paused, it would have nothing to do, and end
-                await self._unless_stopped(self._resumed.wait())
-            generation = await self._unless_stopped(asking.call(checkpoints.current))
-            self._moved.clear()
-            self._was_held = False
-            self._hold(False)
-            query = await self._start(session, thread, generation, checkpoints)
-            try:
-                is_over = await self._run_query(query, checkpoints, asking)
-            finally:
-                self._is_handling = False
-                await self._patiently(query.stop(), "the query")
-                await self._patiently(asking.call(checkpoints.finish), "the last commit")
-        asking.end()
+        try:
+            checkpoints = await self._unless_stopped(asking.call(lambda: self._parts.checkpoints(session)))
+            is_over = False
+            while not is_over:
+                if self._config.trigger == AVAILABLE_NOW:  # paused, it would have nothing to do, and end
+                    await self._unless_stopped(self._resumed.wait())
+                generation = await self._unless_stopped(asking.call(checkpoints.current))
+                self._moved.clear()
+                self._was_held = False
+                self._hold(False)
+                query = await self._start(session, thread, generation, checkpoints)
+                try:
+                    is_over = await self._run_query(query, checkpoints, asking)
+                finally:
+                    self._is_handling = False
+                    await self._patiently(query.stop(), "the query")
+                    await self._patiently(asking.call(checkpoints.finish), "the last commit")
+        finally:
+            asking.end()
 
     async def _start(
         self, session: Any, thread: SparkThread, generation: Generation, checkpoints: Checkpoints
