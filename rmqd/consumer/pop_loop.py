@@ -59,6 +59,11 @@ class PopLoop:
         return sum(queue.cached_count for queue in self.queues.values())
 
     @property
+    def pops_under_way(self) -> int:
+        """Pops that were sent and are not answered; one of them is held by the broker while nothing is there."""
+        return self._request.under_way
+
+    @property
     def is_paused(self) -> bool:
         """Whether an operator paused all of it."""
         return self._context.pauses.hold(self._place)

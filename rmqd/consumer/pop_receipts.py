@@ -60,6 +60,11 @@ class PopReceipts:
         finally:
             self._tasks = None
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether every acknowledgement so far is answered."""
+        return all(line.idle.is_set() for line in self._lines.values())
+
     async def flush(self, seconds: float) -> None:
         """Wait until every acknowledgement so far is answered, or the time is over."""
         busy = [line for line in self._lines.values() if not line.idle.is_set()]

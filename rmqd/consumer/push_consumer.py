@@ -156,6 +156,7 @@ class PushConsumer:
             message_model=_MODEL[self._context.options.message_model],
             subscription_data_set=tuple((self._context.subscriptions | self._context.announced).values()),
             consume_from_where=_WHERE[self._context.options.consume_from_where],
+            unit_mode=self._client.options.unit_mode,
         )
 
     def on_consumer_ids_changed(self) -> None:
@@ -241,3 +242,8 @@ class PushConsumer:
     def popped(self) -> list[PopAssignment]:
         """What it pops now."""
         return [] if self._context.pop is None else list(self._context.pop.assigned.values())
+
+    @property
+    def acknowledged(self) -> bool:
+        """Whether the broker has heard of every popped message that is done with."""
+        return self._context.pop is None or self._context.pop.receipts.is_idle

@@ -24,8 +24,9 @@ from rmqd.testing.records import messages_of
 from rmqd.testing.result import RunResult
 from rmqd.testing.run import HandlerRun
 from rmqd.wire.message import Message
-from rmqd.wire.settings import TopicConfig
-from rmqd.wire.topics import check_topic, dlq_topic, retry_topic
+from rmqd.wire.pop_bodies import MessageRequestMode
+from rmqd.wire.settings import SetMessageRequestModeRequestBody, TopicConfig
+from rmqd.wire.topics import check_topic, dlq_topic, is_retry_topic, retry_topic
 
 REQUEST_SECONDS: Final = 10.0
 RUN_SECONDS: Final = 30.0
@@ -115,7 +116,7 @@ class RocketMQ:
 
     def retries(self, group: str) -> list[Message]:
         """What was delivered to a group again, in that order, each with its `reconsume_times`."""
-        return self.messages(retry_topic(group))
+        return self._do(lambda: self._retries(group))
 
     def offsets(self, group: str, topic: str) -> dict[int, int]:
         """A group's committed offsets by queue id; without the queues for which it never committed."""
@@ -156,12 +157,23 @@ class RocketMQ:
         options, handler = group.options(self._state_dir), group.make_handler()
 
         async def run() -> RunResult:
+            broker = self._embedded.broker
             for topic in options.subscriptions:
-                if self._embedded.broker.topics.get(topic) is None:
+                if broker.topics.get(topic) is None:
                     raise RmqdError(f"topic {topic} does not exist: rocketmq.create_topic({topic!r}) makes it")
+                if options.consume_mode == "pop":  # what an administrator does by mqadmin setConsumeMode
+                    mode = SetMessageRequestModeRequestBody(topic, options.group, MessageRequestMode.POP)
+                    broker.groups.set_request_mode(mode)
             return await HandlerRun(self._embedded, self._clock, options, handler, self._runs).run(timeout, until)
 
         return self._run(run, timeout)
+
+    def _retries(self, group: str) -> list[Message]:
+        """Of a group that pops, each topic has its own retry topic besides."""
+        broker = self._embedded.broker
+        topics = {retry_topic(group), *filter(is_retry_topic, broker.offsets.topics_of(group))}
+        found = [message for topic in topics for message in messages_of(broker, topic)]
+        return sorted(found, key=lambda message: message.commit_log_offset)
 
     async def _start(self) -> EmbeddedRocketMQ:
         embedded = await self._async_ending.enter_async_context(embedded_rocketmq(clock=self._clock))

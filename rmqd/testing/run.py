@@ -8,9 +8,12 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from rmqd.broker.embedded import EmbeddedRocketMQ
+from rmqd.broker.pop.held_pops import Place
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
 from rmqd.consumer.options import ConsumerOptions
+from rmqd.consumer.pop_assignment import PopAssignment
+from rmqd.consumer.pop_queue import PopProcessQueue
 from rmqd.consumer.process_queue import ProcessQueue
 from rmqd.consumer.push_consumer import PushConsumer
 from rmqd.errors import RmqdError
@@ -102,8 +105,11 @@ class HandlerRun:
         queues = self._consumer.process_queues()
         if not queues:
             return False
-        held = self._rocketmq.broker.held_pulls.queues_of(self._group)
-        return all(is_at_rest(queue, held) for queue in queues)
+        broker = self._rocketmq.broker
+        held, held_pops = broker.held_pulls.queues_of(self._group), broker.held_pops.places_of(self._group)
+        return self._consumer.acknowledged and all(
+            is_at_rest(queue, held) for queue in queues if not isinstance(queue, PopProcessQueue)
+        ) and all(pops_rest(one, held_pops) for one in self._consumer.popped())  # fmt: skip
 
     def _what_is_left(self, seconds: float) -> str:
         lines = list(self._pending())
@@ -139,6 +145,13 @@ def is_at_rest(queue: ProcessQueue, held: set[tuple[str, int]]) -> bool:
     place = queue.message_queue
     is_held = not queue.pending and (place.topic, place.queue_id) in held
     return not queue.in_flight and (queue.retrying > 0 or is_held)
+
+
+def pops_rest(assignment: PopAssignment, held: set[Place]) -> bool:
+    """Whether nothing moves in what is popped: nothing came, or is acknowledged, and one pop waits for something."""
+    queue = assignment.message_queue
+    places = [place for place in held if (place.topic, place.queue_id) == (queue.topic, queue.queue_id)]
+    return not assignment.loop.unacknowledged and assignment.loop.pops_under_way == len(places) == 1
 
 
 def _only_one(error: BaseException) -> BaseException:
