@@ -51,7 +51,8 @@ def not_installed(kind: str, name: str, known: Iterable[str], also: str = "") ->
     names = list(known)
     guess = nearest(name, names)
     meant = f"; did you mean {guess}?" if guess else ""
-    accepted = ", ".join([*names, *filter(None, [also])])
+    also = f"or {also}" if also and names else also
+    accepted = ", ".join(filter(None, [*names, also])) or "none"
     return EntryPointError(f"no {kind} {name!r} is installed{meant}; accepted: {accepted}")
 
 

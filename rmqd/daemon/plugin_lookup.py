@@ -28,7 +28,7 @@ def find_object(kind: str, entry_point_group: str, name: str) -> object:
         return object_at(name, f"the name of an installed {kind}, or module:attribute")
     entry_points = installed(entry_point_group)
     if name not in entry_points:
-        raise plugin_fault(str(not_installed(kind, name, entry_points, "or module:attribute")))
+        raise plugin_fault(str(not_installed(kind, name, entry_points, "module:attribute")))
     return loaded(kind, entry_points[name])
 
 

@@ -170,3 +170,11 @@ def test_what_is_wrong_with_a_sink_is_told_with_its_place(sink: str, expected: s
 )
 def test_what_means_nothing_beside_a_pipeline_is_refused(line: str, expected: str) -> None:
     assert problems(config("{plugin: 'flow:two'}") + f"    {line}\n", to_run=True) == [f"test.yaml:{expected}"]
+
+
+def test_where_none_is_installed_a_module_is_all_that_is_accepted() -> None:
+    with pytest.raises(PluginFaultError) as raised:
+        find_object("pipeline", "rmqd.of_which_there_are_none", "absent")
+    assert [fault.message for fault in raised.value.faults] == [
+        "no pipeline 'absent' is installed; accepted: module:attribute"
+    ]

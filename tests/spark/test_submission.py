@@ -164,6 +164,15 @@ def test_a_machine_alone_is_no_cluster(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("url", ["s3a://bucket/it", "file:/var/lib/it", "hdfs:///it"])
+def test_a_checkpoint_is_a_url_or_a_folder_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    for said, meant in ((url, url), ("state/it", f"{tmp_path}/state/it"), ("/var/lib/it", "/var/lib/it")):
+        settings = order_of(config_file(tmp_path, checkpoint=said), "mailer").settings
+        assert settings.spark is not None
+        assert settings.spark.checkpoint == meant
+
+
 def test_a_driver_in_the_cluster_needs_a_checkpoint_that_all_machines_have(tmp_path: Path) -> None:
     for checkpoint, told in (("", "missing, which is"), ("/var/checkpoints", "/var/checkpoints is")):
         (problem,) = refused(tmp_path, master="yarn", deploy_mode="cluster", checkpoint=checkpoint)

@@ -33,12 +33,17 @@ def _placed(config: RootConfig, name: str) -> RootConfig:
     """The one group, with folders that mean the same wherever the driver runs on this machine."""
     settings = config.groups[name]
     spark = settings.spark or SparkConfig()
-    if spark.checkpoint and "://" not in spark.checkpoint:
-        spark = spark.model_copy(update={"checkpoint": os.path.abspath(spark.checkpoint)})
+    if spark.checkpoint:
+        spark = spark.model_copy(update={"checkpoint": _from_here(spark.checkpoint)})
     sink = settings.sink
     if sink is not None:
         places = {key: getattr(sink, key) for key in ("path", "staging")}
-        placed = {key: os.path.abspath(one) for key, one in places.items() if one and ":/" not in one}
+        placed = {key: _from_here(one) for key, one in places.items() if one}
         sink = sink.model_copy(update=placed)
     settings = settings.model_copy(update={"spark": spark, "sink": sink})
     return config.model_copy(update={"groups": {name: settings}, "state_dir": os.path.abspath(config.state_dir)})
+
+
+def _from_here(place: str) -> str:
+    """A folder of this machine by its whole path, and a URL as it is, also one without an authority: `file:/x`."""
+    return place if ":/" in place else os.path.abspath(place)
