@@ -12,6 +12,8 @@ from rmqd.daemon import spark_rules
 from rmqd.daemon.config_file import load_config
 from rmqd.daemon.group_config import GroupConfig
 from rmqd.daemon.pipeline_registry import load_batch_function, load_pipeline
+from rmqd.daemon.plugin_form import PluginFaultError
+from rmqd.daemon.plugin_lookup import find_object
 from tests.daemon.configuration import problems
 
 CODE = """
