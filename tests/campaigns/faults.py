@@ -6,8 +6,9 @@ import contextlib
 import itertools
 import time
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tests.campaigns.commits import CommitWatch, LogLine, log_lines
 from tests.campaigns.fault_kinds import Fault
@@ -36,6 +37,8 @@ class FaultPlan:
     usual_seconds: float = 0.01
     queues: int = 4
     damaged_share: float = 0.01
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Keys of the group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +107,7 @@ class Faults:
                 scene.topic,
                 self._directory,
                 {"seconds": plan.usual_seconds},
-                {},
+                plan.settings,
                 nameserver=nameserver,
             )
             lifted_seconds = 0.0

@@ -15,7 +15,13 @@ from tests.campaigns.faults import FaultPlan, FaultResult, Faults
 from tests.rocketmq import ClusterSpec, NotEmbeddedError, RealCluster
 from tests.rocketmq.fixtures import fresh_name
 
-PLAN = FaultPlan(seed=5, per_second=100, outage_seconds=3, damaged_share=0.03)
+PLAN = FaultPlan(
+    seed=5,
+    per_second=200,
+    outage_seconds=2,
+    damaged_share=0.05,
+    settings={"persist_consumer_offset_interval": "1s"},  # which every run waits for, more than once
+)
 
 
 @pytest.fixture(scope="module")
