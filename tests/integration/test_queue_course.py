@@ -234,7 +234,7 @@ async def test_a_queue_that_is_taken_away_while_its_messages_are_handled(
         "subscriptions": [topic],
         "persist_consumer_offset_interval_seconds": PERSIST_SECONDS,
         "concurrency": 160,  # for all messages at once: each queue has some in handlers then
-        "queue_handover_timeout_seconds": 20.0,
+        "queue_handover_timeout_seconds": 100.0,  # longer than all waits of this test
     }
     async with member(rocketmq.nameserver, slow, **options) as m:
         await until(lambda: len(m.consumer.snapshot().queues) == 9, "it has all queues")
