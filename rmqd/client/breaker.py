@@ -69,6 +69,11 @@ class Breakers:
         breaker = self._breakers.get(address)
         return breaker is not None and breaker.error is not None
 
+    def reason(self, address: str) -> str | None:
+        """Why an address is left alone, or was until just now; None where nothing is known against it."""
+        breaker = self._breakers.get(address)
+        return None if breaker is None or breaker.error is None else breaker.error.reason
+
     def is_silent(self, address: str) -> bool:
         """Whether it takes connections, and does not answer."""
         breaker = self._breakers.get(address)

@@ -84,6 +84,10 @@ class RemotingClient:
         """Whether no connection could be made, or nothing was heard on it, and no answer has come since."""
         return self._breakers.is_open(address)
 
+    def why_down(self, address: str) -> str | None:
+        """How that failed; None for an address that is not down."""
+        return self._breakers.reason(address)
+
     def check(self, address: str) -> None:
         """Raise CircuitOpenError, or TlsError, for an address that is down: for requests that may wait long."""
         self._breakers.check_answers(address)

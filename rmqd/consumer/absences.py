@@ -17,6 +17,7 @@ from rmqd.wire.message import MessageQueue
 
 log = structlog.get_logger(__name__)
 
+SURE_SECONDS: Final = 3.0  # in which the routes of all topics have been asked for
 KEEP_SECONDS: Final = 600.0  # a machine is replaced in that time; after it, the broker has been taken away
 
 
@@ -24,25 +25,35 @@ class Absences:
     """Of one group."""
 
     def __init__(self, client: ClientInstance, clock: Clock) -> None:
+        self.is_unsure = False
+        """Whether another look should follow soon."""
         self._client = client
         self._clock = clock
         self._since: dict[str, float] = {}  # by the broker's name (monotonic)
+        self._missed: dict[tuple[str, str], float] = {}  # by topic, and the name of a broker that answers
 
     def kept(self, topic: str, held: Collection[MessageQueue]) -> frozenset[MessageQueue]:
         """Which of a topic's queues that are held here wait for their broker."""
         route = self._client.routes.route(topic)
         present = frozenset(broker.broker_name for broker in route.broker_datas) if route is not None else frozenset()
         names = {queue.broker_name for queue in held}
-        for name in names & present & self._since.keys():
+        for name in present & self._since.keys():
             log.info("broker.returned", broker=name, seconds=round(self._clock.monotonic() - self._since.pop(name)))
-        away = {name for name in names - present if self._is_away(name)}
+        for name in present:
+            self._missed.pop((topic, name), None)
+        self.is_unsure = False
+        away = {name for name in names - present if self._is_away(topic, name)}
         return frozenset(queue for queue in held if queue.broker_name in away)
 
-    def _is_away(self, name: str) -> bool:
+    def _is_away(self, topic: str, name: str) -> bool:
         now, routes = self._clock.monotonic(), self._client.routes
         if self._client.replicas.is_reachable(name):
+            if (topic, name) not in self._missed:
+                self._missed[topic, name] = now
+                routes.refresh_soon()
+            self.is_unsure = now - self._missed[topic, name] < SURE_SECONDS
             # it has the topic no more, unless no route has it yet: then the name server was restarted just now
-            return name not in routes.brokers() and bool(routes.replicas(name))
+            return self.is_unsure or name not in routes.brokers()
         if name not in self._since:
             log.warning("broker.away", broker=name, kept_seconds=KEEP_SECONDS)
             self._since[name] = now

@@ -46,6 +46,7 @@ GROUP_CAUSES: Final = (
     "topic_missing",
     "no_route",
     "no_permission",
+    "broker_unreachable",
     "allocate_failed",
 )
 

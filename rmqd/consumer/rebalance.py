@@ -131,6 +131,7 @@ class Rebalance:
             if pop is not None:
                 share = pop.apply(tasks, self._context, topic, share, held, self.soon)
             self._apply(tasks, topic, plan({*share, *self._absences.kept(topic, held)}, held))
+            balanced = balanced and not self._absences.is_unsure
             if pop is not None and topic in pop.retries.ending and not held:
                 pop.retries.ended(self._context, topic)
         return balanced

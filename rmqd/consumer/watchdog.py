@@ -10,6 +10,7 @@ from typing import Final
 import structlog
 
 from rmqd.consumer.assigned_queue import AssignedQueue
+from rmqd.consumer.broker_watch import BrokerWatch
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.problem import Problem
 from rmqd.consumer.process_queue import ProcessQueue
@@ -52,6 +53,7 @@ class Watchdog:
         self._assigned = assigned
         self._watches: dict[MessageQueue, _Watch] = {}
         self._news: dict[tuple[str, str, str], dict[MessageQueue, Problem]] = {}  # by cause, topic and broker
+        self._brokers = BrokerWatch(context, assigned)
         self._unserved: dict[str, float] = {}  # topics that cannot be read as they should, and since when
 
     async def run(self) -> None:
@@ -85,6 +87,7 @@ class Watchdog:
         for key in due:
             if stalled := self._news.pop(key):
                 self._tell(stalled, now)
+        self._brokers.look()
         for topic in self._context.subscriptions:
             if not is_retry_topic(topic):
                 self._look_at_topic(topic, now)

@@ -154,6 +154,9 @@ QUEUE_STATE = Metric(
     "1 for the queue's current state of stuck, paused, locked_out, flow_controlled, retrying, handling, pulling, "
     "waiting; 0 for the others.",
 )
+QUEUE_AT_SLAVE = Metric(
+    "rmqd_queue_at_slave", "gauge", _QUEUE, "1 while the queue is pulled from a slave of its broker, else 0."
+)
 ASSIGNED_QUEUES = Metric("rmqd_assigned_queues", "gauge", (*_GROUP, "topic"), "Queues that this daemon owns.")
 REBALANCES = Metric("rmqd_rebalances_total", "counter", _GROUP, "Rebalances that changed which queues are owned.")
 HANDOVER_TIMEOUTS = Metric(
@@ -217,7 +220,12 @@ REQUEST_DURATION = Metric(
 REQUEST_FAILURES = Metric(
     "rmqd_broker_request_failures_total", "counter", ("code", "reason"), "Requests that got no answer, by why."
 )
-BROKER_UP = Metric("rmqd_broker_up", "gauge", ("broker",), "1 if the broker (host:port) answered the last heartbeat.")
+BROKER_UP = Metric(
+    "rmqd_broker_up",
+    "gauge",
+    ("broker",),
+    "1 if the broker (host:port) answered the last heartbeat, and what was asked since; 0 while it is left alone.",
+)
 CORRUPT_FRAMES = Metric(
     "rmqd_corrupt_frames_total", "counter", (), "Frames that could not be decoded; each one closed its connection."
 )

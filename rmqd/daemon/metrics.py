@@ -195,6 +195,7 @@ def _queue_series(series: _Series, group: GroupSnapshot, queue: QueueSnapshot) -
     series.add(names.LAG_MESSAGES, labels, queue.lag)
     series.add(names.LAG_SECONDS, labels, queue.lag_seconds)
     series.add(names.OFFSET_COMMITTED, labels, queue.committed)
+    series.add(names.QUEUE_AT_SLAVE, labels, None if queue.pulled_from is None else int(queue.at_slave))
     series.add(names.OFFSET_POSITION, labels, queue.position)
     series.add(names.OFFSET_MAX, labels, queue.max)
     series.add(names.LAST_COMMIT, labels, queue.last_commit)

@@ -88,6 +88,8 @@ def _queue(queue: QueueSnapshot, member: GroupSnapshot, worker: int | None) -> d
         "cached_bytes": queue.cached_bytes,
         "last_commit": queue.last_commit,
         "stall": None if queue.stall is None else asdict(queue.stall),
+        "pulled_from": queue.pulled_from,
+        "at_slave": queue.at_slave,
         "worker": worker,
         "client_id": member.client_id,
     }

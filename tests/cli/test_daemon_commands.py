@@ -139,6 +139,8 @@ def test_a_stopped_queue_and_a_reason_are_readable() -> None:
         "lag": 4,
         "lag_seconds": 2.25,
         "cached": 0,
+        "pulled_from": "10.0.0.1:10911",
+        "at_slave": False,
         "worker": 2,
         "stall": {"cause": "corrupt_message", "evidence": "the message at 7 is torn", "next": "skip it"},
     }
@@ -159,7 +161,15 @@ def test_a_stopped_queue_and_a_reason_are_readable() -> None:
         "client_id": None,
         "workers": workers,
         "problems": ["worker 1 has died"],
-        "groups": [{**group, "queues": [queue, {**queue, "is_retry": True, "queue": 0}]}],
+        "groups": [
+            {
+                **group,
+                "queues": [
+                    queue,
+                    {**queue, "is_retry": True, "queue": 0, "pulled_from": "10.0.0.3:10911", "at_slave": True},
+                ],
+            }
+        ],
     }
     lines = status_lines(document)
     shown = "mailer  failed, paused, broadcasting, on Spark"
@@ -170,5 +180,6 @@ def test_a_stopped_queue_and_a_reason_are_readable() -> None:
         "  orders@broker-a:3, orders (retry)@broker-a:0 stands still: "
         "corrupt_message: the message at 7 is torn. Next: skip it"
     )
-    assert lines[8].split() == ["orders", "broker-a", "3", "stuck", "-", "10", "4", "2.2", "0", "2"]
-    assert lines[9].split()[:4] == ["orders", "(retry)", "broker-a", "0"]
+    assert lines[7] == "  orders (retry)@broker-a:0 read from the slave 10.0.0.3:10911"
+    assert lines[9].split() == ["orders", "broker-a", "3", "stuck", "-", "10", "4", "2.2", "0", "2"]
+    assert lines[10].split()[:4] == ["orders", "(retry)", "broker-a", "0"]

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
@@ -172,6 +172,8 @@ class Peer:
             task = asyncio.create_task(self._answer_later(command, reply, writer))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+            if isinstance(reply, Coroutine):  # which nobody awaits if the task is cancelled before it begins
+                task.add_done_callback(lambda _: reply.close())
         elif reply is not None:
             writer.write(self._encode(command, reply))
 

@@ -65,8 +65,12 @@ def held(member: Member) -> dict[str, int]:
     return dict(Counter(queue.broker for queue in member.consumer.snapshot().queues))
 
 
-async def test_queues_of_a_dead_broker_wait_for_it_and_go_on_where_they_were(two: Two, seen: Seen) -> None:
+async def test_queues_of_a_dead_broker_wait_for_it_and_go_on_where_they_were(
+    two: Two, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It comes back with offsets of a while ago: nothing is handled twice, and the broker gets ours."""
+    monkeypatch.setattr("rmqd.consumer.watchdog.TICK_SECONDS", 0.05)
+    monkeypatch.setattr("rmqd.consumer.broker_watch.DOWN_SECONDS", 0.1)
     queue, other = place(two.b), place(two.a)
     await two.b.store(queue, b"b0", b"b1")
     with capture_logs() as logs:
@@ -80,6 +84,8 @@ async def test_queues_of_a_dead_broker_wait_for_it_and_go_on_where_they_were(two
             await seen.has(b"b0", b"b1", b"a0")
             await two.a.committed(GROUP, other, 1)
             assert {(queue.broker, queue.queue) for queue in m.consumer.snapshot().queues} >= {("a", 0), ("b", 0)}
+            await eventually(lambda: m.consumer.snapshot().problems, "it is a problem of the group")
+            assert "2 queues of b here wait for it" in m.consumer.snapshot().problems[0].evidence
             two.b.offsets[GROUP, queue] = 1
             await two.b.peer.listen()
             two.route(two.a, two.b)
@@ -88,7 +94,7 @@ async def test_queues_of_a_dead_broker_wait_for_it_and_go_on_where_they_were(two
             await seen.has(b"b0", b"b1", b"a0", b"b2")
             await two.b.committed(GROUP, queue, 3)
             assert m.topic().falls == {"operator": 0, "corrected": 0, "take_over": 0}
-    assert [entry["broker"] for entry in logs if entry["event"] == "broker.returned"] == ["b"]
+            await eventually(lambda: [e for e in logs if e["event"] == "broker.returned"], "that is said, too")
     assert two.b.commits_of(queue) == sorted(two.b.commits_of(queue))
 
 
@@ -126,8 +132,11 @@ async def test_a_broker_that_is_away_for_long_is_given_up(
         await eventually(lambda: held(m) == {"a": 2}, "they are given up")
 
 
-async def test_a_broker_that_serves_the_topic_no_more_is_given_up_at_once(two: Two, seen: Seen) -> None:
+async def test_a_broker_that_serves_the_topic_no_more_is_given_up(
+    two: Two, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is there, and other routes name it: whoever took the topic from it meant it."""
+    monkeypatch.setattr("rmqd.consumer.absences.SURE_SECONDS", 0.1)
     async with two.member(seen, heartbeat_seconds=30.0) as m:
         await eventually(lambda: len(m.consumer.snapshot().queues) == 4, "it has all queues")
         with capture_logs() as logs:

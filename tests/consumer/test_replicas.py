@@ -108,9 +108,11 @@ async def test_the_broker_says_from_whom_to_pull(cluster: Replicated, seen: Seen
 
 
 async def test_a_dead_master_that_the_route_still_names_is_passed_over_and_returned_to(
-    cluster: Replicated, seen: Seen
+    cluster: Replicated, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its slave delivers what comes next, nothing is committed there, and the master gets the next commit."""
+    monkeypatch.setattr("rmqd.consumer.watchdog.TICK_SECONDS", 0.05)
+    monkeypatch.setattr("rmqd.consumer.broker_watch.DOWN_SECONDS", 0.1)
     broker, queue = cluster.broker, cluster.queue
     await broker.store(queue, b"0")
     async with cluster.member(seen, heartbeat_seconds=0.3) as m:
@@ -124,11 +126,17 @@ async def test_a_dead_master_that_the_route_still_names_is_passed_over_and_retur
         assert shown is not None
         assert (shown.pulled_from, shown.at_slave) == (cluster.slave.address, True)
         assert not cluster.slave.got(UPDATE)
+        await eventually(lambda: m.consumer.snapshot().problems, "it is a problem of the group")
+        [problem] = m.consumer.snapshot().problems
+        assert problem.cause == "broker_unreachable"
+        assert f"{cluster.master.address}) does not answer: Connection refused" in problem.evidence
+        assert f"2 queues of a here are read from its slave {cluster.slave.address}" in problem.evidence
         pulled = len(cluster.pulls_at(cluster.master))
         await cluster.master.listen()
         await broker.store(queue, b"2")
         await cluster.pulled_at(cluster.master, pulled)
         await broker.committed(GROUP, queue, 3)
+        await eventually(lambda: not m.consumer.snapshot().problems, "it is none any more")
         assert m.topic().falls == {"operator": 0, "corrected": 0, "take_over": 0}
     assert broker.commits_of(queue) == sorted(broker.commits_of(queue))
     assert seen.bodies == [b"0", b"1", b"2"]

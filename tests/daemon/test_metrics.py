@@ -79,6 +79,19 @@ def test_a_queue_that_is_given_away_takes_its_series_along() -> None:
     assert after[f"rmqd_offset_committed{{{labels},topic=orders}}"] == 60
 
 
+def test_a_queue_that_is_read_from_a_slave_is_seen() -> None:
+    """Of one that nobody was asked about yet, nothing is said."""
+    group = process(0, 1, 2).groups[0]
+    asked = (
+        replace(group.queues[0], pulled_from="10.0.0.1:10911"),
+        replace(group.queues[1], pulled_from="10.0.0.3:10911", at_slave=True),
+        group.queues[2],
+    )
+    found = series(replace(process(0), groups=(replace(group, queues=asked),)))
+    shown = {name: value for name, value in found.items() if name.startswith("rmqd_queue_at_slave{")}
+    assert [(name.partition("queue=")[2][0], value) for name, value in sorted(shown.items())] == [("0", 0), ("1", 1)]
+
+
 def test_exactly_one_state_of_a_queue_is_one() -> None:
     """The others are there, at zero."""
     states = {name: value for name, value in series(process(0)).items() if name.startswith("rmqd_queue_state{")}
