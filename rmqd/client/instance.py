@@ -75,7 +75,11 @@ class ClientInstance:
             interval_seconds=options.heartbeat_broker_interval_seconds,
         )
         self.producer = Producer(
-            self.remoting, self.routes, clock=clock or SystemClock(), vip_channel_enabled=options.vip_channel_enabled
+            self.remoting,
+            self.routes,
+            clock=clock or SystemClock(),
+            vip_channel_enabled=options.vip_channel_enabled,
+            unit_mode=options.unit_mode,
         )
         self._stop = asyncio.Event()
         for code in GROUP_FIELDS:

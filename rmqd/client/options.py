@@ -39,6 +39,7 @@ class ClientOptions:
     instance_name: str = "DEFAULT"
     namespace: str = ""
     unit_name: str = ""
+    unit_mode: bool = False
     vip_channel_enabled: bool = False
     poll_name_server_interval_seconds: float = 30.0
     heartbeat_broker_interval_seconds: float = 30.0

@@ -129,11 +129,13 @@ class Producer:
         *,
         clock: Clock,
         vip_channel_enabled: bool = False,
+        unit_mode: bool = False,
     ) -> None:
         self._remoting = remoting
         self._routes = routes
         self._clock = clock
         self._vip_channel_enabled = vip_channel_enabled
+        self._unit_mode = unit_mode
         self._watched: set[str] = set()
         self._versions: dict[str, int] = {}  # by address, of brokers that were to hold messages back
         self._turn = itertools.count(random.randrange(1 << 16))
@@ -235,7 +237,7 @@ class Producer:
             flag=message.flag,
             properties=sending.properties,
             reconsume_times=message.reconsume_times,
-            unit_mode=False,
+            unit_mode=self._unit_mode,
             max_reconsume_times=message.max_reconsume_times,
             batch=False,
             broker_name=queue.broker_name,

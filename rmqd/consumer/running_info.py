@@ -97,7 +97,7 @@ def _client_properties(options: ClientOptions) -> dict[str, str]:
         "namesrvAddr": ";".join(options.nameservers) or options.nameserver_url,
         "instanceName": options.instance_name,
         "unitName": options.unit_name,
-        "namespace": options.namespace,
+        "unitMode": _text(options.unit_mode),
         "vipChannelEnabled": _text(options.vip_channel_enabled),
         "pollNameServerInterval": _text(round(options.poll_name_server_interval_seconds * 1000)),
         "heartbeatBrokerInterval": _text(round(options.heartbeat_broker_interval_seconds * 1000)),

@@ -95,6 +95,7 @@ class SendBack:
                 origin_msg_id=message.msg_id,
                 origin_topic=message.origin_topic,
                 max_reconsume_times=self._max,
+                unit_mode=self._client.options.unit_mode,
                 timeout_seconds=SEND_BACK_TIMEOUT_SECONDS,
             )
         except RmqdError as error:
@@ -154,7 +155,7 @@ class SendBack:
                 flag=message.flag,
                 properties=names.format_properties(properties),
                 reconsume_times=reconsume_times,
-                unit_mode=False,
+                unit_mode=self._client.options.unit_mode,
                 max_reconsume_times=self._max,
                 batch=False,
                 broker_name=message.broker_name,

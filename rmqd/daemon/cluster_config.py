@@ -52,6 +52,9 @@ class ClientConfig(Section):
         "", "prefix of every topic and group on the brokers, for clusters that several users share"
     )
     unit_name: Annotated[str, Text()] = setting("", "appended to the client id and to the address server's URL")
+    unit_mode: Annotated[bool, Flag()] = setting(
+        False, "say in heartbeats, messages and retries that they are of a unit, which brokers then keep apart"
+    )
     vip_channel_enabled: Annotated[bool, Flag()] = setting(False, "send to the broker's port - 2")
     poll_name_server_interval: Annotated[float, Duration("10ms")] = setting(
         "30s", "a duration: how often routes are refreshed"
@@ -97,6 +100,7 @@ class ClusterConfig(Section):
             instance_name=client.instance_name,
             namespace=client.namespace,
             unit_name=client.unit_name,
+            unit_mode=client.unit_mode,
             vip_channel_enabled=client.vip_channel_enabled,
             poll_name_server_interval_seconds=client.poll_name_server_interval,
             heartbeat_broker_interval_seconds=client.heartbeat_broker_interval,

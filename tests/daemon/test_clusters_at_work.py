@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rmqd.broker.embedded import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
+from rmqd.broker.embedded import VIP_DISTANCE, EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
 from rmqd.broker.settings import BrokerSettings
 from rmqd.client.api.group import consumer_connection
 from rmqd.client.api.offset import query_consumer_offset
@@ -23,8 +23,10 @@ from tests.cli.command import Ended, rmqd
 from tests.daemon.daemon_process import DaemonProcess, daemon
 from tests.daemon.seeing_handler import PLUGIN, seen
 from tests.daemon.waiting import until
+from tests.rocketmq.spec import free_port
 
 QUEUES = 2
+UNIT, UNIT_SUB = 1, 2  # of topicSysFlag
 IN_SHOP = [MessageQueue("shop%orders", "broker-a", number) for number in range(QUEUES)]
 
 
@@ -172,3 +174,22 @@ async def test_a_cluster_that_is_away_keeps_only_its_own_groups_unready(tmp_path
             assert (reloaded["unchanged"], reloaded["restarted"]) == (["near"], ["far"])
             await until(lambda: seen(tmp_path / "far"), "the far group handles what is here", 60)
             assert not any(secret in line for line in process.text for secret in ("AKAK", "SKSK"))
+
+
+async def test_a_unit_is_told_to_brokers_over_the_vip_channel(tmp_path: Path) -> None:
+    """They mark the topics that they make for it; and the unit is part of the client id."""
+    options = EmbeddedOptions(broker_port=free_port(set(), (0, -VIP_DISTANCE)))
+    client = {"unit_name": "u1", "unit_mode": True, "vip_channel_enabled": True}
+    async with embedded_rocketmq(options) as mq:
+        config = write(tmp_path, nameserver=mq.nameserver, client=client, groups={"near": group(tmp_path, "near")})
+        sent = await ask("send", "orders", "x", "--keys", "one", "-c", config)
+        assert sent.code == 0, sent.err
+        async with daemon(config) as process:
+            status = (await (await ready(process)).get("/api/v1/status")).json()
+            await until(lambda: seen(tmp_path / "near"), "the message is handled", 60)
+        assert status["client_id"].endswith("@u1")
+        topics = {name: mq.broker.topics.get(name) for name in ("orders", "%RETRY%near")}
+        assert {name: topic and topic.topic_sys_flag for name, topic in topics.items()} == {
+            "orders": UNIT,
+            "%RETRY%near": UNIT_SUB,
+        }

@@ -206,6 +206,7 @@ client:
   instance_name: one
   namespace: tenant
   unit_name: unit
+  unit_mode: true
   vip_channel_enabled: true
   poll_name_server_interval: 10s
   heartbeat_broker_interval: 20s

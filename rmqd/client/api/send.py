@@ -78,6 +78,7 @@ async def send_message_back(
     origin_msg_id: str = "",
     origin_topic: str = "",
     max_reconsume_times: int | None = None,
+    unit_mode: bool = False,
     timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
 ) -> None:
     """Have the broker that stores a message deliver it to the group once more.
@@ -91,7 +92,7 @@ async def send_message_back(
         delay_level=delay_level,
         origin_msg_id=origin_msg_id or None,
         origin_topic=origin_topic or None,
-        unit_mode=False,
+        unit_mode=unit_mode,
         max_reconsume_times=max_reconsume_times,
     )
     await request(remoting, address, header, timeout_seconds=timeout_seconds)

@@ -130,6 +130,7 @@ class Presence:
             group_name=self.group,
             subscription_data_set=tuple(self._subscriptions.values()),
             consume_from_where=_WHERE[self._options.consume_from_where],
+            unit_mode=self._client.options.unit_mode,
         )
 
     def on_consumer_ids_changed(self) -> None:

@@ -1,0 +1,60 @@
+"""Names with and without a namespace: as brokers know them, and as people do."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from rmqd.wire.message import MessageQueue, decode_messages
+from rmqd.wire.message_encode import StoredMessage, encode_message
+from rmqd.wire.namespace import without_namespace
+from rmqd.wire.properties import RETRY_TOPIC
+
+
+@dataclass(frozen=True, slots=True)
+class Thing:
+    """What a snapshot is made of."""
+
+    name: str
+    parts: tuple[str, ...]
+    counts: dict[str, int]
+
+
+@pytest.mark.parametrize(
+    ("known", "shown"),
+    [
+        ("shop%orders", "orders"),
+        ("%RETRY%shop%mailer", "%RETRY%mailer"),
+        ("topic[shop%orders] not exist, group shop%mailer", "topic[orders] not exist, group mailer"),
+        ("shop%orders@broker-a:0", "orders@broker-a:0"),
+        ("workshop%orders", "workshop%orders"),
+        ("my-shop%orders", "my-shop%orders"),
+        (("shop%a", ["shop%b"], {"shop%c"}), ("a", ["b"], {"c"})),
+        (Thing("shop%a", ("shop%b", "c"), {"shop%d": 1}), Thing("a", ("b", "c"), {"d": 1})),
+        (None, None),
+        (7, 7),
+    ],
+)
+def test_no_name_keeps_the_namespace(known: Any, shown: Any) -> None:
+    assert without_namespace(known, "shop") == shown
+    assert without_namespace(known, "") is known
+
+
+def test_a_message_has_its_topic_without_the_namespace() -> None:
+    """Also in another process; and what goes back to brokers has it."""
+    record = encode_message(StoredMessage(topic="shop%orders", queue_id=0, body=b"x"))
+    block = decode_messages(record, MessageQueue("shop%orders", "a", 0), namespace="shop")
+    for message in (block.messages[0], pickle.loads(pickle.dumps(block.messages[0]))):
+        assert (message.topic, message.message_queue) == ("orders", MessageQueue("orders", "a", 0))
+        assert (message.origin_topic, message.record_topic) == ("shop%orders", "shop%orders")
+
+
+def test_a_retried_message_has_its_first_topic_without_the_namespace() -> None:
+    stored = StoredMessage(topic="%RETRY%shop%m", queue_id=0, body=b"x", properties={RETRY_TOPIC: "shop%orders"})
+    block = decode_messages(encode_message(stored), MessageQueue("%RETRY%shop%m", "a", 0), namespace="shop")
+    (message,) = block.messages
+    assert (message.topic, message.message_queue.topic) == ("orders", "%RETRY%m")
+    assert message.origin_topic == "shop%orders"
