@@ -35,7 +35,7 @@ SETTLE_SECONDS = 3.0
 WARM_UP_DRAINS = 3
 REPEATS = 2
 
-SWITCHES = (TLS,)
+SWITCHES = (TRACE, POP, TLS)
 POP_SHARE = 6  # of a drain's messages: the broker takes a hundred times the CPU for each of them
 
 
