@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from rmqd.cli.pop_check import pop_findings
 from rmqd.client.api.admin import cluster_info
 from rmqd.client.api.group import check_client_config, consumer_connection, subscription_groups
 from rmqd.consumer.consistency import SUBSCRIPTION_RULE, differences, model_difference
@@ -153,10 +154,11 @@ class _GroupCheck:
         topics = [topic for topic, route in routes.items() if any(b.broker_name == broker for b in route.broker_datas)]
         where = f"{broker} ({address})"
         # all settings: a broker that is asked for one group's would make the group, and this command only looks
-        settings, members, filters = await asyncio.gather(
+        settings, members, filters, modes = await asyncio.gather(
             _or_error(subscription_groups(self._client.remoting, address)),
             _or_error(consumer_connection(self._client.remoting, address, self._name)),
             asyncio.gather(*(self._filter_check(address, where, topic) for topic in topics)),
+            self._mode_checks(address, where, topics),
         )
         if isinstance(settings, RemotingError) or isinstance(members, RemotingError):
             silent = settings if isinstance(settings, RemotingError) else members
@@ -165,7 +167,14 @@ class _GroupCheck:
             *self._settings_checks(where, settings),
             *self._member_checks(where, members),
             *(check for check in filters if check is not None),
+            *modes,
         ]
+
+    async def _mode_checks(self, address: str, where: str, topics: Iterable[str]) -> list[Check]:
+        if self._group.consume_mode != "pop":
+            return []
+        found = await pop_findings(self._client, address, where, self._name, topics)
+        return [Check(level, f"{self._subject}.subscriptions.{topic}", message) for level, topic, message in found]
 
     def _settings_checks(self, where: str, groups: dict[str, SubscriptionGroupConfig] | RmqdError) -> Iterator[Check]:
         if isinstance(groups, RmqdError):

@@ -23,6 +23,7 @@ class PopBlock(MessageBlock):
         self, data: bytes, queue: MessageQueue, topic: str, handle: PopHandle, due: float, namespace: str
     ) -> None:
         super().__init__(data, queue, namespace)
+        self.origin = topic
         self.queue = queue  # as brokers know it
         self.topic = topic  # the subscribed one; `queue` may be of a retry topic
         self.handle = handle

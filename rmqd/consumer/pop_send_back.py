@@ -31,7 +31,9 @@ class PopSendBack(SendBack):
         """Have the message delivered again. Where the broker cannot be told, it is when the time is over."""
         block = message.block
         if not isinstance(block, PopBlock):
-            return await super().retry(message, delay_level)
+            # of what lies in a pop retry topic a broker that copies it would forget where it comes from
+            sent = block.origin is not None and await self._to_retry_topic(message, delay_level)
+            return sent or await super().retry(message, delay_level)
         seconds = DELAY_SECONDS[self.delay_level(message, delay_level)]
         await self._receipts.retry_later(block, message.queue_offset, seconds)
         return True

@@ -61,6 +61,7 @@ class PopStatus:
             position=None,
             last_commit=None,
             stall=self.stall,
+            popped=True,
         )
 
     async def measure(self) -> None:

@@ -36,7 +36,7 @@ from rmqd.wire.headers.pull import PullMessageResponseHeader
 from rmqd.wire.heartbeat import EXPRESSION_TAG
 from rmqd.wire.message import CorruptMessage, MessageBlock, MessageQueue, decode_messages
 from rmqd.wire.sys_flag import PullSysFlag
-from rmqd.wire.topics import is_retry_topic
+from rmqd.wire.topics import is_retry_topic, topic_of_pop_retry
 
 log = structlog.get_logger(__name__)
 
@@ -62,6 +62,7 @@ class PullLoop:
 
     def __init__(self, context: GroupContext, queue: MessageQueue, offset: int) -> None:
         self._namespace = context.options.namespace
+        self._origin = topic_of_pop_retry(context.options.group, queue.topic)
         self.process_queue = ProcessQueue(queue, offset, context.stats[queue.topic], self._namespace)
         self.formers: list[ProcessQueue] = []  # those before it, of which handlers may still have batches
         self.held_by: Reason | None = None
@@ -183,6 +184,7 @@ class PullLoop:
         except ProtocolError as error:
             self.request.close_corrupt(error)
             raise
+        block.origin = self._origin
         if block.corrupt and not await self._set_aside(block):
             return
         self.stuck = None

@@ -10,6 +10,7 @@ from rmqd.consumer.process_queue import ProcessQueue
 from rmqd.consumer.pull_loop import PullLoop
 from rmqd.consumer.snapshot import QueueSnapshot
 from rmqd.wire.message import MessageQueue
+from rmqd.wire.topics import topic_of_pop_retry
 
 
 class QueueStatus:
@@ -79,9 +80,12 @@ class QueueStatus:
     def _bare_snapshot(self, loop: PullLoop | None) -> QueueSnapshot:
         """What can be told of a queue that is not taken over yet."""
         self.tick(loop)
-        stats = self._context.stats[self._queue.topic]
+        context, queue = self._context, self._queue
+        stats = context.stats[queue.topic]
+        # a pop retry topic counts as the group's retry topic does, and has a queue of the same number
+        is_pop_retry = topic_of_pop_retry(context.options.group, queue.topic) is not None
         return QueueSnapshot(
-            topic=stats.topic,
+            topic=queue.without(context.options.namespace).topic if is_pop_retry else stats.topic,
             is_retry=stats.is_retry,
             broker=self._queue.broker_name,
             queue=self._queue.queue_id,

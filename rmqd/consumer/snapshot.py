@@ -68,6 +68,12 @@ class QueueSnapshot:
     stall: Problem | None  # why it makes no progress while messages wait
     pulled_from: str | None = None  # the address that was asked last
     at_slave: bool = False  # that was not the broker's master
+    popped: bool = False  # other members pop it at the same time; the number is -1 where it is any queue of the broker
+
+    @property
+    def number(self) -> str:
+        """The queue's number as people and labels have it."""
+        return str(self.queue) if self.queue >= 0 else "any"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from rmqd.client.snapshot import ClientSnapshot
-from rmqd.consumer.snapshot import BatchesSnapshot, GroupSnapshot, QueueSnapshot, TopicSnapshot
+from rmqd.consumer.snapshot import QUEUE_STATES, BatchesSnapshot, GroupSnapshot, QueueSnapshot, TopicSnapshot
 from rmqd.histogram import HistogramSnapshot
 
 _Key = TypeVar("_Key")
@@ -96,7 +96,7 @@ def _merge_group(living: list[GroupSnapshot], past: list[GroupSnapshot]) -> Grou
         pauses=tuple(dict.fromkeys(scope for one in living for scope in one.pauses)),
         ready=unready is None,
         not_ready_reason=unready.not_ready_reason if unready else None,
-        queues=_latest_owners(queue for one in living for queue in one.queues),
+        queues=_each_once(queue for one in living for queue in one.queues),
         assigned=assigned,
         handler_hung=any(one.handler_hung for one in living),
         problems=tuple(dict.fromkeys(problem for one in living for problem in one.problems)),
@@ -106,14 +106,30 @@ def _merge_group(living: list[GroupSnapshot], past: list[GroupSnapshot]) -> Grou
     return merged
 
 
-def _latest_owners(queues: Iterable[QueueSnapshot]) -> tuple[QueueSnapshot, ...]:
-    """Each queue once: two workers may both show one for the moment in which it moves."""
+def _each_once(queues: Iterable[QueueSnapshot]) -> tuple[QueueSnapshot, ...]:
+    """Each queue once: two workers may both show one for the moment in which it moves, and all pop the same ones."""
     latest: dict[tuple[str, bool, str, int], QueueSnapshot] = {}
     for queue in queues:
         key = (queue.topic, queue.is_retry, queue.broker, queue.queue)
-        if key not in latest or queue.since > latest[key].since:
+        if key in latest and queue.popped and latest[key].popped:
+            latest[key] = _popped_together(latest[key], queue)
+        elif key not in latest or queue.since > latest[key].since:
             latest[key] = queue
     return tuple(latest.values())
+
+
+def _popped_together(one: QueueSnapshot, other: QueueSnapshot) -> QueueSnapshot:
+    """What two workers have popped of one queue, in the state that comes first of theirs."""
+    shown = min(one, other, key=lambda queue: QUEUE_STATES.index(queue.state))
+    return replace(
+        shown,
+        lag=max((lag for lag in (one.lag, other.lag) if lag is not None), default=None),
+        lag_seconds=max((age for age in (one.lag_seconds, other.lag_seconds) if age is not None), default=None),
+        cached=one.cached + other.cached,
+        handling=one.handling + other.handling,
+        cached_bytes=one.cached_bytes + other.cached_bytes,
+        stall=one.stall or other.stall,
+    )
 
 
 def add_client_counters(client: ClientSnapshot, past: ClientSnapshot | None) -> ClientSnapshot:

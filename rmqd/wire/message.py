@@ -28,7 +28,7 @@ from rmqd.wire.compression import decompress
 from rmqd.wire.message_id import format_host, offset_message_id
 from rmqd.wire.properties import KEYS, RETRY_TOPIC, TAGS, UNIQ_KEY, parse_properties
 from rmqd.wire.sys_flag import BORN_HOST_V6, COMPRESSED, STORE_HOST_V6
-from rmqd.wire.topics import RETRY_PREFIX, unwrap_namespace
+from rmqd.wire.topics import is_retry_topic, topic_of_retry, unwrap_namespace
 
 MAGIC_V1: Final = 0xDAA320A7
 MAGIC_V2: Final = 0xDAA320AB  # the topic's length takes two bytes
@@ -77,14 +77,15 @@ class MessageBlock:
     """
 
     __slots__ = (
-        "corrupt", "cursor", "data", "decompressed", "message_queue", "messages", "namespace", "size_bytes",
-        "unfinished",
+        "corrupt", "cursor", "data", "decompressed", "message_queue", "messages", "namespace", "origin",
+        "size_bytes", "unfinished",
     )  # fmt: skip
 
     def __init__(self, data: bytes, message_queue: MessageQueue, namespace: str = "") -> None:
         self.data = data
         self.namespace = namespace
         self.message_queue = message_queue.without(namespace)
+        self.origin: str | None = None  # the topic whose messages a pop retry topic holds, for what it holds
         self.messages: list[Message] = []
         self.corrupt: list[CorruptMessage] = []
         # bodies by where their records start; None for one that is too much to hold, and decompressed when asked for
@@ -164,8 +165,8 @@ class Message:
     @property
     def origin_topic(self) -> str:
         """The same as brokers know it: with the namespace, where the group is in one."""
-        topic = self.record_topic
-        return self.properties.get(RETRY_TOPIC, topic) if topic.startswith(RETRY_PREFIX) else topic
+        topic, origin = self.record_topic, self.block.origin
+        return topic_of_retry(topic, self.properties.get(RETRY_TOPIC), origin) if is_retry_topic(topic) else topic
 
     @property
     def record_topic(self) -> str:

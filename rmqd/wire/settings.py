@@ -272,10 +272,26 @@ class SetMessageRequestModeRequestBody:
     @classmethod
     def from_json(cls, body: bytes | str) -> Self:
         """Read the body of request 401. Raises ProtocolError."""
-        data = fields.body_object(body)
+        return cls.from_dict(fields.body_object(body))
+
+    @classmethod
+    def from_dict(cls, value: object) -> Self:
+        """Read the JSON object. Raises ProtocolError."""
+        data = fields.as_object(value, "how a group reads a topic")
         return cls(
             fields.text(data, "topic"),
             fields.text(data, "consumerGroup"),
             fields.text(data, "mode", "PULL"),
             fields.integer(data, "popShareQueueNum", 0),
         )
+
+
+def request_modes_from_json(body: bytes) -> dict[tuple[str, str], SetMessageRequestModeRequestBody]:
+    """Read the body of the reply to 402: what was set by 401, by topic and group. Raises ProtocolError."""
+    table = fields.mapping(fields.body_object(body), "messageRequestModeMap")
+    modes = [
+        SetMessageRequestModeRequestBody.from_dict(mode)
+        for groups in table.values()
+        for mode in fields.as_object(groups, "the modes of a topic").values()
+    ]
+    return {(mode.topic, mode.consumer_group): mode for mode in modes}

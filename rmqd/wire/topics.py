@@ -61,6 +61,17 @@ def topic_of_pop_retry(group: str, retry: str) -> str | None:
     return None
 
 
+def topic_of_retry(retry: str, told: str | None, origin: str | None) -> str:
+    """The topic that a message of the retry topic `retry` was first sent to.
+
+    `told` is its property RETRY_TOPIC, which names a pop retry topic where it was sent back from there, and `origin` the
+    topic whose messages `retry` holds, if that is a pop retry topic.
+    """
+    if told is None:
+        return origin or retry
+    return told[len(retry) + 1 :] if told != retry and told.startswith(retry) else told
+
+
 def is_retry_topic(topic: str) -> bool:
     """Whether a topic belongs to a group's retries."""
     return topic.startswith(RETRY_PREFIX)

@@ -224,3 +224,24 @@ def test_a_bad_configuration_comes_before_the_cluster(tmp_path: Path) -> None:
 
     assert ended.code == 78
     assert not ended.json()["ok"]
+
+
+def test_a_group_in_pop_mode_is_told_what_the_broker_says_and_the_command_that_changes_it(
+    check: Check, rocketmq: RealCluster, group: str, topic: str
+) -> None:
+    """By what was set, and nothing is set by asking."""
+    asyncio.run(_update(rocketmq, SubscriptionGroupConfig(group_name=group)))
+
+    for _ in range(2):
+        ended = check(consume_mode="pop")
+        assert ended.code == 0
+        [line] = errors(ended)
+        assert f"groups.{group}.subscriptions.{topic}: " in line
+        assert "has the group pull" in line
+        assert f"-b {rocketmq.broker.address} -t {topic} -g {group} -m POP" in line
+    assert errors(check(consume_mode="concurrently")) == []
+
+    rocketmq.set_consume_mode(topic, group, "POP")
+    ended = check(consume_mode="pop")
+    assert errors(ended) == []
+    assert any(one["message"].endswith("has the group pop") for one in ended.json()["checks"])

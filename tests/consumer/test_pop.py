@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import PopNotSupportedError
-from rmqd.handler import Batch
+from rmqd.handler import Batch, Retry
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message import MessageQueue
 from rmqd.wire.topics import dlq_topic, pop_retry_topic
@@ -109,6 +109,29 @@ async def test_a_member_that_leaves_shows_the_others_what_it_did_not_begin(pop: 
             await stopping
             assert len(set(second.bodies)) == 19
     assert one.topic().handled["acked"] == 1
+
+
+async def test_what_was_popped_is_told_by_its_own_topic_when_it_is_pulled_and_retried(
+    pop: Popping, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the pop retry topic, and once more from the group's own retry topic, where a failed one goes."""
+    monkeypatch.setattr("rmqd.consumer.pop_send_back.DELAY_SECONDS", (0.1,))
+    attempts: list[tuple[str, str]] = []
+
+    async def fail(batch: Batch) -> None:
+        attempts.extend((message.topic, message.message_queue.topic) for message in batch)
+        if len(attempts) == 1:
+            await pop.set_mode("PULL")
+            running.consumer.on_consumer_ids_changed()
+        if len(attempts) < 3:
+            raise Retry(delay_level=1)
+
+    await pop.send(b"x")
+    async with pop.member(fail) as running:
+        await finally_(lambda: len(attempts) == 3, "it was handled three times")
+        await eventually(lambda: running.topic(is_retry=True).handled["acked"] == 1, "it is done")
+    retry = pop_retry_topic(GROUP, TOPIC)
+    assert attempts == [(TOPIC, TOPIC), (TOPIC, retry), (TOPIC, f"%RETRY%{GROUP}")]
 
 
 async def test_a_group_that_is_to_pull_again_also_reads_what_it_had_popped(pop: Popping) -> None:

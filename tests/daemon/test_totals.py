@@ -88,3 +88,10 @@ def test_figures_of_micro_batches_add_up() -> None:
     past = replace(group_snapshot(), engine="spark", batches=batches)
     assert add_counters(now, past).batches == BatchesSnapshot(EMPTY, {"handling": 3.0}, 10.0, 4)
     assert add_counters(replace(now, batches=None), past).batches == batches
+
+
+def test_workers_that_pop_the_same_queue_show_it_once_with_what_they_have_together() -> None:
+    one, two = (replace(queue_snapshot(-1, state=state), popped=True) for state in ("waiting", "handling"))
+    merged = merge_processes([process(1, group_snapshot(queues=(one,))), process(2, group_snapshot(queues=(two,)))])
+    [queue] = merged.groups[0].queues
+    assert (queue.number, queue.state, queue.cached, queue.handling, queue.lag) == ("any", "handling", 14, 4, 40)

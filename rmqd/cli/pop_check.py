@@ -1,0 +1,49 @@
+"""For `rmqd check --connect`: whether the brokers have a group in POP mode pop its topics. Nothing is set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Literal
+
+from rmqd.client.api.pop import query_assignment
+from rmqd.client.api.request_mode import request_modes
+from rmqd.errors import RemotingError, RequestCodeNotSupportedError, RmqdError
+from rmqd.wire.pop_bodies import MessageRequestMode, QueryAssignmentRequestBody
+
+if TYPE_CHECKING:
+    from rmqd.client.instance import ClientInstance
+
+Finding = tuple[Literal["ok", "warning", "error", "unreachable"], str, str]
+"""How bad it is, the topic, and the message."""
+
+
+async def pop_findings(
+    client: ClientInstance, address: str, where: str, group: str, topics: Iterable[str]
+) -> list[Finding]:
+    """What one broker says about each topic. `where` names the broker."""
+    return [await _finding(client, address, where, group, topic) for topic in topics]
+
+
+async def _finding(client: ClientInstance, address: str, where: str, group: str, topic: str) -> Finding:
+    try:
+        mode = await _mode(client, address, group, topic)
+    except RequestCodeNotSupportedError:
+        return "error", topic, f"{where} does not know POP: it takes RocketMQ 5, or consume_mode: concurrently"
+    except RmqdError as error:
+        told = f"{where} does not tell whether the group pops: {error}"
+        return "unreachable" if isinstance(error, RemotingError) else "error", topic, told
+    if mode is MessageRequestMode.POP:
+        return "ok", topic, f"{where} has the group pop"
+    names = ";".join(client.name_servers.addresses)
+    command = f"mqadmin setConsumeMode -n '{names}' -b {address} -t {topic} -g {group} -m POP -q 0"
+    return "warning", topic, f"{where} has the group pull, which it then does; to have it pop: {command}"
+
+
+async def _mode(client: ClientInstance, address: str, group: str, topic: str) -> MessageRequestMode:
+    """As members are told, if there are any; else as it was set."""
+    body = QueryAssignmentRequestBody(topic, group, client.client_id)
+    told = await query_assignment(client.remoting, address, body)
+    if told:
+        return told[0].mode
+    was_set = (await request_modes(client.remoting, address)).get((topic, group))
+    return MessageRequestMode.PULL if was_set is None else MessageRequestMode(was_set.mode)

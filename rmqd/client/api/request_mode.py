@@ -1,0 +1,22 @@
+"""How administrators have groups read topics, as one broker knows it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rmqd.client.api.request import ADMIN_TIMEOUT_SECONDS, request
+from rmqd.codes import RequestCode
+from rmqd.wire.settings import request_modes_from_json
+
+if TYPE_CHECKING:
+    from rmqd.client.remoting import RemotingClient
+    from rmqd.wire.settings import SetMessageRequestModeRequestBody
+
+
+async def request_modes(
+    remoting: RemotingClient, address: str, *, timeout_seconds: float = ADMIN_TIMEOUT_SECONDS
+) -> dict[tuple[str, str], SetMessageRequestModeRequestBody]:
+    """What was set by `mqadmin setConsumeMode`, by topic and group."""
+    code = RequestCode.GET_ALL_MESSAGE_REQUEST_MODE
+    reply = await request(remoting, address, code, timeout_seconds=timeout_seconds)
+    return request_modes_from_json(reply.body)
