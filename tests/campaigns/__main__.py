@@ -19,6 +19,7 @@ from tests.campaigns.fuzz import FEWEST_FRAMES, Fuzz, FuzzError
 from tests.campaigns.older import Older
 from tests.campaigns.orderly import SLOTS, Orderly, OrderlyError, OrderlyResult, plans
 from tests.campaigns.owners import Owners, OwnersPlan
+from tests.campaigns.pop import PopCampaign, PopPlan
 from tests.campaigns.record import add_row, append
 from tests.campaigns.spark_cluster import ClusterPlan, SparkCluster
 from tests.campaigns.spark_connect import SparkConnect
@@ -130,6 +131,24 @@ def durability(options: argparse.Namespace) -> bool:
     return result.passed
 
 
+def pop(options: argparse.Namespace) -> bool:
+    """A group that pops drains a topic while members are killed -9, and is switched to PULL and back under load."""
+    directory = Path(options.dir or tempfile.mkdtemp(prefix="rmqd-pop-"))
+    seed: int = options.seed if options.seed is not None else random.randrange(10**6)
+    say(f"seed {seed}, files in {directory}")
+    cluster = _cluster(directory / "cluster")
+    plan = PopPlan(
+        "drain", seed, options.messages, options.kills, switched=options.switches * 4000, switches=options.switches
+    )
+    try:
+        result = PopCampaign(plan, cluster, directory / "run").run()
+    finally:
+        cluster.stop()
+    print(result.report(), flush=True)
+    add_row("pop", result.cells())
+    return result.passed
+
+
 def spark_moves(options: argparse.Namespace) -> bool:
     """A group that moves from engine: local to engine: spark and back while messages are sent."""
     directory, seed = _place("spark_moves", f"--moves {options.moves}", options)
@@ -210,6 +229,7 @@ def main() -> int:
         (fuzz, "frames", 300_000),
         (durability, "kills", 100),
         (faults, "times", 3),
+        (pop, "messages", 100_000),
         (spark_cluster, "kills", 5),
         (spark_connect, "messages", 10_000),
         (spark_kills, "messages", 200_000),
@@ -219,9 +239,13 @@ def main() -> int:
         sub.set_defaults(call=call)
         sub.add_argument(f"--{what}", type=int, default=default, help=f"how many (default {default})")
         sub.add_argument("--seed", type=int, help="of an earlier run, to have the same again")
-        sub.add_argument("--dir", help="where a run keeps its files; that of an interrupted run goes on")
+        goes_on = "" if call is pop else "; that of an interrupted run goes on"
+        sub.add_argument("--dir", help=f"where a run keeps its files{goes_on}")
         if call is spark_kills:
             sub.add_argument("--kills", type=int, default=10, help="how many are killed (default %(default)s)")
+        if call is pop:
+            sub.add_argument("--kills", type=int, default=12, help="how many members are killed (default %(default)s)")
+            sub.add_argument("--switches", type=int, default=6, help="how often the mode changes (default %(default)s)")
         if call is faults:
             sub.add_argument("--kinds", default=",".join(KINDS), help="which, with commas (default %(default)s)")
         if call is orderly:
