@@ -28,7 +28,7 @@ BELOW = {
     "consumer": (f"{PLAIN} wire handler client", "structlog"),
     "daemon": (
         f"{PLAIN} wire handler client consumer",
-        "structlog yaml prometheus_client uvloop pydantic pydantic_core starlette uvicorn",
+        "structlog yaml prometheus_client uvloop pydantic pydantic_core starlette uvicorn opentelemetry",
     ),
     "broker": (f"{PLAIN} wire", "structlog"),
     "spark": (f"{PLAIN} wire handler client consumer daemon", "structlog pyspark pyarrow py4j numpy"),

@@ -18,8 +18,8 @@ from rmqd.client.trace_dispatcher import TraceDispatcher
 from rmqd.clock import Clock
 from rmqd.consumer.hooks import Hook, HookContext
 from rmqd.consumer.options import ConsumerOptions
-from rmqd.consumer.settlement import default_decision
-from rmqd.handler import Batch, Closing, ManualBatch, Outcome
+from rmqd.consumer.verdict import not_acknowledged
+from rmqd.handler import Batch
 from rmqd.wire.properties import MSG_REGION, TRACE_ON
 from rmqd.wire.trace import TRACE_PRODUCER_PREFIX, ContextCode, TracePart, sub_after_record, sub_before_record
 
@@ -82,7 +82,7 @@ class MessageTrace:
         seconds = context.duration_seconds or 0.0
         now_ms, cost_ms = int(self._clock.wall() * 1000), int(seconds * 1000 / len(batch))
         is_new = self._begun.pop(call.request_id, None) is not None
-        failed = self._failed(batch, context)
+        failed = not_acknowledged(batch, context.exception)
         parts = []
         for index, before in call.before.items():
             record = sub_after_record(
@@ -97,15 +97,6 @@ class MessageTrace:
             )
             parts.append(TracePart(before.records + record if is_new else record, before.msg_id, before.keys))
         self.dispatcher.append(tuple(parts), len(parts) * (2 if is_new else 1))
-
-    def _failed(self, batch: Batch, context: HookContext) -> frozenset[int]:
-        """The indexes of messages that are not acknowledged by what the handler said."""
-        if context.exception is None and batch.decided is None:
-            return frozenset()
-        if isinstance(batch, ManualBatch) and batch.closing is Closing.ROLLBACK:
-            return frozenset(range(len(batch)))
-        decisions, rest = batch.decisions(), default_decision(context.exception)
-        return frozenset(index for index in range(len(batch)) if decisions.get(index, rest).outcome is not Outcome.ACK)
 
     def _code(self, context: HookContext, seconds: float, *, is_failed: bool) -> ContextCode:
         """As Java's consume services choose it, message by message where the handler decided so."""

@@ -13,7 +13,7 @@ from pydantic import Field
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.daemon.cluster_config import DEFAULT_CLUSTER, ClientConfig, ClusterConfig, TlsConfig
 from rmqd.daemon.config_section import Section, setting
-from rmqd.daemon.config_types import Choice, Text
+from rmqd.daemon.config_types import Choice, Flag, Text
 from rmqd.daemon.config_values import is_listen_address
 from rmqd.daemon.group_config import GroupConfig, HandlerConfig
 
@@ -51,6 +51,14 @@ class HttpConfig(Section):
         return self.token
 
 
+class TracingConfig(Section):
+    """Tracing beyond RocketMQ's own message trace, which groups ask for."""
+
+    opentelemetry: Annotated[bool, Flag()] = setting(
+        False, "a span for every handler call, sent as the OTEL_* environment variables say; takes `rmqd[otel]`"
+    )
+
+
 class LogConfig(Section):
     """What is logged, and how it looks."""
 
@@ -71,6 +79,7 @@ class RootConfig(ClusterConfig):
         "here that is called so, or the only one",
     )
     http: HttpConfig = Field(default_factory=HttpConfig, description="metrics, health and API")
+    tracing: TracingConfig = Field(default_factory=TracingConfig, description="spans of what handlers do")
     log: LogConfig = Field(default_factory=LogConfig, description="logging")
     state_dir: Annotated[str, Text("a folder", bool)] = setting(
         "/var/lib/rmqd", "folder of broadcasting offsets, backups and local state"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterator
+from importlib.util import find_spec
+from typing import Final
 
 from rmqd.consumer.allocate import BROKERS_NAMES
 from rmqd.daemon.cluster_rules import cluster_findings
@@ -13,11 +16,20 @@ from rmqd.daemon.spark_rules import missing_findings, spark_findings
 from rmqd.errors import InvalidNameError
 from rmqd.wire.topics import check_group, check_topic, retry_topic, wrap_namespace
 
+_TELEMETRY_MODULES: Final = ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http")
+_TELEMETRY_VARIABLES: Final = {
+    "OTEL_TRACES_EXPORTER": ("otlp", "none"),
+    "OTEL_EXPORTER_OTLP_PROTOCOL": ("http/protobuf",),
+    "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": ("http/protobuf",),
+}
+
 
 def root_findings(config: RootConfig) -> Iterator[Finding]:
     """What is wrong outside of the groups."""
     yield from cluster_findings(config)
     yield from _http_findings(config)
+    if config.tracing.opentelemetry:
+        yield from _telemetry_findings()
 
 
 def _http_findings(config: RootConfig) -> Iterator[Finding]:
@@ -35,6 +47,21 @@ def _http_findings(config: RootConfig) -> Iterator[Finding]:
     except OSError as error:
         reason = f"cannot be read: {error.strerror or error}"
     yield Finding(("http", "token_file"), f"the file {http.token_file} {reason}; accepted: a file that holds the token")
+
+
+def _telemetry_findings() -> Iterator[Finding]:
+    path = ("tracing", "opentelemetry")
+    try:
+        missing = [module for module in _TELEMETRY_MODULES if find_spec(module) is None]
+    except ModuleNotFoundError:  # not even the package around it
+        missing = list(_TELEMETRY_MODULES)
+    if missing:
+        message = "OpenTelemetry is not installed here; accepted: false, or true after: pip install 'rmqd[otel]'"
+        yield Finding(path, message)
+    for variable, accepted in _TELEMETRY_VARIABLES.items():
+        value = os.environ.get(variable, "")
+        if value and value not in accepted:
+            yield Finding(path, f"{variable} is {value}; accepted: {' or '.join(accepted)}, or leave it out")
 
 
 def run_findings(config: RootConfig, only: Collection[str] = ()) -> Iterator[Finding]:

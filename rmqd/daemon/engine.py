@@ -15,6 +15,7 @@ from rmqd.handler import LoadedHandler
 
 if TYPE_CHECKING:
     from rmqd.daemon.config import GroupConfig, RootConfig
+    from rmqd.daemon.telemetry import Telemetry
 
 
 class Client(Protocol):
@@ -54,6 +55,9 @@ class Engine(Protocol):
     async def check_filters(self, options: ConsumerOptions, client: Client) -> None:
         """Ask the brokers whether they filter by a group's expressions. Raises FilterRefusedError, InvalidNameError."""
 
+    async def close(self) -> None:
+        """The last group has ended, and nothing more will be built. Takes seconds at most."""
+
 
 @dataclass(frozen=True, slots=True)
 class LocalEngine:
@@ -62,6 +66,7 @@ class LocalEngine:
     clock: Clock
     hooks: tuple[Hook, ...] = ()
     """Called beside the installed ones."""
+    telemetry: Telemetry | None = None
 
     def build_client(self, options: ClientOptions) -> Client:
         """A ClientInstance."""
@@ -81,7 +86,10 @@ class LocalEngine:
         from rmqd.consumer.push_consumer import PushConsumer
         from rmqd.daemon.hook_registry import load_hooks
 
-        return PushConsumer(options, handler, cast(ClientInstance, client), self.clock, (*load_hooks(), *self.hooks))
+        hooks = (*load_hooks(), *self.hooks)
+        if self.telemetry is not None:
+            hooks = (self.telemetry.hook(options), *hooks)  # first, so that the others are called within the span
+        return PushConsumer(options, handler, cast(ClientInstance, client), self.clock, hooks)
 
     def build_spark_consumer(self, name: str, options: ConsumerOptions, config: RootConfig) -> Consumer:
         """A SparkGroup."""
@@ -96,3 +104,17 @@ class LocalEngine:
         from rmqd.consumer.filter_check import check_filters
 
         await check_filters(cast(ClientInstance, client), options.group, subscriptions_of(options, 0).values())
+
+    async def close(self) -> None:
+        """Send the spans that are left."""
+        if self.telemetry is not None:
+            await self.telemetry.close()
+
+
+def local_engine(config: RootConfig, clock: Clock) -> LocalEngine:
+    """The engine of this process, with the tracing that is configured."""
+    if not config.tracing.opentelemetry:
+        return LocalEngine(clock)
+    from rmqd.daemon.telemetry import start_telemetry
+
+    return LocalEngine(clock, telemetry=start_telemetry())

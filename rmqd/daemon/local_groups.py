@@ -79,15 +79,18 @@ class LocalGroups:
 
     async def run(self) -> None:
         """Run until `stop` and the drain after it. A failure of the client, which groups cannot survive, is raised."""
-        async with asyncio.TaskGroup() as tasks:
-            self._tasks = tasks
-            self._clients.run_in(tasks)
-            for name in self._groups:
-                self._launch(name)
-            await self._stop.wait()
-            async with self._changing:
-                await self._drain(list(self._groups))
-                await self._clients.end()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._tasks = tasks
+                self._clients.run_in(tasks)
+                for name in self._groups:
+                    self._launch(name)
+                await self._stop.wait()
+                async with self._changing:
+                    await self._drain(list(self._groups))
+                    await self._clients.end()
+        finally:
+            await self._engine.close()
 
     async def started(self, patience_seconds: float) -> None:
         """Wait until every group is ready, at most `patience_seconds`."""

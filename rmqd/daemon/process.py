@@ -27,7 +27,7 @@ import structlog
 from rmqd import __version__
 from rmqd.clock import Clock, SystemClock
 from rmqd.daemon.config import RootConfig
-from rmqd.daemon.engine import LocalEngine
+from rmqd.daemon.engine import local_engine
 from rmqd.daemon.group_host import GroupHost, HostView
 from rmqd.daemon.health import LoopMonitor, readiness
 from rmqd.daemon.http_access import AccessPolicy
@@ -97,7 +97,7 @@ def build_host(config: RootConfig, options: RunOptions, clock: Clock, monitor: L
         from rmqd.daemon.workers import WorkerPool
 
         return WorkerPool(config, options.workers, clock)
-    return LocalGroups(config, LocalEngine(clock), clock, monitor)
+    return LocalGroups(config, local_engine(config, clock), clock, monitor)
 
 
 def read_config(options: RunOptions) -> tuple[RootConfig, AccessPolicy]:

@@ -140,7 +140,11 @@ def filtered_anew(old: RootConfig, new: RootConfig, changes: GroupChanges) -> li
 
 def refused_changes(old: RootConfig, new: RootConfig) -> tuple[str, ...]:
     """What a reload cannot do, each with what to do instead."""
-    fixed = (("http.listen", old.http.listen, new.http.listen), ("state_dir", old.state_dir, new.state_dir))
+    fixed: tuple[tuple[str, object, object], ...] = (
+        ("http.listen", old.http.listen, new.http.listen),
+        ("state_dir", old.state_dir, new.state_dir),
+        ("tracing.opentelemetry", old.tracing.opentelemetry, new.tracing.opentelemetry),
+    )
     return tuple(
         f"{key}: cannot change from {before} to {after} while the daemon runs; restart it for that"
         for key, before, after in fixed

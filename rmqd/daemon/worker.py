@@ -20,7 +20,7 @@ import structlog
 from rmqd.clock import SystemClock
 from rmqd.consumer.pauses import PauseScope
 from rmqd.daemon.config import RootConfig
-from rmqd.daemon.engine import LocalEngine
+from rmqd.daemon.engine import local_engine
 from rmqd.daemon.health import LoopMonitor
 from rmqd.daemon.local_groups import LocalGroups, Share
 from rmqd.daemon.loop import run_in_loop, settle_garbage_collection
@@ -77,7 +77,7 @@ async def _build(order: BuildOrder, monitor: LoopMonitor) -> LocalGroups:
     _configure_logging(order.config, order.worker)
     clock = SystemClock()
     share = Share(order.worker, order.workers)
-    groups = LocalGroups(order.config, LocalEngine(clock), clock, monitor, share)
+    groups = LocalGroups(order.config, local_engine(order.config, clock), clock, monitor, share)
     for group in order.pauses.keys() & set(groups.names):
         for scope in order.pauses[group]:
             await groups.pause(group, scope)

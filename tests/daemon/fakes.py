@@ -257,6 +257,9 @@ class FakeEngine:
             if wanted.expression in self.refused_filters:
                 raise FilterRefusedError(topic, f"broker-a refuses {wanted.expression}")
 
+    async def close(self) -> None:
+        """There is nothing to close."""
+
     def last(self, group: str) -> FakeConsumer:
         """The group's newest consumer."""
         return self.consumers[group][-1]

@@ -237,8 +237,8 @@ ROOTS = {
     ),
     "unknown key at the top": (
         "nameserver: a:1\nprometheus: {}",
-        "2:1: prometheus: unknown key; accepted: nameserver, nameserver_url, client, clusters, http, log, state_dir, "
-        "groups",
+        "2:1: prometheus: unknown key; accepted: nameserver, nameserver_url, client, clusters, http, tracing, log, "
+        "state_dir, groups",
     ),
     "group's key at the top": (
         "nameserver: a:1\nsubscriptions: {}",

@@ -19,6 +19,7 @@ SECTIONS = {
     "client.tls.": "`client.tls`",
     "clusters.NAME.": "`clusters.NAME`: another cluster",
     "http.": "`http`",
+    "tracing.": "`tracing`",
     "log.": "`log`",
     "groups.NAME.": "`groups.NAME`: one consumer group",
     "groups.NAME.handler.": "`groups.NAME.handler`",

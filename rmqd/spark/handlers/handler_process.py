@@ -40,6 +40,7 @@ from rmqd.wire.topics import retry_topic
 if TYPE_CHECKING:
     from rmqd.consumer.options import ConsumerOptions
     from rmqd.consumer.slots import HandlerSlots
+    from rmqd.daemon.telemetry import Telemetry
     from rmqd.spark.engine.group_order import GroupOrder
     from rmqd.spark.source.queue_range import QueueRange
     from rmqd.wire.message import MessageQueue
@@ -93,6 +94,7 @@ class HandlerProcess:
         self._options = order.settings.consumer_options(order.name, order.config.state_dir)
         self._clock = SystemClock()
         self._where = f"{socket.gethostname()}:{os.getpid()}"
+        self._telemetry: Telemetry | None = None
         self._loop = new_loop()
         # a daemon: Spark ends its Python processes without asking
         threading.Thread(target=self._serve, name="rmqd.handler", daemon=True).start()
@@ -140,6 +142,11 @@ class HandlerProcess:
         self._trace = message_trace(options, self._client, self._clock)
         if self._trace is not None:
             hooks = (*hooks, self._trace.hook)
+        if order.config.tracing.opentelemetry:
+            from rmqd.daemon.telemetry import start_telemetry
+
+            self._telemetry = start_telemetry()
+            hooks = (self._telemetry.hook(options), *hooks)
         self._hooks = GroupHooks(hooks, order.name, self._client.client_id) if hooks else None
         self._stop_handler = handler.stop
         await call_start_or_stop(handler.start)
@@ -213,6 +220,8 @@ class HandlerProcess:
             await self._trace.dispatcher.close()
         client.cancel()
         await asyncio.wait((client,))
+        if self._telemetry is not None:
+            await self._telemetry.close()
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         with structlog.contextvars.bound_contextvars(group=self._order.name):

@@ -1,0 +1,105 @@
+"""The last step of spans: to the collector, told and counted where that fails, and without a secret in what is told."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import threading
+import time
+from collections.abc import Sequence
+from typing import Final
+from urllib.parse import unquote
+
+import structlog
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+
+log = structlog.get_logger(__name__)
+
+REPORT_SECONDS: Final = 60.0
+_SECRET_VARIABLES: Final = ("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS")
+_USER_IN_URL: Final = re.compile(r"(?<=//)[^/@\s]+@")
+
+
+class SdkWords(logging.Handler):
+    """What OpenTelemetry's SDK says: once a minute, and without the values of OTEL_*_HEADERS."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._secrets = _secrets()
+        self._next_at = 0.0
+        self._held_back = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """In whatever thread it is said."""
+        now = time.monotonic()
+        if now < self._next_at:
+            self._held_back += 1
+            return
+        self._next_at = now + REPORT_SECONDS
+        held_back, self._held_back = self._held_back, 0
+        log.warning("tracing.sdk_said", text=self._cleaned(record.getMessage()), held_back=held_back)
+
+    def _cleaned(self, text: str) -> str:
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        return _USER_IN_URL.sub("", text)
+
+
+def report_the_sdks_own_words() -> None:
+    """Say what the SDK logs as an event of ours, from now on."""
+    sdk = logging.getLogger("opentelemetry")
+    if not any(isinstance(handler, SdkWords) for handler in sdk.handlers):
+        sdk.addHandler(SdkWords())
+        sdk.propagate = False
+
+
+class ReportingExporter(SpanExporter):
+    """OTLP over HTTP, by the variables OTEL_EXPORTER_OTLP_*. Called in a thread of the SDK."""
+
+    def __init__(self, exporter: SpanExporter | None = None) -> None:
+        self._exporter = exporter or OTLPSpanExporter()
+        self._lock = threading.Lock()
+        self._lost = 0
+        self._report_at = 0.0
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """Send them; what the collector does not take is lost, and told once a minute."""
+        try:
+            result = self._exporter.export(spans)
+        except Exception as error:  # noqa: BLE001  the SDK would log it with whatever text it has
+            logging.getLogger("opentelemetry.exporter").warning("%s: %s", type(error).__name__, error)
+            result = SpanExportResult.FAILURE
+        if result is not SpanExportResult.SUCCESS:
+            self._lose(len(spans))
+        return result
+
+    def shutdown(self) -> None:
+        """Give up what is under way."""
+        self._exporter.shutdown()
+
+    def force_flush(self, timeout_millis: int = 30000) -> bool:
+        """Nothing waits here."""
+        return True
+
+    def _lose(self, spans: int) -> None:
+        with self._lock:
+            self._lost += spans
+            now = time.monotonic()
+            if now < self._report_at:
+                return
+            self._report_at = now + REPORT_SECONDS
+            lost, self._lost = self._lost, 0
+        log.warning("tracing.spans_lost", spans=lost)
+
+
+def _secrets() -> tuple[str, ...]:
+    """The values of headers as they are given and as they are sent, longest first."""
+    found = set()
+    for name in _SECRET_VARIABLES:
+        text = os.environ.get(name, "")
+        for part in (text, *(pair.partition("=")[2] for pair in text.split(","))):
+            found |= {part.strip(), unquote(part.strip())}
+    return tuple(sorted(found - {""}, key=len, reverse=True))
