@@ -60,7 +60,7 @@ ACCEPTED: tuple[Accepted, ...] = (
     Accepted(
         "not here: *",
         "*",
-        "POP, the broker's division of queues, transactions, access control and other brokers' registrations are not "
+        "transactions, access control and other brokers' registrations are not "
         "there yet: refused as a code that the real broker does not know",
     ),
     Accepted(

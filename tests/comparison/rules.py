@@ -15,11 +15,15 @@ RECALL_HANDLE = base64.b64encode(b"v1 ").decode()
 DATES = re.compile(r"\b20\d\d-\d\d-\d\d[ ,T#]?\d\d:\d\d:\d\d([:,.]\d{3})?")
 ANY_ID = re.compile(r"\b[0-9A-F]{32}\b")
 VERSION_COUNTER = re.compile(r'(?<="counter":)\d+')
+HANDLE = re.compile(r"\b(\d+ 1[5-9]\d{11} \d+) [0-7] ([012] \S+ \d+ \d+)\b")
+"""Of a popped message; its fourth part is the place where the pop is noted, which pops take in turn."""
 ANY_ADDRESS = re.compile(r"127\.0\.0\.1:\d+")
 SHARED = {"commitLogOffset", "physicOffset", "indexLastUpdatePhyoffset"}
 """Where a message lies in a commit log that others write too,"""
 SHARED |= {"totalTopicNum", "totalGroupNum", "wipeTopicCount", "addTopicCount", "counter", "stateVersion"}
 """counts of what others made too,"""
+SHARED |= {"reviveQid"}
+"""what all pops have in turn,"""
 SHARED |= {"consumeTps", "topicPutTps", "delayTime"}
 """and rates and ages of the moment."""
 
@@ -62,7 +66,7 @@ def _text(text: str, addresses: Mapping[str, str]) -> str:
     text = ANY_ADDRESS.sub(CLIENT, ANY_ID.sub(ID, text))
     if text.startswith(RECALL_HANDLE):
         text = base64.b64decode(text).decode()
-    text = VERSION_COUNTER.sub(OF_THE_BROKER, text)
+    text = HANDLE.sub(rf"\1 {OF_THE_BROKER} \2", VERSION_COUNTER.sub(OF_THE_BROKER, text))
     return MILLISECONDS.sub(TIME, DATES.sub(TIME, text))
 
 

@@ -31,6 +31,12 @@ from rmqd.wire.group import (
 )
 from rmqd.wire.headers.base import Header, RequestHeader
 from rmqd.wire.headers.offset import OffsetResponseHeader
+from rmqd.wire.headers.pop import (
+    AckMessageRequestHeader,
+    ChangeInvisibleTimeResponseHeader,
+    PopMessageRequestHeader,
+    PopMessageResponseHeader,
+)
 from rmqd.wire.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader
 from rmqd.wire.headers.send import ReceivedSendHeader, SendMessageRequestHeaderV2, SendMessageResponseHeader
 from rmqd.wire.heartbeat import CheckClientRequestBody, HeartbeatData, SubscriptionData
@@ -38,6 +44,8 @@ from rmqd.wire.lock import LockBatchRequestBody, LockBatchResponseBody
 from rmqd.wire.message import Message, MessageQueue, decode_messages
 from rmqd.wire.message_encode import StoredMessage, decode_batch, decode_record, encode_message
 from rmqd.wire.message_id import parse_offset_message_id
+from rmqd.wire.pop import PopHandle, parse_message_offsets, parse_order_counts, parse_start_offsets
+from rmqd.wire.pop_bodies import BatchAckMessageRequestBody, QueryAssignmentRequestBody, QueryAssignmentResponseBody
 from rmqd.wire.producers import ProducerConnection, ProducerTableInfo
 from rmqd.wire.route import TopicRouteData
 from rmqd.wire.running_info import ConsumeMessageDirectlyResult, ConsumerRunningInfo
@@ -82,6 +90,9 @@ BODIES: list[Callable[[bytes], object]] = [
     SubscriptionGroupWrapper.from_json,
     subscription_group_list_from_json,
     TopicConfig.from_json,
+    BatchAckMessageRequestBody.from_json,
+    QueryAssignmentRequestBody.from_json,
+    QueryAssignmentResponseBody.from_json,
     BrokerStatsData.from_json,
     ConsumeStatsList.from_json,
     CreateTopicListRequestBody.from_json,
@@ -97,7 +108,18 @@ BODIES: list[Callable[[bytes], object]] = [
     decode_batch,
     decode_record,
 ]
+TEXTS: list[Callable[[str], object]] = [
+    parse_offset_message_id,
+    PopHandle.parse,
+    parse_start_offsets,
+    parse_message_offsets,
+    parse_order_counts,
+]
 HEADERS: list[type[Header]] = [
+    AckMessageRequestHeader,
+    ChangeInvisibleTimeResponseHeader,
+    PopMessageRequestHeader,
+    PopMessageResponseHeader,
     OffsetResponseHeader,
     PullMessageRequestHeader,
     SendMessageRequestHeaderV2,
@@ -249,7 +271,8 @@ def _decode(payload: bytes, report: FuzzReport) -> None:
     _attempt(SendMessageResponseHeader.from_ext_fields, command.ext_fields, report)
     _attempt(ReceivedSendHeader.from_request, command, report)
     for text in command.ext_fields.values():
-        _attempt(parse_offset_message_id, text, report)
+        for parse in TEXTS:
+            _attempt(parse, text, report)
     try:
         block = decode_messages(command.payload, QUEUE, command.body_start)
     except ProtocolError:

@@ -295,32 +295,6 @@ UNKNOWN_CODES: list[Step] = [
 # what the embedded broker gets with the clients that need it
 LATER: list[Step] = [
     Ask(
-        what="not here: pop",
-        code=200050,
-        fields={
-            "consumerGroup": GROUP,
-            "topic": TOPIC,
-            "queueId": 0,
-            "maxMsgNums": 1,
-            "invisibleTime": 10000,
-            "pollTime": 0,
-            "bornTime": "{now}",
-            "initMode": 0,
-        },
-    ),
-    Ask(
-        what="not here: queues as a broker divides them",
-        code=400,
-        body={
-            "topic": TOPIC,
-            "consumerGroup": GROUP,
-            "clientId": CLIENT,
-            "strategyName": "AVG",
-            "messageModel": "CLUSTERING",
-        },
-    ),
-    Ask(what="not here: modes of requests", code=402),
-    Ask(
         what="not here: the end of a transaction",
         code=37,
         fields={
