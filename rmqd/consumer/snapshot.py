@@ -84,6 +84,7 @@ class BatchesSnapshot:
     phase_seconds: dict[str, float]  # by BATCH_PHASES
     last_end: float | None  # Unix seconds
     lost: int  # messages that brokers held no more when they were to be read
+    retired_queues: int  # gone for the retention, and dropped from the checkpoint
 
 
 @dataclass(frozen=True, slots=True)

@@ -214,6 +214,12 @@ LOST_MESSAGES = Metric(
     _GROUP,
     "engine: spark: messages that brokers had let go before they were read, left out by on_offset_illegal: correct.",
 )
+RETIRED_QUEUES = Metric(
+    "rmqd_spark_retired_queues_total",
+    "counter",
+    _GROUP,
+    "engine: spark: queues that were gone for three days, and are dropped from the checkpoint with their place.",
+)
 REQUEST_DURATION = Metric(
     "rmqd_broker_request_duration_seconds", "histogram", ("code",), "From a request to its answer, by request code."
 )

@@ -162,6 +162,7 @@ def _group_series(series: _Series, group: GroupSnapshot) -> None:
             series.add(names.BATCH_PHASE_SECONDS, (*labels, phase), group.batches.phase_seconds.get(phase, 0.0))
         series.add(names.LAST_BATCH, labels, group.batches.last_end)
         series.add(names.LOST_MESSAGES, labels, group.batches.lost)
+        series.add(names.RETIRED_QUEUES, labels, group.batches.retired_queues)
 
 
 def _topic_series(series: _Series, group: GroupSnapshot, topic: TopicSnapshot) -> None:

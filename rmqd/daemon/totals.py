@@ -165,6 +165,7 @@ def _add_batches(these: BatchesSnapshot | None, those: BatchesSnapshot | None) -
         phase_seconds=_add(these.phase_seconds, those.phase_seconds),
         last_end=max((end for end in (these.last_end, those.last_end) if end is not None), default=None),
         lost=these.lost + those.lost,
+        retired_queues=these.retired_queues + those.retired_queues,
     )
 
 

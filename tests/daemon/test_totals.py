@@ -83,10 +83,10 @@ def test_figures_of_one_engine_are_not_added_to_the_others() -> None:
 
 
 def test_figures_of_micro_batches_add_up() -> None:
-    batches = BatchesSnapshot(EMPTY, {"handling": 1.5}, 10.0, 2)
+    batches = BatchesSnapshot(EMPTY, {"handling": 1.5}, 10.0, 2, 1)
     now = replace(group_snapshot(), engine="spark", batches=replace(batches, last_end=None))
     past = replace(group_snapshot(), engine="spark", batches=batches)
-    assert add_counters(now, past).batches == BatchesSnapshot(EMPTY, {"handling": 3.0}, 10.0, 4)
+    assert add_counters(now, past).batches == BatchesSnapshot(EMPTY, {"handling": 3.0}, 10.0, 4, 2)
     assert add_counters(replace(now, batches=None), past).batches == batches
 
 

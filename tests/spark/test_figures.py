@@ -86,11 +86,13 @@ def test_an_idle_batch_is_none() -> None:
     assert batches is not None
     assert (batches.duration.count, batches.last_end) == (0, None)
     assert group.queue().position == 7
-    group.figures.batch_done({"triggerExecution": 500, "latestOffset": 10, "getBatch": 20, "new": 1}, {}, empty=False)
+    phases = {"triggerExecution": 500, "latestOffset": 10, "getBatch": 20, "new": 1}
+    group.figures.batch_done(phases, {}, empty=False, retired=2)
     batches = group.now().batches
     assert batches is not None
     assert (batches.duration.count, batches.last_end) == (1, group.clock.wall())
     assert batches.phase_seconds["asking_offsets"] == pytest.approx(0.03)
+    assert batches.retired_queues == 2
 
 
 def test_a_queue_is_where_the_brokers_say() -> None:

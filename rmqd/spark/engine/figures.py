@@ -58,6 +58,7 @@ class Figures:
         self._phases = dict.fromkeys(BATCH_PHASES, 0.0)
         self._last_end: float | None = None
         self._lost = 0
+        self._retired = 0
         self._positions: dict[MessageQueue, int] = {}
         self._queues: dict[MessageQueue, _Queue] = {}
         self.handler_hung = False
@@ -74,9 +75,12 @@ class Figures:
             _count(self._left_out, outcome.left_out_by_hooks)
             _count(self._trace_records, outcome.trace_records)
 
-    def batch_done(self, phases_ms: Mapping[str, int], positions: Mapping[MessageQueue, int], *, empty: bool) -> None:
-        """A micro-batch has ended, and the query is at these offsets."""
+    def batch_done(
+        self, phases_ms: Mapping[str, int], positions: Mapping[MessageQueue, int], *, empty: bool, retired: int = 0
+    ) -> None:
+        """A micro-batch has ended, the query is at these offsets, and has dropped so many queues."""
         self._positions |= positions
+        self._retired += retired
         if empty:
             return
         self._last_end = self._clock.wall()
@@ -125,7 +129,9 @@ class Figures:
             left_out_by_hooks=dict(self._left_out),
             trace_records=dict(self._trace_records),
             handler_hung=self.handler_hung,
-            batches=BatchesSnapshot(self._durations.snapshot(), dict(self._phases), self._last_end, self._lost),
+            batches=BatchesSnapshot(
+                self._durations.snapshot(), dict(self._phases), self._last_end, self._lost, self._retired
+            ),
         )
 
     def _not_ready(self, state: str) -> str | None:

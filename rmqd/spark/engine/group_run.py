@@ -279,7 +279,11 @@ class GroupRun:
         self._moved.set()
 
     def _heard(self, progress: BatchProgress) -> None:
-        self._in_loop(lambda: self._figures.batch_done(progress.phases_ms, progress.positions, empty=progress.empty))
+        self._in_loop(
+            lambda: self._figures.batch_done(
+                progress.phases_ms, progress.positions, empty=progress.empty, retired=progress.retired
+            )
+        )
 
     def _in_loop(self, work: Callable[[], None]) -> None:
         with suppress(RuntimeError):  # the loop has ended: nobody is interested any more

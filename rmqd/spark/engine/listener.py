@@ -36,6 +36,8 @@ class BatchProgress:
     """By Spark's names; `triggerExecution` is the whole."""
     positions: Mapping[MessageQueue, int] = field(default_factory=dict)
     """Where the query is after it, exclusive."""
+    retired: int = 0
+    """Queues whose places it has dropped."""
 
 
 class ProgressListener(StreamingQueryListener):
@@ -62,9 +64,13 @@ def progress_of(progress: StreamingQueryProgress) -> BatchProgress:
     """What matters of it."""
     phases = {name: int(milliseconds) for name, milliseconds in progress.durationMs.items()}
     positions: dict[MessageQueue, int] = {}
+    retired = 0
     for source in progress.sources:
         try:
-            positions |= Offsets.of(json.loads(source.endOffset)).positions
+            after = Offsets.of(json.loads(source.endOffset)).positions
+            positions |= after
+            if source.startOffset:  # the first batch has none
+                retired += len(Offsets.of(json.loads(source.startOffset)).positions.keys() - after.keys())
         except (RmqdError, ValueError, TypeError, AttributeError):  # a pipeline may read what is none of ours
             log.debug("spark.other_source", source=source.description)
-    return BatchProgress(progress.batchId, not progress.numInputRows, phases, positions)
+    return BatchProgress(progress.batchId, not progress.numInputRows, phases, positions, retired)

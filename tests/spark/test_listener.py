@@ -1,0 +1,38 @@
+"""What Spark's word on a micro-batch says of queues."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+from tests.spark.embedded_broker import queue
+from tests.spark.needed import need
+
+need("pyspark")
+
+from rmqd.spark.engine.listener import progress_of  # noqa: E402
+from rmqd.spark.source.offsets import Offsets  # noqa: E402
+
+NEW, OLD = queue("orders", 0), queue("bills", 0)
+
+
+def progress(start: Offsets | None, end: Offsets) -> Any:
+    """As Spark has it: offsets are texts, and there is none before the first batch."""
+    source = SimpleNamespace(
+        description="rocketmq",
+        startOffset=None if start is None else json.dumps(start.to_json()),
+        endOffset=json.dumps(end.to_json()),
+    )
+    others = SimpleNamespace(description="rate", startOffset="1", endOffset="2")
+    return SimpleNamespace(batchId=3, numInputRows=5, durationMs={"addBatch": 7}, sources=[source, others])
+
+
+def test_a_queue_whose_place_is_dropped_is_counted() -> None:
+    found = progress_of(progress(Offsets({NEW: 1, OLD: 4}), Offsets({NEW: 6})))
+    assert (found.positions, found.retired, found.empty) == ({NEW: 6}, 1, False)
+
+
+def test_queues_that_stay_or_come_are_not() -> None:
+    assert progress_of(progress(Offsets({OLD: 4}), Offsets({NEW: 6, OLD: 4}))).retired == 0
+    assert progress_of(progress(None, Offsets({NEW: 6}))).retired == 0
