@@ -66,31 +66,35 @@ def divided(
     def block_of(message: Message) -> PopBlock:
         retry = _retry_flag(message) if from_retries else RetryFlag.NORMAL
         queue = PoppedQueue(retry, message.stored_queue_id)
-        block = blocks.get(queue)
-        if block is None:
-            handle = PopHandle(
-                start_offset=starts.get(queue, message.queue_offset),
-                pop_time=header.pop_time,
-                invisible_time=header.invisible_time,
-                revive_queue_id=header.revive_qid,
-                retry=retry,
-                broker_name=place.broker_name,
-                queue_id=queue.queue_id,
-                queue_offset=message.queue_offset,
-            )
-            real = MessageQueue(retry.real_topic(group, place.topic), place.broker_name, queue.queue_id)
-            block = blocks[queue] = PopBlock(reply.data, real, place.topic, handle, due, reply.namespace)
-            block.decompressed, block.size_bytes = reply.decompressed, 0
-        message.block = block
+        if (known := blocks.get(queue)) is not None:
+            return known
+        handle = PopHandle(
+            start_offset=starts.get(queue, message.queue_offset),
+            pop_time=header.pop_time,
+            invisible_time=header.invisible_time,
+            revive_queue_id=header.revive_qid,
+            retry=retry,
+            broker_name=place.broker_name,
+            queue_id=queue.queue_id,
+            queue_offset=message.queue_offset,
+        )
+        real = MessageQueue(retry.real_topic(group, place.topic), place.broker_name, queue.queue_id)
+        block = blocks[queue] = PopBlock(reply.data, real, place.topic, handle, due, reply.namespace)
+        block.decompressed = reply.decompressed
         return block
 
+    block, queue_id = None, None
     for message in reply.messages:
-        block = block_of(message)
+        if block is None or from_retries or message.stored_queue_id != queue_id:  # a reply has queue after queue
+            block, queue_id = block_of(message), message.stored_queue_id
+        message.block = block
         block.messages.append(message)
-        block.unfinished += 1
-        block.size_bytes += message.store_size
     for corrupt in reply.corrupt:
-        block_of(corrupt.message).corrupt.append(corrupt)
+        corrupt.message.block = block_of(corrupt.message)
+        corrupt.message.block.corrupt.append(corrupt)
+    for each in blocks.values():
+        each.unfinished = len(each.messages)
+        each.size_bytes = reply.size_bytes // len(blocks)
     return list(blocks.values())
 
 

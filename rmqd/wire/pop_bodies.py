@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Self
@@ -156,7 +157,8 @@ class BatchAckMessageRequestBody:
 
     def to_json(self) -> bytes:
         """The body of request 200151."""
-        return loose_json.dumps({"acks": [ack.to_dict() for ack in self.acks], "brokerName": self.broker_name})
+        body = {"acks": [ack.to_dict() for ack in self.acks], "brokerName": self.broker_name}
+        return json.dumps(body, separators=(",", ":")).encode()  # members send many each second
 
     @classmethod
     def from_json(cls, body: bytes) -> Self:
