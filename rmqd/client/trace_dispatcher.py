@@ -24,7 +24,7 @@ log = structlog.get_logger(__name__)
 MOST_WAITING_CHARACTERS: Final = 8_000_000  # of records that wait; Java: 2048 entries of any length
 FLUSH_SECONDS: Final = 5.0  # Java: flushTraceInterval
 LOOK_SECONDS: Final = 0.1  # how often full batches are looked for; whoever appends wakes nobody
-SENDERS: Final = 4  # trace messages under way at once; Java: MQTraceSendThread_ has as many
+SENDERS: Final = 16  # trace messages under way at once
 SEND_TIMEOUT_SECONDS: Final = 5.0
 PAUSE_SECONDS: Final = 5.0  # after a failure, so that a topic that is not there is not asked for all the time
 CLOSE_SECONDS: Final = 3.0
@@ -97,7 +97,7 @@ class TraceDispatcher:
                 await self._send_waiting(1)
         except TimeoutError:
             pass
-        left = (part for parts in self._take(len(self._waiting)) for part in parts)
+        left = [part for parts in self._take(len(self._waiting)) for part in parts]
         self._lose("failed", sum(data.count for data in trace_messages(left)))
         self._report_at = 0.0
         self._report(self._clock.monotonic(), f"the group ended, and the rest was not sent in {CLOSE_SECONDS:g} s")
@@ -116,9 +116,8 @@ class TraceDispatcher:
             if self._clock.monotonic() < self._may_send_at:
                 return
             taken = self._take(self._options.calls)
-            messages = list(trace_messages(part for parts in taken for part in parts))
             try:
-                for data in messages:
+                for data in trace_messages([part for parts in taken for part in parts]):
                     await self._send(data)
             except asyncio.CancelledError:
                 with self._lock:  # whether it arrived is not known: rather twice than never

@@ -6,7 +6,7 @@ is found. Layout: `TraceDataEncoder.java`; a record is its fields, each but the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
@@ -113,27 +113,24 @@ def sub_after_record(
     return _record("SubAfter", request_id, msg_id, cost_ms, success, keys, int(code), timestamp_ms, group)
 
 
-def trace_messages(parts: Iterable[TracePart]) -> Iterator[TraceData]:
+def trace_messages(parts: Sequence[TracePart]) -> Iterator[TraceData]:
     """What to send for these parts: one trace message, or several where one would be too long or have too many keys."""
-    records: list[str] = []
+    if not parts:
+        return
+    records = "".join([part.records for part in parts])
     names: dict[str, None] = {}
-    body_size = keys_size = count = 0
     for part in parts:
-        own = [part.msg_id, *(part.keys.split() if part.keys else ())]
-        size = _size(part.records)
-        own_size = sum(_size(name) + 1 for name in own if name not in names)
-        is_full = body_size + size > MAX_TRACE_BODY_BYTES or keys_size + own_size > MAX_TRACE_KEYS_BYTES
-        if records and is_full:
-            yield TraceData("".join(records).encode(), _SEPARATOR.join(names), count)
-            records, names, body_size, keys_size, count = [], {}, 0, 0, 0
-            own_size = sum(_size(name) + 1 for name in own)
-        records.append(part.records)
-        names.update(dict.fromkeys(own))
-        body_size += size
-        keys_size += own_size
-        count += part.records.count(_RECORD_END)
-    if records:
-        yield TraceData("".join(records).encode(), _SEPARATOR.join(names), count)
+        names[part.msg_id] = None
+        if part.keys:
+            names.update(dict.fromkeys(part.keys.split()))
+    data = TraceData(records.encode(), _SEPARATOR.join(names), records.count(_RECORD_END))
+    fits = len(data.body) <= MAX_TRACE_BODY_BYTES and len(data.keys.encode()) <= MAX_TRACE_KEYS_BYTES
+    if fits or len(parts) == 1:
+        yield data
+    else:
+        middle = len(parts) // 2
+        yield from trace_messages(parts[:middle])
+        yield from trace_messages(parts[middle:])
 
 
 def _record(*fields: object) -> str:
@@ -144,7 +141,3 @@ def _text(field: object) -> str:
     if isinstance(field, bool):
         return "true" if field else "false"
     return _ABSENT if field is None or field == "" else str(field)
-
-
-def _size(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode())
