@@ -20,7 +20,6 @@ from tests.rocketmq import RealCluster, ledger, offsets
 from tests.rocketmq.ledger import FINISH
 
 MEMBERS = ("rmqd-a", "rmqd-b")
-CALM_MESSAGES = 300
 DRAIN_SECONDS = 120.0
 SETTLE_SECONDS = 60.0
 # what must not be in a member's log, whatever is broken
@@ -36,6 +35,8 @@ class FaultPlan:
     outage_seconds: float = 60.0
     usual_seconds: float = 0.01
     queues: int = 4
+    calm_messages: int = 1500
+    """Handled before the fault, and again after it."""
     damaged_share: float = 0.01
     settings: dict[str, Any] = field(default_factory=dict)
     """Keys of the group."""
@@ -129,11 +130,12 @@ class Faults:
         wait_until(self._shared, "each member has its half of the queues", SETTLE_SECONDS)
         with scene.watch:
             with scene.sending(self._plan.per_second):
-                wait_until(lambda: len(scene.finished()) >= CALM_MESSAGES, "members consume", SETTLE_SECONDS)
+                self._rest()
                 scene.send_idle()
                 self._fault.strike(scene)
                 scene.goes_on()
                 lifted_seconds = scene.wait_lifted()
+                self._rest()
             self._drain()
             for member in scene.members.values():
                 member.leave()
@@ -144,6 +146,11 @@ class Faults:
         scene = self._scene
         shares = [len(list(member.queues())) for member in scene.members.values()]
         return sum(shares) == len(offsets.queues(scene.cluster, scene.topic)) and max(shares) - min(shares) <= 1
+
+    def _rest(self) -> None:
+        scene = self._scene
+        enough = len(scene.finished()) + self._plan.calm_messages
+        wait_until(lambda: len(scene.finished()) >= enough, "members go on without a fault", SETTLE_SECONDS)
 
     def _drain(self) -> None:
         scene = self._scene

@@ -18,6 +18,7 @@ from tests.rocketmq.fixtures import fresh_name
 PLAN = FaultPlan(
     seed=5,
     per_second=200,
+    calm_messages=200,
     outage_seconds=2,
     damaged_share=0.05,
     settings={"persist_consumer_offset_interval": "1s"},  # which every run waits for, more than once
