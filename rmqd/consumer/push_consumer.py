@@ -157,7 +157,6 @@ class PushConsumer:
             subscription_data_set=tuple((self._context.subscriptions | self._context.announced).values()),
             consume_from_where=_WHERE[self._context.options.consume_from_where],
             unit_mode=self._client.options.unit_mode,
-            unit_mode=self._client.options.unit_mode,
         )
 
     def on_consumer_ids_changed(self) -> None:
