@@ -88,6 +88,9 @@ LIVE_KEYS: Final = frozenset(
         "persist_consumer_offset_interval",
         "shutdown_timeout",
         "pull_rate_limit",
+        "pop_invisible_time",
+        "pop_batch_nums",
+        "pop_threshold_for_queue",
         "on_corrupt_message",
         "on_offset_illegal",
     }
