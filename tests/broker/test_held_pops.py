@@ -9,6 +9,7 @@ import pytest
 from rmqd.broker.embedded import EmbeddedRocketMQ
 from rmqd.broker.pop.held_pops import Place
 from rmqd.codes import ResponseCode
+from rmqd.wire.message_encode import StoredMessage
 from tests.broker.peer import Peer, connected
 from tests.broker.popping import messages_of, pop, pop_fields, popped, texts
 from tests.daemon.waiting import until
@@ -113,6 +114,19 @@ async def test_who_has_gone_gets_nothing(embedded: EmbeddedRocketMQ, peer: Peer)
     await waiting(embedded, ANY, 0)
 
     await peer.send("T", b"a")
+
+    assert texts(await popped(peer)) == ["a"]
+
+
+async def test_who_goes_as_a_message_comes_gets_nothing(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+    """Between the message and the look at the queue, in the same turn of the loop."""
+    async with connected(embedded.broker.address) as leaving:
+        held(leaving)
+        await waiting(embedded, ANY)
+        [pop_that_waits] = embedded.broker.held_pops._held[ANY]
+
+        embedded.broker.store.put(StoredMessage(topic="T", body=b"a"))
+        pop_that_waits.channel.connection_lost(None)
 
     assert texts(await popped(peer)) == ["a"]
 

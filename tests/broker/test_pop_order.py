@@ -82,6 +82,16 @@ async def test_the_same_attempt_may_ask_again(peer: Peer) -> None:
     assert await popped(peer, order=True, attempt_id="two") == []
 
 
+async def test_an_attempt_that_asks_again_keeps_its_counts(peer: Peer, clock: ManualClock) -> None:
+    await send(peer, 1)
+    await popped(peer, order=True, attempt_id="one")
+    clock.advance(INVISIBLE_SECONDS)
+
+    for _ in range(3):
+        reply = await pop(peer, order=True, attempt_id="two")
+        assert parse_order_counts(reply.ext_fields["orderCountInfo"]).tries(QUEUE, 0) == 1
+
+
 async def test_a_message_is_hidden_for_another_time(embedded: EmbeddedRocketMQ, peer: Peer, clock: ManualClock) -> None:
     await send(peer, 1)
     [got] = await popped(peer, order=True)
@@ -140,6 +150,14 @@ async def test_a_message_that_was_not_popped_is_refused(peer: Peer) -> None:
 
     assert reply.code == 13
     assert "offset is illegal, key:T@g@0, old:0, commit:1, next:-1" in (reply.remark or "")
+
+
+async def test_a_batch_passes_over_what_is_outside_of_the_queue(peer: Peer) -> None:
+    await send(peer, 1)
+    [got] = await popped(peer, order=True)
+    outside = type(got)(got.message, got.handle._replace(queue_offset=7))
+
+    assert (await ack_all(peer, [outside, got])).code == 0
 
 
 async def test_a_reset_opens_the_queue(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
