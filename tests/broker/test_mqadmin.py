@@ -135,6 +135,8 @@ class Script:
         topic, group, broker = self.topic, self.group, self.cluster.broker.address
         self.do("updateSubGroup", "updateSubGroup", "-c", CLUSTER, "-g", group, "-r", "3", "-q", "1")
         self.do("getConsumerConfig", "getConsumerConfig", "-g", group)
+        mode = ("-b", broker, "-t", topic, "-g", group, "-q", "0", "-m")
+        self.do("setConsumeMode", "setConsumeMode", *mode, "POP")  # which a client that divides queues itself heeds not
         self.do("consumerConnection of none", "consumerConnection", "-g", group)
         self.do("producerConnection of none", "producerConnection", "-g", group, "-t", topic)
         handled = self.directory / "handled"

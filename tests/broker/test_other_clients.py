@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from rmqd.wire.message import MessageQueue
+from rmqd.wire.pop import ANY_QUEUE
 from rmqd.wire.running_info import ConsumerRunningInfo
 from tests.broker.embedded_cluster import embedded  # noqa: F401 - a fixture
 from tests.conformance.attempts import Attempt
@@ -171,6 +173,33 @@ async def test_members_of_three_clients_share_a_group(
     assert by_rmqd.keys
 
 
+def test_java_pops_each_message_once_and_failed_ones_again(
+    embedded: RealCluster,  # noqa: F811
+    topic: str,
+    group: str,
+    tmp_path: Path,
+) -> None:
+    """It asks the broker, is told to pop, acknowledges, and hides what failed for 10 s."""
+    embedded.set_consume_mode(topic, group, "POP")
+    sent, handled = tmp_path / "sent", tmp_path / "handled"
+    with java_producer(embedded, topic, sent, 0) as producer:
+        assert producer.wait() == 0
+    keys = {entry.key for entry in ledger.read(sent)}
+    failing = _failing(list(keys))
+    peer = PeerOptions(embedded.nameserver, topic, handled)
+
+    with start_consumer(peer, group, pop="true", fail_every=FAIL_EVERY) as consumer:
+        wait_until(lambda: ledger.Tail().finished([handled]) == keys, "all is finished", 90)
+        assert set(_popped(embedded, group, consumer.client_id)) == {MessageQueue(topic, "broker-a", ANY_QUEUE)}
+        consumer.stop()
+
+    entries = ledger.read(handled)
+    finished = [entry for entry in entries if entry.event == ledger.FINISH]
+    assert Counter(entry.key for entry in finished) == dict.fromkeys(keys, 1)
+    assert {entry.key for entry in entries if entry.event == ledger.FAIL} == failing
+    assert {entry.key for entry in finished if entry.reconsume_times == 1} == failing
+
+
 def test_what_java_fails_too_often_is_a_dead_letter(
     embedded: RealCluster,  # noqa: F811
     topic: str,
@@ -206,10 +235,17 @@ def _is_shared(cluster: RealCluster, group: str, topic: str, client_id: str) -> 
 
 def _queues(cluster: RealCluster, group: str, client_id: str, topic: str) -> set[int]:
     """The queues that a member says it has."""
+    return {queue.queue_id for queue in _running_info(cluster, group, client_id).mq_table if queue.topic == topic}
+
+
+def _popped(cluster: RealCluster, group: str, client_id: str) -> list[MessageQueue]:
+    """What a member says it pops."""
+    return list(_running_info(cluster, group, client_id).mq_pop_table)
+
+
+def _running_info(cluster: RealCluster, group: str, client_id: str) -> ConsumerRunningInfo:
     asked: dict[str, object] = {"consumerGroup": group, "clientId": client_id, "jstackEnable": "false"}
-    answer = rpc.call(cluster.broker.address, GET_CONSUMER_RUNNING_INFO, asked)
-    table = ConsumerRunningInfo.from_json(answer.body).mq_table
-    return {queue.queue_id for queue in table if queue.topic == topic}
+    return ConsumerRunningInfo.from_json(rpc.call(cluster.broker.address, GET_CONSUMER_RUNNING_INFO, asked).body)
 
 
 def _failing(keys: object) -> set[str]:
