@@ -15,7 +15,7 @@ from rmqd.client.instance import ClientInstance
 from rmqd.clock import Clock
 from rmqd.consumer.pop_block import PopBlock
 from rmqd.consumer.stats import TopicStats
-from rmqd.errors import BrokerError, RequestCodeNotSupportedError, RmqdError, RouteNotFoundError
+from rmqd.errors import BrokerAwayError, BrokerError, RequestCodeNotSupportedError, RmqdError
 from rmqd.wire.command import encode_request
 from rmqd.wire.headers.pop import ChangeInvisibleTimeRequestHeader
 from rmqd.wire.pop import PopHandle
@@ -117,7 +117,7 @@ class PopReceipts:
 
     def show_again(self, block: PopBlock, offsets: Iterable[int]) -> None:
         """Let others have messages that no handler had. Not waited for: otherwise the time does it."""
-        address = self._client.routes.address(block.handle.broker_name)
+        address = self._client.routes.master(block.handle.broker_name)
         connection = None if address is None else self._client.remoting.connected(address)
         for offset in offsets:
             block.settled.add(offset)
@@ -197,10 +197,10 @@ class PopReceipts:
             self._tasks.create_task(line.run(), name=f"acks:{line.broker_name}")
 
     def address(self, broker_name: str, topic: str) -> str:
-        """Where a broker is. Raises RouteNotFoundError."""
-        address = self._client.routes.address(broker_name)
+        """Where a broker's master is. Raises BrokerAwayError."""
+        address = self._client.routes.master(broker_name)
         if address is None:
-            raise RouteNotFoundError(topic, f"no address is known for broker {broker_name}")
+            raise BrokerAwayError(topic, broker_name)
         return address
 
 

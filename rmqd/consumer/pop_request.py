@@ -10,7 +10,7 @@ from rmqd.client.connection import OPAQUE
 from rmqd.client.instance import ClientInstance
 from rmqd.codes import RequestCode
 from rmqd.consumer.options import ConsumerOptions
-from rmqd.errors import ProtocolError, RouteNotFoundError
+from rmqd.errors import BrokerAwayError, ProtocolError
 from rmqd.wire.command import RemotingCommand, encode_request
 from rmqd.wire.headers.pop import PopMessageRequestHeader
 from rmqd.wire.heartbeat import SubscriptionData
@@ -60,9 +60,9 @@ class PopRequest:
         What is answered after a cancellation goes to `came_late`: the broker shows it to nobody else meanwhile.
         """
         client, name = self._client, self._place.broker_name
-        address = client.routes.address(name)
+        address = client.routes.master(name)  # slaves cannot write down what they hand out
         if address is None:
-            raise RouteNotFoundError(self._place.topic, f"no address is known for broker {name}")
+            raise BrokerAwayError(self._place.topic, name)
         client.remoting.check(address)
         connection = client.remoting.connected(address) or await client.remoting.connection(address)
         if not client.heartbeat.is_known_on(connection):
@@ -91,7 +91,7 @@ class PopRequest:
 
     def close_corrupt(self, error: ProtocolError) -> None:
         """Close the connection that brought what cannot be decoded."""
-        address = self._client.routes.address(self._place.broker_name)
+        address = self._client.routes.master(self._place.broker_name)
         connection = self._client.remoting.connected(address) if address else None
         if connection is not None:
             connection.corrupt(error)
