@@ -72,6 +72,13 @@ async def test_a_reply_says_what_it_is_like_the_real_one(peer: Peer, clock: Manu
     assert (await pop(peer)).ext_fields["reviveQid"] == "1"
 
 
+async def test_a_setting_that_makes_no_sense_stops_no_pop(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
+    embedded.broker.change_settings(embedded.broker.settings.changed({"reviveQueueNum": "0"}))
+    await peer.send("T", b"a")
+
+    assert texts(await popped(peer)) == ["a"]
+
+
 async def test_nothing_there_and_no_time_to_wait(peer: Peer) -> None:
     reply = await pop(peer)
 

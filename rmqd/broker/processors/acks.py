@@ -93,7 +93,8 @@ class AckProcessor:
             fields = _hidden(handle.pop_time, until_ms - handle.pop_time, handle.revive_queue_id)
             return Reply(remark=NO_CODE, ext_fields=fields)
         broker.revive.settle(popped)
-        broker.revive.hide((popped._replace(pop_time=now_ms, invisible_time=header.invisible_time),))
+        if broker.groups.get(header.consumer_group) is not None:  # else nobody could pop it again
+            broker.revive.hide((popped._replace(pop_time=now_ms, invisible_time=header.invisible_time),))
         return Reply(remark=NO_CODE, ext_fields=_hidden(now_ms, header.invisible_time, handle.revive_queue_id))
 
     def _ends(

@@ -97,4 +97,6 @@ class PopMessageProcessor:
 
     def _revive_queue(self, header: PopMessageRequestHeader) -> int:
         """The part of handles that says where RocketMQ notes a pop."""
-        return ORDER_REVIVE_QUEUE if header.order else next(self._numbers) % self._broker.settings.reviveQueueNum
+        return (
+            ORDER_REVIVE_QUEUE if header.order else next(self._numbers) % max(1, self._broker.settings.reviveQueueNum)
+        )
