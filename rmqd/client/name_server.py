@@ -17,7 +17,7 @@ from rmqd.client.api.route import get_route
 from rmqd.client.coalesce import Coalesced
 from rmqd.client.first_answer import first_answer
 from rmqd.codes import ResponseCode
-from rmqd.errors import BrokerError, NameServerError, RmqdError
+from rmqd.errors import BrokerError, CircuitOpenError, NameServerError, RmqdError
 
 if TYPE_CHECKING:
     from rmqd.client.remoting import RemotingClient
@@ -175,7 +175,7 @@ class NameServers:
     def _nobody_answered(self, errors: Iterable[BaseException]) -> NameServerError:
         errors = list(errors)
         reasons = "; ".join(dict.fromkeys(str(error) for error in errors))
-        told = all(isinstance(error, RmqdError) and error.is_told for error in errors)
+        told = all(isinstance(e, RmqdError) and e.is_told and not isinstance(e, CircuitOpenError) for e in errors)
         return NameServerError(";".join(self._addresses), f"no name server answered: {reasons}", is_told=told)
 
     def _origin(self) -> str:

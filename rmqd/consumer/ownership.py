@@ -24,6 +24,7 @@ LOCK_NAME_SUFFIX: Final = "-rmqd-owner"
 CLAIM_SECONDS: Final = 1.0  # how soon a queue that is owned without its lock is locked once that is free
 POLL_SECONDS: Final = 0.05
 GONE_SECONDS: Final = 70.0  # longer than a lock lives
+SURE_SECONDS: Final = 1.0  # a member whose connection was cut is back with its next heartbeat, which is soon
 
 
 class QueueOwnership:
@@ -39,6 +40,7 @@ class QueueOwnership:
         self._lists: dict[str, frozenset[str]] = {}  # by broker address
         self._gone: dict[str, float] = {}  # client id -> when it was missed
         self._broken: set[tuple[str, str]] = set()  # (client id of one that is gone, topic) whose locks are broken
+        self._to_break: dict[str, list[MessageQueue]] = {}  # by topic, where somebody may be gone
         self.timeouts = 0
 
     def members_are(self, address: str, client_ids: Collection[str]) -> list[str]:
@@ -62,8 +64,15 @@ class QueueOwnership:
         return [at for at, ids in self._lists.items() if ids & missing]
 
     async def break_locks(self, topic: str, queues: Iterable[MessageQueue]) -> None:
-        """Break the locks of members that are gone, which would last up to a minute, whoever takes the queues now."""
-        wanted = [client_id for client_id in self._gone if (client_id, topic) not in self._broken]
+        """Break the locks of members that are gone, which would last up to a minute, whoever takes the queues now.
+
+        Of those that are missing for a moment only, `run` breaks them if they stay away.
+        """
+        if len(self._surely_gone()) < len(self._gone):
+            self._to_break[topic] = list(queues)
+        else:
+            self._to_break.pop(topic, None)
+        wanted = [client_id for client_id in self._surely_gone() if (client_id, topic) not in self._broken]
         if not wanted:
             return
         brokers = by_broker(queues)
@@ -77,7 +86,7 @@ class QueueOwnership:
         deadline = self._clock.monotonic() + self._timeout
         waited = False
         while not await self._lock(queue):
-            if not self._members() - {self._client.client_id}:
+            if not (self._members() - {self._client.client_id} or len(self._surely_gone()) < len(self._gone)):
                 break  # nobody is there who could still commit
             left = deadline - self._clock.monotonic()
             if left <= 0:
@@ -114,12 +123,19 @@ class QueueOwnership:
         renewed = self._clock.monotonic()
         while True:
             await asyncio.sleep(CLAIM_SECONDS)
+            for topic, queues in list(self._to_break.items()):
+                await self.break_locks(topic, queues)
             if self._clock.monotonic() - renewed >= RENEW_SECONDS:
                 renewed = self._clock.monotonic()
                 await self._claim(self._owned)
             elif not self._locks.refused:
                 lost = {queue for queue in self._locked if self._locks.may_be_lost(queue.broker_name)}
                 await self._claim((self._owned - self._locked) | lost)
+
+    def _surely_gone(self) -> set[str]:
+        """Who has been missing for longer than it takes to come back by another connection."""
+        now = self._clock.monotonic()
+        return {client_id for client_id, at in self._gone.items() if now - at >= SURE_SECONDS}
 
     def _members(self) -> frozenset[str]:
         return frozenset().union(*self._lists.values())

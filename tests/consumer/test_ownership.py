@@ -9,7 +9,7 @@ import pytest
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
 from rmqd.codes import RequestCode
-from rmqd.consumer.ownership import QueueOwnership
+from rmqd.consumer.ownership import SURE_SECONDS, QueueOwnership
 from rmqd.wire.lock import LockBatchRequestBody
 from tests.client.peer import Peer, route_of, routes
 from tests.consumer.clock import ManualClock
@@ -26,8 +26,9 @@ class Case:
         self.client = client
         self.ownership = QueueOwnership(client, GROUP, 5.0, self.clock)
 
-    async def broken(self) -> dict[str, set[str]]:
-        """Whose locks are broken now, by the broker's name."""
+    async def broken(self, after_seconds: float = SURE_SECONDS) -> dict[str, set[str]]:
+        """Whose locks are broken then, by the broker's name."""
+        self.clock.advance(after_seconds)
         await self.ownership.break_locks(TOPIC, self.client.routes.queues(TOPIC))
         found = dict[str, set[str]]()
         for name, peer in (("a", self.first), ("b", self.second)):
@@ -71,6 +72,19 @@ async def test_who_left_one_list_only_is_looked_for_in_the_others(case: Case) ->
     assert case.ownership.members_are(case.first.address, ["me"]) == [case.second.address]
     assert case.ownership.members_are(case.first.address, ["me"]) == []
     assert case.ownership.members_are(case.second.address, ["me"]) == []
+
+
+async def test_who_is_missing_for_a_moment_keeps_its_locks(case: Case) -> None:
+    """A broker takes a member out whose connection was cut; its next heartbeat brings it back."""
+    at = case.first.address
+    case.ownership.members_are(at, ["me", "other"])
+    case.ownership.members_are(at, ["me"])
+    assert await case.broken(SURE_SECONDS / 2) == {}
+    case.ownership.members_are(at, ["me", "other"])
+    assert await case.broken() == {}
+    case.ownership.members_are(at, ["me"])
+    assert await case.broken(SURE_SECONDS / 2) == {}
+    assert await case.broken(SURE_SECONDS / 2) == {"other": {"a", "b"}}
 
 
 async def test_who_joins_one_list_first_has_not_left_the_others(case: Case) -> None:
