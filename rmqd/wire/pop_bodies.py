@@ -7,13 +7,17 @@ import binascii
 import json
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from rmqd.errors import ProtocolError
 from rmqd.wire import fields, loose_json
 from rmqd.wire.message import MessageQueue
 from rmqd.wire.pop import RetryFlag
 from rmqd.wire.queue_map import queue_from_dict, queue_to_dict
+
+
+_MAX_BITS_BYTES: Final = 65536
+"""Pops take 32 messages, and scan some hundreds to find them: more would be an attack on the reader's memory."""
 
 
 class MessageRequestMode(StrEnum):
@@ -179,4 +183,6 @@ def _base64_to_bits(text: str) -> tuple[int, ...]:
         data = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
         raise ProtocolError(f"the bits of a batch of acknowledgements are not base64: {error}") from error
+    if len(data) > _MAX_BITS_BYTES:
+        raise ProtocolError(f"a batch of acknowledgements has {len(data)} bytes of bits, which no pop ever took")
     return tuple(8 * index + bit for index, byte in enumerate(data) for bit in range(8) if byte >> bit & 1)

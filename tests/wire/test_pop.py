@@ -257,6 +257,12 @@ def test_any_batch_ack_there_and_back(start: int, bits: set[int]) -> None:
     assert BatchAckMessageRequestBody.from_json(body.to_json()) == body
 
 
+def test_more_bits_than_a_pop_can_take_are_refused() -> None:
+    body = command("batch_ack_request").body.replace(b"DA==", b"AAAA" * 30_000)
+    with pytest.raises(ProtocolError, match="90000 bytes of bits"):
+        BatchAckMessageRequestBody.from_json(body)
+
+
 def test_bits_that_are_no_base64_are_refused() -> None:
     body = command("batch_ack_request").body.replace(b"DA==", b"D")
     with pytest.raises(ProtocolError, match="base64"):
