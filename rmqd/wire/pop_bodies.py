@@ -15,7 +15,6 @@ from rmqd.wire.message import MessageQueue
 from rmqd.wire.pop import RetryFlag
 from rmqd.wire.queue_map import queue_from_dict, queue_to_dict
 
-
 _MAX_BITS_BYTES: Final = 65536
 """Pops take 32 messages, and scan some hundreds to find them: more would be an attack on the reader's memory."""
 
