@@ -15,7 +15,7 @@ from rmqd.consumer.offset_store import REPEAT_SECONDS, RemoteBrokerOffsetStore
 from rmqd.errors import BrokerError
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message import MessageQueue
-from tests.client.peer import Reply
+from tests.client.peer import Reply, eventually
 from tests.consumer.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.scripted_broker import ScriptedBroker
@@ -106,6 +106,55 @@ async def test_offset_that_was_set_back_on_the_broker_is_left_there_at_the_end(
     broker.offsets[GROUP, queue] = 1
     await store.commit_upward(queue, 9)
     assert broker.offsets[GROUP, queue] == 1
+
+
+async def test_offset_that_a_restarted_broker_has_lost_is_stored_again(
+    broker: ScriptedBroker, queue: MessageQueue, store: RemoteBrokerOffsetStore
+) -> None:
+    """By the next round, though nothing was consumed since; not where the same broker has it all the time."""
+    await store.persist({queue: 7})
+    await store.persist({queue: 7})
+    assert broker.commits_of(queue) == [7]
+    broker.offsets[GROUP, queue] = 4
+    broker.peer.cut()
+    await eventually(lambda: store.may_be_lost(queue), "the connection is lost")
+    await store.persist({queue: 7})
+    assert broker.offsets[GROUP, queue] == 7
+    await store.persist({queue: 7})
+    assert broker.commits_of(queue) == [7, 7]
+
+
+async def test_offset_that_was_found_at_the_start_is_stored_again_too(
+    broker: ScriptedBroker, queue: MessageQueue, store: RemoteBrokerOffsetStore
+) -> None:
+    """It is where this ownership began."""
+    broker.offsets[GROUP, queue] = 2
+    broker.peer.cut()
+    await eventually(lambda: store.may_be_lost(queue), "the connection is lost")
+    await store.persist({queue: 4})
+    assert broker.offsets[GROUP, queue] == 4
+
+
+async def test_offset_that_a_restarted_broker_has_lost_is_what_the_queue_is_given_up_with(
+    broker: ScriptedBroker, queue: MessageQueue, store: RemoteBrokerOffsetStore
+) -> None:
+    """Nobody has set it back."""
+    await store.commit(queue, 7)
+    broker.offsets[GROUP, queue] = 1
+    broker.peer.cut()
+    await eventually(lambda: store.may_be_lost(queue), "the connection is lost")
+    await store.commit_upward(queue, 9)
+    assert broker.offsets[GROUP, queue] == 9
+
+
+async def test_nothing_lower_is_stored_on_a_restarted_broker(
+    broker: ScriptedBroker, queue: MessageQueue, store: RemoteBrokerOffsetStore
+) -> None:
+    await store.commit(queue, 7)
+    broker.peer.cut()
+    await eventually(lambda: store.may_be_lost(queue), "the connection is lost")
+    await store.persist({queue: 6})
+    assert broker.commits_of(queue) == [7]
 
 
 async def test_offset_of_a_group_that_was_deleted_is_stored_again_at_the_end(

@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader
+from rmqd.wire.message import MessageQueue
 from rmqd.wire.route import TopicRouteData
 from rmqd.wire.sys_flag import PullSysFlag
 from rmqd.wire.topics import retry_topic
@@ -315,3 +316,26 @@ async def test_a_broker_that_is_busy_is_asked_less_and_less_often(
             broker.forget_answers(queue)
             await seen.has(b"0")
     assert len([entry for entry in logs if entry["event"] == "pull.failed"]) <= 1
+
+
+async def test_an_orderly_queue_goes_on_where_it_was_when_its_broker_has_lost_lock_and_offset(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both were in the broker's memory; somebody else had the lock for a moment, and handled nothing new."""
+    monkeypatch.setattr("rmqd.consumer.queue_lock.TICK_SECONDS", 0.05)
+    await broker.store(queue, b"0", b"1")
+    async with member(
+        broker.peer.address, seen, consume_mode="orderly", persist_consumer_offset_interval_seconds=0.05
+    ) as m:
+        await seen.has(b"0", b"1")
+        await broker.committed(GROUP, queue, 2)
+        broker.offsets[GROUP, queue] = 1
+        broker.locks[GROUP, queue] = "other@1"
+        broker.peer.cut()
+        await eventually(lambda: (q := m.queue()) and q.state == "locked_out", "the lock is lost")
+        await broker.store(queue, b"2")
+        del broker.locks[GROUP, queue]
+        await seen.has(b"0", b"1", b"2")
+        await broker.committed(GROUP, queue, 3)
+        assert m.topic().falls == {"operator": 0, "corrected": 0, "take_over": 0}
+    assert broker.commits_of(queue) == sorted(broker.commits_of(queue))
