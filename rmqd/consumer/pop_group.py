@@ -16,6 +16,7 @@ from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.pop_assignment import PopAssignment
 from rmqd.consumer.pop_receipts import PopReceipts
 from rmqd.consumer.pop_retries import PopRetries
+from rmqd.consumer.pop_watch import PopWatch
 from rmqd.errors import PopNotSupportedError, RequestCodeNotSupportedError, RmqdError
 from rmqd.wire.message import MessageQueue
 from rmqd.wire.pop_bodies import MessageQueueAssignment, MessageRequestMode, QueryAssignmentRequestBody
@@ -50,6 +51,7 @@ class PopGroup:
         """What runs beside the assignments, until it is cancelled."""
         return [
             tasks.create_task(self.receipts.run(), name=f"acks:{self._group}"),
+            tasks.create_task(PopWatch(self.assigned).run(context), name=f"pop watch:{self._group}"),
             tasks.create_task(self.retries.run(context, self.modes, changed), name=f"pop retries:{self._group}"),
         ]
 

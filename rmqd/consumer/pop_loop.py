@@ -45,6 +45,7 @@ class PopLoop:
         self.swamped = False  # messages were left to others, as no handler was free for them
         self.cached = asyncio.Event()  # set by whatever is put into the queues
         self.answered_at = self.asked_at = context.clock.monotonic()
+        self.moved_at = self.failed_at = self.asked_at  # when messages came or went, and since when pops fail
         self._context = context
         self._receipts = receipts
         self._place = place
@@ -94,6 +95,7 @@ class PopLoop:
 
     def relieve(self) -> None:
         """Messages were finished."""
+        self.moved_at = self._context.clock.monotonic()
         self.swamped = False
         self._relief.set()
 
@@ -160,6 +162,7 @@ class PopLoop:
             queue.stats.pulled(block)
             queue.take_in(block)
             context.service.submit(queue)
+        self.moved_at = self.answered_at
         self.cached.set()
 
     def _read(self, reply: RemotingCommand) -> tuple[PopMessageResponseHeader, list[PopBlock]]:
@@ -220,6 +223,8 @@ class PopLoop:
             return
         client = self._context.client
         self._more.clear()
+        if self.failure is None:
+            self.failed_at = self._context.clock.monotonic()
         self.failure = error
         if isinstance(error, FlowControlError):
             await asyncio.sleep(BROKER_FLOW_CONTROL_SECONDS)

@@ -27,7 +27,7 @@ STALL_SECONDS: Final = 20.0
 UNANSWERED_SECONDS: Final = 22.0  # a pull is held for 15 s and then answered within the broker's 5 s round
 EXPIRY_SECONDS: Final = 120.0  # Java: rocketmq.client.pull.pullMaxIdleTime
 REPEAT_SECONDS: Final = 600.0  # a stall that goes on, or comes again, is told so often
-_MILD_CAUSES: Final = ("slow_handler", "rate_limit", "held_lock")
+MILD_CAUSES: Final = ("slow_handler", "rate_limit", "held_lock")
 
 _Progress = tuple[ProcessQueue | None, int, int]
 
@@ -170,7 +170,7 @@ class Watchdog:
         }
         if problem.cause == "paused":
             log.info("queue.stalled", **facts)
-        elif problem.cause in _MILD_CAUSES:
+        elif problem.cause in MILD_CAUSES:
             log.warning("queue.stalled", **facts)
         else:
             log.error("queue.stalled", **facts)

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 
 import pytest
+from structlog.testing import capture_logs
 
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.handler import Batch, DeadLetter
@@ -268,3 +269,38 @@ async def test_a_paused_member_pops_nothing(pop: PopBroker, seen: Seen) -> None:
         assert not seen.bodies
         one.consumer.resume()
         await seen.has(b"x")
+
+
+async def test_what_stands_still_is_said_with_its_cause_and_when_it_goes_on(
+    pop: PopBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, seconds in (("TICK_SECONDS", 0.02), ("STALL_SECONDS", 0.3)):
+        monkeypatch.setattr(f"rmqd.consumer.pop_watch.{name}", seconds)
+    monkeypatch.setattr("rmqd.consumer.stall.SLOW_CALL_SECONDS", 0.1)
+    monkeypatch.setattr("rmqd.consumer.pop_loop.EXCEPTION_DELAY_SECONDS", 0.05)
+    handler = Blocked()
+
+    def cause(one: Member) -> str:
+        queue = one.queue(-1)
+        assert queue is not None
+        return "" if queue.stall is None else queue.stall.cause
+
+    with capture_logs() as logs:
+        async with member(pop.address, handler, consume_mode="pop") as one:
+            await eventually(lambda: popping(one), "it pops")
+            pop.add(4)
+            await eventually(lambda: cause(one) == "slow_handler", "the handler does not come back")
+            handler.release.set()
+            await eventually(lambda: cause(one) == "", "it does")
+            pop.peer.on(RequestCode.POP_MESSAGE, Reply(ResponseCode.NO_PERMISSION, "not you"))
+            pop.add(5)
+            await eventually(lambda: cause(one) == "no_permission", "pops are refused")
+            queue = one.queue(-1)
+            assert queue is not None
+            assert queue.state == "stuck"
+    told = [(entry["event"], entry["cause"]) for entry in logs if entry["event"] in ("queue.stalled", "queue.goes_on")]
+    assert told == [
+        ("queue.stalled", "slow_handler"),
+        ("queue.goes_on", "slow_handler"),
+        ("queue.stalled", "no_permission"),
+    ]
