@@ -16,4 +16,9 @@ class Seen:
         self.bodies += [message.body for message in batch]
 
     async def has(self, *bodies: bytes) -> None:
-        await eventually(lambda: self.bodies == list(bodies), f"{bodies} are handled; it is {self.bodies}")
+        """Wait until just these were handled, in this order."""
+        try:
+            await eventually(lambda: self.bodies == list(bodies), f"{bodies} are handled")
+        except AssertionError as error:
+            error.add_note(f"it is {self.bodies}")
+            raise

@@ -31,6 +31,11 @@ def subscribed(command: RemotingCommand) -> SubscriptionData:
     return next(data for data in group.subscription_data_set if data.topic == TOPIC)
 
 
+async def at_work(m: Member, cached: int) -> None:
+    """Wait until so many messages are cached, one of which is being handled."""
+    await eventually(lambda: (q := m.queue()) and (q.cached, q.handling) == (cached, 1), "one of all is being handled")
+
+
 async def change(m: Member, filter_now: str | Subscription = "*", **values: object) -> None:
     """Hand other options to a running member."""
     await m.consumer.change(group_options(subscriptions={TOPIC: filter_now}, **values))
@@ -111,7 +116,7 @@ async def test_cached_messages_that_the_new_tags_do_not_match_are_let_go(
 
     values: dict[str, Any] = {"concurrency": 1, "persist_consumer_offset_interval_seconds": 0.05}
     async with member(broker.peer.address, handle, subscriptions={TOPIC: "a || b"}, **values) as m:
-        await eventually(lambda: (q := m.queue()) and q.cached == 6, "all are cached, one is being handled")
+        await at_work(m, cached=6)
         with capture_logs() as logs:
             await change(m, "a || c", **values)
         assert [entry["let_go"] for entry in logs if entry["event"] == "group.updated"] == [3]
@@ -132,7 +137,7 @@ async def test_what_a_pause_holds_back_is_let_go_too(broker: ScriptedBroker, que
 
     await store(broker, queue, "b", "a", "b", "a")
     async with member(broker.peer.address, handle, subscriptions={TOPIC: "a || b"}, concurrency=1) as m:
-        await eventually(lambda: (q := m.queue()) and q.cached == 4, "all are cached, one is being handled")
+        await at_work(m, cached=4)
         m.consumer.pause()
         blocked.release.set()
         await change(m, "a", **values)
@@ -153,7 +158,7 @@ async def test_an_orderly_group_goes_on_by_the_new_filter_too(
 
     await store(broker, queue, "b", "a", "b", "a")
     async with member(broker.peer.address, handle, subscriptions={TOPIC: "a || b"}, **values) as m:
-        await eventually(lambda: (q := m.queue()) and q.cached == 4, "all are cached, one is being handled")
+        await at_work(m, cached=4)
         await change(m, "a || c", **values)
         await store(broker, queue, "c", "b", "a")
         blocked.release.set()

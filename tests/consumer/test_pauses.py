@@ -67,6 +67,7 @@ async def test_a_paused_queue_stands_still_and_the_others_go_on(broker: Scripted
     options = {"concurrency": 1, "consume_mode": mode, "persist_consumer_offset_interval_seconds": 0.05}
     async with member(broker.peer.address, keep, **options) as m:  # type: ignore[arg-type]
         await eventually(lambda: broker.pulled_offsets(held) == [0, 2], "the next pull waits at the broker")
+        await eventually(lambda: (q := m.queue(0)) and q.handling == 1, "the first is being handled")
         m.consumer.pause(PauseScope(TOPIC, queue=0))
         handle.release.set()
         await broker.store(held, b"third")
