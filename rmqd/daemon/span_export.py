@@ -96,10 +96,11 @@ class ReportingExporter(SpanExporter):
 
 
 def _secrets() -> tuple[str, ...]:
-    """The values of headers as they are given and as they are sent, longest first."""
+    """The values of headers as they are given, as they are sent, and as errors show them; longest first."""
     found = set()
     for name in _SECRET_VARIABLES:
         text = os.environ.get(name, "")
         for part in (text, *(pair.partition("=")[2] for pair in text.split(","))):
-            found |= {part.strip(), unquote(part.strip())}
+            given, sent = part.strip(), unquote(part.strip())
+            found |= {given, sent, repr(sent)[1:-1]}
     return tuple(sorted(found - {""}, key=len, reverse=True))

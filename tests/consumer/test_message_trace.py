@@ -201,7 +201,7 @@ async def test_a_group_without_a_trace_topic_consumes_as_without_trace(
     assert (counts["sent"], counts["full"], counts["failed"]) == (0, 0, 60)
 
 
-async def test_records_that_are_too_many_are_dropped_unmade(
+async def test_records_that_are_too_many_are_dropped(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trace_dispatcher, "MOST_WAITING_CHARACTERS", 0)

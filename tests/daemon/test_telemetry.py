@@ -240,6 +240,18 @@ async def test_a_collector_that_is_not_there_delays_the_end_by_seconds_only(shop
     assert running.events("tracing.not_flushed") or running.events("tracing.spans_lost")
 
 
+async def test_a_header_that_cannot_be_sent_is_not_shown_in_the_error_about_it(shop: Shop) -> None:
+    """The HTTP client's own words quote it."""
+    shop.environment["OTEL_EXPORTER_OTLP_HEADERS"] = f"authorization={SECRET}%0A{SECRET}"
+    await shop.send(OutgoingMessage("T", b"x"))
+    async with shop.run("sync") as running:
+        said = await running.event("tracing.sdk_said")
+        await running.event("tracing.spans_lost")
+        await stop(running)
+    assert "header" in said["text"]
+    assert SECRET not in "".join(running.text)
+
+
 @pytest.mark.parametrize("name", ["OTEL_EXPORTER_OTLP_PROTOCOL", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"])
 def test_a_protocol_that_is_not_installed_is_refused(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
