@@ -34,6 +34,16 @@ class PopProcessQueue(ProcessQueue):
             self._receipts.acknowledge(block, block.unsettled(block.messages), self.stats)
         self.put(block, 0)
 
+    def put_back(self, messages: list[Message]) -> None:
+        """Hand these out again. What waits stays block by block, which `finish` relies on.
+
+        After an operator's reset two blocks may hold the same offsets.
+        """
+        waiting = self.paused if self.is_paused else self.pending
+        ordered = sorted([*messages, *waiting], key=_by_block)
+        waiting.clear()
+        waiting.extend(ordered)
+
     def is_late(self, message: Message) -> bool:
         """Whether others see the message again, so that what became of it here does not count."""
         block = message.block
@@ -63,3 +73,9 @@ class PopProcessQueue(ProcessQueue):
         if finished:
             self._receipts.acknowledge(block, finished, self.stats)
             self._relieve()
+
+
+def _by_block(message: Message) -> tuple[float, int, int]:
+    block = message.block
+    assert isinstance(block, PopBlock)
+    return block.due, id(block), message.queue_offset

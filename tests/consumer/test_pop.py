@@ -9,7 +9,9 @@ from collections.abc import AsyncIterator
 import pytest
 from structlog.testing import capture_logs
 
+from rmqd.client.api.group import consumer_running_info
 from rmqd.codes import RequestCode, ResponseCode
+from rmqd.consumer.process_queue import ProcessQueue
 from rmqd.errors import PopNotSupportedError
 from rmqd.handler import Batch, Retry
 from rmqd.wire.command import RemotingCommand
@@ -17,12 +19,17 @@ from rmqd.wire.message import MessageQueue
 from rmqd.wire.topics import dlq_topic, pop_retry_topic
 from tests.client.peer import Reply, eventually
 from tests.consumer.groups import GROUP, TOPIC, Blocked
-from tests.consumer.members import member
+from tests.consumer.members import Member, member
 from tests.consumer.popping import BROKER_NAME, Popping, finally_, popping
 from tests.consumer.scripted_broker import ScriptedBroker
 from tests.consumer.seen import Seen
 
 BODIES = [b"%d" % number for number in range(100)]
+
+
+def queues_of(one: Member) -> list[ProcessQueue]:
+    """The caches of what it pulls of the topic."""
+    return [queue for queue in one.consumer.process_queues() or [] if queue.message_queue.topic == TOPIC]
 
 
 @pytest.fixture
@@ -148,6 +155,54 @@ async def test_a_group_that_is_to_pull_again_also_reads_what_it_had_popped(pop: 
         await finally_(lambda: two.queue(-1) is not None, "it pops")
         await pop.send(b"popped")
         await eventually(lambda: b"popped" in second.bodies, "it handles what it pops")
+
+
+async def test_what_was_pulled_is_finished_and_committed_before_the_group_pops(pop: Popping) -> None:
+    handler, other = Blocked(), Seen()
+    await pop.set_mode("PULL")
+    await pop.send(*BODIES[:8])
+    async with pop.member(handler) as one:
+        await eventually(lambda: one.topic().received == 8, "all are here")
+        await pop.set_mode("POP")
+        one.consumer.on_consumer_ids_changed()
+        await eventually(lambda: all(queue.leaving for queue in queues_of(one)), "it gives its queues up")
+        assert one.queue(-1) is None
+        handler.release.set()
+        await eventually(lambda: one.queue(-1) is not None, "it pops")
+        assert await pop.lag() == 0
+        assert one.topic().received == 8
+        await one.stop()
+    async with pop.member(other):
+        await pop.send(b"after")
+        await other.has(b"after")
+
+
+async def test_members_that_share_some_queues_each_pop_theirs(pop: Popping, seen: Seen) -> None:
+    await pop.set_mode("POP", share=1)
+    await pop.send(*BODIES[:40])
+    async with pop.member(seen) as one, pop.member(seen) as two, pop.member(seen) as three:
+        shares = [{(TOPIC, 0), (TOPIC, 1), (TOPIC, 2)}, {(TOPIC, 2), (TOPIC, 3)}, {(TOPIC, 3), (TOPIC, 0), (TOPIC, 1)}]
+        await eventually(
+            lambda: all(each.owned() in shares for each in (one, two, three)), "each has its own and the next one's"
+        )
+        await pop.send(*BODIES[40:80])
+        await eventually(lambda: len(seen.bodies) == 80, "all are handled")
+    assert len(set(seen.bodies)) == 80
+    assert await pop.lag() == 0
+
+
+async def test_an_operator_sees_what_is_popped(pop: Popping) -> None:
+    handler = Blocked()
+    await pop.send(*BODIES[:3])
+    async with pop.member(handler) as one:
+        await eventually(lambda: one.topic().received == 3, "all are here")
+        address, client_id = pop.rocketmq.broker.address, one.client.client_id
+        info = await consumer_running_info(pop.client.remoting, address, GROUP, client_id)
+        handler.release.set()
+    assert [queue.queue_id for queue in info.mq_pop_table] == [-1]
+    [popped] = info.mq_pop_table.values()
+    assert (popped.wait_ack_count, popped.dropped) == (3, False)
+    assert popped.last_pop_timestamp > 0
 
 
 async def test_messages_that_the_filter_does_not_match_are_acknowledged_at_once(pop: Popping, seen: Seen) -> None:
