@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-LOOK_SECONDS: Final = 5.0
+LOOK_SECONDS: Final = 10.0
 
 
 class PopRetries:
