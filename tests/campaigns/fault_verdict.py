@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from tests.campaigns.commits import LOG_RESOLUTION_MICROS, Commit, History, LogLine, unexplained_falls
 from tests.campaigns.orderly_verdict import SHOWN, STORED_TWICE
+from tests.campaigns.verdict import told
 from tests.rocketmq.ledger import FAIL, FINISH, START, Entry
 
 STARTS, FELL = "queue.starts", "offset.fell"
@@ -45,11 +46,7 @@ class FaultVerdict:
 
     def report(self) -> str:
         """For the person who ran it."""
-        lines = [f"sent {self.sent}, lost {len(self.lost)}{''.join(f' {key}' for key in self.lost[:SHOWN])}"]
-        lines.append(f"handled again: {sum(self.repeated.values())}")
-        for cause, count in self.repeated.most_common():
-            lines.append(f"  {count:6} {cause}{' (FORBIDDEN)' if cause in FORBIDDEN else ''}")
-            lines += [f"         {entry.line().rstrip()}" for entry in self.examples[cause]]
+        lines = told(self.sent, self.lost, self.repeated, self.examples, FORBIDDEN)
         lines.append(f"commits that fell: {len(self.falls)}; told of at a take-over: {self.fell_at_takeover}")
         return "\n".join([*lines, *(f"  {text}" for text in self.falls[:SHOWN])])
 

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from tests.campaigns.members import KILL, MemberEvent
+from tests.campaigns.verdict import told
 from tests.rocketmq.ledger import FINISH, START, Entry
 
 KILLED = "the member was killed with -9"
@@ -37,13 +38,7 @@ class PopVerdict:
 
     def report(self) -> str:
         """For the person who ran it."""
-        lines = [f"sent {self.sent}, lost {len(self.lost)}{''.join(f' {key}' for key in self.lost[:10])}"]
-        lines.append(f"handled again: {sum(self.repeated.values())}")
-        for cause, count in self.repeated.most_common():
-            lines.append(f"  {count:6} {cause}{' (FORBIDDEN)' if cause in FORBIDDEN else ''}")
-            if cause in FORBIDDEN:
-                lines += [f"         {entry.line().rstrip()}" for entry in self.examples[cause]]
-        return "\n".join(lines)
+        return "\n".join(told(self.sent, self.lost, self.repeated, self.examples, FORBIDDEN))
 
 
 @dataclass(slots=True)

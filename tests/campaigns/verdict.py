@@ -30,6 +30,23 @@ class Window:
     end_micros: int
 
 
+def told(
+    sent: int,
+    lost: Sequence[str],
+    repeated: Counter[str],
+    examples: Mapping[str, tuple[Entry, Entry]],
+    forbidden: Collection[str],
+) -> list[str]:
+    """The lines that every verdict begins with: what was lost, and what was handled again by cause."""
+    lines = [f"sent {sent}, lost {len(lost)}{''.join(f' {key}' for key in lost[:10])}"]
+    lines.append(f"handled again: {sum(repeated.values())}")
+    for cause, count in repeated.most_common():
+        lines.append(f"  {count:6} {cause}{' (FORBIDDEN)' if cause in forbidden else ''}")
+        if cause in forbidden:
+            lines += [f"         {entry.line().rstrip()}" for entry in examples[cause]]
+    return lines
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """What a ledger says."""
@@ -49,12 +66,7 @@ class Verdict:
 
     def report(self) -> str:
         """For the person who ran it."""
-        lines = [f"sent {self.sent}, lost {len(self.lost)}{''.join(f' {key}' for key in self.lost[:10])}"]
-        lines.append(f"handled again: {sum(self.repeated.values())}")
-        for cause, count in self.repeated.most_common():
-            lines.append(f"  {count:6} {cause}{' (FORBIDDEN)' if cause in FORBIDDEN else ''}")
-            if cause in FORBIDDEN:
-                lines += [f"         {entry.line().rstrip()}" for entry in self.examples[cause]]
+        lines = told(self.sent, self.lost, self.repeated, self.examples, FORBIDDEN)
         lines.append(f"queues with two owners: {len(self.owned_twice)}")
         return "\n".join([*lines, *(f"  {text}" for text in self.owned_twice[:10])])
 
