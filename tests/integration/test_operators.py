@@ -23,7 +23,7 @@ from tests.rocketmq.producer import Producer
 
 PERSIST_SECONDS = 5.0
 REPEAT_SECONDS = 30.0
-MARGIN_SECONDS = 2.0
+MARGIN_SECONDS = 10.0
 CLUSTER = "DefaultCluster"
 # properties that mean the same in Java and rmqd, and have the same defaults
 SHARED = {
