@@ -81,18 +81,14 @@ class PopReceipts:
         return self._clock.monotonic() >= block.due_of(offset)
 
     def acknowledge(self, block: PopBlock, offsets: list[int], stats: TopicStats) -> None:
-        """These messages are done with. What was hidden for too short a time counts as handled twice."""
+        """These messages are done with."""
         if not offsets:
             return
         block.settled.update(offsets)
         if block.changing or block.renewed:
             offsets = self._acknowledge_changed(block, offsets, stats)
-        if not offsets:
-            return
-        if self._clock.monotonic() >= block.due:
-            stats.may_repeat(LATE, len(offsets))
-            return
-        self._line(block.handle.broker_name).add(_Ack(self._body(block, block.handle, offsets), block.due, stats))
+        if offsets:
+            self._line(block.handle.broker_name).add(_Ack(self._body(block, block.handle, offsets), block.due, stats))
 
     async def renew(self, block: PopBlock, offset: int, invisible_ms: int) -> bool:
         """Hide a message for longer; whether that was done. What becomes of it meanwhile waits for the new handle."""
@@ -138,8 +134,6 @@ class PopReceipts:
                 changing.add_done_callback(lambda _, offset=offset: self.acknowledge(block, [offset], stats))  # type: ignore[misc]
             elif (renewed := block.renewed.get(offset)) is None:
                 others.append(offset)
-            elif self._clock.monotonic() >= renewed[1]:
-                stats.may_repeat(LATE, 1)
             else:
                 body = self._body(block, renewed[0], [offset])
                 self._line(block.handle.broker_name).add(_Ack(body, renewed[1], stats))
@@ -245,7 +239,7 @@ class _Line:
             await asyncio.sleep(seconds)
 
     async def _send(self, acks: list[_Ack]) -> list[_Ack]:
-        """Acknowledge; returns what is to be tried again."""
+        """Acknowledge; returns what is to be tried again. What is late by now counts as handled twice."""
         now = self._clock.monotonic()
         for late in [ack for ack in acks if now >= ack.due]:
             late.stats.may_repeat(LATE, len(late.body.offsets))
