@@ -6,11 +6,10 @@ of this is called.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -88,28 +87,31 @@ class GroupHooks:
         return True
 
     def _async_call(self, handler: LoadedHandler) -> Callable[[Batch], Any]:
+        # plain statements, here and below: a context manager would take longer than many a handler
         async def handle(batch: Batch) -> Any:
-            with self._around(batch):
-                return await handler.handle(batch)
+            context, started = self._begin(batch), time.monotonic()
+            try:
+                result = await handler.handle(batch)
+            except BaseException as error:
+                self._end(batch, context, started, error)
+                raise
+            self._end(batch, context, started, None)
+            return result
 
         return handle
 
     def _sync_call(self, handler: LoadedHandler) -> Callable[[Batch], Any]:
         def handle(batch: Batch) -> Any:
-            with self._around(batch):
-                return handler.handle(batch)
+            context, started = self._begin(batch), time.monotonic()
+            try:
+                result = handler.handle(batch)
+            except BaseException as error:
+                self._end(batch, context, started, error)
+                raise
+            self._end(batch, context, started, None)
+            return result
 
         return handle
-
-    @contextlib.contextmanager
-    def _around(self, batch: Batch) -> Iterator[None]:
-        context, started = self._begin(batch), time.monotonic()
-        try:
-            yield
-        except BaseException as error:
-            self._end(batch, context, started, error)
-            raise
-        self._end(batch, context, started, None)
 
     def _begin(self, batch: Batch) -> HookContext:
         context = HookContext(self._group, batch.message_queue, self._client_id)

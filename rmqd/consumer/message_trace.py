@@ -20,7 +20,7 @@ from rmqd.consumer.hooks import Hook, HookContext
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.verdict import not_acknowledged
 from rmqd.handler import Batch
-from rmqd.wire.properties import MSG_REGION, TRACE_ON
+from rmqd.wire.properties import KEYS, MSG_REGION, TRACE_ON
 from rmqd.wire.trace import TRACE_PRODUCER_PREFIX, ContextCode, TracePart, sub_after_record, sub_before_record
 
 HOOK_NAME = "message_trace"
@@ -61,7 +61,7 @@ class MessageTrace:
             properties = message.properties
             if properties.get(TRACE_ON) == "false":
                 continue
-            msg_id, keys = message.msg_id, message.keys
+            msg_id, keys = message.msg_id, properties.get(KEYS)
             record = sub_before_record(
                 timestamp_ms=now_ms,
                 region=properties.get(MSG_REGION),

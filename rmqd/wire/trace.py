@@ -16,7 +16,6 @@ MAX_TRACE_BODY_BYTES: Final = 128_000  # Java: AsyncTraceDispatcher.maxMsgSize
 # KEYS is one of the message's properties, which together have 32,767 bytes
 MAX_TRACE_KEYS_BYTES: Final = 30_000
 
-_FIELD_END: Final = "\x01"
 _RECORD_END: Final = "\x02"
 _ABSENT: Final = "null"  # how Java writes a value that is not there, and how its readers show it
 _SEPARATOR: Final = " "  # of keys
@@ -78,10 +77,11 @@ def pub_record(
     success: bool,
 ) -> str:
     """A message was sent by a producer of `group` to the broker at `store_host`, in `cost_ms`."""
-    return _record(
-        "Pub", timestamp_ms, region, group, topic, msg_id, tags, keys, store_host, body_length, cost_ms,
-        int(message_type), offset_msg_id, success,
-    )  # fmt: skip
+    return (
+        f"Pub\x01{timestamp_ms}\x01{region or _ABSENT}\x01{group}\x01{topic}\x01{msg_id}\x01{tags or _ABSENT}\x01"
+        f"{keys or _ABSENT}\x01{store_host}\x01{body_length}\x01{cost_ms}\x01{message_type:d}\x01{offset_msg_id}\x01"
+        f"{'true' if success else 'false'}\x02"
+    )
 
 
 def sub_before_record(
@@ -95,7 +95,10 @@ def sub_before_record(
     keys: str | None,
 ) -> str:
     """A handler of `group` gets the message; `request_id` is the handler call's, and its SubAfter's."""
-    return _record("SubBefore", timestamp_ms, region, group, request_id, msg_id, retry_times, keys)
+    return (
+        f"SubBefore\x01{timestamp_ms}\x01{region or _ABSENT}\x01{group}\x01{request_id}\x01{msg_id}\x01"
+        f"{retry_times}\x01{keys or _ABSENT}\x02"
+    )
 
 
 def sub_after_record(
@@ -110,7 +113,10 @@ def sub_after_record(
     group: str,
 ) -> str:
     """The handler is done with the message; `cost_ms` is the call's time divided by its messages."""
-    return _record("SubAfter", request_id, msg_id, cost_ms, success, keys, int(code), timestamp_ms, group)
+    return (
+        f"SubAfter\x01{request_id}\x01{msg_id}\x01{cost_ms}\x01{'true' if success else 'false'}\x01"
+        f"{keys or _ABSENT}\x01{code:d}\x01{timestamp_ms}\x01{group}\x02"
+    )
 
 
 def trace_messages(parts: Sequence[TracePart]) -> Iterator[TraceData]:
@@ -131,13 +137,3 @@ def trace_messages(parts: Sequence[TracePart]) -> Iterator[TraceData]:
         middle = len(parts) // 2
         yield from trace_messages(parts[:middle])
         yield from trace_messages(parts[middle:])
-
-
-def _record(*fields: object) -> str:
-    return _FIELD_END.join([_text(field) for field in fields]) + _RECORD_END
-
-
-def _text(field: object) -> str:
-    if isinstance(field, bool):
-        return "true" if field else "false"
-    return _ABSENT if field is None or field == "" else str(field)

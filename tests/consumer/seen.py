@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from rmqd.handler import Batch
 from tests.client.peer import eventually
 
@@ -22,3 +25,15 @@ class Seen:
         except AssertionError as error:
             error.add_note(f"it is {self.bodies}")
             raise
+
+
+def keeping(bodies: list[bytes], *, is_async: bool) -> Callable[[Batch], Any]:
+    """A handler that adds to `bodies` what it gets."""
+
+    def handle(batch: Batch) -> None:
+        bodies.extend(message.body for message in batch)
+
+    async def handle_async(batch: Batch) -> None:
+        handle(batch)
+
+    return handle_async if is_async else handle

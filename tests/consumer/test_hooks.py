@@ -19,7 +19,7 @@ from tests.client.peer import eventually
 from tests.client.running import running
 from tests.consumer.groups import GROUP, TOPIC, group_options, handler_of
 from tests.consumer.scripted_broker import ScriptedBroker
-from tests.consumer.seen import Seen
+from tests.consumer.seen import Seen, keeping
 from tests.handlers.messages import make_batch, make_message
 
 
@@ -210,15 +210,9 @@ async def test_a_group_with_a_broken_hook_consumes_as_without(
     """Sync handlers' hooks run in the handlers' threads."""
     bodies: list[bytes] = []
 
-    def handle(batch: Batch) -> None:
-        bodies.extend(message.body for message in batch)
-
-    async def handle_async(batch: Batch) -> None:
-        handle(batch)
-
     await broker.store(queue, b"1", b"2", b"3")
     recording = Recording("after")
-    async with Consuming(broker, handle_async if is_async else handle, hook(recording), is_async=is_async) as consumer:
+    async with Consuming(broker, keeping(bodies, is_async=is_async), hook(recording), is_async=is_async) as consumer:
         await broker.committed(GROUP, queue, 3)
         await eventually(lambda: consumer.snapshot().hook_failures == {"recording": 3}, "the failures are counted")
     assert sorted(bodies) == [b"1", b"2", b"3"]

@@ -18,7 +18,7 @@ from tests.client.peer import eventually
 from tests.client.running import running
 from tests.consumer.groups import GROUP, TOPIC, Blocked, group_options, handler_of
 from tests.consumer.scripted_broker import ScriptedBroker
-from tests.consumer.seen import Seen
+from tests.consumer.seen import Seen, keeping
 from tests.wire.trace_reader import read_trace
 
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
@@ -69,19 +69,13 @@ async def test_each_message_has_a_record_before_and_one_after(
     """In every mode and model, in the loop and in threads; what says TRACE_ON=false has none."""
     bodies: list[bytes] = []
 
-    def handle(batch: Batch) -> None:
-        bodies.extend(message.body for message in batch)
-
-    async def handle_async(batch: Batch) -> None:
-        handle(batch)
-
     for number in (1, 2):
         properties = {"UNIQ_KEY": f"ID{number}", "KEYS": f"order-{number} x", "MSG_REGION": "north"}
         await broker.store(queue, b"%d" % number, properties=properties)
     await broker.store(queue, b"3", properties={"UNIQ_KEY": "ID3", "TRACE_ON": "false"})
     traced = Traced(
         broker,
-        handle_async if is_async else handle,
+        keeping(bodies, is_async=is_async),
         is_async=is_async,
         consume_mode=consume_mode,
         message_model=message_model,
