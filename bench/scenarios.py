@@ -36,7 +36,8 @@ WARM_UP_DRAINS = 3
 REPEATS = 2
 
 SWITCHES = (TRACE, POP, TLS)
-POP_SHARE = 6  # of a drain's messages: the broker takes a hundred times the CPU for each of them
+# of a drain's messages: those to be traced are sent one by one, and a popped one costs the broker most
+TRACE_SHARE, POP_SHARE = 3, 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +155,8 @@ class Arena:
         try:
             if scenario.paced:
                 return self._run_paced(scenario, contender, directory)
-            messages = self._messages // POP_SHARE if scenario.switch == POP else self._messages
-            topic = self._filled_singly() if scenario.switch == TRACE else self._filled()
+            messages = self._messages // {TRACE: TRACE_SHARE, POP: POP_SHARE}.get(scenario.switch, 1)
+            topic = self._filled_singly(messages) if scenario.switch == TRACE else self._filled()
             job = self._job(scenario, contender, topic, messages, directory, sample_file=sample_file)
             if scenario.switch == POP:
                 self._cluster.set_consume_mode(job.topic, job.group, "POP")
@@ -218,11 +219,11 @@ class Arena:
             self._warm_up()
         return self._filled_topic
 
-    def _filled_singly(self) -> str:
+    def _filled_singly(self, messages: int) -> str:
         """The broker marks no message of a batch with its region, and Java's client traces none without that mark."""
         if self._singly_filled_topic is None:
-            say(f"loading {self._messages:,} messages one by one")
-            self._singly_filled_topic = self._fill(self._messages, "--batch", "1")
+            say(f"loading {messages:,} messages one by one")
+            self._singly_filled_topic = self._fill(messages, "--batch", "1")
         return self._singly_filled_topic
 
     def _warm_up(self) -> None:
