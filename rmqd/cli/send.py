@@ -92,6 +92,7 @@ def send(
         "TIMER_DELIVER_MS": ("--deliver-at", deliver_at),
         "__SHARDINGKEY": ("--sharding-key", sharding_key),
     }
+    others = _properties(properties or [], {name: option for name, (option, value) in named.items() if value})
     target = find_target(nameserver, config, overrides, cluster)
     namespace = target.options.namespace
     message = OutgoingMessage(
@@ -103,7 +104,7 @@ def send(
         delay_ms=delay_ms,
         deliver_at_ms=deliver_at_ms,
         sharding_key=sharding_key or "",
-        properties=_properties(properties or [], {name: option for name, (option, value) in named.items() if value}),
+        properties=others,
     )
     report = _JsonReport(namespace) if output == "json" else _LineReport(namespace)
     try:
