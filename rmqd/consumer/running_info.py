@@ -24,7 +24,7 @@ from rmqd.wire.heartbeat import ConsumeType
 from rmqd.wire.message import MessageQueue
 from rmqd.wire.running_info import ConsumerRunningInfo, PopProcessQueueInfo, ProcessQueueInfo
 
-CLIENT_VERSION: Final = "V5_3_1"  # what rmqd's frames say; tools know RocketMQ's versions only
+CLIENT_VERSION: Final = "V5_5_0"  # what rmqd's frames say; tools know RocketMQ's versions only
 MIB: Final = 1024 * 1024
 # where Java has another name than our own in camel case
 _JAVA_NAMES: Final = {

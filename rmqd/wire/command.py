@@ -15,8 +15,8 @@ from rmqd.wire.binary_header import BinaryHeader, decode_binary_header, encode_b
 from rmqd.wire.frame import MAX_FRAME_SIZE_BYTES
 
 LANGUAGE: Final = LanguageCode.PYTHON
-# 5.3.1: route replies are strict JSON, and no GO_AWAY is sent, which comes with later versions
-VERSION: Final = 475
+# 5.5.0: route replies are strict JSON, and a server that shuts down in order says GO_AWAY instead of hanging up
+VERSION: Final = 513
 RESPONSE_FLAG: Final = 1
 ONEWAY_FLAG: Final = 2
 

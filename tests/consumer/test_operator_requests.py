@@ -239,7 +239,7 @@ async def test_running_info_tells_how_the_member_does(broker: ScriptedBroker, qu
         info = await running_info(broker)
         handle.release.set()
     assert {name: value for name, value in info.properties.items() if name.startswith("PROP_")} == {
-        "PROP_CLIENT_VERSION": "V5_3_1",
+        "PROP_CLIENT_VERSION": "V5_5_0",
         "PROP_CONSUMEORDERLY": "false",
         "PROP_CONSUME_TYPE": "CONSUME_PASSIVELY",
         "PROP_CONSUMER_START_TIMESTAMP": info.properties["PROP_CONSUMER_START_TIMESTAMP"],

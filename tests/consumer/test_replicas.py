@@ -190,8 +190,11 @@ async def test_a_master_that_is_gone_leaves_its_slave_the_commits_too_and_gets_t
     assert min(cluster.pulls_at(cluster.slave), key=lambda pull: pull.queue_offset).queue_offset >= 2
 
 
-async def test_a_slave_that_becomes_master_at_its_own_address(cluster: Replicated, seen: Seen) -> None:
+async def test_a_slave_that_becomes_master_at_its_own_address(
+    cluster: Replicated, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As by a controller: it has the offsets of ten seconds ago, and gets ours; the old master is asked no more."""
+    monkeypatch.setattr("rmqd.consumer.ownership.RENEW_SECONDS", 600)
     broker, queue = cluster.broker, cluster.queue
     await broker.store(queue, b"0", b"1")
     async with cluster.member(seen):
@@ -234,19 +237,23 @@ async def test_a_new_connection_carries_a_heartbeat_before_a_pull(cluster: Repli
     async with cluster.member(seen):
         await seen.has(b"0")
         cluster.slave.on(PULL, None)
-        refused = 0
-        known = True
+        refused, known = 0, False
+
+        async def slow_heartbeat(_: RemotingCommand) -> Reply:
+            nonlocal known
+            await asyncio.sleep(0.2)
+            known = True
+            return Reply()
 
         def gate(command: RemotingCommand) -> Reply | None:
-            nonlocal known, refused
-            known = known or command.code == RequestCode.HEART_BEAT
+            nonlocal refused
             if command.code == PULL and not known:
                 refused += 1
                 return Reply(ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's group info not exist")
             return None
 
+        cluster.master.on(RequestCode.HEART_BEAT, slow_heartbeat)
         cluster.master.gate = gate
-        known = False
         pulled = len(cluster.pulls_at(cluster.master))
         cluster.master.cut()
         await broker.store(queue, b"1")

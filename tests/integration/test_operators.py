@@ -223,7 +223,7 @@ def test_connection_and_progress_name_the_member(rocketmq: RealCluster, topic: s
         connection = rocketmq.admin("consumerConnection", "-g", group)
         progress = until_done(rocketmq, "consumerProgress", "-g", group, "-s", "true")
         client_id = rmqd.status()["client_id"]
-    assert re.search(rf"{re.escape(client_id)} +127\.0\.0\.1:\d+ +PYTHON +V5_3_1", connection), connection
+    assert re.search(rf"{re.escape(client_id)} +127\.0\.0\.1:\d+ +PYTHON +V5_5_0", connection), connection
     assert re.search(rf"^{topic} +\*", connection, re.MULTILINE)
     assert "ConsumeType: CONSUME_PASSIVELY" in connection
     assert "MessageModel: CLUSTERING" in connection

@@ -63,7 +63,7 @@ def test_binary_header_there_and_back(
     remark: str | None,
     language: LanguageCode,
 ) -> None:
-    sent = RemotingCommand(code, opaque, flag, ext_fields, body, 0, remark or None, language, 475)
+    sent = RemotingCommand(code, opaque, flag, ext_fields, body, 0, remark or None, language, 513)
     assert same(decode_command(encode_command(sent, SerializeType.ROCKETMQ)[4:]), sent)
 
 
@@ -97,7 +97,7 @@ def test_request_is_what_java_reads() -> None:
     assert length == len(sent) - 4
     assert sent[4] == SerializeType.JSON
     assert json.loads(sent[8 : 8 + header_size]) == {
-        "code": 105, "flag": 0, "language": "PYTHON", "opaque": 7, "version": 475, "extFields": {"topic": 'a"b'},
+        "code": 105, "flag": 0, "language": "PYTHON", "opaque": 7, "version": 513, "extFields": {"topic": 'a"b'},
     }  # fmt: skip
     assert sent[8 + header_size :] == b"body"
 
