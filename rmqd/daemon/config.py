@@ -6,7 +6,7 @@ Reading files, `${...}` and `--set`, and the errors with their lines, is `config
 # No postponed annotations here: pydantic would have to read them all from text, on every start.
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field
 
@@ -115,13 +115,22 @@ class RootConfig(ClusterConfig):
         named = (cluster.client.namespace for cluster in self.known_clusters.values())
         return tuple(dict.fromkeys(namespace for namespace in named if namespace))
 
-    def offsets_directory(self, group: str) -> str:
-        """Where a broadcasting group keeps its offsets. They mean nothing on another cluster than they come from."""
+    def state_of(self, group: str) -> str:
+        """The folder of what is kept for a group. Offsets mean nothing on another cluster than they come from."""
         cluster = self.cluster_name(group)
-        own = "" if cluster == DEFAULT_CLUSTER else f"/clusters/{cluster}"
-        return f"{self.state_dir}{own}/offsets"
+        return self.state_dir if cluster == DEFAULT_CLUSTER else f"{self.state_dir}/clusters/{cluster}"
 
     def consumer_options(self, group: str) -> ConsumerOptions:
         """What the engine is told about a group, in the words of its brokers. Raises ConfigError."""
         namespace = self.cluster_of(group).client.namespace
-        return self.groups[group].consumer_options(group, self.offsets_directory(group), namespace)
+        return self.groups[group].consumer_options(group, f"{self.state_of(group)}/offsets", namespace)
+
+    def of_group(self, name: str, settings: GroupConfig | None = None) -> Self:
+        """The part that concerns one group, for a process that has only this one: no other cluster's keys go there."""
+        cluster = self.cluster_name(name)
+        update: dict[str, Any] = {"groups": {name: settings or self.groups[name]}, "clusters": {}}
+        if cluster in self.clusters:
+            blank = ClusterConfig()
+            update |= {key: getattr(blank, key) for key in ClusterConfig.model_fields}
+            update["clusters"] = {cluster: self.clusters[cluster]}
+        return self.model_copy(update=update)

@@ -86,7 +86,7 @@ class SparkGroup:
     ) -> None:
         self._options = options
         self._name = name
-        self._config = config.model_copy(update={"groups": {name: config.groups[name]}})
+        self._config = config.of_group(name)
         self._start = start
         self._silent_seconds = silent_seconds
         self._log = log.bind(group=name)

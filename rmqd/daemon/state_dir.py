@@ -15,33 +15,36 @@ from rmqd.errors import ConfigError
 
 
 def prepare_state_dir(config: RootConfig) -> None:
-    """Make the folder of the broadcasting groups' offsets, if there are such groups. Raises ConfigError."""
-    with _told_with_its_place(config) as directory:
-        if directory is None:
-            return
-        directory.mkdir(parents=True, exist_ok=True)
-        probe = directory / f"probe.{os.getpid()}"
-        probe.touch()
-        probe.unlink()
+    """Make the folders of the broadcasting groups' offsets, if there are such groups. Raises ConfigError."""
+    for directory, group in _folders(config).items():
+        with _told_with_its_place(config, group, directory):
+            directory.mkdir(parents=True, exist_ok=True)
+            probe = directory / f"probe.{os.getpid()}"
+            probe.touch()
+            probe.unlink()
 
 
 def refuse_second_process(config: RootConfig) -> None:
     """See that no other process has the broadcasting groups' offsets. Raises InUseError, ConfigError."""
-    with _told_with_its_place(config) as directory:
-        if directory is not None:
+    for directory, group in _folders(config).items():
+        with _told_with_its_place(config, group, directory):
             process_lock.check_free(directory / LOCK_NAME)
 
 
+def _folders(config: RootConfig) -> dict[Path, str]:
+    """Each folder that is needed, one for a cluster, with the first group that needs it."""
+    folders: dict[Path, str] = {}
+    for name, group in config.groups.items():
+        if group.message_model == "broadcasting":
+            folders.setdefault(Path(config.state_of(name)) / "offsets", name)
+    return folders
+
+
 @contextlib.contextmanager
-def _told_with_its_place(config: RootConfig) -> Iterator[Path | None]:
-    """The folder, None if no group needs it. An OSError in the block becomes a problem of the first group that does."""
-    name = next((name for name, group in config.groups.items() if group.message_model == "broadcasting"), None)
-    if name is None:
-        yield None
-        return
-    directory = Path(config.state_dir) / "offsets"
+def _told_with_its_place(config: RootConfig, group: str, directory: Path) -> Iterator[None]:
+    """An OSError in the block becomes a problem of the group."""
     try:
-        yield directory
+        yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             return  # a group that has offsets goes on from them, and stores again when there is room
@@ -49,4 +52,4 @@ def _told_with_its_place(config: RootConfig) -> Iterator[Path | None]:
             f"broadcasting keeps offsets in {directory}, which cannot be written: {error.strerror or error}; "
             "accepted: with a state_dir that this user may write"
         )
-        raise ConfigError([config.groups[name].problem(name, ("message_model",), text)]) from error
+        raise ConfigError([config.groups[group].problem(group, ("message_model",), text)]) from error

@@ -66,7 +66,7 @@ class Generation:
 def checkpoint_folder(order: GroupOrder) -> str:
     """The folder or URL of all generations of a group."""
     config = order.settings.spark or SparkConfig()
-    return config.checkpoint or f"{order.config.state_dir}/spark/{order.name}"
+    return config.checkpoint or f"{order.config.state_of(order.name)}/spark/{order.name}"
 
 
 def generations_of(order: GroupOrder, spark: SparkSession) -> Generations:
@@ -147,14 +147,14 @@ class Generations:
             done = self._look_up_done()
             others = moves(done, self._held, stored)  # not ours to change
             places = {queue: at for queue, at in {**done, **self._note.resets}.items() if queue not in others}
-            everyone(self._cluster.commit(self._order.name, places))
+            everyone(self._cluster.commit(self._order.group, places))
             self._held |= {queue: at for queue, at in places.items() if queue not in self._note.resets}
             self._write(replace(self._note, held=dict(self._held)))
 
     def _current(self) -> Generation:
         queues = self._queues()
         stored = self._stored(queues)
-        pending = everyone(self._cluster.pending_resets(self._order.name, stored))
+        pending = everyone(self._cluster.pending_resets(self._order.group, stored))
         resets = {queue: offset for queue, offset in pending.items() if offset is not None}
         self._number = max(map(int, _matches(self._folder.names())), default=0)
         last = read_note(self._folder, self._path(self._number)) if self._number else None
@@ -185,7 +185,7 @@ class Generations:
     def _go_on(self) -> Generation:
         note = self._note
         if not note.told and note.starting is not None:
-            everyone(self._cluster.commit(self._order.name, note.starting))
+            everyone(self._cluster.commit(self._order.group, note.starting))
             self._write(replace(note, told=True))
         self._held = dict(self._note.held)
         self._looks.clear()
@@ -200,7 +200,7 @@ class Generations:
         # as before, and behind what was done before: no commit is on its way
         lost = [queue for queue, at in stored.items() if at == had.get(queue) and at < had_done.get(queue, 0)]
         told = {queue: done[queue] for queue in lost if queue in done}
-        everyone(self._cluster.commit(self._order.name, told))
+        everyone(self._cluster.commit(self._order.group, told))
         return {queue: at for queue, at in self._stored(told).items() if at == stored[queue] != told[queue]}
 
     def _look(self, stored: ByQueue, done: ByQueue) -> None:
@@ -227,12 +227,12 @@ class Generations:
 
         Where one has nothing it has lost it, or the group was deleted; the checkpoint holds then.
         """
-        stored = everyone(self._cluster.committed(self._order.name, queues))
+        stored = everyone(self._cluster.committed(self._order.group, queues))
         return {queue: offset for queue, offset in stored.items() if offset is not None}
 
     def _queues(self) -> set[MessageQueue]:
-        group, retries = self._order, retry_topic(self._order.name)
-        found = self._cluster.queues([*group.settings.subscriptions, retries])
+        retries = retry_topic(self._order.group)
+        found = self._cluster.queues([*self._order.topics, retries])
         for asked, error in found.failed.items():
             if asked.topic != retries or not isinstance(error, RouteNotFoundError):
                 raise error

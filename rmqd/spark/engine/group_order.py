@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rmqd.client.options import ClientOptions
+from rmqd.consumer.options import ConsumerOptions
 from rmqd.daemon.config import GroupConfig, RootConfig
 from rmqd.spark.access import Access
+from rmqd.wire.topics import wrap_namespace
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +27,27 @@ class GroupOrder:
         return self.config.groups[self.name]
 
     @property
-    def access(self) -> Access:
-        """How the group's processes reach RocketMQ."""
-        return Access(self.config.client_options())
+    def client_options(self) -> ClientOptions:
+        """What clients are told about the group's cluster."""
+        return self.config.cluster_of(self.name).client_options()
 
     @property
-    def nameserver(self) -> str:
-        """As the source's option has it: addresses separated by `;`."""
-        return ";".join(self.config.nameserver)
+    def access(self) -> Access:
+        """How the group's processes reach RocketMQ."""
+        return Access(self.client_options)
+
+    @property
+    def options(self) -> ConsumerOptions:
+        """What the engine is told, in brokers' words: with the namespace, where there is one."""
+        return self.config.consumer_options(self.name)
+
+    @property
+    def group(self) -> str:
+        """The group's name as brokers know it."""
+        return wrap_namespace(self.name, self.client_options.namespace)
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """What it subscribes to, as brokers know it."""
+        namespace = self.client_options.namespace
+        return tuple(wrap_namespace(topic, namespace) for topic in self.settings.subscriptions)

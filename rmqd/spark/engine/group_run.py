@@ -59,7 +59,7 @@ class GroupRun:
         self._parts = parts
         self._clock = clock
         self._config = order.settings.spark or SparkConfig()
-        self._figures = Figures(order.settings.consumer_options(order.name, order.config.state_dir), clock)
+        self._figures = Figures(order.options, clock)
         self._loop = asyncio.get_running_loop()
         self._log = log.bind(group=order.name)
         self._pauses = Pauses()

@@ -38,10 +38,10 @@ def _placed(config: RootConfig, name: str) -> RootConfig:
     sink = settings.sink
     if sink is not None:
         places = {key: getattr(sink, key) for key in ("path", "staging")}
-        placed = {key: _from_here(one) for key, one in places.items() if one}
-        sink = sink.model_copy(update=placed)
+        sink = sink.model_copy(update={key: _from_here(one) for key, one in places.items() if one})
     settings = settings.model_copy(update={"spark": spark, "sink": sink})
-    return config.model_copy(update={"groups": {name: settings}, "state_dir": os.path.abspath(config.state_dir)})
+    placed = config.of_group(name, settings)
+    return placed.model_copy(update={"state_dir": os.path.abspath(config.state_dir)})
 
 
 def _from_here(place: str) -> str:

@@ -63,15 +63,15 @@ class Presence:
         on_reset: Callable[[Mapping[MessageQueue, int]], None] | None = None,
         clock: Clock | None = None,
     ) -> None:
-        options = order.config.client_options()
+        options = order.client_options
         instance = unique_instance()
         if options.instance_name != DEFAULT_INSTANCE:
             instance = f"{options.instance_name}-{instance}"
         self._clock = clock or SystemClock()
         self._client = ClientInstance(replace(options, instance_name=SPARK_PREFIX + instance), clock=self._clock)
-        self.group: Final = order.name
+        self.group: Final = order.group
         self.client_id: Final = self._client.client_id
-        self._options = order.settings.consumer_options(order.name, order.config.state_dir)
+        self._options = order.options
         self._subscriptions = subscriptions_of(self._options, int(self._clock.wall() * 1000))
         self._rivals = Rivals(self.group, self.client_id, self._clock)
         self._on_reset = on_reset

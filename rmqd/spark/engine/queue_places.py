@@ -25,11 +25,11 @@ class QueuePlaces:
     """Looks, and tells the figures. It is in no group, and pulls nothing."""
 
     def __init__(self, order: GroupOrder, figures: Figures, clock: Clock) -> None:
-        self._group = order.name
-        self._topics = [*order.settings.subscriptions, retry_topic(order.name)]
+        self._group = order.group
+        self._topics = [*order.topics, retry_topic(order.group)]
         self._figures = figures
         self._clock = clock
-        self._client = ClientInstance(order.config.client_options(), clock=clock)
+        self._client = ClientInstance(order.client_options, clock=clock)
         self._reader = LagReader(self._client, clock)
         self._routes_at: float | None = None
 

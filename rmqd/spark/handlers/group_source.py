@@ -50,25 +50,26 @@ class GroupPlan:
     def source_options(self) -> SourceOptions:
         """What is read, in the source's terms. Only a handler sends messages back, and so has retries."""
         order, settings = self.order, self.order.settings
-        filters = {topic: Filter(one.kind, one.expression) for topic, one in settings.subscriptions.items()}
+        options = order.options
+        filters = {topic: Filter(one.kind, one.expression) for topic, one in options.subscriptions.items()}
         is_spread = settings.pull_interval == 0
         is_pipeline = settings.handler is None
         permissive = is_pipeline and settings.on_corrupt_message == "skip"
         return SourceOptions(
             access=order.access,
-            topics=tuple(settings.subscriptions),
+            topics=tuple(options.subscriptions),
             filters=filters,
             include_retry_topic=not is_pipeline,
             columns=PERMISSIVE_COLUMNS if permissive else DEFAULT_COLUMNS,
             permissive=permissive,
-            group=order.name,
+            group=options.group,
             commit_offsets=True,
             fetch_interval_seconds=FETCH_INTERVAL_SECONDS,
             fail_on_data_loss=settings.on_offset_illegal == "stop",
-            route_refresh_seconds=order.config.client.poll_name_server_interval,
+            route_refresh_seconds=order.client_options.poll_name_server_interval_seconds,
             drain_file=self.pause_file,
             pull=PullSettings(
-                group=order.name,
+                group=options.group,
                 batch_size=settings.pull_batch_size,
                 in_flight=PULLS_UNDER_WAY if is_spread else 1,
             ),
@@ -132,5 +133,4 @@ class GroupStreamReader(RocketMQStreamReader):
             return Bound("earliest")
         if where == "last_offset" or is_retry:
             return Bound("latest")
-        options = settings.consumer_options(self._group_plan.order.name, self._group_plan.order.config.state_dir)
-        return Bound("timestamp", timestamp_ms=options.consume_timestamp_ms or 0)
+        return Bound("timestamp", timestamp_ms=self._group_plan.order.options.consume_timestamp_ms or 0)

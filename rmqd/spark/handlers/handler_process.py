@@ -87,11 +87,11 @@ class HandlerProcess:
 
     def __init__(self, order: GroupOrder) -> None:
         # JSON whatever the configuration says: the driver, or who collects the executors' files, writes it as it likes
-        logs.configure_logging(order.config.log.level, "json")
+        logs.configure_logging(order.config.log.level, "json", namespaces=order.config.namespaces)
         sys.path += [folder for folder in order.import_path if folder not in sys.path]
         self.has_ended = False
         self._order = order
-        self._options = order.settings.consumer_options(order.name, order.config.state_dir)
+        self._options = order.options
         self._clock = SystemClock()
         self._where = f"{socket.gethostname()}:{os.getpid()}"
         self._telemetry: Telemetry | None = None
@@ -136,7 +136,7 @@ class HandlerProcess:
 
     async def _start(self) -> None:
         order, options = self._order, self._options
-        self._client = ClientInstance(order.config.client_options())
+        self._client = ClientInstance(order.client_options)
         handler = load_handler(order.name, order.settings)
         hooks = load_hooks()
         self._trace = message_trace(options, self._client, self._clock)
@@ -152,9 +152,9 @@ class HandlerProcess:
         await call_start_or_stop(handler.start)
         if self._hooks is not None:
             handler = self._hooks.around(handler)
-        self._ways_back = SendBack(self._client, order.name, reconsume_limit(options))
+        self._ways_back = SendBack(self._client, options.group, reconsume_limit(options))
         self._service = self._build_service(options, handler)
-        for topic in (*options.subscriptions, retry_topic(order.name)):
+        for topic in (*options.subscriptions, retry_topic(options.group)):
             self._client.routes.watch(topic)
         self._tasks = [
             asyncio.create_task(self._service.run(), name=f"handlers:{order.name}"),

@@ -171,7 +171,10 @@ class RangePulls:
             return self._moved(span, header)
         if following <= low:
             return await self._nothing(span, header)
-        block = decode_messages(reply.payload, self._queue, reply.body_start) if reply.code == _FOUND else None
+        block = None
+        if reply.code == _FOUND:
+            namespace = self._client.options.namespace
+            block = decode_messages(reply.payload, self._queue, reply.body_start, namespace)
         self._recovered()
         if not self._one_by_one:
             is_full = following >= span.high

@@ -50,7 +50,7 @@ class RangeRun:
         """Where the queue goes on in place of the range's end."""
         self.failure = ""
         """Why it cannot go on there."""
-        self.queue = ProcessQueue(queue_range.queue, queue_range.start, stats)
+        self.queue = ProcessQueue(queue_range.queue, queue_range.start, stats, options.namespace)
         self.pulls = RangePulls(client, queue_range)
         self._range = queue_range
         self._options = options
@@ -116,7 +116,7 @@ class RangeRun:
                 if not message.finished and not message.has_tag(self._tags):
                     queue.skip(message)
         if self._hooks is not None and self._hooks.choose:
-            for message in self._hooks.unwanted(messages, queue.message_queue):
+            for message in self._hooks.unwanted(messages, queue.handed_as):
                 queue.skip(message)
         stats.pulled(block)
         stats.pull_took(pulled.seconds)

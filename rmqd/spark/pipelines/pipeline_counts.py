@@ -11,6 +11,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from rmqd.consumer.stats import TopicStats
 from rmqd.spark.handlers.outcome import RangeOutcome
 from rmqd.spark.source.offsets import Offsets
+from rmqd.wire.topics import unwrap_namespace
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -39,13 +40,13 @@ def observed(frame: DataFrame, topics: Sequence[str]) -> DataFrame:
     return frame.observe(OBSERVED, *counts)
 
 
-def outcomes_of(progress: StreamingQueryProgress, topics: Sequence[str]) -> list[RangeOutcome]:
-    """The ranges of a micro-batch; the rows of a topic count with its first range."""
+def outcomes_of(progress: StreamingQueryProgress, topics: Sequence[str], namespace: str = "") -> list[RangeOutcome]:
+    """The ranges of a micro-batch; the rows of a topic count with its first range, under its name without namespace."""
     row = progress.observedMetrics.get(OBSERVED)
     counts = row.asDict() if row is not None else {}
     snapshots = {}
     for number, topic in enumerate(topics):
-        stats = TopicStats(topic, is_retry=False)
+        stats = TopicStats(unwrap_namespace(topic, namespace), is_retry=False)
         good, corrupt = counts.get(f"good_{number}") or 0, counts.get(f"corrupt_{number}") or 0
         stats.received = good + corrupt
         stats.handled["acked"], stats.handled["corrupt"] = good, corrupt
@@ -74,11 +75,13 @@ class CountingListener(StreamingQueryListener):
         name: str,
         topics: Sequence[str],
         on_batch: Callable[[int, list[RangeOutcome]], None],
+        namespace: str = "",
     ) -> None:
         self._manager = manager
         self._name = name
         self._topics = tuple(topics)
         self._on_batch = on_batch
+        self._namespace = namespace
         self._run = ""
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
@@ -90,7 +93,7 @@ class CountingListener(StreamingQueryListener):
         """A micro-batch has ended, or the query has been idle for ten seconds."""
         progress = event.progress
         if str(progress.runId) == self._run and progress.numInputRows:
-            self._on_batch(progress.batchId, outcomes_of(progress, self._topics))
+            self._on_batch(progress.batchId, outcomes_of(progress, self._topics, self._namespace))
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
         """Nothing was read."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -43,11 +44,13 @@ def pipeline_query(
     settings = order.settings
     assert settings.pipeline is not None
     assert settings.sink is not None
-    topics = tuple(settings.subscriptions)
+    topics, namespace = order.topics, order.client_options.namespace
     spark.dataSource.register(pipeline_source(order, starting, pause_file))
     read = observed(spark.readStream.format(NAME).load(), topics)
     if "decode_error" in read.columns:
         read = read.where("decode_error IS NULL").drop("decode_error")
+    if namespace:
+        read = _plain(read, namespace)
     frame = _applied(load_pipeline(order.name, settings), settings.pipeline.plugin, read, spark)
     sink = make_sink(spark, order)
     sink.prepare(frame.schema)
@@ -59,13 +62,20 @@ def pipeline_query(
 
     writer = frame.writeStream.queryName(order.name).outputMode(settings.sink.output_mode).foreachBatch(write)
     triggering = triggered(writer, settings.spark or SparkConfig()).option("checkpointLocation", checkpoint)
-    counting = CountingListener(spark.streams, order.name, topics, on_batch)
+    counting = CountingListener(spark.streams, order.name, topics, on_batch, namespace)
     spark.streams.addListener(counting)
     try:
         return triggering.start()
     except BaseException:
         spark.streams.removeListener(counting)
         raise
+
+
+def _plain(frame: DataFrame, namespace: str) -> DataFrame:
+    """The rows with the topics that the configuration has."""
+    from pyspark.sql import functions as f
+
+    return frame.withColumn("topic", f.regexp_replace("topic", f"^((?:%RETRY%|%DLQ%)?){re.escape(namespace)}%", "$1"))
 
 
 def _applied(pipeline: Callable[[Any, Any], Any], name: str, frame: DataFrame, spark: SparkSession) -> DataFrame:

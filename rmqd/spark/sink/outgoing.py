@@ -10,6 +10,7 @@ from rmqd.client.producer import OutgoingMessage
 from rmqd.errors import InvalidMessageError
 from rmqd.spark.sink.sink_options import SINK_COLUMNS
 from rmqd.wire.properties import SHARDING_KEY
+from rmqd.wire.topics import wrap_namespace
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -56,8 +57,12 @@ class OutgoingRow:
         return (message.topic, message.sharding_key) if message.sharding_key else None
 
 
-def rows_of(batch: pa.RecordBatch, topic: str, origin: Origin, first: int) -> Iterator[OutgoingRow]:
+def rows_of(
+    batch: pa.RecordBatch, topic: str, origin: Origin, first: int, namespace: str = ""
+) -> Iterator[OutgoingRow]:
     """The rows of a batch whose first row is the task's `first`; `topic` wins over the column.
+
+    Both are without the `namespace`, and messages go to the topic that has it.
 
     Raises InvalidMessageError for a row that cannot be sent.
     """
@@ -66,12 +71,12 @@ def rows_of(batch: pa.RecordBatch, topic: str, origin: Origin, first: int) -> It
     for number, values in enumerate(zip(*columns.values(), strict=True), first):
         row = dict(zip(columns, values, strict=True))
         try:
-            yield _row(row, topic, {**marks, SEQUENCE: str(number)})
+            yield _row(row, topic, {**marks, SEQUENCE: str(number)}, namespace)
         except ValueError as error:
             raise InvalidMessageError(f"row {number} of partition {origin.part}: {error}") from error
 
 
-def _row(row: Mapping[str, Any], topic: str, marks: Mapping[str, str]) -> OutgoingRow:
+def _row(row: Mapping[str, Any], topic: str, marks: Mapping[str, str], namespace: str) -> OutgoingRow:
     body = row["body"]
     if body is None:
         raise ValueError("its body is null")
@@ -86,7 +91,7 @@ def _row(row: Mapping[str, Any], topic: str, marks: Mapping[str, str]) -> Outgoi
     given = dict(row.get("properties") or ())
     properties = {name: value or "" for name, value in given.items() if name not in SET_BY_ROCKETMQ}
     message = OutgoingMessage(
-        topic,
+        wrap_namespace(topic, namespace),
         body.encode() if isinstance(body, str) else body,
         tags=row.get("tags") or "",
         keys=row.get("keys") or "",

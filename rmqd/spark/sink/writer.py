@@ -93,7 +93,7 @@ def _write(batches: Iterator[pa.RecordBatch], options: SinkOptions, query: str) 
     sender.look_again()
     total = total_bytes = 0
     for batch in batches:
-        rows = rows_of(batch, options.topic, origin, total)
+        rows = rows_of(batch, options.topic, origin, total, options.access.options.namespace)
         count, size_bytes = sender.send(rows, options.in_flight, options.tolerance_seconds)
         total += count
         total_bytes += size_bytes

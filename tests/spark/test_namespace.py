@@ -1,0 +1,126 @@
+"""Groups on Spark in a namespace, and on a cluster that is not the default one."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from rmqd import Batch, Retry
+from rmqd.daemon.config import RootConfig
+from tests.spark.embedded_broker import BROKER, EmbeddedBroker
+from tests.spark.needed import need
+
+need("pyspark", "pyarrow")
+
+from rmqd.client.api.group import get_consumer_list  # noqa: E402
+from rmqd.client.client_id import is_spark  # noqa: E402
+from rmqd.client.instance import ClientInstance  # noqa: E402
+from rmqd.client.options import ClientOptions  # noqa: E402
+from rmqd.spark.engine.generations import checkpoint_folder  # noqa: E402
+from rmqd.spark.engine.group_order import GroupOrder  # noqa: E402
+from rmqd.spark.engine.presence import Presence  # noqa: E402
+from tests.spark.archive_driver import SECONDS, start  # noqa: E402
+from tests.spark.handler_batches import GroupQuery  # noqa: E402
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SEEN: list[tuple[str, str, str, int]] = []
+HIDDEN = "the default cluster's secret"
+
+
+@pytest.fixture(autouse=True)
+def _nothing_seen() -> None:
+    SEEN.clear()
+
+
+async def note(batch: Batch) -> None:
+    """Everything is tried again once."""
+    for message in batch:
+        SEEN.append((message.body.decode(), message.topic, batch.message_queue.topic, message.reconsume_times))
+        if not message.reconsume_times:
+            raise Retry(delay_level=1)
+
+
+def order_of(broker: EmbeddedBroker, **group: Any) -> GroupOrder:
+    """A group in the namespace `shop` of the cluster `tokyo`, beside a default one that is away."""
+    client = {"poll_name_server_interval": "10ms", "namespace": "shop"}
+    config = {
+        "nameserver": "127.0.0.1:1",
+        "client": {"access_key": "a", "secret_key": HIDDEN},
+        "clusters": {"tokyo": {"nameserver": [broker.nameserver], "client": client}},
+        "groups": {"mailer": {"engine": "spark", "cluster": "tokyo", "subscriptions": {"orders": "*"}, **group}},
+    }
+    return GroupOrder("mailer", RootConfig.model_validate(config).of_group("mailer"))
+
+
+def handled_order(broker: EmbeddedBroker) -> GroupOrder:
+    """With a handler."""
+    handler = {"plugin": f"{note.__module__}:{note.__qualname__}", "concurrency": 4}
+    return order_of(broker, handler=handler, consume_from_where="first_offset")
+
+
+def test_a_handler_sees_names_without_it_and_the_broker_with_it(broker: EmbeddedBroker) -> None:
+    broker.create_topic("shop%orders", 1)
+    broker.send("shop%orders", "one")
+    query = GroupQuery(handled_order(broker))
+    query.run_until(lambda: len(SEEN) == 2)
+    assert SEEN == [("one", "orders", "orders", 0), ("one", "orders", "%RETRY%mailer", 1)]
+    assert {topic.topic for outcome in query.outcomes for topic in outcome.topics} == {"orders"}
+    assert broker.offsets("shop%mailer", "shop%orders") == {0: 1}
+    assert broker.offsets("shop%mailer", "%RETRY%shop%mailer") == {0: 1}
+
+
+def test_its_driver_is_a_member_under_the_name_that_brokers_know(broker: EmbeddedBroker) -> None:
+    broker.create_topic("shop%orders", 1)
+
+    async def join() -> list[str]:
+        presence = Presence(handled_order(broker))
+        client = ClientInstance(ClientOptions(nameservers=(broker.nameserver,)))
+        await presence.join()
+        try:
+            await client.routes.lookup("shop%orders")
+            return await get_consumer_list(client.remoting, client.routes.address(BROKER) or "", "shop%mailer")
+        finally:
+            await client.close()
+            await presence.leave()
+
+    (client_id,) = asyncio.run(join())
+    assert is_spark(client_id)
+
+
+def test_its_processes_get_the_keys_of_its_own_cluster_alone(broker: EmbeddedBroker) -> None:
+    """And its checkpoint is apart: offsets of one cluster mean nothing on another one."""
+    order = handled_order(broker)
+    assert order.client_options.nameservers == (broker.nameserver,)
+    assert HIDDEN not in order.config.model_dump_json()
+    assert checkpoint_folder(order) == "/var/lib/rmqd/clusters/tokyo/spark/mailer"
+
+
+def test_a_pipeline_has_topics_without_it_and_writes_to_one_that_has_it(
+    spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    for topic in ("shop%orders", "shop%copies"):
+        broker.create_topic(topic, 1)
+    broker.send("shop%orders", "one", "two")
+    pipeline = {"plugin": f"{as_they_are.__module__}:{as_they_are.__qualname__}"}
+    order = order_of(
+        broker,
+        pipeline=pipeline,
+        sink={"format": "rocketmq", "topic": "copies"},
+        spark={"trigger": "available_now"},
+        consume_from_where="first_offset",
+    )
+    query = start(spark, order, tmp_path, lambda *_: None)
+    assert query.awaitTermination(SECONDS)
+    options = {"nameserver": broker.nameserver, "subscribe": "shop%copies"}
+    rows = spark.read.format("rocketmq").options(**options).load().collect()
+    assert sorted((row["body"].decode(), row["tags"]) for row in rows) == [("one", "orders"), ("two", "orders")]
+
+
+def as_they_are(frame: Any, spark: Any) -> Any:
+    """Each message again, with its topic as its tag."""
+    return frame.selectExpr("body", "topic AS tags")
