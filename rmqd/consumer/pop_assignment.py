@@ -22,6 +22,7 @@ KEEP_SECONDS: Final = 0.1  # how soon what is finished of a block is acknowledge
 RENEW_AT: Final = 2 / 3  # of the time that a message is hidden; also where one that waits is left to others
 RENEW_AGAIN_SECONDS: Final = 1.0
 FLUSH_SECONDS: Final = 3.0  # for acknowledgements to be answered, when the handlers are done
+HURRIED_FLUSH_SECONDS: Final = 0.5
 
 
 class PopAssignment:
@@ -82,7 +83,7 @@ class PopAssignment:
             for block in list(queue.blocks):
                 assert isinstance(block, PopBlock)
                 queue.settle_finished(block)
-        await self._receipts.flush(FLUSH_SECONDS)
+        await self._receipts.flush(HURRIED_FLUSH_SECONDS if self._hurry.is_set() else FLUSH_SECONDS)
         for queue in self.process_queues:
             queue.drop(self._cause)
         if not drained:

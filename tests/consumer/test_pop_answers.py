@@ -112,6 +112,32 @@ async def test_a_pop_asks_for_what_the_group_is_told(pop: PopBroker, seen: Seen)
     assert fields["bornTime"] == "0"  # the broker's own clock
 
 
+@pytest.mark.parametrize("body", [b"", b"{}", b'{"messageQueueAssignments":null}'])
+async def test_an_answer_that_tells_nothing_changes_nothing_and_is_asked_for_again(
+    pop: PopBroker, seen: Seen, body: bytes
+) -> None:
+    """As of a broker that was restarted, and does not know the member yet; it gets a heartbeat at once."""
+    async with member(pop.address, seen, consume_mode="pop") as one:
+        await eventually(lambda: popping(one), "it pops")
+        beats = len(pop.peer.got(RequestCode.HEART_BEAT))
+        pop.peer.on(RequestCode.QUERY_ASSIGNMENT, Reply(body=body))
+        asked = len(pop.peer.got(RequestCode.QUERY_ASSIGNMENT))
+        one.consumer.on_consumer_ids_changed()
+        await pop.peer.received(RequestCode.QUERY_ASSIGNMENT, asked + 8)  # two topics, two rounds, each asked twice
+        assert len(pop.peer.got(RequestCode.HEART_BEAT)) > beats
+        assert popping(one)
+        pop.add(4)
+        await seen.has(b"x")
+
+
+async def test_an_answer_without_queues_ends_the_popping(pop: PopBroker, seen: Seen) -> None:
+    async with member(pop.address, seen, consume_mode="pop") as one:
+        await eventually(lambda: popping(one), "it pops")
+        pop.peer.on(RequestCode.QUERY_ASSIGNMENT, Reply(body=b'{"messageQueueAssignments":[]}'))
+        one.consumer.on_consumer_ids_changed()
+        await eventually(lambda: not one.consumer.snapshot().queues, "it has none")
+
+
 async def test_a_reply_of_several_queues_is_handed_out_and_acknowledged_queue_by_queue(pop: PopBroker) -> None:
     queues: list[tuple[MessageQueue, int]] = []
 
