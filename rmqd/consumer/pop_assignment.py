@@ -12,6 +12,7 @@ from rmqd.consumer.pop_block import PopBlock
 from rmqd.consumer.pop_loop import PopLoop
 from rmqd.consumer.pop_queue import PopProcessQueue
 from rmqd.consumer.pop_receipts import PopReceipts
+from rmqd.consumer.pop_start import begin_at_time
 from rmqd.consumer.pop_status import PopStatus
 from rmqd.consumer.snapshot import QueueSnapshot
 from rmqd.wire.message import MessageQueue
@@ -71,7 +72,7 @@ class PopAssignment:
         """Pop until `leave`."""
         log.info("pop.starts", queue=str(self.message_queue))
         async with asyncio.TaskGroup() as tasks:
-            popping = tasks.create_task(self.loop.run(), name=f"pops:{self.message_queue}")
+            popping = tasks.create_task(self._pop(), name=f"pops:{self.message_queue}")
             keeping = tasks.create_task(self._keep(tasks), name=f"keep hidden:{self.message_queue}")
             await self._leaving.wait()
             popping.cancel()
@@ -88,6 +89,10 @@ class PopAssignment:
             queue.drop(self._cause)
         if not drained:
             log.warning("queue.not_drained", queue=str(self.message_queue), batches=self._in_flight())
+
+    async def _pop(self) -> None:
+        await begin_at_time(self._context, self.message_queue)
+        await self.loop.run()
 
     def _show_waiting(self) -> None:
         """Hand out nothing more, and let the others have what no handler has."""

@@ -138,6 +138,23 @@ async def test_an_answer_without_queues_ends_the_popping(pop: PopBroker, seen: S
         await eventually(lambda: not one.consumer.snapshot().queues, "it has none")
 
 
+async def test_a_group_that_is_new_begins_at_a_time_by_offsets_of_its_own(
+    pop: PopBroker, broker: ScriptedBroker, seen: Seen
+) -> None:
+    """Before the first pop, and only where it has none: queue 1 has been read before."""
+    old, new = MessageQueue(TOPIC, BROKER, 1), MessageQueue(TOPIC, BROKER, 0)
+    for queue in (old, new):
+        await broker.store(queue, b"before", store_timestamp=1000)
+        await broker.store(queue, b"then", store_timestamp=2000)
+    broker.offsets[GROUP, old] = 2
+    async with member(pop.address, seen, consume_mode="pop", consume_from_where="timestamp", consume_timestamp_ms=1500):
+        await pop.peer.received(RequestCode.POP_MESSAGE)
+        codes = [command.code for command in pop.peer.requests]
+        of_topic = [commit for commit in broker.commits if commit[0].topic == TOPIC]
+    assert of_topic == [(new, 1)]
+    assert codes.index(RequestCode.UPDATE_CONSUMER_OFFSET) < codes.index(RequestCode.POP_MESSAGE)
+
+
 async def test_a_reply_of_several_queues_is_handed_out_and_acknowledged_queue_by_queue(pop: PopBroker) -> None:
     queues: list[tuple[MessageQueue, int]] = []
 
