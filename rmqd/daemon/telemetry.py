@@ -18,7 +18,7 @@ import structlog
 from opentelemetry import context as contexts
 from opentelemetry import propagate, trace
 from opentelemetry.context import Context
-from opentelemetry.sdk.resources import SERVICE_INSTANCE_ID, SERVICE_NAME, Resource
+from opentelemetry.sdk.resources import HOST_NAME, PROCESS_PID, SERVICE_NAME, Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Link, SpanKind, Status, StatusCode
@@ -87,11 +87,9 @@ def start_telemetry() -> Telemetry:
 
 def _resource() -> Resource:
     """What is said about this process with every span: the user's words, and where there are none, ours."""
-    given = Resource.create()
-    ours = {SERVICE_INSTANCE_ID: f"{os.uname().nodename}:{os.getpid()}"}
-    if str(given.attributes.get(SERVICE_NAME, "")).startswith("unknown_service"):
-        ours[SERVICE_NAME] = "rmqd"
-    return Resource(ours).merge(given) if SERVICE_NAME not in ours else given.merge(Resource(ours))
+    whole = Resource({HOST_NAME: os.uname().nodename, PROCESS_PID: os.getpid()}).merge(Resource.create())
+    is_named = not str(whole.attributes[SERVICE_NAME]).startswith("unknown_service")
+    return whole if is_named else whole.merge(Resource({SERVICE_NAME: "rmqd"}))
 
 
 class GroupSpans:

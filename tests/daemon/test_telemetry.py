@@ -156,7 +156,7 @@ async def test_a_message_is_handled_in_its_producers_trace(shop: Shop, collector
         "messaging.rocketmq.message.keys": ["order-1", "c-2"],
     }
     assert span.resource["service.name"] == "rmqd"
-    assert str(running.pid) in span.resource["service.instance.id"]
+    assert span.resource["process.pid"] == running.pid
     assert collector.requests[0]["authorization"] == SECRET
     assert SECRET not in "".join(running.text)
 
@@ -197,15 +197,20 @@ async def test_what_fails_and_what_is_given_up_is_told(shop: Shop, collector: Co
 async def test_workers_have_spans_too_and_their_users_words_about_the_service_hold(
     shop: Shop, collector: Collector
 ) -> None:
-    shop.environment |= {"OTEL_SERVICE_NAME": "shop", "OTEL_TRACES_SAMPLER": "parentbased_always_off"}
+    shop.environment |= {
+        "OTEL_SERVICE_NAME": "shop",
+        "OTEL_RESOURCE_ATTRIBUTES": "service.instance.id=cellar,deployment.environment.name=test",
+        "OTEL_TRACES_SAMPLER": "parentbased_always_off",
+    }
     await shop.send(
         OutgoingMessage("T", b"unsampled"), OutgoingMessage("T", b"x", properties={"traceparent": traceparent(3)})
     )
     async with shop.run("sync", "--workers", "2") as running:
         [span] = await spans(collector, 1, "process T", running)
         await stop(running)
-    assert span.resource["service.name"] == "shop"
-    assert str(running.pid) not in span.resource["service.instance.id"]
+    names = ("service.name", "service.instance.id", "deployment.environment.name")
+    assert [span.resource[name] for name in names] == ["shop", "cellar", "test"]
+    assert span.resource["process.pid"] != running.pid
     assert len([one for one in collector.spans if one.name == "process T"]) == 1
 
 
