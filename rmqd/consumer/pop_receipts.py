@@ -9,7 +9,7 @@ from typing import Final
 
 import structlog
 
-from rmqd.client.api.pop import ACK_TIMEOUT_SECONDS, ack_message, batch_ack, change_invisible_time
+from rmqd.client.api.pop import ACK_TIMEOUT_SECONDS, ack_message, batch_ack, change_header, change_invisible_time
 from rmqd.client.connection import OPAQUE
 from rmqd.client.instance import ClientInstance
 from rmqd.clock import Clock
@@ -119,7 +119,8 @@ class PopReceipts:
             block.settled.add(offset)
             if connection is None or not connection.is_open:
                 continue
-            fields = self._change_header(block, block.handle_of(offset), SHOW_AGAIN_MS).ext_fields()
+            handle = block.handle_of(offset)
+            fields = change_header(self._group, self._real_topic(block), handle, SHOW_AGAIN_MS).ext_fields()
             if (credentials := self._client.remoting.security.credentials) is not None:
                 fields = credentials.signed(fields, b"")
             code, opaque = ChangeInvisibleTimeRequestHeader.code, next(OPAQUE) & 0x7FFFFFFF
@@ -146,7 +147,7 @@ class PopReceipts:
                 self._client.remoting,
                 self.address(handle.broker_name, block.topic),
                 self._group,
-                handle.retry.real_topic(self._group, block.topic),
+                self._real_topic(block),
                 handle,
                 invisible_ms,
             )
@@ -155,16 +156,8 @@ class PopReceipts:
                 log.warning("pop.change_failed", queue=str(block.message_queue), offset=offset, error=str(error))
             return None
 
-    def _change_header(self, block: PopBlock, handle: PopHandle, invisible_ms: int) -> ChangeInvisibleTimeRequestHeader:
-        return ChangeInvisibleTimeRequestHeader(
-            consumer_group=self._group,
-            topic=handle.retry.real_topic(self._group, block.topic),
-            queue_id=handle.queue_id,
-            extra_info=str(handle),
-            offset=handle.queue_offset,
-            invisible_time=invisible_ms,
-            bname=handle.broker_name,
-        )
+    def _real_topic(self, block: PopBlock) -> str:
+        return block.handle.retry.real_topic(self._group, block.topic)
 
     def _body(self, block: PopBlock, handle: PopHandle, offsets: list[int]) -> BatchAck:
         return BatchAck(

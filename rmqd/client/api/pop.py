@@ -84,7 +84,16 @@ async def change_invisible_time(
     timeout_seconds: float = ACK_TIMEOUT_SECONDS,
 ) -> PopHandle:
     """Hide a popped message for `invisible_ms` from now on, and return its handle from then on."""
-    header = ChangeInvisibleTimeRequestHeader(
+    header = change_header(group, real_topic, handle, invisible_ms)
+    reply = await request(remoting, address, header, timeout_seconds=timeout_seconds)
+    return renewed(handle, ChangeInvisibleTimeResponseHeader.from_ext_fields(reply.ext_fields))
+
+
+def change_header(
+    group: str, real_topic: str, handle: PopHandle, invisible_ms: int
+) -> ChangeInvisibleTimeRequestHeader:
+    """Asks to hide a popped message for `invisible_ms` from now on."""
+    return ChangeInvisibleTimeRequestHeader(
         consumer_group=group,
         topic=real_topic,
         queue_id=handle.queue_id,
@@ -93,8 +102,6 @@ async def change_invisible_time(
         invisible_time=invisible_ms,
         bname=handle.broker_name,
     )
-    reply = await request(remoting, address, header, timeout_seconds=timeout_seconds)
-    return renewed(handle, ChangeInvisibleTimeResponseHeader.from_ext_fields(reply.ext_fields))
 
 
 def renewed(handle: PopHandle, header: ChangeInvisibleTimeResponseHeader) -> PopHandle:
