@@ -108,13 +108,7 @@ def messages_of(reply: RemotingCommand) -> list[Got]:
 
 async def ack(peer: Peer, got: Got, group: str = "g") -> RemotingCommand:
     """200051."""
-    header = AckMessageRequestHeader(
-        consumer_group=group,
-        topic=got.real_topic(group),
-        queue_id=got.handle.queue_id,
-        extra_info=str(got.handle),
-        offset=got.handle.queue_offset,
-    )
+    header = AckMessageRequestHeader(**_named(got, group))
     return await peer.call(header.code, header.ext_fields())
 
 
@@ -139,14 +133,7 @@ async def ack_all(peer: Peer, messages: list[Got], group: str = "g") -> Remoting
 
 async def hide(peer: Peer, got: Got, seconds: float, group: str = "g") -> Got:
     """200053: the message under its new handle."""
-    header = ChangeInvisibleTimeRequestHeader(
-        consumer_group=group,
-        topic=got.real_topic(group),
-        queue_id=got.handle.queue_id,
-        extra_info=str(got.handle),
-        offset=got.handle.queue_offset,
-        invisible_time=int(seconds * 1000),
-    )
+    header = ChangeInvisibleTimeRequestHeader(**_named(got, group), invisible_time=int(seconds * 1000))
     reply = await peer.call(header.code, header.ext_fields())
     assert reply.code == 0, reply.remark
     fields = reply.ext_fields
@@ -157,6 +144,17 @@ async def hide(peer: Peer, got: Got, seconds: float, group: str = "g") -> Got:
         revive_queue_id=int(fields["reviveQid"]),
     )
     return Got(got.message, handle)
+
+
+def _named(got: Got, group: str) -> dict[str, Any]:
+    """By what requests name a popped message."""
+    return {
+        "consumer_group": group,
+        "topic": got.real_topic(group),
+        "queue_id": got.handle.queue_id,
+        "extra_info": str(got.handle),
+        "offset": got.handle.queue_offset,
+    }
 
 
 def texts(messages: list[Got]) -> list[str]:
