@@ -20,6 +20,7 @@ from rmqd.consumer.pop_watch import PopWatch
 from rmqd.errors import PopNotSupportedError, RequestCodeNotSupportedError, RmqdError
 from rmqd.wire.message import MessageQueue
 from rmqd.wire.pop_bodies import MessageQueueAssignment, MessageRequestMode, QueryAssignmentRequestBody
+from rmqd.wire.topics import is_retry_topic
 
 if TYPE_CHECKING:
     from rmqd.consumer.context import GroupContext
@@ -69,8 +70,9 @@ class PopGroup:
         pulled = frozenset(one.queue for one in told) - popped
         mode = MessageRequestMode.POP if popped else MessageRequestMode.PULL
         if told and self.modes.get(topic) != mode:
-            log.info("pop.mode", topic=topic, mode=mode.value)
             self.modes[topic] = mode
+            if not is_retry_topic(topic):  # they are always pulled
+                log.info("pop.mode", topic=topic, mode=mode.value)
         self._wanted[topic] = popped
         return pulled
 
