@@ -18,7 +18,9 @@ from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
 from rmqd.client.producer import OutgoingMessage
 from rmqd.clock import SystemClock
+from rmqd.daemon.config import RootConfig, TracingConfig
 from rmqd.daemon.config_file import load_config
+from rmqd.daemon.reload import refused_changes
 from rmqd.errors import ConfigError
 from tests.daemon.collector import CONSUMER_KIND, ERROR_STATUS, CollectedSpan, Collector
 from tests.daemon.daemon_process import DaemonProcess, daemon
@@ -272,6 +274,13 @@ def test_without_the_extra_the_error_names_it(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
     with pytest.raises(ConfigError, match=r"tracing.opentelemetry: .*not installed.*pip install 'rmqd\[otel\]'"):
         load(tmp_path)
+
+
+def test_a_reload_cannot_switch_it() -> None:
+    off, on = (RootConfig(tracing=TracingConfig(opentelemetry=value)) for value in (False, True))
+    [refused] = refused_changes(off, on)
+    assert refused.startswith("tracing.opentelemetry: cannot change from False to True while the daemon runs")
+    assert refused_changes(on, on) == ()
 
 
 def load(folder: Path) -> None:
