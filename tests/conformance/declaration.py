@@ -12,6 +12,7 @@ AREAS = {
     "rebalance": "Who owns which queue",
     "strategies": "Allocate strategies",
     "retries": "Concurrent consumption, retries and dead letters",
+    "pop": "POP",
     "messages": "What a handler sees",
     "offsets": "Offsets",
     "flow control": "Flow control",

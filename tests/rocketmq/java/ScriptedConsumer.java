@@ -15,7 +15,8 @@ import org.apache.rocketmq.common.message.MessageExt;
 
 /**
  * Does to each message what the message says, and writes every attempt down as a line of JSON: --namesrv --group
- * --attempts FILE [--hooks FILE] --subscriptions "TOPIC=TAG or SQL92=EXPRESSION" (a line each), and settings by Java's names.
+ * --attempts FILE [--hooks FILE] --subscriptions "TOPIC=TAG or SQL92=EXPRESSION" (a line each), and settings by Java's names;
+ * with --pop it asks the broker whether to POP.
  * A message's property `script` has an action for each of its attempts, the last one for all further ones; the first
  * message of a batch decides. Actions, with an argument after a colon, several joined by +: ok, later (with a delay
  * level), ack (with ackIndex), throw, null, sleep (with milliseconds); for orderly consumers also suspend (with
@@ -36,6 +37,9 @@ public final class ScriptedConsumer {
         ScriptedConsumer script = new ScriptedConsumer(options);
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(options.text("group"));
         consumer.setNamesrvAddr(options.text("namesrv"));
+        if (options.flag("pop")) { // by its name: the client of 4.x has none
+            consumer.getClass().getMethod("setClientRebalance", boolean.class).invoke(consumer, false);
+        }
         // by the value that is there: MessageModel is in another package in 4.x
         consumer.setMessageModel(
             Enum.valueOf(consumer.getMessageModel().getDeclaringClass(), options.text("model", "CLUSTERING")));

@@ -1,0 +1,69 @@
+"""A group in POP mode, as one script does it to a Java consumer and to rmqd."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.conformance import behaviour
+from tests.conformance.attempts import Attempts
+from tests.conformance.scripted import both
+from tests.rocketmq import RealCluster
+from tests.rocketmq.producer import Producer
+
+pytestmark = pytest.mark.timeout(240)
+
+SCRIPTS = {"good": "ok", "later": "later,ok", "thrown": "throw,ok", "index": "ok"}
+FIRST_DELAY_SECONDS = 10
+# where a copy lies and how it is acknowledged differs by group; Java's client writes the latter into the message
+PLACE = ("queue_id", "queue_offset", "commit_log_offset", "offset_msg_id", "store_size", "POP_CK", "1ST_POP_TIME")
+
+
+@behaviour(
+    "pop",
+    "The broker says whether a group pops a topic (400); what is popped is hidden from others until it is acknowledged",
+    java="with clientRebalance off; acknowledges message by message",
+    rmqd="with consume_mode: pop; acknowledges in batches",
+    checked="a Java consumer beside it: every field of each attempt",
+    since="5.0.0",
+)
+@behaviour(
+    "pop",
+    "What fails is hidden for 10 s more, then 30 s, a minute and so on, and comes again with its own topic's name",
+    java="by CHANGE_MESSAGE_INVISIBLETIME; from the pop retry topic, with ORIGIN_GROUP and a reconsume time more",
+    rmqd="the same",
+    checked="a Java consumer beside it: every field of each attempt, and no second one earlier than that",
+    since="5.0.0",
+)
+async def test_popped_messages_go_java_s_way(rocketmq: RealCluster, topic: str, group: str, tmp_path: Path) -> None:
+    """What each message says is done to it twice; no attempt is missing, and none too many."""
+    names = f"{group}_java", f"{group}_rmqd"
+    for name in names:
+        rocketmq.set_consume_mode(topic, name, "POP")
+    with Producer(rocketmq.broker.address, topic, 8) as producer:
+        for key, script in SCRIPTS.items():
+            properties = {"script": script, "colour": "red", "UNIQ_KEY": f"{topic}.{key}"}
+            producer.send(f"body of {key}".encode(), key=key, tags="T", properties=properties)
+
+    async with both(rocketmq, group, tmp_path / "both", [topic], {"pop": "true"}, names, consume_mode="pop") as sides:
+        await sides.handled(len(SCRIPTS) + 2, 90)
+        java, rmqd = await sides.stop()
+
+    assert shown(java, names[0]) == shown(rmqd, names[1])
+    for attempts in (java, rmqd):
+        for key in ("later", "thrown"):
+            first, second = sorted(one.at_millis for one in attempts if one.keys == key)
+            assert second - first >= FIRST_DELAY_SECONDS * 1000
+    assert {one.topic for one in rmqd} == {topic}
+
+
+def shown(attempts: Attempts, group: str) -> list[dict[str, object]]:
+    """What every attempt was handed, without what cannot be the same; the group's name is taken out."""
+    found = []
+    for one in sorted(attempts, key=lambda one: (one.keys or "", one.reconsume_times)):
+        values = one.without(*PLACE)
+        properties = values["properties"]
+        assert isinstance(properties, dict)
+        found.append({**values, "properties": {name: v.replace(group, "GROUP") for name, v in properties.items()}})
+    return found
