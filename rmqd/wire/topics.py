@@ -116,8 +116,14 @@ def wrap_namespace(resource: str, namespace: str) -> str:
 
 def unwrap_namespace(resource: str, namespace: str) -> str:
     """The name of a topic or group as its users know it."""
+    if not namespace:
+        return resource
     prefix, plain = _split_prefix(resource)
-    return prefix + plain.removeprefix(f"{namespace}%") if namespace else resource
+    head = f"{namespace}%"
+    plain = plain.removeprefix(head)
+    if prefix == RETRY_PREFIX and head in plain:  # of a pop: the topic stands behind the group, after _ or +
+        plain = plain.replace(f"_{head}", "_").replace(f"+{head}", "+")
+    return prefix + plain
 
 
 def _split_prefix(resource: str) -> tuple[str, str]:

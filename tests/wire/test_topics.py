@@ -100,5 +100,10 @@ def test_namespace_there_and_back(plain: str, wrapped: str) -> None:
     assert unwrap_namespace(plain, "ns") == plain
 
 
+def test_a_pop_retry_topic_has_the_namespace_twice() -> None:
+    for make in (pop_retry_topic, pop_retry_topic_v2):
+        assert unwrap_namespace(make("ns%group", "ns%topic"), "ns") == make("group", "topic")
+
+
 def test_no_namespace_changes_nothing() -> None:
     assert wrap_namespace("%RETRY%a%b", "") == unwrap_namespace("%RETRY%a%b", "") == "%RETRY%a%b"
