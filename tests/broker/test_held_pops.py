@@ -90,6 +90,22 @@ async def test_the_rest_is_for_the_next_who_waits(embedded: EmbeddedRocketMQ, pe
     assert texts(messages_of(await peer.reply(one)) + messages_of(await peer.reply(two))) == ["a", "b"]
 
 
+async def test_who_wants_no_message_waits_in_peace(
+    embedded: EmbeddedRocketMQ, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Messages are there, and none is for it: it must not look for them all the time."""
+    await peer.send("T", b"a")
+    looks: list[Place] = []
+    hold = embedded.broker.held_pops.hold
+    monkeypatch.setattr(
+        embedded.broker.held_pops, "hold", lambda pop, *times: (looks.append(pop.place), hold(pop, *times))[1]
+    )
+
+    assert (await pop(peer, max_msg_nums=0, poll_time=50)).code == ResponseCode.POLLING_TIMEOUT
+
+    assert len(looks) <= 3
+
+
 async def test_a_retry_ends_the_wait(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
     """Also in a retry topic that did not exist when the wait began."""
     await peer.send("T", b"a")

@@ -68,7 +68,7 @@ class PopMessageProcessor:
         if not taking.records:
             pop = HeldPop(place, channel, request, lambda one, same: self._answer(one, same, header, until_ms), wanted)
             code = broker.held_pops.hold(pop, until_ms - taking.pop_time, header.poll_time)
-        if taking.rest > 0 and code in (None, ResponseCode.SUCCESS):
+        if taking.rest > 0 and header.max_msg_nums > 0 and code in (None, ResponseCode.SUCCESS):
             broker.held_pops.wake(place)  # there is something for another one, or for this one in the next queue
         return None if code is None else self._reply(code, taking)
 
