@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,7 +33,7 @@ START_WAY: Final = "start"  # of the first leg, and of the one after an interrup
 UNLIMITED: Final = 10**9  # messages: they end with the moves
 BEGIN_SECONDS: Final = 300.0  # Spark starts in 10 s, and in minutes on a busy machine
 END_SECONDS: Final = 90.0
-DRAIN_SECONDS: Final = 120.0
+STILL_SECONDS: Final = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,10 +225,14 @@ class Moves:
 
     def _drain(self, sent_path: Path) -> None:
         sent = {entry.key for entry in ledger.read(sent_path)}
-        # who decides is the ledger: a drain that never ends shows as messages lost
+        paths = [self._ledger(leg.number) for leg in self._legs()]
+        # who decides is the ledger: a drain that stands still shows as messages lost
         with contextlib.suppress(AssertionError):
-            paths = [self._ledger(leg.number) for leg in self._legs()]
-            wait_until(lambda: self._tail.finished(paths) >= sent, "all is handled", DRAIN_SECONDS)
+            while not (finished := self._tail.finished(paths)) >= sent:
+                wait_until(partial(self._is_further, paths, len(finished)), "more is handled", STILL_SECONDS)
+
+    def _is_further(self, paths: Sequence[Path], handled: int) -> bool:
+        return len(self._tail.finished(paths)) > handled
 
     def _result(self, sent_path: Path, seconds: float) -> MovesResult:
         legs = self._legs()
