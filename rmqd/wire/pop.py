@@ -91,11 +91,6 @@ class PopHandle(NamedTuple):
         """Whether an orderly pop took the message."""
         return self.revive_queue_id == ORDER_REVIVE_QUEUE
 
-    @property
-    def due(self) -> int:
-        """When the message is shown again unless it is acknowledged before."""
-        return self.pop_time + self.invisible_time
-
 
 class PoppedQueue(NamedTuple):
     """One of the queues in a reply to a pop."""

@@ -90,10 +90,6 @@ class PopReviveService:
                 self._due = [(one.due_ms, one) for one in self._hidden]
                 heapify(self._due)
 
-    def hidden(self, group: str, topic: str) -> int:
-        """How many messages of a topic the group has and did not acknowledge."""
-        return sum(one.group == group and one.topic == topic for one in self._hidden)
-
     def forget(self, *, group: str | None = None, topic: str | None = None) -> None:
         """Forget all that is hidden from a group, of a topic, or both."""
         for one in [one for one in self._hidden if group in (None, one.group) and topic in (None, one.topic)]:
