@@ -103,7 +103,6 @@ class PopLoop:
         context = self._context
         options, subscription = context.options, context.subscriptions[self._place.topic]
         self._revision = context.revision
-        self._invisible = options.pop_invisible_time_seconds
         self._threshold, self._batch = options.pop_threshold_for_queue, options.pop_batch_nums
         self._interval = options.pull_interval_seconds
         by_tag = subscription.expression_type == EXPRESSION_TAG
