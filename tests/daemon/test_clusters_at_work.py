@@ -18,6 +18,7 @@ from rmqd.broker.settings import BrokerSettings
 from rmqd.client.api.group import consumer_connection
 from rmqd.client.api.offset import query_consumer_offset
 from rmqd.client.remoting import RemotingClient
+from rmqd.codes import RequestCode
 from rmqd.wire.message import MessageQueue
 from tests.cli.command import Ended, rmqd
 from tests.daemon.daemon_process import DaemonProcess, daemon
@@ -31,10 +32,11 @@ IN_SHOP = [MessageQueue("shop%orders", "broker-a", number) for number in range(Q
 
 
 @asynccontextmanager
-async def broker(topic: str, name: str = "broker-a") -> AsyncIterator[EmbeddedRocketMQ]:
+async def broker(*topics: str) -> AsyncIterator[EmbeddedRocketMQ]:
     """One with short delays, which makes no topic by itself."""
-    settings = BrokerSettings(messageDelayLevel=" ".join(["1s"] * 18), autoCreateTopicEnable=False, brokerName=name)
-    async with embedded_rocketmq(EmbeddedOptions(settings=settings, topics={topic: QUEUES})) as running:
+    settings = BrokerSettings(messageDelayLevel=" ".join(["1s"] * 18), autoCreateTopicEnable=False)
+    options = EmbeddedOptions(settings=settings, topics=dict.fromkeys(topics, QUEUES))
+    async with embedded_rocketmq(options) as running:
         yield running
 
 
@@ -117,6 +119,30 @@ async def test_a_group_in_a_namespace_is_known_by_it_to_brokers_alone(tmp_path: 
     shown += [line for line in process.text if "Traceback" not in line] + [lags.out, lags.err, checked.out, checked.err]
     assert [text for text in shown if "shop%" in text] == []
     assert 'topic="orders"' in shown[0]
+
+
+@pytest.mark.parametrize(("mode", "retried_from"), [("orderly", "orders"), ("pop", "%RETRY%mailer_orders")])
+async def test_so_is_one_that_is_orderly_or_pops(tmp_path: Path, mode: str, retried_from: str) -> None:
+    async with broker("shop%orders", "%DLQ%shop%mailer") as mq, connections() as remoting:
+        if mode == "pop":
+            popped = {"topic": "shop%orders", "consumerGroup": "shop%mailer", "mode": "POP", "popShareQueueNum": 0}
+            code = RequestCode.SET_MESSAGE_REQUEST_MODE
+            await remoting.invoke(mq.broker.address, code, {}, json.dumps(popped).encode())
+        groups = {"mailer": group(tmp_path, "seen", consume_mode=mode)}
+        config = write(tmp_path, nameserver=mq.nameserver, client={"namespace": "shop"}, groups=groups)
+        async with daemon(config) as process:
+            client = await ready(process)
+            for key in ("retry", "dead"):
+                assert (await ask("send", "orders", "x", "--keys", key, "-c", config)).code == 0
+            await until(lambda: len(seen(tmp_path / "seen")) == 3, "both are handled, and one of them again", 60)
+            shown = [(await client.get(path)).text for path in ("/metrics", "/api/v1/status")]
+            process.send(signal.SIGTERM)
+            assert await process.exit_code() == 0
+    assert sorted(seen(tmp_path / "seen")) == [
+        ["dead", "orders", "orders", "orders", 0],
+        *sorted([["retry", "orders", "orders", "orders", 0], ["retry", "orders", retried_from, retried_from, 1]]),
+    ]
+    assert [text for text in (*shown, *process.text) if "shop%" in text] == []
 
 
 @pytest.mark.parametrize("workers", [1, 2])
