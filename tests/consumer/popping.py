@@ -44,9 +44,9 @@ class Popping:
     rocketmq: EmbeddedRocketMQ
     client: ClientInstance
 
-    async def set_mode(self, mode: str, *, share: int = 0) -> None:
+    async def set_mode(self, mode: str, *, share: int = 0, topic: str = TOPIC, group: str = GROUP) -> None:
         """As `mqadmin setConsumeMode` does."""
-        body = SetMessageRequestModeRequestBody(TOPIC, GROUP, mode, share).to_json()
+        body = SetMessageRequestModeRequestBody(topic, group, mode, share).to_json()
         code = RequestCode.SET_MESSAGE_REQUEST_MODE
         await request(self.client.remoting, self.rocketmq.broker.address, code, body)
 

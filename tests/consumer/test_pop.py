@@ -9,7 +9,9 @@ from collections.abc import AsyncIterator
 import pytest
 from structlog.testing import capture_logs
 
+from rmqd.client.api.admin import create_topic
 from rmqd.client.api.group import consumer_running_info
+from rmqd.client.producer import OutgoingMessage
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.process_queue import ProcessQueue
 from rmqd.errors import PopNotSupportedError
@@ -189,6 +191,28 @@ async def test_members_that_share_some_queues_each_pop_theirs(pop: Popping, seen
         await eventually(lambda: len(seen.bodies) == 80, "all are handled")
     assert len(set(seen.bodies)) == 80
     assert await pop.lag() == 0
+
+
+async def test_in_a_namespace_handlers_see_plain_names(pop: Popping, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the topic, and of the pop retry topic, whose two parts have it each."""
+    monkeypatch.setattr("rmqd.consumer.pop_send_back.DELAY_SECONDS", (0.1,))
+    topic, group = f"NS%{TOPIC}", f"NS%{GROUP}"
+    await create_topic(pop.client.remoting, pop.rocketmq.broker.address, topic, 1)
+    await pop.set_mode("POP", topic=topic, group=group)
+    seen: list[tuple[str, str]] = []
+
+    async def fail_once(batch: Batch) -> None:
+        seen.extend((message.topic, batch.message_queue.topic) for message in batch)
+        if len(seen) == 1:
+            raise Retry
+
+    async with pop.member(fail_once, group=group, subscriptions=[topic], namespace="NS") as one:
+        await eventually(lambda: one.queue(-1) is not None, "it pops")
+        await pop.client.producer.send(OutgoingMessage(topic, b"x"))
+        await finally_(lambda: one.topic(is_retry=True).handled["acked"] == 1, "it is done")
+        assert one.topic(is_retry=True).topic == TOPIC
+    assert seen == [(TOPIC, TOPIC), (TOPIC, pop_retry_topic(GROUP, TOPIC))]
+    assert await pop.lag(pop_retry_topic(group, topic)) == 0
 
 
 async def test_an_operator_sees_what_is_popped(pop: Popping) -> None:
