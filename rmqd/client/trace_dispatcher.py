@@ -62,10 +62,9 @@ class TraceDispatcher:
 
     def append(self, parts: tuple[TracePart, ...], records: int) -> None:
         """The records of one handler call, or of one message that was sent; dropped where too many wait."""
-        size = sum(len(part.records) for part in parts)
         with self._lock:
             if not self.is_full:
-                self._characters += size
+                self._characters += _characters(parts)
                 self._waiting.append(parts)
                 return
         self.drop(records)
@@ -100,7 +99,8 @@ class TraceDispatcher:
         left = [part for parts in self._take(len(self._waiting)) for part in parts]
         self._lose("failed", sum(data.count for data in trace_messages(left)))
         self._report_at = 0.0
-        self._report(self._clock.monotonic(), f"the group ended, and the rest was not sent in {CLOSE_SECONDS:g} s")
+        reason = self.failure or f"the rest was not sent within {CLOSE_SECONDS:g} s of the end"
+        self._report(self._clock.monotonic(), reason)
 
     async def _send_waiting(self, least: int) -> None:
         """Send what waits now, in batches of `least` calls or more; what comes meanwhile has its turn afterwards."""
@@ -122,12 +122,13 @@ class TraceDispatcher:
             except asyncio.CancelledError:
                 with self._lock:  # whether it arrived is not known: rather twice than never
                     self._waiting.extendleft(reversed(taken))
+                    self._characters += sum(map(_characters, taken))
                 raise
 
     def _take(self, most: int) -> Sequence[tuple[TracePart, ...]]:
         with self._lock:
             taken = [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
-            self._characters -= sum(len(part.records) for parts in taken for part in parts)
+            self._characters -= sum(map(_characters, taken))
         return taken
 
     async def _send(self, data: TraceData) -> None:
@@ -156,3 +157,7 @@ class TraceDispatcher:
         with self._lock:
             records, self._unreported = self._unreported, 0
         log.warning("trace.dropped", topic=self._options.topic, records=records, reason=reason)
+
+
+def _characters(parts: tuple[TracePart, ...]) -> int:
+    return sum([len(part.records) for part in parts])

@@ -188,6 +188,17 @@ async def test_the_end_sends_what_waits_also_what_was_under_way(world: World) ->
     assert {key for keys in world.sent() for key in keys.split()} == {f"id{number}" for number in range(12)}
 
 
+async def test_what_was_under_way_at_the_end_counts_as_waiting(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace_dispatcher, "MOST_WAITING_CHARACTERS", 9000)
+    world.peer.on(SEND, None)
+    async with running(world.dispatcher.run()):
+        world.append(*range(12), size=700)
+        await world.peer.received(SEND)
+    assert not world.dispatcher.is_full
+    world.append(12, size=700)
+    assert world.dispatcher.is_full
+
+
 async def test_the_end_waits_for_nobody_for_long(
     world: World, logged: LogCapture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
