@@ -17,15 +17,15 @@ print(*tracemalloc.get_traced_memory())
 
 
 def test_damaged_frames() -> None:
-    """Twenty thousand of them: no other exception, no case that takes long. tests/campaigns runs many more."""
-    report = run(20_000, seed=1)
-    assert report.cases == 20_000
+    """Ten thousand of them: no other exception, no case that takes long. tests/campaigns runs many more."""
+    report = run(10_000, seed=1)
+    assert report.cases == 10_000
     assert report.slowest_seconds < 1.0
     # the cases reach what lies behind the frame, and do not all bounce off it
-    assert report.commands > 5_000
-    assert report.messages > 1_000
-    assert report.corrupt > 50
-    assert report.bodies > 1_000
+    assert report.commands > 2_500
+    assert report.messages > 500
+    assert report.corrupt > 25
+    assert report.bodies > 500
 
 
 def test_damaged_frames_take_no_memory() -> None:
