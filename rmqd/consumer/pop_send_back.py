@@ -37,7 +37,3 @@ class PopSendBack(SendBack):
         seconds = DELAY_SECONDS[self.delay_level(message, delay_level)]
         await self._receipts.retry_later(block, message.queue_offset, seconds)
         return True
-
-    async def by_broker(self, message: Message, delay_level: int) -> bool:
-        """Not of popped messages: the broker would keep the popped one as well."""
-        return not isinstance(message.block, PopBlock) and await super().by_broker(message, delay_level)

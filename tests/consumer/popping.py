@@ -55,9 +55,9 @@ class Popping:
         for body in bodies:
             await self.client.producer.send(OutgoingMessage(TOPIC, body, **fields))
 
-    async def lag(self, topic: str = TOPIC) -> int:
+    async def lag(self, topic: str = TOPIC, group: str = GROUP) -> int:
         """Messages of the topic that the group has not finished, as the broker says."""
-        stats = await consume_stats(self.client.remoting, self.rocketmq.broker.address, GROUP, topic=topic)
+        stats = await consume_stats(self.client.remoting, self.rocketmq.broker.address, group, topic=topic)
         return sum(offsets.lag for queue, offsets in stats.offset_table.items() if queue.topic == topic)
 
     async def end_of(self, queue: MessageQueue) -> int:

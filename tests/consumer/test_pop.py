@@ -212,7 +212,7 @@ async def test_in_a_namespace_handlers_see_plain_names(pop: Popping, monkeypatch
         await finally_(lambda: one.topic(is_retry=True).handled["acked"] == 1, "it is done")
         assert one.topic(is_retry=True).topic == TOPIC
     assert seen == [(TOPIC, TOPIC), (TOPIC, pop_retry_topic(GROUP, TOPIC))]
-    assert await pop.lag(pop_retry_topic(group, topic)) == 0
+    assert await pop.lag(pop_retry_topic(group, topic), group) == 0
 
 
 async def test_an_operator_sees_what_is_popped(pop: Popping) -> None:

@@ -256,6 +256,22 @@ async def test_what_no_handler_had_is_shown_to_others_when_the_member_leaves(pop
     assert pop.acked() == [(0, 4, 4)]
 
 
+async def test_a_dead_letter_that_is_refused_goes_by_send_back_and_is_acknowledged(
+    pop: PopBroker, broker: ScriptedBroker
+) -> None:
+    """A broker that makes no topics by itself makes that of dead letters only so."""
+
+    async def give_up(batch: Batch) -> None:
+        raise DeadLetter("of no use")
+
+    pop.peer.on(RequestCode.SEND_MESSAGE_V2, Reply(ResponseCode.TOPIC_NOT_EXIST, "no such topic"))
+    pop.add(4)
+    async with member(pop.address, give_up, consume_mode="pop") as one:
+        await eventually(lambda: pop.acked() == [(0, 4, 4)], "it is acknowledged")
+        assert one.topic().handled["dead_lettered"] == 1
+    assert [header.delay_level for header in broker.sent_back] == [-1]
+
+
 @pytest.mark.parametrize("policy", ["stop", "dead_letter", "skip"])
 async def test_a_corrupt_message_goes_by_its_policy_and_holds_nothing_up(
     pop: PopBroker, broker: ScriptedBroker, seen: Seen, policy: str
