@@ -97,7 +97,11 @@ def restart(options: argparse.Namespace) -> None:
 
 def admin(options: argparse.Namespace) -> None:
     """Run the official mqadmin, for example: admin DIR consumerProgress -g my-group."""
-    print(RealCluster.load(options.dir).admin(*options.arguments), end="")
+    cluster = RealCluster.load(options.dir)
+    try:
+        print(cluster.admin(*options.arguments), end="")
+    finally:
+        cluster.end_admin()
 
 
 def setting(text: str) -> tuple[str, str]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 import shutil
 import signal
-import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,16 +16,12 @@ from typing import Self
 
 from tests import certificates
 from tests.rocketmq import jvm, readiness, release, rpc, settings
+from tests.rocketmq.admin_shell import AdminShell
 from tests.rocketmq.errors import ClusterError
 from tests.rocketmq.fetch import say
 from tests.rocketmq.node import Node
 from tests.rocketmq.spec import ClusterSpec
 
-# mqadmin ends with status 0 when a command fails, so its words must tell
-ADMIN_FAILED = re.compile(
-    r"^(?:\[error\]|\S*Exception\b|.*SubCommandException|usage: mqadmin|.*doesn.t exist|The sub command .* not exist)",
-    re.MULTILINE,
-)
 POLL_SECONDS = 0.03
 START_ATTEMPTS = 3
 
@@ -38,6 +33,8 @@ class RealCluster:
         self.directory = directory
         self.spec = spec
         self.nodes = [Node(directory, node) for node in spec.nodes]
+        self._admin: AdminShell | None = None
+        self._admin_turn = threading.Lock()
 
     def __repr__(self) -> str:
         return f"<RealCluster {self.directory} {self.nodes}>"
@@ -127,6 +124,7 @@ class RealCluster:
 
     def stop(self, *, now: bool = True, remove: bool = False) -> None:
         """End the cluster; with `remove` its directory goes too."""
+        self.end_admin()
         self.down(now=now)
         if remove:
             shutil.rmtree(self.directory)
@@ -280,23 +278,20 @@ class RealCluster:
         return {replica["brokerAddress"] for replica in replicas}
 
     def admin(self, *arguments: str, check: bool = True) -> str:
-        """What `mqadmin` prints (2 to 6 s: it starts a JVM); raises ClusterError where the command failed."""
-        logs = self.directory / "admin"
-        tls = jvm.tls_options(certified=self.spec.certificates)
-        command = jvm.command("admin", release.named(self.spec.version).java, self.directory, logs, "256m", tls=tls)
-        command.insert(1, f"-Drocketmq.namesrv.addr={self.nameserver}")
-        done = subprocess.run(
-            [*command, *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            check=False,
-        )
-        if check and (done.returncode or ADMIN_FAILED.search(done.stdout)):
-            raise ClusterError(f"mqadmin {' '.join(arguments)} failed:\n{done.stdout}")
-        return done.stdout
+        """What `mqadmin` prints, from any thread; raises ClusterError where the command failed. The first one takes
+        seconds: all are commands of one JVM."""
+        with self._admin_turn:
+            if self._admin is None:
+                tls = jvm.tls_options(certified=self.spec.certificates)
+                version = release.named(self.spec.version).java
+                self._admin = AdminShell(self.directory / "admin", version, tls=tls)
+            return self._admin.mqadmin(self.nameserver, *arguments, check=check)
+
+    def end_admin(self) -> None:
+        """End the JVM of mqadmin's commands, where there is one."""
+        if self._admin is not None:
+            self._admin.close()
+            self._admin = None
 
     # --- inside
 

@@ -14,7 +14,6 @@ from tests.rocketmq.fetch import find_java, home, jars
 MAIN_CLASSES = {
     "namesrv": "org.apache.rocketmq.namesrv.NamesrvStartup",
     "broker": "org.apache.rocketmq.broker.BrokerStartup",
-    "admin": "org.apache.rocketmq.tools.command.MQAdminStartup",
 }
 
 
@@ -71,8 +70,6 @@ def command(
     elif archive(kind, version).exists():
         options += [f"-XX:SharedArchiveFile={archive(kind, version)}", "-Xshare:auto"]
         options += ["-Xlog:disable", "-Xlog:all=error:stderr"]
-    if kind == "admin":
-        options.append("-XX:TieredStopAtLevel=1")
     level = os.environ.get("RMQD_ROCKETMQ_LOG")  # the remoting layer warns at every slow or closed connection
     return [
         *options,
