@@ -64,8 +64,8 @@ def topic_of_pop_retry(group: str, retry: str) -> str | None:
 def topic_of_retry(retry: str, told: str | None, origin: str | None) -> str:
     """The topic that a message of the retry topic `retry` was first sent to.
 
-    `told` is its property RETRY_TOPIC, which names a pop retry topic where it was sent back from there, and `origin` the
-    topic whose messages `retry` holds, if that is a pop retry topic.
+    `told` is its property RETRY_TOPIC, which names a pop retry topic where it was sent back from there, and `origin`
+    the topic whose messages `retry` holds, if that is a pop retry topic.
     """
     if told is None:
         return origin or retry
