@@ -24,7 +24,7 @@ AskRoute = Callable[[str], Awaitable[TopicRouteData]]
 
 REFRESH_INTERVAL_SECONDS = 30.0  # Java: pollNameServerInterval
 ROUTE_DEADLINE_SECONDS = 6.0  # two rounds of name servers, connecting included
-UNANSWERED_SECONDS = 5.0  # until a known topic is asked for again where no name server answered
+ANXIOUS_SECONDS = 5.0  # between two questions about a known topic while nobody answers, or a broker has no master
 REFRESH_GAP_SECONDS = 1.0  # between two refreshes of one topic that errors asked for
 UNKNOWN_TOPIC_FIRST_SECONDS = 0.5
 UNKNOWN_TOPIC_MOST_SECONDS = 5.0  # how late a topic that is created after the start is noticed
@@ -267,8 +267,10 @@ class RouteTable:
             watched.unknown_delay *= 2
         elif learned.route is not None:
             watched.unknown_since, watched.unknown_delay = None, UNKNOWN_TOPIC_FIRST_SECONDS
+            if any(broker.master is None for broker in learned.route.broker_datas):
+                watched.due_at = now + min(ANXIOUS_SECONDS, self._interval)
         else:
-            gap = REFRESH_GAP_SECONDS if self.route(learned.topic) is None else UNANSWERED_SECONDS
+            gap = REFRESH_GAP_SECONDS if self.route(learned.topic) is None else ANXIOUS_SECONDS
             watched.due_at = now + min(gap, self._interval)
 
     def _note_answer(self, error: RmqdError | None) -> None:

@@ -13,30 +13,21 @@ from rmqd.codes import RequestCode
 from rmqd.errors import CircuitOpenError, RemotingConnectError, RemotingError, RemotingTimeoutError, TlsError
 from rmqd.wire.command import RemotingCommand
 from tests.client.peer import Peer, Reply, eventually
+from tests.consumer.clock import ManualClock
 
 ASK = RequestCode.GET_MAX_OFFSET
 OTHER = RequestCode.GET_MIN_OFFSET
 HOST = "10.0.0.1:10911"
 
 
-class Now:
-    """A clock that a test moves."""
-
-    def __init__(self) -> None:
-        self.seconds = 1000.0
-
-    def __call__(self) -> float:
-        return self.seconds
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
-def now() -> Now:
-    return Now()
-
-
-@pytest.fixture
-def breakers(now: Now) -> Breakers:
-    return Breakers(now)
+def breakers(clock: ManualClock) -> Breakers:
+    return Breakers(clock.monotonic)
 
 
 @pytest.fixture
@@ -51,34 +42,48 @@ def failure() -> RemotingError:
     return RemotingTimeoutError(HOST, "it is silent")
 
 
-def pause_seconds(breakers: Breakers, now: Now) -> float:
+def pause_seconds(breakers: Breakers, clock: ManualClock) -> float:
     """How long an address is left alone from now on."""
-    began = now.seconds
+    began = clock.monotonic()
     while True:
         try:
             breakers.check_rest(HOST)
         except CircuitOpenError:
-            now.seconds += 0.001
+            clock.advance(0.001)
         else:
-            return now.seconds - began
+            return clock.monotonic() - began
 
 
-def test_pauses_grow_to_a_limit_and_differ(breakers: Breakers, now: Now) -> None:
+async def go_silent(remoting: RemotingClient, peer: Peer) -> asyncio.Event:
+    """Let a request wait in vain; with the event, all that is asked so is answered."""
+    answered = asyncio.Event()
+
+    async def late(_: RemotingCommand) -> Reply:
+        await answered.wait()
+        return Reply()
+
+    peer.on(ASK, late)
+    with pytest.raises(RemotingTimeoutError):
+        await remoting.invoke(peer.address, ASK, {}, timeout_seconds=0.1)
+    return answered
+
+
+def test_pauses_grow_to_a_limit_and_differ(breakers: Breakers, clock: ManualClock) -> None:
     """Clients that saw a broker die together must not all come back together."""
     pauses = []
     for _ in range(12):
         breakers.failed(HOST, failure())
-        pauses.append(pause_seconds(breakers, now))
+        pauses.append(pause_seconds(breakers, clock))
     assert FIRST_SECONDS / 2 <= pauses[0] <= FIRST_SECONDS + 0.01
     assert all(MOST_SECONDS / 2 <= pause <= MOST_SECONDS + 0.01 for pause in pauses[6:])
     assert len({round(pause, 2) for pause in pauses[6:]}) > 1
 
 
-def test_one_probe_at_a_time(breakers: Breakers, now: Now) -> None:
+def test_one_probe_at_a_time(breakers: Breakers, clock: ManualClock) -> None:
     breakers.failed(HOST, failure())
     with pytest.raises(CircuitOpenError, match="it is silent"), breakers.probe(HOST):
         pytest.fail("the pause is not over")
-    now.seconds += MOST_SECONDS
+    clock.advance(MOST_SECONDS)
     with breakers.probe(HOST), pytest.raises(CircuitOpenError), breakers.probe(HOST):
         pytest.fail("it is probed already")
     with breakers.probe(HOST):  # the first one has ended, and told nothing
@@ -88,9 +93,9 @@ def test_one_probe_at_a_time(breakers: Breakers, now: Now) -> None:
         pass
 
 
-def test_long_requests_wait_for_an_answer_to_another_one(breakers: Breakers, now: Now) -> None:
+def test_long_requests_wait_for_an_answer_to_another_one(breakers: Breakers, clock: ManualClock) -> None:
     breakers.failed(HOST, failure())
-    now.seconds += MOST_SECONDS
+    clock.advance(MOST_SECONDS)
     breakers.check_rest(HOST)
     with pytest.raises(CircuitOpenError):
         breakers.check_answers(HOST)
@@ -129,15 +134,7 @@ async def test_a_silent_peer_keeps_only_the_first_request_waiting(remoting: Remo
 async def test_a_silent_peer_is_probed_and_trusted_again_with_its_first_answer(
     remoting: RemotingClient, peer: Peer
 ) -> None:
-    answered = asyncio.Event()
-
-    async def late(_: RemotingCommand) -> Reply:
-        await answered.wait()
-        return Reply()
-
-    peer.on(ASK, late)
-    with pytest.raises(RemotingTimeoutError):
-        await remoting.invoke(peer.address, ASK, {}, timeout_seconds=0.1)
+    answered = await go_silent(remoting, peer)
 
     async def probe() -> None:
         while True:
@@ -161,15 +158,7 @@ async def test_a_silent_peer_is_probed_and_trusted_again_with_its_first_answer(
 
 async def test_a_late_answer_is_an_answer(remoting: RemotingClient, peer: Peer) -> None:
     """A broker that was stopped for a while goes on with what it was asked."""
-    answered = asyncio.Event()
-
-    async def late(_: RemotingCommand) -> Reply:
-        await answered.wait()
-        return Reply()
-
-    peer.on(ASK, late)
-    with pytest.raises(RemotingTimeoutError):
-        await remoting.invoke(peer.address, ASK, {}, timeout_seconds=0.1)
+    answered = await go_silent(remoting, peer)
     assert remoting.is_down(peer.address)
     answered.set()
     await eventually(lambda: not remoting.is_down(peer.address), "it is trusted again")
@@ -195,9 +184,7 @@ async def test_a_deadline_of_who_asks_tells_of_silence_too(remoting: RemotingCli
 
 async def test_a_silent_peer_that_is_reconnected_to_is_still_only_probed(remoting: RemotingClient, peer: Peer) -> None:
     """A stopped process takes connections: its kernel does."""
-    peer.on(ASK, None)
-    with pytest.raises(RemotingTimeoutError):
-        await remoting.invoke(peer.address, ASK, {}, timeout_seconds=0.1)
+    await go_silent(remoting, peer)
     peer.cut()
     await eventually(lambda: remoting.connected(peer.address) is None, "the connection is lost")
 

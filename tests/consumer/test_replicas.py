@@ -338,8 +338,10 @@ async def test_an_orderly_queue_goes_on_where_it_was_when_its_broker_has_lost_lo
         await broker.committed(GROUP, queue, 2)
         broker.offsets[GROUP, queue] = 1
         broker.locks[GROUP, queue] = "other@1"
+        broker.peer.on(UPDATE, Reply(ResponseCode.SYSTEM_ERROR, "not yet"))
         broker.peer.cut()
         await eventually(lambda: (q := m.queue()) and q.state == "locked_out", "the lock is lost")
+        broker.peer.on(UPDATE, broker.update)
         await broker.store(queue, b"2")
         del broker.locks[GROUP, queue]
         await seen.has(b"0", b"1", b"2")
