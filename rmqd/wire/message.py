@@ -28,7 +28,7 @@ from rmqd.wire.compression import decompress
 from rmqd.wire.message_id import format_host, offset_message_id
 from rmqd.wire.properties import KEYS, RETRY_TOPIC, TAGS, UNIQ_KEY, parse_properties
 from rmqd.wire.sys_flag import BORN_HOST_V6, COMPRESSED, STORE_HOST_V6
-from rmqd.wire.topics import is_retry_topic, topic_of_retry, unwrap_namespace
+from rmqd.wire.topics import RETRY_PREFIX, is_retry_topic, topic_of_retry, unwrap_namespace
 
 MAGIC_V1: Final = 0xDAA320A7
 MAGIC_V2: Final = 0xDAA320AB  # the topic's length takes two bytes
@@ -159,8 +159,9 @@ class Message:
     @property
     def topic(self) -> str:
         """The topic; of a retried message the one that it was first sent to."""
-        namespace = self.block.namespace
-        return unwrap_namespace(self.origin_topic, namespace) if namespace else self.origin_topic
+        namespace, topic = self.block.namespace, self.record_topic
+        is_plain = not namespace and not topic.startswith(RETRY_PREFIX)
+        return topic if is_plain else unwrap_namespace(self.origin_topic, namespace)
 
     @property
     def origin_topic(self) -> str:
