@@ -6,7 +6,6 @@ The cluster has RocketMQ's own access control, and the certificates of tests/cer
 from __future__ import annotations
 
 import signal
-from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -14,63 +13,24 @@ from typing import Any
 
 import pytest
 
-from tests.certificates import CA, CLIENT, CLIENT_EXPIRED, OTHER_CA, certificate, key
+from tests.certificates import CA, CLIENT_EXPIRED, OTHER_CA, certificate, key
 from tests.cli.command import rmqd as command
 from tests.integration.load import Load
 from tests.integration.rmqd_process import RmqdProcess, ledger_group
+from tests.integration.secured_world import NEXT_SECRET, WRONG_SECRET, World, secrets_in
 from tests.integration.waiting import wait_until
-from tests.rocketmq import RealCluster, ledger, offsets, release, settings
-from tests.rocketmq.fixtures import fresh_name
+from tests.rocketmq import RealCluster, offsets, release
 from tests.rocketmq.peers import PeerOptions, start_consumer
-from tests.rocketmq.producer import Producer
-from tests.rocketmq.users import allow, create_user, update_user
+from tests.rocketmq.users import update_user
 
 pytestmark = pytest.mark.timeout(240)  # a cluster with TLS takes its time to start on a busy machine
 
-SECRET, NEXT_SECRET = "s3cret-of-a-test", "another-s3cret"
 if release.is_4():
     MISSING, UNKNOWN, WRONG = "No accessKey is configured", "No acl config for", "Check signature failed"
     EXPIRED = "it does not accept the certificate in client.tls.cert_file"
 else:
     EXPIRED = "it does not accept the certificate in client.tls.cert_file: it has expired"
     MISSING, UNKNOWN, WRONG = "username cannot be null", "is not found", "check signature failed"
-
-
-class World:
-    """A topic, a group, and a user who may do what docs/security.md says that a group needs."""
-
-    def __init__(self, cluster: RealCluster, test: str, directory: Path) -> None:
-        self.cluster = cluster
-        self.directory = directory
-        self.user, self.secret = fresh_name(test, "user"), SECRET
-        self.topic = cluster.create_topic(fresh_name(test, "topic"), 4)
-        self.group = fresh_name(test, "group")
-        self.ledger = directory / "ledger"
-        if release.is_4():  # has its users in a file, and not these requests
-            self.user, self.secret = settings.ACCESS_KEY, settings.SECRET_KEY
-            return
-        create_user(cluster, self.user, SECRET)
-        names = [f"Topic:{self.topic}", f"Group:{self.group}", f"Group:{self.group}-rmqd-owner"]
-        allow(cluster, self.user, names, "Sub", "Get")
-        allow(cluster, self.user, [f"Topic:%DLQ%{self.group}"], "Pub")
-
-    def client(self, *, secret: str = "", tls: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
-        """The client's part of the configuration; the secret stands in a file."""
-        (self.directory / "secret").write_text(f"{secret or self.secret}\n")
-        keys = {"access_key": self.user, "secret_key": f"${{file:{self.directory}/secret}}"}
-        shown = {"cert_file": str(certificate(CLIENT)), "key_file": str(key(CLIENT))}
-        return {**keys, "tls": {"enabled": True, "ca_file": str(CA), **shown} if tls is None else tls, **more}
-
-    def send(self, first: int, end: int) -> None:
-        """Messages with the keys m`first` up to m`end` - 1."""
-        with Producer(self.cluster.broker.address, self.topic, 4, credentials=self.cluster.credentials) as producer:
-            for number in range(first, end):
-                producer.send(key=f"m{number}")
-
-    def finished(self, *ledgers: Path) -> Counter[str]:
-        """How often each key was handled to the end."""
-        entries = ledger.read(*(ledgers or (self.ledger,)))
-        return Counter(entry.key for entry in entries if entry.event == ledger.FINISH)
 
 
 @pytest.fixture
@@ -124,7 +84,7 @@ def test_what_is_wrong_is_named_and_put_right_without_a_restart(world: World) ->
         (EXPIRED, lambda: world.client(tls={**tls, **expired})),
         ("nobody vouches for the server", lambda: world.client(tls={**tls, "ca_file": str(OTHER_CA)})),
         ("is not for mq.example", lambda: world.client(tls={**tls, "server_name": "mq.example"})),
-        (WRONG, lambda: world.client(secret="not-the-s3cret")),
+        (WRONG, lambda: world.client(secret=WRONG_SECRET)),
         (UNKNOWN, lambda: world.client(access_key="nobody-of-a-test")),
     ]
     group = {world.group: ledger_group(world.topic, world.ledger, "a")}
@@ -163,7 +123,7 @@ def test_workers_share_one_line_and_show_no_keys(world: World) -> None:
     """Not in tracebacks, in what is logged for developers, in `ps`, or in what the commands print."""
     world.send(0, 40)
     group = {world.group: ledger_group(world.topic, world.ledger, "a", handler_options={"fail_every": 7})}
-    wrong, options = world.client(secret="not-the-s3cret"), ("--workers", "2", "--set", "log.level=debug")
+    wrong, options = world.client(secret=WRONG_SECRET), ("--workers", "2", "--set", "log.level=debug")
     with RmqdProcess(world.directory / "rmqd", world.cluster.nameserver, group, *options, client=wrong) as rmqd:
         wait_refused(rmqd, WRONG, 1)
         wait_until(lambda: rmqd.get("/readyz")[1].decode().count(WRONG) == 2, "both workers are refused")
@@ -230,9 +190,3 @@ def is_unready(rmqd: RmqdProcess, reason: str) -> bool:
     """Whether /readyz says 503, and why."""
     status, body = rmqd.get("/readyz")
     return status == 503 and reason in body.decode()
-
-
-def secrets_in(texts: list[str], world: World) -> list[str]:
-    """Which secrets are in anything that rmqd says."""
-    secrets = (world.secret, NEXT_SECRET, world.user, "not-the-s3cret")
-    return [secret for secret in secrets if any(secret in text for text in texts)]
