@@ -60,6 +60,10 @@ class Popping:
         stats = await consume_stats(self.client.remoting, self.rocketmq.broker.address, group, topic=topic)
         return sum(offsets.lag for queue, offsets in stats.offset_table.items() if queue.topic == topic)
 
+    def hides_nothing(self) -> bool:
+        """Whether no message is popped that would be shown again in time, or is to come later otherwise."""
+        return self.rocketmq.broker.schedule.next_due() is None
+
     async def end_of(self, queue: MessageQueue) -> int:
         """Where the next message of a queue will be."""
         return await get_max_offset(self.client.remoting, self.rocketmq.broker.address, queue)

@@ -41,13 +41,19 @@ async def pop() -> AsyncIterator[Popping]:
         yield one
 
 
+@pytest.fixture
+def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How often pop retry topics are looked at would only take time."""
+    monkeypatch.setattr("rmqd.consumer.pop_retries.LOOK_SECONDS", 0.1)
+
+
 async def test_every_message_is_handled_once_and_acknowledged(pop: Popping, seen: Seen) -> None:
     await pop.send(*BODIES)
     async with pop.member(seen, pop_invisible_time_seconds=1.0) as one:
         await eventually(lambda: len(seen.bodies) >= len(BODIES), "all are handled")
         await pop.send(b"last")
         await eventually(lambda: b"last" in seen.bodies, "a pop that the broker held brought it")
-        await asyncio.sleep(2.5)  # what was not acknowledged would be shown again
+        await eventually(pop.hides_nothing, "nothing will come again")
         assert sorted(seen.bodies) == sorted([*BODIES, b"last"])
         assert one.topic().handled["acked"] == len(BODIES) + 1
         assert not one.topic().duplicates
@@ -58,15 +64,22 @@ async def test_every_message_is_handled_once_and_acknowledged(pop: Popping, seen
 
 async def test_what_a_handler_has_is_kept_hidden_for_as_long_as_it_takes(pop: Popping) -> None:
     calls: Counter[bytes] = Counter()
+    handler = Blocked()
 
     async def slow(batch: Batch) -> None:
         calls.update(message.body for message in batch)
-        await asyncio.sleep(3.0)
+        await handler(batch)
+
+    def renewals(one: Member) -> int:
+        durations = one.client.snapshot().requests.get(int(RequestCode.CHANGE_MESSAGE_INVISIBLETIME))
+        return 0 if durations is None else sum(durations.counts)
 
     await pop.send(b"one", b"two")
     async with pop.member(slow, pop_invisible_time_seconds=1.0) as one:
-        await finally_(lambda: one.topic().handled["acked"] == 2, "both are handled")
-        await asyncio.sleep(2.5)
+        await finally_(lambda: renewals(one) >= 6, "both are hidden for longer three times")
+        handler.release.set()
+        await eventually(lambda: one.topic().handled["acked"] == 2, "both are handled")
+        await eventually(pop.hides_nothing, "nothing will come again")
         assert calls == {b"one": 1, b"two": 1}
         assert not one.topic().duplicates
     assert await pop.lag() == 0
@@ -120,6 +133,7 @@ async def test_a_member_that_leaves_shows_the_others_what_it_did_not_begin(pop: 
     assert one.topic().handled["acked"] == 1
 
 
+@pytest.mark.usefixtures("looks_often")
 async def test_what_was_popped_is_told_by_its_own_topic_when_it_is_pulled_and_retried(
     pop: Popping, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,6 +157,7 @@ async def test_what_was_popped_is_told_by_its_own_topic_when_it_is_pulled_and_re
     assert attempts == [(TOPIC, TOPIC), (TOPIC, retry), (TOPIC, f"%RETRY%{GROUP}")]
 
 
+@pytest.mark.usefixtures("looks_often")
 async def test_a_group_that_is_to_pull_again_also_reads_what_it_had_popped(pop: Popping) -> None:
     first, second = Blocked(), Seen()
     await pop.send(*BODIES[:20])
