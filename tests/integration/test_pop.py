@@ -42,11 +42,6 @@ async def test_two_members_share_a_popped_topic_and_finish_it(rocketmq: RealClus
             elif message.keys == "fails":
                 assert message.topic == topic
 
-    with Producer(rocketmq.broker.address, topic, 8) as producer:
-        for number in range(300):
-            producer.send(key=f"{number}")
-        producer.send(key="slow")
-        producer.send(key="fails")
     options: dict[str, Any] = {
         "group": group,
         "subscriptions": [topic],
@@ -56,6 +51,13 @@ async def test_two_members_share_a_popped_topic_and_finish_it(rocketmq: RealClus
         member(rocketmq.nameserver, handle, consume_mode="pop", **options) as one,
         member(rocketmq.nameserver, handle, consume_mode="pop", **options) as two,
     ):
+        await until(lambda: popped(one) and popped(two), "both pop")
+        with Producer(rocketmq.broker.address, topic, 8) as producer:
+            for number in range(300):
+                producer.send(key=f"{number}")
+                await asyncio.sleep(0)  # the members take turns at what comes
+            producer.send(key="slow")
+            producer.send(key="fails")
         await until(lambda: len(calls) == 302, "all are handled", 30)
         await until(lambda: calls["fails"] == 2, "the failed one came again, at level 0 after 10 s", 60)
         await until(lambda: one.topic().handled["acked"] + two.topic().handled["acked"] == 301, "slow one done", 30)
