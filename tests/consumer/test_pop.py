@@ -167,6 +167,13 @@ async def test_a_group_that_is_to_pull_again_also_reads_what_it_had_popped(pop: 
     await pop.set_mode("PULL")
     async with pop.member(second, pop_invisible_time_seconds=2.0) as two:
         await finally_(lambda: set(second.bodies) == set(BODIES[:20]), "all of it is handled")
+        topics = [queue.topic for queue in two.consumer.snapshot().queues]
+        assert pop_retry_topic(GROUP, TOPIC) in topics
+        await finally_(
+            lambda: pop_retry_topic(GROUP, TOPIC) not in [one.topic for one in two.consumer.snapshot().queues],
+            "it was empty for as long as messages are hidden",
+        )
+        assert two.queue(0) is not None
         await pop.set_mode("POP")
         two.consumer.on_consumer_ids_changed()
         await finally_(lambda: two.queue(-1) is not None, "it pops")
