@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import bisect
 import json
-import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
+from tests.integration.background import Background
 from tests.integration.rmqd_process import RmqdProcess
 
 POLL_SECONDS = 0.2
@@ -109,26 +108,15 @@ class History:
         return highest[known - 1] if known else 0
 
 
-class CommitWatch:
+class CommitWatch(Background):
     """Asks every member for its commits five times a second; each change is a line in a file."""
 
     def __init__(self, members: Mapping[str, RmqdProcess], group: str, topic: str, path: Path) -> None:
+        super().__init__(f"commits of {group}")
         self._members = members
         self._group, self._topic = group, topic
         self._path = path
         self._commits: list[Commit] = []
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True, name=f"commits of {group}")
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._stop.set()
-        self._thread.join()
 
     @property
     def commits(self) -> list[Commit]:
@@ -142,11 +130,12 @@ class CommitWatch:
             found[commit.place] = max(found.get(commit.place, 0), commit.offset)
         return found
 
-    def _run(self) -> None:
+    def work(self) -> None:
+        """Ask until the end of the block."""
         latest: dict[tuple[str, Place], int] = {}
         asked = dict.fromkeys(self._members, time.time_ns() // 1000)
         with self._path.open("a", buffering=1) as file:
-            while not self._stop.wait(POLL_SECONDS):
+            while not self.stop.wait(POLL_SECONDS):
                 for name, process in self._members.items():
                     before, asked[name] = asked[name], time.time_ns() // 1000
                     for place, offset in self._ask(process):

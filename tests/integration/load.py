@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
+from tests.integration.background import Background
 from tests.rocketmq import ClusterError, RealCluster, rpc
 from tests.rocketmq.ledger import SENT, Entry
 from tests.rocketmq.producer import Producer
@@ -16,7 +14,7 @@ from tests.rocketmq.producer import Producer
 RETRY_SECONDS = 0.2
 
 
-class Load:
+class Load(Background):
     """Sends messages with the keys m`first` up to m`messages` - 1, in turn to the queues of a topic.
 
     A key counts as sent once the broker said that it is stored; a send that failed is repeated, so that the topic may
@@ -40,6 +38,7 @@ class Load:
 
         `accepted` are the answers' codes that count as stored.
         """
+        super().__init__(f"load {topic}")
         self.sent: dict[str, tuple[int, int]] = {}
         """Each key with the queue and the offset that it got."""
         self.repeated = 0
@@ -50,37 +49,26 @@ class Load:
         self._numbers = range(first, messages)
         self._ledger = path.open("a", buffering=1) if path else None
         self._per_second = per_second
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True, name=f"load {topic}")
         self._producer: Producer | None = None
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._stop.set()
-        self._thread.join()
 
     @property
     def done(self) -> bool:
         """Whether every message is stored."""
-        return not self._thread.is_alive()
+        return not self.thread.is_alive()
 
     def wait(self, timeout_seconds: float) -> None:
         """Wait until every message is stored."""
-        self._thread.join(timeout_seconds)
+        self.thread.join(timeout_seconds)
         assert self.done, (
             f"only {len(self.sent)} of {len(self._numbers)} messages could be sent in {timeout_seconds:g} s"
         )
 
-    def _run(self) -> None:
+    def work(self) -> None:
+        """Send, each message when it is due."""
         begin = time.monotonic()
         for number in self._numbers:
             due = begin + (number - self._numbers.start) / self._per_second
-            if self._stop.wait(max(0.0, due - time.monotonic())):
+            if self.stop.wait(max(0.0, due - time.monotonic())):
                 break
             self._send(number, f"m{number}")
         if self._producer is not None:
@@ -89,7 +77,7 @@ class Load:
             self._ledger.close()
 
     def _send(self, number: int, key: str) -> None:
-        while not self._stop.is_set():
+        while not self.stop.is_set():
             try:
                 if self._producer is None:
                     self._producer = Producer(
@@ -105,7 +93,7 @@ class Load:
                 if self._producer is not None:
                     self._producer.close()
                 self._producer = None
-                self._stop.wait(RETRY_SECONDS)
+                self.stop.wait(RETRY_SECONDS)
             else:
                 self.sent[key] = (queue, offset)
                 if self._ledger is not None:
