@@ -10,10 +10,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.rocketmq import release
+from tests.rocketmq import release, settings
 from tests.rocketmq.errors import ClusterError
 from tests.rocketmq.fetch import find_java, jars
-from tests.rocketmq.peers import LOGBACK, classes
+from tests.rocketmq.peers import classes
 
 # mqadmin ends with status 0 when a command fails, so its words must tell
 ADMIN_FAILED = re.compile(
@@ -23,15 +23,23 @@ ADMIN_FAILED = re.compile(
 
 
 class AdminShell:
-    """A running `java/AdminShell.java`, which may write to the directory; its `mqadmin` asks any cluster."""
+    """A running `java/AdminShell.java`, which may write to the directory; its `mqadmin` asks any cluster.
 
-    def __init__(self, directory: Path, version: str = release.DEFAULT, *, tls: Sequence[str] = ()) -> None:
+    `home` is where its keys and settings are, for a cluster that wants some.
+    """
+
+    def __init__(
+        self, directory: Path, version: str = release.DEFAULT, *, home: Path | None = None, tls: Sequence[str] = ()
+    ) -> None:
+        logback = directory / "mqadmin-logback.xml"
+        logback.write_text(settings.LOGBACK)  # to a file: what its threads log must not stand in what commands print
         command = [
             *(find_java(), "-Xmx256m", "-Xshare:auto", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
             *tls,
-            f"-Drmq.logback.configurationFile={LOGBACK}",
+            f"-Drmq.logback.configurationFile={logback}",
+            f"-Drmqd.log={directory / 'mqadmin.log'}",
             f"-Duser.home={directory}",
-            f"-Drocketmq.home.dir={directory}",
+            f"-Drocketmq.home.dir={home or directory}",
             "-Djava.net.preferIPv4Stack=true",
             *("-cp", f"{classes(version)}:{':'.join(jars(version))}", "AdminShell"),
         ]

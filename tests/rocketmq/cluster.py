@@ -284,7 +284,7 @@ class RealCluster:
             if self._admin is None:
                 tls = jvm.tls_options(certified=self.spec.certificates)
                 version = release.named(self.spec.version).java
-                self._admin = AdminShell(self.directory / "admin", version, tls=tls)
+                self._admin = AdminShell(self.directory / "admin", version, home=self.directory, tls=tls)
             return self._admin.mqadmin(self.nameserver, *arguments, check=check)
 
     def end_admin(self) -> None:
