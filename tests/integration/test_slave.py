@@ -13,7 +13,7 @@ from tests.integration.consuming import Seen, until
 from tests.rocketmq import RealCluster, offsets, rpc
 from tests.rocketmq.producer import Producer
 
-pytestmark = pytest.mark.rocketmq
+pytestmark = [pytest.mark.rocketmq, pytest.mark.slow]
 
 GET_ALL_TOPIC_CONFIG = 21
 FIRST, BACKLOG, LAST = 20, 40, 5
