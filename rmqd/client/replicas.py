@@ -27,7 +27,7 @@ class Replicas:
     def __init__(self, remoting: RemotingClient, routes: RouteTable) -> None:
         self._remoting = remoting
         self._routes = routes
-        self._known: dict[str, frozenset[str]] = {}  # addresses by the broker's name
+        self._known: dict[str, dict[int, str]] = {}  # by the broker's name: where each replica was last
         routes.on_change(self._routes_changed)
 
     def to_read(self, broker_name: str, broker_id: int = 0) -> str | None:
@@ -53,11 +53,12 @@ class Replicas:
         return connection is None or asyncio.get_running_loop().time() - connection.made_at < SETTLE_SECONDS
 
     def _routes_changed(self, _: frozenset[str]) -> None:
-        before = self._known
-        now = {name: frozenset(replicas.values()) for name, replicas in self._routes.brokers().items()}
-        self._known = before | now  # who is in no route may be back at another address
         in_use = self._routes.broker_addresses()
-        for name in before.keys() & now.keys():
-            for gone in before[name] - in_use:
-                log.info("broker.moved", broker=name, gone=gone, addresses=sorted(self._known[name]))
-                self._remoting.give_up(gone, f"broker {name} is no longer there")
+        for name, replicas in self._routes.brokers().items():
+            before = self._known.get(name, {})
+            # a replica that is not there may only not have registered yet with a name server that was restarted
+            self._known[name] = {**before, **replicas}
+            for broker_id, gone in before.items():
+                if gone not in in_use and replicas.get(broker_id, gone) != gone:
+                    log.info("broker.moved", broker=name, gone=gone, addresses=sorted(replicas.values()))
+                    self._remoting.give_up(gone, f"broker {name} is no longer there")

@@ -51,9 +51,10 @@ class Absences:
             if (topic, name) not in self._missed:
                 self._missed[topic, name] = now
                 routes.refresh_soon()
-            self.is_unsure = now - self._missed[topic, name] < SURE_SECONDS
+            is_unsure = now - self._missed[topic, name] < SURE_SECONDS
+            self.is_unsure = self.is_unsure or is_unsure
             # it has the topic no more, unless no route has it yet: then the name server was restarted just now
-            return self.is_unsure or name not in routes.brokers()
+            return is_unsure or name not in routes.brokers()
         if name not in self._since:
             log.warning("broker.away", broker=name, kept_seconds=KEEP_SECONDS)
             self._since[name] = now

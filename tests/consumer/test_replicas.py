@@ -230,6 +230,17 @@ async def test_a_broker_that_moves_is_followed_at_once(cluster: Replicated, seen
         await broker.committed(GROUP, queue, 2)
 
 
+async def test_a_replica_that_is_missing_in_the_route_is_not_hung_up_on(cluster: Replicated, seen: Seen) -> None:
+    """A name server that was restarted may have heard of the slave only; the master still counts us as a member."""
+    async with cluster.member(seen) as m:
+        await cluster.pulled_at(cluster.master)
+        cluster.route({1: cluster.slave.address})
+        await eventually(lambda: m.client.routes.master(BROKER) is None, "the route has come")
+        assert m.client.remoting.connected(cluster.master.address) is not None
+        cluster.route({0: cluster.slave.address})
+        await eventually(lambda: m.client.remoting.connected(cluster.master.address) is None, "now it has moved")
+
+
 async def test_a_new_connection_carries_a_heartbeat_before_a_pull(cluster: Replicated, seen: Seen) -> None:
     """A broker that was restarted knows no group: what is pulled there at once is refused."""
     broker, queue = cluster.broker, cluster.queue
