@@ -1,0 +1,64 @@
+"""`engine: spark` on a cluster that takes TLS alone and checks who asks: refused, put right, and silent about keys."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.integration.rmqd_process import RmqdProcess, ledger_group
+from tests.integration.secured_world import WRONG_SECRET, World, secrets_in
+from tests.integration.waiting import wait_until
+from tests.rocketmq import RealCluster, offsets
+from tests.spark.needed import need
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+need("pyspark", "pyarrow")
+
+SECONDS = 150  # for what waits for a JVM, on a busy machine
+
+
+@pytest.mark.timeout(3 * SECONDS)
+def test_nothing_that_spark_shows_or_keeps_has_the_keys(
+    rocketmq_secured: RealCluster, request: pytest.FixtureRequest, tmp_path: Path, spark: SparkSession
+) -> None:
+    """Not its event log either; with the wrong ones the group says why it stands still, and goes on by a reload."""
+    world = World(rocketmq_secured, request.node.name, tmp_path)
+    events = tmp_path / "rmqd" / "events"
+    events.mkdir(parents=True)
+    conf = {
+        "spark.driver.memory": "512m",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData",
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.compress": "false",
+        "spark.eventLog.dir": f"file://{events}",
+    }
+    on_spark: dict[str, Any] = {"engine": "spark", "spark": {"master": "local[2,4]", "conf": conf}}
+    group = {
+        world.group: ledger_group(world.topic, world.ledger, "s", handler_options={"fail_every": 7}, **on_spark),
+    }
+    world.send(0, 40)
+    wrong = world.client(secret=WRONG_SECRET)
+    with RmqdProcess(tmp_path / "rmqd", rocketmq_secured.nameserver, group, client=wrong) as rmqd:
+
+        def is_refused() -> bool:
+            status, body = rmqd.get("/readyz")
+            return status == 503 and "client.secret_key is not the one of this client.access_key" in body.decode()
+
+        wait_until(is_refused, "/readyz tells that the secret is another", SECONDS)
+        shown = rmqd.everything_shown()
+        world.client()  # writes the right one
+        rmqd.signal(signal.SIGHUP)
+        rmqd.wait_ready(SECONDS)
+        wait_until(lambda: len(world.finished()) == 40, "all is handled, what failed once more", SECONDS)
+        wait_until(lambda: offsets.lag(world.cluster, world.group, world.topic) == 0, "all is committed", SECONDS)
+        shown += rmqd.everything_shown()
+        assert any("java" in line for line in rmqd.command_lines()), "Spark's processes are among them"
+        assert rmqd.terminate(SECONDS)[0] == 0
+        shown += rmqd.written()
+        assert any("SparkListenerApplicationStart" in text for text in shown), "Spark's event log is among it"
+        assert secrets_in(shown, world) == []
