@@ -11,7 +11,7 @@ import structlog
 from rmqd.consumer.pop_assignment import PopAssignment
 from rmqd.consumer.problem import Problem
 from rmqd.consumer.stall import Stall
-from rmqd.consumer.watchdog import MILD_CAUSES, STALL_SECONDS, TICK_SECONDS
+from rmqd.consumer.watchdog import STALL_SECONDS, TICK_SECONDS, tell_stalled
 from rmqd.wire.message import MessageQueue
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class PopWatch:
                     log.info("queue.goes_on", queue=str(place), cause=told.cause if told else "")
             elif told is None or told.cause != problem.cause:
                 self._told[place] = problem
-                self._tell(assignment, problem)
+                tell_stalled(problem, {"topic": place.topic, "broker": place.broker_name, "queues": [place.queue_id]})
 
     def _stall(self, context: GroupContext, assignment: PopAssignment) -> Problem | None:
         now, loop = context.clock.monotonic(), assignment.loop
@@ -75,20 +75,3 @@ class PopWatch:
             longest_call_seconds=max((now - call.started for call in calls), default=0.0),
             broker=assignment.message_queue.broker_name,
         ).explain()
-
-    def _tell(self, assignment: PopAssignment, problem: Problem) -> None:
-        place = assignment.message_queue
-        facts = {
-            "topic": place.topic,
-            "broker": place.broker_name,
-            "queues": [place.queue_id],
-            "cause": problem.cause,
-            "evidence": problem.evidence,
-            "next": problem.next,
-        }
-        if problem.cause == "paused":
-            log.info("queue.stalled", **facts)
-        elif problem.cause in MILD_CAUSES:
-            log.warning("queue.stalled", **facts)
-        else:
-            log.error("queue.stalled", **facts)

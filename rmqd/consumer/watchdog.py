@@ -27,7 +27,7 @@ STALL_SECONDS: Final = 20.0
 UNANSWERED_SECONDS: Final = 22.0  # a pull is held for 15 s and then answered within the broker's 5 s round
 EXPIRY_SECONDS: Final = 120.0  # Java: rocketmq.client.pull.pullMaxIdleTime
 REPEAT_SECONDS: Final = 600.0  # a stall that goes on, or comes again, is told so often
-MILD_CAUSES: Final = ("slow_handler", "rate_limit", "held_lock")
+_MILD_CAUSES: Final = ("slow_handler", "rate_limit", "held_lock")
 
 _Progress = tuple[ProcessQueue | None, int, int]
 
@@ -163,17 +163,9 @@ class Watchdog:
             "topic": queue.topic,
             "broker": queue.broker_name,
             "queues": sorted(queue.queue_id for queue in stalled),
-            "cause": problem.cause,
             "seconds": round(now - since),
-            "evidence": problem.evidence,
-            "next": problem.next,
         }
-        if problem.cause == "paused":
-            log.info("queue.stalled", **facts)
-        elif problem.cause in MILD_CAUSES:
-            log.warning("queue.stalled", **facts)
-        else:
-            log.error("queue.stalled", **facts)
+        tell_stalled(problem, facts)
 
     def _tell_end(self, queue: MessageQueue, watch: _Watch) -> None:
         for untold in self._news.values():
@@ -216,6 +208,17 @@ class Watchdog:
             evidence = f"topic {topic} may not be read on {', '.join(closed)}: its permission there says so"
             return Problem("no_permission", evidence, "`mqadmin updateTopicPerm -p 6` (or 4) lets it be read")
         return None
+
+
+def tell_stalled(problem: Problem, place: dict[str, object]) -> None:
+    """Log that queues stand still; `place` says which, and for how long."""
+    facts = {**place, "cause": problem.cause, "evidence": problem.evidence, "next": problem.next}
+    if problem.cause == "paused":
+        log.info("queue.stalled", **facts)
+    elif problem.cause in _MILD_CAUSES:
+        log.warning("queue.stalled", **facts)
+    else:
+        log.error("queue.stalled", **facts)
 
 
 def _progress(assigned: AssignedQueue) -> _Progress:
