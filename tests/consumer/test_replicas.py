@@ -152,9 +152,9 @@ async def test_a_silent_master_is_passed_over(cluster: Replicated, seen: Seen, m
         await cluster.pulled_at(cluster.master, 1)
         silence(cluster.master, monkeypatch)
         await cluster.pulled_at(cluster.slave)
+        assert m.client.heartbeat.brokers_up[cluster.master.address] is False
         await broker.store(queue, b"1")
         await seen.has(b"0", b"1")
-        assert m.client.heartbeat.brokers_up[cluster.master.address] is False
 
 
 async def test_a_master_that_is_gone_leaves_its_slave_the_commits_too_and_gets_them_when_it_is_back(
