@@ -13,6 +13,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from rmqd.spark.cluster import close_clusters
+from rmqd.spark.source.pull_connection import close_kept_connections
 from tests.parity.running import ParityRun, Sent
 from tests.spark.embedded_broker import EmbeddedBroker
 from tests.spark.needed import need
@@ -59,6 +61,14 @@ ATTEMPTS = {
 }
 pytestmark = pytest.mark.timeout(300)  # a JVM, five queries, and messages that are delayed by 10 s
 SPARK, ROCKETMQ = pytest.mark.spark, pytest.mark.rocketmq
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _kept_until_the_end_of_these_tests() -> Iterator[None]:
+    """Not until the end of the process, as is right where a process has one cluster."""
+    yield
+    close_clusters()
+    close_kept_connections()
 
 
 @pytest.fixture(
