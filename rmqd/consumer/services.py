@@ -100,11 +100,11 @@ class OffsetStore(Protocol):
     async def commit_upward(self, queue: MessageQueue, offset: int) -> None:
         """Commit for a queue that is being given up: the next owner may be further already. Raises RmqdError."""
 
-    async def persist(self, offsets: Mapping[MessageQueue, int]) -> bool:
-        """Commit many offsets; says whether all were taken. A failure is logged, the next round tries again."""
-
     def may_be_lost(self, queue: MessageQueue) -> bool:
         """Whether less than what was committed may be stored, without anybody having set it back."""
+
+    async def persist(self, offsets: Mapping[MessageQueue, int]) -> bool:
+        """Commit many offsets; says whether all were taken. A failure is logged, the next round tries again."""
 
 
 class Leases(Protocol):

@@ -112,5 +112,5 @@ class GroupSnapshot:
     handler_hung: bool
     problems: tuple[Problem, ...]  # of the group as a whole
     batches: BatchesSnapshot | None = None  # None but on Spark
-    cluster: str | None = None  # its name in the configuration; None for a consumer, which does not know it
     trace_records: dict[str, int] = field(default_factory=dict)  # by what became of them; empty without message trace
+    cluster: str | None = None  # its name in the configuration; None for a consumer, which does not know it

@@ -188,7 +188,7 @@ def _topic_series(series: _Series, group: GroupSnapshot, topic: TopicSnapshot) -
 
 
 def _queue_series(series: _Series, group: GroupSnapshot, queue: QueueSnapshot) -> None:
-    labels = (group.engine, group.name, queue.topic, _flag(queue.is_retry), queue.broker, str(queue.queue))
+    labels = (group.engine, group.name, queue.topic, _flag(queue.is_retry), queue.broker, queue.number)
     series.add(names.CACHED_MESSAGES, labels, queue.cached)
     series.add(names.INFLIGHT_MESSAGES, labels, queue.handling)
     series.add(names.CACHED_BYTES, labels, queue.cached_bytes)
