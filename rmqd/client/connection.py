@@ -76,6 +76,7 @@ class RemotingConnection(asyncio.Protocol):
         self._refusals = refusals or Refusals()
         self._refused_now = self._refusals.current
         self._transport: asyncio.Transport | None = None
+        self._ended = asyncio.Event()
         self._pending: dict[int, _Pending] = {}
         self._out: list[bytes] = []
         self._writable = asyncio.Event()
@@ -220,8 +221,19 @@ class RemotingConnection(asyncio.Protocol):
         self._transport = None
         self._out.clear()
         self._writable.set()
+        self._ended.set()
         self.error = error
         self._on_lost(self)
+
+    async def ended(self, timeout_seconds: float) -> None:
+        """Wait until a closed connection is gone. Over TLS that takes the peer's word; past the time it is cut."""
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await self._ended.wait()
+        except TimeoutError:
+            if self._transport is not None:
+                self._transport.abort()
+            await self._ended.wait()
 
     async def finished(self, timeout_seconds: float) -> None:
         """Wait for the answers to what should have one within this time, and no longer."""

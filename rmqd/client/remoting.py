@@ -29,6 +29,7 @@ from rmqd.wire.frame import MAX_FRAME_SIZE_BYTES
 log = structlog.get_logger(__name__)
 
 REQUEST_TIMEOUT_SECONDS = 3.0  # Java: mqClientApiTimeout
+CLOSE_SECONDS = 1.0  # for peers to say that they heard of the end, as TLS wants
 SILENCE_SECONDS = 2.0  # a peer that was sent a request, and said nothing for so long, is no longer waited for
 
 Reply = tuple[int, str, dict[str, str], bytes]  # code, remark, ext fields, body
@@ -244,9 +245,11 @@ class RemotingClient:
         tasks = [*self._opening.values(), *self._answering, *self._explaining.values(), *self._renewing]
         for task in tasks:
             task.cancel()
-        for connection in list(self._connections.values()):
+        connections = list(self._connections.values())
+        for connection in connections:
             connection.close("the client was closed")
         await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*(connection.ended(CLOSE_SECONDS) for connection in connections))
 
     async def _open(self, address: str) -> RemotingConnection:
         connection = await self._connector.connect(address)

@@ -83,6 +83,14 @@ async def test_requests_and_answers_go_through() -> None:
         assert (answer.remark, len(answer.body), len(peer.got(ASK)[0].body)) == ("encrypted", 300_000, 300_000)
 
 
+async def test_a_client_that_was_closed_has_no_connection_left() -> None:
+    """Who ends the event loop then would leave sockets behind."""
+    async with server_with(server_context()) as peer, client_with(TLS) as client:
+        connection = await client.connection(peer.address)
+        await client.close()
+        assert not connection.is_open
+
+
 async def test_a_server_that_wants_it_is_shown_a_certificate() -> None:
     wants_one = server_context(wants_client=True)
     async with server_with(wants_one) as peer, client_with(shown(CLIENT)) as client:
