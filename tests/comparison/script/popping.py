@@ -196,7 +196,12 @@ POPPING: list[Step] = [
     _pop("pop by two tags", TAGGED, exp="B || D"),
     _pop("pop by SQL92", TAGGED, consumerGroup="{mark}_sql", expType="SQL92", exp="price > 1"),
     _pop("pop by a tag that nobody has", TAGGED, consumerGroup="{mark}_nobody", exp="Z"),
-    Ask(what="the offset behind what nobody wants", code=14, fields=offset_fields(TAGGED, "{mark}_nobody")),
+    Ask(
+        what="the offset behind what nobody wants",
+        code=14,
+        fields=offset_fields(TAGGED, "{mark}_nobody"),
+        until=lambda frame: frame["fields"].get("offset") == "3",
+    ),
     # where groups begin
     send("prepare what a new group finds", UNTOUCHED, b"first", silent=True),
     _there(UNTOUCHED, 1),
