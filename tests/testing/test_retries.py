@@ -165,7 +165,7 @@ def test_an_orderly_handler_that_fails_for_ever_is_told(rocketmq: RocketMQ, run_
     rocketmq.create_topic("orders")
     rocketmq.send("orders", "poison", keys="order-1")
     with pytest.raises(StillBusyError, match=r"had attempt \d\d+"):
-        run_handler(always_fails, topic="orders", group="mailer", consume_mode="orderly", timeout=1.0)
+        run_handler(always_fails, topic="orders", group="mailer", consume_mode="orderly", timeout=3.0)
 
 
 def test_what_a_handler_left_uncommitted_is_there_for_the_next(rocketmq: RocketMQ, run_handler: Run) -> None:
