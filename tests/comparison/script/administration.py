@@ -35,7 +35,7 @@ def listed(body: Any, mark: str) -> Any:
 
 
 def _is_ours(name: str, item: Any, mark: str) -> bool:
-    return mark in name or mark in str(item) or item == {} or name in ("bare keys", "dataVersion")
+    return mark in name or mark in str(item) or item == {} or name in ("bare keys", "data", "dataVersion")
 
 
 def only(*names: str) -> Callable[[Any, str], Any]:
