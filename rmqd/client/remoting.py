@@ -62,7 +62,7 @@ class RemotingClient:
         self._silent: list[Callable[[str], None]] = []
         self._answering: set[asyncio.Task[None]] = set()
         self._explaining: dict[str, asyncio.Task[None]] = {}
-        self._renewing: set[asyncio.Task[None]] = set()
+        self._kept: set[asyncio.Task[None]] = set()
         self._closed = False
 
     def on_request(self, code: int, handler: RequestHandler) -> None:
@@ -213,8 +213,8 @@ class RemotingClient:
     def _keep(self, work: Coroutine[None, None, None], name: str) -> None:
         """Run what `close` ends."""
         task = asyncio.create_task(work, name=name)
-        self._renewing.add(task)
-        task.add_done_callback(self._renewing.discard)
+        self._kept.add(task)
+        task.add_done_callback(self._kept.discard)
 
     async def _renew(self, old: RemotingConnection) -> None:
         """Take the successor first, so that the broker hears from us before it could tell others that we left."""
@@ -242,7 +242,7 @@ class RemotingClient:
     async def close(self) -> None:
         """Close every connection and wait for what they had under way."""
         self._closed = True
-        tasks = [*self._opening.values(), *self._answering, *self._explaining.values(), *self._renewing]
+        tasks = [*self._opening.values(), *self._answering, *self._explaining.values(), *self._kept]
         for task in tasks:
             task.cancel()
         connections = list(self._connections.values())
