@@ -26,7 +26,8 @@ from rmqd.spark.handlers.range_pulls import Pulled
 from rmqd.spark.source.arrow import BatchBuilder
 from rmqd.spark.source.columns import DEFAULT_COLUMNS, ddl
 from rmqd.spark.source.queue_range import PullSettings, QueueRange
-from rmqd.wire.message import MessageQueue, decode_messages
+from rmqd.wire.message import MessageQueue
+from rmqd.wire.message_decode import decode_messages
 from rmqd.wire.message_encode import StoredMessage, encode_message
 
 if TYPE_CHECKING:

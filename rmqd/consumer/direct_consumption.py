@@ -12,7 +12,8 @@ from rmqd.consumer.context import GroupContext
 from rmqd.consumer.settlement import ConsumeTimeoutError
 from rmqd.errors import ProtocolError, RmqdError
 from rmqd.handler import Batch, Closing, DeadLetter, ManualBatch, OrderlyBatch, Outcome, Retry, Suspend
-from rmqd.wire.message import Message, MessageQueue, decode_messages
+from rmqd.wire.message import Message, MessageQueue
+from rmqd.wire.message_decode import decode_messages
 from rmqd.wire.running_info import CMResult, ConsumeMessageDirectlyResult
 
 log = structlog.get_logger(__name__)

@@ -22,7 +22,8 @@ from rmqd.errors import BrokerError, ConnectionRenewedError, FlowControlError, P
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.pop import PopMessageResponseHeader
 from rmqd.wire.heartbeat import EXPRESSION_TAG
-from rmqd.wire.message import MessageQueue, decode_messages
+from rmqd.wire.message import MessageQueue
+from rmqd.wire.message_decode import decode_messages
 from rmqd.wire.topics import retry_topic
 
 log = structlog.get_logger(__name__)

@@ -34,7 +34,8 @@ from rmqd.errors import (
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.pull import PullMessageResponseHeader
 from rmqd.wire.heartbeat import EXPRESSION_TAG
-from rmqd.wire.message import CorruptMessage, MessageBlock, MessageQueue, decode_messages
+from rmqd.wire.message import CorruptMessage, MessageBlock, MessageQueue
+from rmqd.wire.message_decode import decode_messages
 from rmqd.wire.sys_flag import PullSysFlag
 from rmqd.wire.topics import is_retry_topic, topic_of_pop_retry
 

@@ -16,7 +16,8 @@ from rmqd.consumer.send_back import RMQD_EXCEPTION, RMQD_REASON
 from rmqd.errors import RmqdError
 from rmqd.handler import Batch, Decision, Outcome
 from rmqd.histogram import Histogram
-from rmqd.wire.message import Message, MessageQueue, decode_messages
+from rmqd.wire.message import Message, MessageQueue
+from rmqd.wire.message_decode import decode_messages
 from rmqd.wire.topics import dlq_topic, retry_topic
 
 KEPT: Final = 40  # of what is listed, the newest

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 from rmqd.handler import Batch, ManualBatch, OrderlyBatch
-from rmqd.wire.message import Message, MessageQueue, decode_messages
+from rmqd.wire.message import Message, MessageQueue
+from rmqd.wire.message_decode import decode_messages
 from rmqd.wire.message_encode import StoredMessage, encode_message
 from rmqd.wire.message_id import UniqueKeys
 from rmqd.wire.properties import KEYS, TAGS, UNIQ_KEY

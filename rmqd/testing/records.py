@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from rmqd.broker.controller import BrokerController
-from rmqd.wire.message import Message, MessageQueue, decode_messages
+from rmqd.wire.message import Message, MessageQueue
+from rmqd.wire.message_decode import decode_messages
 
 _AT_ONCE = 32
 

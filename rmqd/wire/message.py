@@ -1,47 +1,23 @@
-"""Messages as the broker stores them, decoded to lazy views.
-
-Decoding checks a record's frame, its CRC and its compression, and keeps offsets into the pulled bytes; everything
-else (topic, properties, hosts, the body's bytes) is read when a handler asks for it. Layout: `MessageDecoder.java`.
-
-| at | size | field             |    | at | size | field                     |
-|----|------|-------------------|----|----|------|---------------------------|
-| 0  | 4    | total size        |    | 40 | 8    | born timestamp (ms)       |
-| 4  | 4    | magic (V1, V2)    |    | 48 | 8/20 | born host                 |
-| 8  | 4    | body CRC          |    | +0 | 8    | store timestamp (ms)      |
-| 12 | 4    | queue id          |    | +8 | 8/20 | store host                |
-| 16 | 4    | flag              |    | +0 | 4    | reconsume times           |
-| 20 | 8    | queue offset      |    | +4 | 8    | prepared transaction off. |
-| 28 | 8    | commit log offset |    | +12| 4    | body length, then body    |
-| 36 | 4    | sys flag          |    |    |      | topic, properties         |
-"""
+"""Messages as lazy views of the bytes that a broker sent; `rmqd.wire.message_decode` makes them and has the layout."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from struct import Struct
-from struct import error as StructError
 from typing import Final
-from zlib import crc32
 
-from rmqd.errors import ProtocolError
 from rmqd.wire.compression import decompress
 from rmqd.wire.message_id import format_host, offset_message_id
 from rmqd.wire.properties import KEYS, RETRY_TOPIC, TAGS, UNIQ_KEY, parse_properties
-from rmqd.wire.sys_flag import BORN_HOST_V6, COMPRESSED, STORE_HOST_V6
+from rmqd.wire.sys_flag import BORN_HOST_V6, STORE_HOST_V6
 from rmqd.wire.topics import RETRY_PREFIX, is_retry_topic, topic_of_retry, unwrap_namespace
 
 MAGIC_V1: Final = 0xDAA320A7
 MAGIC_V2: Final = 0xDAA320AB  # the topic's length takes two bytes
 
-# total size, magic, CRC, queue offset, sys flag, store timestamp and body length, where both hosts are IPv4
-_unpack_ipv4 = Struct(">III8xq8xi16xq20xI").unpack_from
-_UNSIGNED = Struct(">I")
 _INT = Struct(">i")
 _LONG = Struct(">q")
 _SHORT = Struct(">H")
-# a reply of a few hundred kilobytes may decompress to gigabytes: past this its bodies are decompressed when asked for
-MAX_HELD_BYTES: Final = 64 * 1024 * 1024
-_HOSTS_V6: Final = BORN_HOST_V6 | STORE_HOST_V6
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -129,8 +105,11 @@ class Message:
         return f"<Message {self.msg_id} {self.message_queue} offset {self.queue_offset}>"
 
     def __reduce__(self) -> tuple[object, ...]:
-        record = self.block.data[self._start : self._start + self.store_size]
-        return _restore, (record, self.message_queue, self.block.namespace)
+        start, block = self._start, self.block
+        record = block.data[start : start + self.store_size]
+        places = (self._body_start - start, self._body_end - start, self.queue_offset, self.store_timestamp)
+        opened = None if block.decompressed is None or start not in block.decompressed else self.body
+        return _restore, (record, block.message_queue, block.namespace, opened, places)
 
     @property
     def message_queue(self) -> MessageQueue:
@@ -314,87 +293,20 @@ class Message:
         return at + 2, at + 2 + _SHORT.unpack_from(self.block.data, at)[0]
 
 
-_NO_QUEUE: Final = MessageQueue("", "", -1)
 _TAGS_HEAD: Final = TAGS.encode() + b"\x01"
 _TAGS_INNER: Final = b"\x02" + _TAGS_HEAD
 
 
-def decode_messages(data: bytes, message_queue: MessageQueue, start: int = 0, namespace: str = "") -> MessageBlock:
-    """Decode the records that fill `data` from `start` on, all of `message_queue`.
-
-    Raises ProtocolError where the records' framing is broken; a record that is framed well but fails its CRC or its
-    decompression is set aside in `MessageBlock.corrupt`.
-    """
-    block = MessageBlock(data, message_queue, namespace)
-    add, view, size = block.messages.append, memoryview(data), len(data)
-    try:
-        while start < size:
-            total, magic, crc, queue_offset, sys_flag, store_timestamp, body_size = _unpack_ipv4(data, start)
-            body_start = start + 88
-            if sys_flag & _HOSTS_V6:
-                body_start, store_timestamp, body_size = _long_hosts(data, start, sys_flag)
-            body_end = body_start + body_size
-            properties = body_end + 1 + data[body_end]
-            if magic != MAGIC_V1:
-                properties = _properties_v2(data, body_end, magic)
-            end = properties + 2 + (data[properties] << 8 | data[properties + 1])
-            if end - start != total:
-                raise ProtocolError(f"a message announces {total} bytes; its parts take {end - start}")
-            message = Message(block, start, body_start, body_end, queue_offset, store_timestamp)
-            if (crc32(view[body_start:body_end]) ^ crc) & 0x7FFFFFFF:
-                block.corrupt.append(CorruptMessage(message, "the CRC of its body does not match"))
-            elif sys_flag & COMPRESSED and (reason := _decompress(block, message, sys_flag)):
-                block.corrupt.append(CorruptMessage(message, reason))
-            else:
-                add(message)
-            start = end
-    except (IndexError, StructError) as error:
-        raise ProtocolError(f"a message is cut short: {size - start} bytes are left for it") from error
-    if start != size:
-        raise ProtocolError(f"the last message goes {start - size} bytes past the reply's end")
-    block.unfinished = len(block.messages)
-    return block
-
-
-def stored_properties(record: bytes) -> dict[str, str]:
-    """The properties of one record, which is not checked: for a broker's filter over what the broker itself stored."""
-    sys_flag, _, body_size = _unpack_ipv4(record)[-3:]
-    body_start = 88
-    if sys_flag & _HOSTS_V6:
-        body_start, _, body_size = _long_hosts(record, 0, sys_flag)
-    block = MessageBlock(record, _NO_QUEUE)
-    return Message(block, 0, body_start, body_start + body_size, 0, 0).properties
-
-
-def _decompress(block: MessageBlock, message: Message, sys_flag: int) -> str | None:
-    """Decompress at once, so that a body that cannot be is found before a handler has the message."""
-    try:
-        body = decompress(message.stored_body, sys_flag)
-    except ProtocolError as error:
-        return str(error)
-    if block.decompressed is None:
-        block.decompressed = {}
-    hold = not block.decompressed or block.size_bytes + len(body) <= MAX_HELD_BYTES
-    block.decompressed[message._start] = body if hold else None
-    block.size_bytes += len(body) if hold else 0
-    return None
-
-
-def _long_hosts(data: bytes, start: int, sys_flag: int) -> tuple[int, int, int]:
-    """(where the body starts, store timestamp, body size) of a record with an IPv6 host."""
-    born = 20 if sys_flag & BORN_HOST_V6 else 8
-    body_start = start + 72 + born + (20 if sys_flag & STORE_HOST_V6 else 8)
-    store_timestamp = _LONG.unpack_from(data, start + 48 + born)[0]
-    return body_start, store_timestamp, _UNSIGNED.unpack_from(data, body_start - 4)[0]
-
-
-def _properties_v2(data: bytes, body_end: int, magic: int) -> int:
-    """Where the properties of a record with a two byte topic length are."""
-    if magic != MAGIC_V2:
-        raise ProtocolError(f"a message starts with the magic 0x{magic:08X}, which is none that RocketMQ writes")
-    length: int = _SHORT.unpack_from(data, body_end)[0]
-    return body_end + 2 + length
-
-
-def _restore(record: bytes, message_queue: MessageQueue, namespace: str) -> Message:
-    return decode_messages(record, message_queue, namespace=namespace).messages[0]
+def _restore(
+    record: bytes,
+    message_queue: MessageQueue,
+    namespace: str,
+    opened: bytes | None,
+    places: tuple[int, int, int, int],
+) -> Message:
+    """What `__reduce__` took apart: the message alone in a block of its own."""
+    block = MessageBlock(record, message_queue)
+    block.namespace = namespace  # the queue was given without it
+    if opened is not None:
+        block.decompressed = {0: opened}
+    return Message(block, 0, *places)

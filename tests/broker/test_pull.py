@@ -12,7 +12,8 @@ from rmqd.broker.embedded import EmbeddedRocketMQ
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.filter import java_hash, tag_subscription
 from rmqd.wire.heartbeat import CheckClientRequestBody, MessageModel, SubscriptionData
-from rmqd.wire.message import MessageQueue, decode_messages
+from rmqd.wire.message import MessageQueue
+from rmqd.wire.message_decode import decode_messages
 from rmqd.wire.settings import SubscriptionGroupConfig, TopicConfig
 from tests.broker.peer import Peer
 

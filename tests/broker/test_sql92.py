@@ -20,7 +20,8 @@ from rmqd.broker.filter.lexer import ExpressionError
 from rmqd.broker.filter.parser import compile_condition
 from rmqd.broker.filter.values import EvaluationError, plain_text
 from rmqd.wire.heartbeat import CheckClientRequestBody, SubscriptionData
-from rmqd.wire.message import Message, MessageQueue, decode_messages
+from rmqd.wire.message import Message, MessageQueue
+from rmqd.wire.message_decode import decode_messages
 from rmqd.wire.properties import format_properties
 from tests.rocketmq import RealCluster, rpc
 

@@ -18,7 +18,8 @@ from rmqd.codes import ResponseCode
 from rmqd.errors import RemotingError
 from rmqd.wire.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader
 from rmqd.wire.headers.send import SendMessageRequestHeaderV2
-from rmqd.wire.message import Message, MessageQueue, decode_messages
+from rmqd.wire.message import Message, MessageQueue
+from rmqd.wire.message_decode import decode_messages
 from rmqd.wire.message_encode import BatchMember, encode_batch
 from rmqd.wire.properties import format_properties
 from rmqd.wire.sys_flag import PullSysFlag

@@ -11,7 +11,7 @@ from rmqd import Message, MessageQueue
 from rmqd.client.api.admin import view_message
 from rmqd.client.api.offset import get_max_offset
 from rmqd.client.remoting import RemotingClient
-from rmqd.wire.message import decode_messages
+from rmqd.wire.message_decode import decode_messages
 from tests.cli.command import rmqd
 from tests.conformance import behaviour
 from tests.rocketmq.cluster import RealCluster

@@ -6,7 +6,8 @@ import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from rmqd.wire.message import MessageBlock, MessageQueue, decode_messages
+from rmqd.wire.message import MessageBlock, MessageQueue
+from rmqd.wire.message_decode import decode_messages
 from rmqd.wire.message_encode import StoredMessage, encode_message
 
 QUEUE = MessageQueue("t1", "a", 0)

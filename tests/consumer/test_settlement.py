@@ -18,7 +18,8 @@ from rmqd.consumer.settlement import EXPIRED, LOCAL_RETRY_SECONDS, Settlement
 from rmqd.consumer.stats import TopicStats
 from rmqd.handler import Batch, DeadLetter, Retry
 from rmqd.testing.clock import JumpingClock
-from rmqd.wire.message import MessageBlock, decode_messages
+from rmqd.wire.message import MessageBlock
+from rmqd.wire.message_decode import decode_messages
 from rmqd.wire.message_encode import StoredMessage, encode_message
 from rmqd.wire.properties import MAX_PROPERTIES_BYTES
 from tests.client.peer import Reply, eventually

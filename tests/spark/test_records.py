@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rmqd.errors import ProtocolError
 from rmqd.wire.compression import compress
-from rmqd.wire.message import decode_messages
+from rmqd.wire.message_decode import decode_messages
 from rmqd.wire.message_encode import StoredMessage, encode_message
 from rmqd.wire.sys_flag import CompressionType, compressed_flag
 from tests.spark.needed import need

@@ -41,7 +41,8 @@ from rmqd.wire.headers.pull import PullMessageRequestHeader, PullMessageResponse
 from rmqd.wire.headers.send import ReceivedSendHeader, SendMessageRequestHeaderV2, SendMessageResponseHeader
 from rmqd.wire.heartbeat import CheckClientRequestBody, HeartbeatData, SubscriptionData
 from rmqd.wire.lock import LockBatchRequestBody, LockBatchResponseBody
-from rmqd.wire.message import Message, MessageQueue, decode_messages
+from rmqd.wire.message import Message, MessageQueue
+from rmqd.wire.message_decode import decode_messages
 from rmqd.wire.message_encode import StoredMessage, decode_batch, decode_record, encode_message
 from rmqd.wire.message_id import parse_offset_message_id
 from rmqd.wire.pop import PopHandle, parse_message_offsets, parse_order_counts, parse_start_offsets

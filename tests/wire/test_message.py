@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from rmqd.errors import ProtocolError
 from rmqd.wire.compression import compress
-from rmqd.wire.message import MAX_HELD_BYTES, Message, MessageBlock, MessageQueue, decode_messages
+from rmqd.wire.message import Message, MessageBlock, MessageQueue
+from rmqd.wire.message_decode import MAX_HELD_BYTES, decode_messages
 from rmqd.wire.message_encode import StoredMessage, encode_message
 from rmqd.wire.sys_flag import COMPRESSED, CompressionType, compressed_flag
 from tests.wire.apart import figures
@@ -245,7 +246,8 @@ def test_block_counts_the_memory_it_holds() -> None:
 GIGABYTES = """
 import sys, tracemalloc
 from rmqd.wire.compression import compress
-from rmqd.wire.message import MessageQueue, decode_messages
+from rmqd.wire.message import MessageQueue
+from rmqd.wire.message_decode import decode_messages
 from rmqd.wire.message_encode import StoredMessage, encode_message
 from rmqd.wire.sys_flag import CompressionType, compressed_flag
 

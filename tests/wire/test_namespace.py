@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from rmqd.wire.message import MessageQueue, decode_messages
+from rmqd.wire.message import MessageQueue
+from rmqd.wire.message_decode import decode_messages
 from rmqd.wire.message_encode import StoredMessage, encode_message
 from rmqd.wire.namespace import without_namespace
 from rmqd.wire.properties import RETRY_TOPIC

@@ -17,7 +17,7 @@ from rmqd.broker.store.message_store import MessageFilter
 from rmqd.errors import InvalidNameError
 from rmqd.wire.filter import java_hash
 from rmqd.wire.heartbeat import EXPRESSION_SQL92, EXPRESSION_TAG, SUBSCRIPTION_ALL, SubscriptionData
-from rmqd.wire.message import stored_properties
+from rmqd.wire.message_decode import stored_properties
 
 _KEPT: Final = 1000  # filters, of groups that pull
 

@@ -20,7 +20,8 @@ from rmqd.consumer.pull_request import OPERATOR_RESET
 from rmqd.errors import BrokerError, DataLossError, ProtocolError, RemotingError, RmqdError, RouteNotFoundError
 from rmqd.spark.source.queue_range import EMPTY_ANSWERS, FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS
 from rmqd.wire.headers.pull import PullMessageResponseHeader
-from rmqd.wire.message import MessageBlock, decode_messages
+from rmqd.wire.message import MessageBlock
+from rmqd.wire.message_decode import decode_messages
 from rmqd.wire.sys_flag import PullSysFlag
 
 if TYPE_CHECKING:
