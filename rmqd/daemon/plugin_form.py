@@ -16,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from rmqd.daemon.config_problems import Path, unknown
+from rmqd.daemon.unknown_options import unknown_options
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +50,13 @@ def validated(kind: str, options: dict[str, Any], *, takes: bool, model: type[Ba
     if model is None:
         return options
     try:
-        return model.model_validate(options)
+        made = model.model_validate(options)
     except ValidationError as error:
         raise PluginFaultError(*(_option_fault(model, one) for one in error.errors(include_url=False))) from None
+    faults = [_unknown_option(("options", *path), known) for path, known in unknown_options(options, made)]
+    if faults:
+        raise PluginFaultError(*faults)
+    return made
 
 
 def annotated_model(target: Callable[..., Any], place: int) -> type[BaseModel] | None:
@@ -107,10 +112,14 @@ def _option_fault(model: type[BaseModel], details: ErrorDetails) -> Fault:
     path = ("options", *details["loc"])
     if details["type"] == "extra_forbidden":
         known = [field.alias or name for name, field in model.model_fields.items()] if len(path) == 2 else []
-        return Fault(path, unknown("option", str(path[-1]), known), at_key=True)
+        return _unknown_option(path, known)
     if details["type"] == "missing":
         field = model.model_fields.get(str(path[1])) if len(path) == 2 else None
         return Fault(path, f"missing; accepted: {(field and field.description) or 'a value'}")
     if details["type"] == "value_error":
         return Fault(path, str(details.get("ctx", {}).get("error", details["msg"])))
     return Fault(path, details["msg"].replace("Input should", "the value should", 1))
+
+
+def _unknown_option(path: Path, known: list[str]) -> Fault:
+    return Fault(path, unknown("option", str(path[-1]), known), at_key=True)

@@ -22,6 +22,22 @@ CODE = """
 import functools
 import pydantic
 
+class Server(pydantic.BaseModel):
+    host: str = "localhost"
+    port_number: int = pydantic.Field(25, validation_alias=pydantic.AliasChoices("port", "tcp_port"))
+
+class Usual(pydantic.BaseModel):
+    sender: str = "x"
+    dry_run: bool = False
+    server: Server = Server()
+    others: list[Server] = []
+
+class Open(pydantic.BaseModel, extra="allow"):
+    sender: str = "x"
+
+class Careless(pydantic.BaseModel, extra="ignore"):
+    sender: str = "x"
+
 class Model(pydantic.BaseModel, extra="forbid"):
     sender: str = pydantic.Field(description="address of the sender")
     size: int = pydantic.Field(3, ge=1)
@@ -30,6 +46,9 @@ class Model(pydantic.BaseModel, extra="forbid"):
 def one(batch): return ("one", batch)
 def two(batch, options): return ("two", batch, options)
 def modelled(batch, options: Model): return ("modelled", batch, options)
+def usual(batch, options: Usual): return ("usual", batch, options)
+def open_one(batch, options: Open): return ("open", batch, options)
+def careless(batch, options: Careless): return ("careless", batch, options)
 def defaulted(batch, options=None): return ("defaulted", batch, options)
 async def async_one(batch): return ("async", batch)
 async def async_two(batch, options): return ("async", batch, options)
@@ -281,6 +300,29 @@ OPTIONS = {
 def test_wrong_options_are_told_with_their_places(options: str, expected: list[str]) -> None:
     found = problems(text("shop:Mailer", options), to_run=True)
     assert found == [f"test.yaml:{line}".replace(" options", " groups.mailer.handler.options") for line in expected]
+
+
+TYPOS = {
+    "at the top": ("{dry_rn: true}", ["7:17: options.dry_rn: unknown option; did you mean dry_run?"]),
+    "in a model of its own": (
+        "{server: {hots: a, tcp_port: 26}}",
+        ["7:26: options.server.hots: unknown option; did you mean host?"],
+    ),
+    "in a list": ("{others: [{}, {prt: 1}]}", ["7:31: options.others[1].prt: unknown option; did you mean port?"]),
+}
+
+
+@pytest.mark.parametrize(("options", "expected"), TYPOS.values(), ids=TYPOS)
+def test_an_option_that_the_model_does_not_have_is_told(options: str, expected: list[str]) -> None:
+    """pydantic would ignore it, and a dry run would be none."""
+    found = problems(text("shop:usual", options), to_run=True)
+    assert found == [f"test.yaml:{line}".replace(" options", " groups.mailer.handler.options") for line in expected]
+
+
+@pytest.mark.parametrize("plugin", ["shop:open_one", "shop:careless"])
+def test_a_model_may_say_itself_what_becomes_of_other_keys(plugin: str) -> None:
+    """By `extra` in its configuration."""
+    assert handler(plugin, "{sender: y, more: 1}").handle(BATCH)[2].sender == "y"
 
 
 @pytest.mark.parametrize("plugin", ["shop:one", "shop:Bare", "shop:partial"])
