@@ -140,8 +140,10 @@ class Daemon:
         self._options = options
         self._clock = clock
         self._socket = sock
+        self._address = address_of(sock)
         self._manager = ServiceManager()
         self._reloading = asyncio.Lock()
+        self._reloads: set[asyncio.Task[ReloadReport]] = set()
         self._reload_ok, self._reload_time = True, clock.wall()
         self._stop_signals = 0
         self._exit_code: int = ExitCode.OK
@@ -199,7 +201,7 @@ class Daemon:
             "daemon.starting",
             version=__version__,
             groups=list(self._config.groups),
-            http=address_of(self._socket),
+            http=self._address,
             config_hash=config_hash(self._config),
             workers=self._options.workers,
         )
@@ -217,7 +219,7 @@ class Daemon:
             self._stop_http()
             await asyncio.wait({http}, timeout=HTTP_CLOSE_SECONDS)
             http.cancel()
-        for task in background:
+        for task in (*background, *self._reloads):  # what a reload would change has ended
             task.cancel()
 
     async def _serve_http(self) -> None:
@@ -257,7 +259,7 @@ class Daemon:
             if not check.ok:
                 log.warning("daemon.not_ready", check=check.name, reason=check.reason)
         self._manager.ready(self._status_line())
-        log.info("daemon.started", http=address_of(self._socket))
+        log.info("daemon.started", http=self._address)
 
     async def _flush_logs(self) -> None:
         while True:
@@ -283,12 +285,14 @@ class Daemon:
 
     def _status_line(self) -> str:
         count = len(self._config.groups)
-        return f"{count} group{'s' if count != 1 else ''}, http on {address_of(self._socket)}"
+        return f"{count} group{'s' if count != 1 else ''}, http on {self._address}"
 
     def _on_reload(self) -> None:
         assert self._tasks is not None
         log.info("signal.received", signal="SIGHUP", action="reload")
-        self._tasks.create_task(self.reload(), name="reload")
+        task = self._tasks.create_task(self.reload(), name="reload")
+        self._reloads.add(task)
+        task.add_done_callback(self._reloads.discard)
 
     def _on_stop(self, number: signal.Signals) -> None:
         self._stop_signals += 1

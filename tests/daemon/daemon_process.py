@@ -108,12 +108,12 @@ class DaemonProcess:
 
 @asynccontextmanager
 async def daemon(
-    config: Path, *arguments: str, environment: dict[str, str] | None = None
+    config: Path, *arguments: str, environment: dict[str, str] | None = None, folder: Path | None = None
 ) -> AsyncIterator[DaemonProcess]:
-    """`rmqd run` with a configuration, killed at the end of the block if it did not end by itself."""
+    """`rmqd run` with a configuration, in a folder, killed at the end of the block if it did not end by itself."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "rmqd", "run", "--config", str(config), *arguments,
-        stderr=asyncio.subprocess.PIPE, env={**os.environ, **(environment or {})}, limit=2**20,
+        stderr=asyncio.subprocess.PIPE, env={**os.environ, **(environment or {})}, limit=2**20, cwd=folder,
     )  # fmt: skip
     running = DaemonProcess(process)
     try:

@@ -14,6 +14,7 @@ import pytest
 
 from rmqd.exit_codes import ExitCode
 from tests.daemon.daemon_process import daemon, write_config
+from tests.daemon.waiting import until
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -110,6 +111,35 @@ async def test_sighup_with_a_bad_config_keeps_the_old_one(tmp_path: Path) -> Non
         running.send(signal.SIGHUP)
         await running.event("config.reloaded")
         assert "rmqd_config_last_reload_successful 1.0" in (await client.get("/metrics")).text
+
+
+async def test_a_stop_does_not_wait_for_a_reload_that_is_under_way(tmp_path: Path) -> None:
+    """It drains, ends with 0, and what was being read is not taken over."""
+    (tmp_path / "dawdling.py").write_text(
+        "import pathlib, time\n"
+        "pathlib.Path('importing').touch()\n"
+        "while not pathlib.Path('go').exists(): time.sleep(0.01)\n"
+        "def handle(batch): pass\n"
+    )
+    path = write_config(tmp_path, "mailer")
+    async with daemon(path, environment={"PYTHONPATH": str(tmp_path)}, folder=tmp_path) as running:
+        client = await running.started()
+        assert (await client.get("/livez")).status_code == 200  # the server, which closes the socket at the end, is up
+        path.write_text(path.read_text().replace("plugin: log", "plugin: 'dawdling:handle'"))
+        running.send(signal.SIGHUP)
+        await until((tmp_path / "importing").exists, "the reload is under way")
+        running.send(signal.SIGTERM)
+        await running.event("group.left")
+        await until(lambda: not is_listening(client.base_url.port), "the HTTP server has ended")
+        (tmp_path / "go").touch()
+        assert await running.exit_code() == ExitCode.OK
+        assert not running.events("daemon.failed")
+        assert not running.events("config.reloaded")
+
+
+def is_listening(port: int | None) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port or 0)) == 0
 
 
 @pytest.mark.parametrize(
