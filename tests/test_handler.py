@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+from importlib import resources
 from typing import Any, cast
 
 import pytest
@@ -14,6 +15,11 @@ from rmqd import Batch, DeadLetter, Message, MessageQueue, Retry, Suspend
 from rmqd.handler import Closing, Decision, ManualBatch, OrderlyBatch, Outcome
 
 QUEUE = MessageQueue("orders", "broker-a", 3)
+
+
+def test_type_checkers_may_use_the_annotations() -> None:
+    """They do so in packages that carry this marker."""
+    assert resources.files(rmqd).joinpath("py.typed").is_file()
 
 
 class Letter:
