@@ -1,15 +1,10 @@
-"""Logs: one event per line on standard error, JSON or for people, the handlers' own logging joined in.
-
-Errors that repeat are counted instead of written: the first is a line, and after ten seconds one more says how many
-followed it. A poison queue must not fill a disk.
-"""
+"""Logs: one event per line on standard error, JSON or for people, the handlers' own logging joined in."""
 
 from __future__ import annotations
 
 import logging
 import os
 import sys
-import time
 from collections.abc import Iterable, MutableMapping
 from datetime import UTC, datetime
 from typing import IO, Any, Literal
@@ -18,6 +13,7 @@ from typing import IO, Any, Literal
 _rich = sys.modules.setdefault("rich", None)  # type: ignore[arg-type]
 import structlog  # noqa: E402
 
+from rmqd.daemon.log_repeats import RepeatLimiter  # noqa: E402
 from rmqd.wire.namespace import without_namespace  # noqa: E402
 
 if _rich is None:
@@ -26,13 +22,7 @@ if _rich is None:
 LogFormat = Literal["auto", "json", "console"]
 EventDict = MutableMapping[str, Any]
 
-REPEAT_SECONDS = 10.0
-MOST_REPEATED_KINDS = 1_000
-# What tells one repeated error from another: its name and its place, not the values in it.
-_PLACE_KEYS = ("event", "group", "topic", "broker", "queue", "address", "handler", "worker", "check", "source")
-_LIMITED_ALREADY = {"access.refused"}
 _SAID_BY_PARENT = {"access.refused"}  # once for all workers
-_WORTH_LIMITING = {"warning", "error", "exception", "critical"}
 
 
 def configure_logging(
@@ -143,60 +133,5 @@ class _Constant:
         return event
 
 
-class RepeatLimiter:
-    """A structlog processor that lets the first of equal warnings and errors pass and counts the others."""
-
-    def __init__(self, interval_seconds: float = REPEAT_SECONDS) -> None:
-        self._interval = interval_seconds
-        self._seen: dict[tuple[str, ...], _Repeated] = {}
-
-    def __call__(self, _logger: object, method: str, event: EventDict) -> EventDict:
-        if method not in _WORTH_LIMITING or event.get("event") in _LIMITED_ALREADY:
-            return event
-        now = time.monotonic()
-        key = (method, *(str(event.get(name)) for name in _PLACE_KEYS))  # as text: values may be unhashable
-        seen = self._seen.get(key)
-        if seen is not None and now - seen.since < self._interval:
-            seen.count += 1
-            raise structlog.DropEvent
-        if seen is not None and seen.count:
-            event["repeated"] = seen.count
-        self._make_room(now)
-        self._seen[key] = _Repeated(now, {name: event[name] for name in _PLACE_KEYS if name in event}, method)
-        return event
-
-    def flush(self) -> None:
-        """Say how often each error came again whose ten seconds are over. To be called now and then."""
-        now = time.monotonic()
-        for key, seen in list(self._seen.items()):
-            if now - seen.since < self._interval:
-                continue
-            del self._seen[key]
-            if seen.count:
-                fields = {name: value for name, value in seen.fields.items() if name != "event"}
-                # Not through this processor's own count: the line is about what it held back.
-                _log.info("log.repeated", of=seen.fields["event"], of_level=seen.level, count=seen.count, **fields)
-
-    def _make_room(self, now: float) -> None:
-        if len(self._seen) < MOST_REPEATED_KINDS:
-            return
-        for key, seen in list(self._seen.items()):
-            if now - seen.since >= self._interval:
-                del self._seen[key]
-        while len(self._seen) >= MOST_REPEATED_KINDS:
-            del self._seen[next(iter(self._seen))]
-
-
-class _Repeated:
-    __slots__ = ("count", "fields", "level", "since")
-
-    def __init__(self, since: float, fields: dict[str, object], level: str) -> None:
-        self.since = since
-        self.fields = fields
-        self.level = level
-        self.count = 0
-
-
 repeats = RepeatLimiter()
 _plain_names = _PlainNames()
-_log = structlog.get_logger(__name__)

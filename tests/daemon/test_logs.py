@@ -13,7 +13,8 @@ import pytest
 import structlog
 
 from rmqd.daemon import logs
-from rmqd.daemon.logs import RepeatLimiter, configure_logging
+from rmqd.daemon.log_repeats import MOST_REPEATED_KINDS, RepeatLimiter
+from rmqd.daemon.logs import configure_logging
 
 
 @pytest.fixture(autouse=True)
@@ -115,6 +116,50 @@ def test_a_repeated_error_is_written_once_and_then_counted() -> None:
     assert sum(line["event"] == "pulled" for line in lines) == 100
 
 
+def test_a_rare_error_is_not_counted_with_a_frequent_one() -> None:
+    """They have the same event and place, and are told apart by their class and by the line that raised them."""
+    stream = io.StringIO()
+    configure_logging("info", "json", stream=stream)
+    log = structlog.get_logger("rmqd.test")
+
+    def refuse() -> None:
+        raise ConnectionError("no server")
+
+    def refuse_otherwise() -> None:
+        raise ConnectionError("no route")
+
+    def forget() -> None:
+        raise KeyError("customer_id")
+
+    for call in [*[refuse] * 40, forget, *[refuse] * 40, refuse_otherwise]:
+        try:
+            call()
+        except (ConnectionError, KeyError) as error:
+            log.exception("handler.failed", group="mailer", queue="orders@a:0", error=repr(error))
+    lines = [line["error"] for line in written(stream)]
+    assert lines == ["ConnectionError('no server')", "KeyError('customer_id')", "ConnectionError('no route')"]
+
+
+def test_failures_of_two_hooks_are_two_errors() -> None:
+    """And those of two calls of one hook."""
+    stream = io.StringIO()
+    configure_logging("info", "json", stream=stream)
+    for hook, call in [("audit", "wants"), ("audit", "before_batch"), ("limit", "wants"), ("audit", "wants")]:
+        structlog.get_logger("rmqd.test").error("hook.failed", group="mailer", hook=hook, call=call)
+    said = [(line["hook"], line["call"]) for line in written(stream)]
+    assert said == [("audit", "wants"), ("audit", "before_batch"), ("limit", "wants")]
+
+
+def test_errors_that_all_differ_are_bounded_too() -> None:
+    """A handler that makes up an exception class at every message fills no disk either."""
+    stream = io.StringIO()
+    configure_logging("info", "json", stream=stream)
+    for number in range(1000):
+        error = type(f"Error{number}", (Exception,), {})()
+        structlog.get_logger("rmqd.test").error("handler.failed", group="mailer", exc_info=error)
+    assert len(written(stream)) < 30
+
+
 def test_what_limits_itself_is_written_each_time() -> None:
     """A refusal comes once a minute, and at once after a reload brought other keys."""
     stream = io.StringIO()
@@ -146,7 +191,7 @@ def test_many_kinds_of_errors_take_bounded_memory() -> None:
     limiter = RepeatLimiter()
     for queue in range(5000):
         limiter(None, "error", {"event": "queue.failed", "queue": queue})
-    assert len(limiter._seen) <= logs.MOST_REPEATED_KINDS
+    assert len(limiter._seen) <= MOST_REPEATED_KINDS
 
 
 def test_fields_of_any_kind_can_be_logged() -> None:

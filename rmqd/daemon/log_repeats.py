@@ -1,0 +1,121 @@
+"""Errors that repeat are counted instead of written: a poison queue must not fill a disk.
+
+The first of equal errors is a line, and after ten seconds one more line says how many followed it.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import defaultdict
+from collections.abc import MutableMapping
+from typing import Any, Final
+
+import structlog
+
+EventDict = MutableMapping[str, Any]
+
+REPEAT_SECONDS: Final = 10.0
+MOST_REPEATED_KINDS: Final = 1_000
+MOST_ERRORS_AT_A_PLACE: Final = 20  # of different origins; those beyond are counted together
+
+# Where an error belongs: its event's name and these fields, not the other values in it.
+_PLACE_KEYS: Final = (
+    "event", "group", "topic", "broker", "queue", "address", "handler", "hook", "call", "worker", "check", "source",
+)  # fmt: skip
+_LIMITED_ALREADY: Final = {"access.refused"}
+_WORTH_LIMITING: Final = {"warning", "error", "exception", "critical"}
+
+_Place = tuple[str, ...]
+
+
+class RepeatLimiter:
+    """A structlog processor that lets the first of equal warnings and errors pass and counts the others.
+
+    Two errors are equal if they have the same place and, where an exception is logged, the same class and the same
+    line that raised it. The line matters: a handler that fails at every message for one reason must not hide the one
+    `KeyError` among them that somebody has to know of. Texts do not matter, as they may hold what a producer sent.
+    """
+
+    def __init__(self, interval_seconds: float = REPEAT_SECONDS) -> None:
+        self._interval = interval_seconds
+        self._seen: dict[tuple[_Place, str], _Repeated] = {}
+        self._origins: dict[_Place, set[str]] = defaultdict(set)
+
+    def __call__(self, _logger: object, method: str, event: EventDict) -> EventDict:
+        if method not in _WORTH_LIMITING or event.get("event") in _LIMITED_ALREADY:
+            return event
+        now = time.monotonic()
+        place = (method, *(str(event.get(name)) for name in _PLACE_KEYS))  # as text: values may be unhashable
+        key = place, self._origin(place, event)
+        seen = self._seen.get(key)
+        if seen is not None and now - seen.since < self._interval:
+            seen.count += 1
+            raise structlog.DropEvent
+        if seen is not None and seen.count:
+            event["repeated"] = seen.count
+        self._make_room(now)
+        self._seen[key] = _Repeated(now, {name: event[name] for name in _PLACE_KEYS if name in event}, method)
+        self._origins[place].add(key[1])
+        return event
+
+    def flush(self) -> None:
+        """Say how often each error came again whose ten seconds are over. To be called now and then."""
+        now = time.monotonic()
+        for key, seen in list(self._seen.items()):
+            if now - seen.since < self._interval:
+                continue
+            self._forget(key)
+            if seen.count:
+                fields = {name: value for name, value in seen.fields.items() if name != "event"}
+                if key[1]:
+                    fields["raised"] = key[1]
+                # Not through this processor's own count: the line is about what it held back.
+                _log.info("log.repeated", of=seen.fields["event"], of_level=seen.level, count=seen.count, **fields)
+
+    def _origin(self, place: _Place, event: EventDict) -> str:
+        origin = _origin_of(event.get("exc_info"))
+        known = self._origins.get(place, ())
+        return origin if origin in known or len(known) < MOST_ERRORS_AT_A_PLACE else "others"
+
+    def _make_room(self, now: float) -> None:
+        if len(self._seen) < MOST_REPEATED_KINDS:
+            return
+        for key, seen in list(self._seen.items()):
+            if now - seen.since >= self._interval:
+                self._forget(key)
+        while len(self._seen) >= MOST_REPEATED_KINDS:
+            self._forget(next(iter(self._seen)))
+
+    def _forget(self, key: tuple[_Place, str]) -> None:
+        place, origin = key
+        del self._seen[key]
+        self._origins[place].discard(origin)
+        if not self._origins[place]:
+            del self._origins[place]
+
+
+def _origin_of(error: object) -> str:
+    """`KeyError at mail.py:17`: an exception's class and the line that raised it; empty for what is no exception."""
+    if error is True:  # the exception that is being handled
+        error = sys.exc_info()[1]
+    if not isinstance(error, BaseException):
+        return ""
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    where = "" if last is None else f" at {last.tb_frame.f_code.co_filename}:{last.tb_lineno}"
+    return f"{type(error).__qualname__}{where}"
+
+
+class _Repeated:
+    __slots__ = ("count", "fields", "level", "since")
+
+    def __init__(self, since: float, fields: dict[str, object], level: str) -> None:
+        self.since = since
+        self.fields = fields
+        self.level = level
+        self.count = 0
+
+
+_log = structlog.get_logger(__name__)
