@@ -29,13 +29,14 @@ from rmqd.client.api.offset import (
 from rmqd.client.api.request import request
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
+from rmqd.client.route_table import RouteTable
 from rmqd.codes import ResponseCode
 from rmqd.consumer.filter_check import check_filters
 from rmqd.consumer.pull_request import OPERATOR_RESET
 from rmqd.errors import RmqdError, RouteNotFoundError
 from rmqd.spark.access import Access
 from rmqd.spark.process_log import log_to_stderr
-from rmqd.spark.source.queue_range import Filter
+from rmqd.spark.source.queue_range import Filter, Replica
 from rmqd.wire.consume_queue import QueryConsumeQueueResponseBody
 from rmqd.wire.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader
 from rmqd.wire.headers.topic import QueryConsumeQueueRequestHeader
@@ -115,16 +116,16 @@ class Cluster:
         """The readable queues of topics, as the name server tells them now; keyed by a queue of the topic's name."""
         return self._each([MessageQueue(topic, "", -1) for topic in topics], lambda queue: self._queues_of(queue.topic))
 
-    def addresses(self, queue: MessageQueue) -> tuple[str, ...]:
-        """The addresses of a queue's broker, the master first; empty where none is known."""
+    def replicas(self, queue: MessageQueue) -> tuple[Replica, ...]:
+        """The replicas of a queue's broker, the master first; empty where none is known."""
         with contextlib.suppress(RmqdError):
             self._run(self._client.routes.lookup(queue.topic))
-        return tuple(self._client.routes.brokers().get(queue.broker_name, {}).values())
+        return replicas_of(self._client.routes, queue)
 
-    def addresses_now(self, queue: MessageQueue) -> tuple[str, ...]:
+    def replicas_now(self, queue: MessageQueue) -> tuple[Replica, ...]:
         """The same, after asking the name server. Raises RmqdError where it does not answer."""
         self._run(self._client.routes.refresh(queue.topic))
-        return tuple(self._client.routes.brokers().get(queue.broker_name, {}).values())
+        return replicas_of(self._client.routes, queue)
 
     def has_master(self, queue: MessageQueue) -> bool:
         """Whether what is asked about the queue is answered by its broker's master."""
@@ -286,6 +287,12 @@ def everyone(answers: Answers[T]) -> dict[MessageQueue, T]:
     for error in answers.failed.values():
         raise error
     return answers.found
+
+
+def replicas_of(routes: RouteTable, queue: MessageQueue) -> tuple[Replica, ...]:
+    """A queue's broker as known routes have it, the master first."""
+    known = routes.brokers().get(queue.broker_name, {})
+    return tuple(Replica(broker_id, address) for broker_id, address in sorted(known.items()))
 
 
 async def _make_client(options: ClientOptions) -> ClientInstance:

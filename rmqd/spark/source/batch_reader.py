@@ -76,7 +76,7 @@ def ranges_of(cluster: Cluster, options: SourceOptions, spans: dict[MessageQueue
             start=low,
             end=high,
             access=options.access,
-            addresses=cluster.addresses(queue),
+            replicas=cluster.replicas(queue),
             subscription=options.filter_of(queue.topic),
             pull=options.pull,
             fail_on_data_loss=options.fail_on_data_loss,

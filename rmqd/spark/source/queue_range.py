@@ -15,9 +15,7 @@ from rmqd.wire.message import MessageQueue
 
 # every broker has this group, and mqadmin reads by it: nobody's group appears on the broker for a read without one
 NO_GROUP: Final = "TOOLS_CONSUMER"
-FIRST_PAUSE_SECONDS: Final = 0.1  # before the next replica is asked; doubled from pause to pause
-LONGEST_PAUSE_SECONDS: Final = 2.0
-EMPTY_ANSWERS: Final = 5  # a broker that took a message has it; only a replica may be behind for a moment
+MASTER_ID: Final = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +29,19 @@ class Filter:
     def takes_all(self) -> bool:
         """Whether nothing is left out."""
         return self.kind == EXPRESSION_TAG and self.expression == SUBSCRIPTION_ALL
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Replica:
+    """One of a broker's processes: its id, and its "host:port"."""
+
+    broker_id: int
+    address: str
+
+    @property
+    def is_master(self) -> bool:
+        """Whether what it says is what the broker has; a slave has a copy, which may be behind."""
+        return self.broker_id == MASTER_ID
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +61,8 @@ class PullSettings:
 class QueueRange:
     """The messages of one queue from offset `start` to before `end`.
 
-    `addresses` are the broker's replicas ("host:port"), the master first; where none of them answers, or none is
-    given, the name servers in `access` are asked.
+    `replicas` are the broker's, the master first; where none of them answers, or none is given, the name servers in
+    `access` are asked.
     """
 
     topic: str
@@ -60,7 +71,7 @@ class QueueRange:
     start: int
     end: int
     access: Access
-    addresses: tuple[str, ...] = ()
+    replicas: tuple[Replica, ...] = ()
     subscription: Filter = field(default_factory=Filter)
     pull: PullSettings = field(default_factory=PullSettings)
     fail_on_data_loss: bool = True
