@@ -187,9 +187,17 @@ class ProcessQueue:
         self.cached_count = self.cached_bytes = 0
 
     def commit_offset(self) -> int:
-        """The offset below which every message is finished."""
+        """The offset below which every message is finished; never above the next one to pull."""
         oldest = self.oldest()
-        return self.next_offset if oldest is None else oldest.queue_offset
+        return self.next_offset if oldest is None else min(oldest.queue_offset, self.next_offset)
+
+    def reaches_past(self) -> bool:
+        """Whether what is cached reaches to the next offset: it was moved down since.
+
+        Replies must be put in the order of their offsets, or the first unfinished message is not the lowest one. So
+        nothing is to be put before these messages are finished.
+        """
+        return bool(self.blocks) and self.blocks[-1].messages[-1].queue_offset >= self.next_offset
 
     def oldest(self) -> Message | None:
         """The first message that is not finished."""

@@ -11,11 +11,11 @@ import structlog
 from rmqd.codes import ResponseCode
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.flow_control import Reason, exceeded
-from rmqd.consumer.offset_doubt import OffsetDoubt
+from rmqd.consumer.offset_moves import OffsetMoves
 from rmqd.consumer.problem import Problem
 from rmqd.consumer.process_queue import ProcessQueue
 from rmqd.consumer.pull_backoff import EXCEPTION_DELAY_SECONDS, PullBackoff
-from rmqd.consumer.pull_request import OPERATOR_RESET, AskedAnewError, PullRequest
+from rmqd.consumer.pull_request import AskedAnewError, PullRequest
 from rmqd.errors import (
     BrokerError,
     ConnectionRenewedError,
@@ -59,7 +59,7 @@ SUBSCRIPTION_AWAY: Final = (
 
 
 class PullLoop:
-    """One queue's pulls, for as long as it is owned. `process_queue` is replaced when the broker moves the offset."""
+    """One queue's pulls, for as long as it is owned. `process_queue` is replaced when an operator moves the offset."""
 
     def __init__(self, context: GroupContext, queue: MessageQueue, offset: int) -> None:
         self._namespace = context.options.namespace
@@ -76,7 +76,7 @@ class PullLoop:
         self._context = context
         self._queue = queue
         self._backoff = PullBackoff()
-        self._doubt = OffsetDoubt(queue, context.clock)
+        self._moves = OffsetMoves(self, context, queue)
         self._corrupt_offset = -1  # the last corrupt message that was reported
         self.request = PullRequest(context.client, context.options.group, queue, context.subscriptions[queue.topic])
         self._configure()
@@ -91,6 +91,9 @@ class PullLoop:
                 await self._take_reset()
             if (reason := self._hold_back()) is not None:
                 await self._wait_for_relief(reason)
+                continue
+            if self.process_queue.reaches_past():
+                await self._wait_until_handled()
                 continue
             if context.rate_limit.per_second:
                 await self._wait_for_rate()
@@ -110,7 +113,7 @@ class PullLoop:
         """Go on at `offset`, as an operator says, whatever is cached or was committed. Not while `run` runs."""
         log.warning("offset.moved", queue=str(self._queue), offset=self.process_queue.next_offset, moved_to=offset)
         try:
-            await self._begin_at(offset, "operator")
+            await self._moves.begin_at(offset)
         except RmqdError as error:  # the next round of commits has it
             if not error.is_told:
                 log.warning("offset.commit_failed", queue=str(self._queue), offset=offset, error=str(error))
@@ -139,7 +142,7 @@ class PullLoop:
         offset, self.request.reset_to = self.request.reset_to, None
         assert offset is not None
         try:
-            await self._offset_illegal(offset, OPERATOR_RESET)
+            await self._moves.reset(offset)
         except RmqdError as error:
             await self._failed(error)
 
@@ -205,7 +208,7 @@ class PullLoop:
     def _is_well(self) -> None:
         """The broker has the queue, and our place in it."""
         self._backoff.answered()
-        self._doubt.end()
+        self._moves.end_doubt()
 
     async def _not_found(self, reply: RemotingCommand) -> None:
         if reply.code in _NOTHING:
@@ -219,50 +222,17 @@ class PullLoop:
                 return
             self._is_well()
         elif reply.code == _ILLEGAL:
-            if not self.request.at_master:
-                self.request.broker_id = 0
-                raise BrokerError.of(reply.code, "says a slave; the master is asked", self._queue.broker_name)
-            header = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
-            self.max_offset = header.max_offset
-            if self._may_be_moved(header.next_begin_offset, reply.remark):
-                await self._offset_illegal(header.next_begin_offset, reply.remark or "")
-            else:
-                self._context.client.routes.refresh_soon([self._queue.topic])
-                await asyncio.sleep(EXCEPTION_DELAY_SECONDS)
+            await self._moves.answered(reply)
         else:
             raise BrokerError.of(reply.code, reply.remark, self._queue.broker_name)
 
-    def _may_be_moved(self, offset: int, remark: str | None) -> bool:
-        """Whether to believe a broker that says so; what was committed is not given up at its first word."""
-        committed = self._context.store.committed.get(self._queue, 0)
-        if remark == OPERATOR_RESET or offset >= committed:
-            return True
-        return self._doubt.is_over(self.request.address or "", committed, offset)
+    async def pause(self) -> None:
+        """Wait as after an error."""
+        await asyncio.sleep(EXCEPTION_DELAY_SECONDS)
 
-    async def _offset_illegal(self, offset: int, remark: str) -> None:
-        """The broker says where to go on: its queue does not have our offset, or an operator reset the group."""
-        queue, context = self.process_queue, self._context
-        if remark != OPERATOR_RESET and context.options.on_offset_illegal == "stop":
-            if self.stuck is None:
-                log.error("offset.illegal", queue=str(self._queue), offset=queue.next_offset, broker_offers=offset)
-            self.stuck = Problem(
-                "offset_illegal",
-                f"offset {queue.next_offset} is illegal, the broker offers {offset}",
-                "move the offset with `mqadmin resetOffsetByTime`, or set on_offset_illegal: correct and reload",
-            )
-            await asyncio.sleep(PROBE_SECONDS)
-            return
-        log.warning(
-            "offset.corrected", queue=str(self._queue), offset=queue.next_offset, corrected=offset, remark=remark
-        )
-        await self._begin_at(offset, "operator" if remark == OPERATOR_RESET else "corrected")
-
-    async def _begin_at(self, offset: int, cause: str) -> None:
-        """Let go of what is cached; what handlers have now counts no more. `cause` is one of FALL_CAUSES."""
-        if offset < self._context.store.committed.get(self._queue, 0):
-            self.process_queue.stats.falls[cause] += 1
-        self.start_again(offset, "offset_moved")
-        await self._context.store.commit(self._queue, offset, downward=True)
+    async def wait_for_operator(self) -> None:
+        """Wait before it is looked whether an operator moved the queue."""
+        await asyncio.sleep(PROBE_SECONDS)
 
     async def _set_aside(self, block: MessageBlock) -> bool:
         """Treat corrupt messages as `on_corrupt_message` says; False if the queue stays there or is moved."""
@@ -287,7 +257,7 @@ class PullLoop:
                         "send_back.failed in the log has the broker's reason; it is tried again",
                     )
                     self.looked_at = self._context.clock.monotonic()
-                    await asyncio.sleep(EXCEPTION_DELAY_SECONDS)
+                    await self.pause()
                     if await self._is_reset():
                         return False
                 stats.of(message).dead_letters["corrupt"] += 1
@@ -316,7 +286,7 @@ class PullLoop:
             f"message at offset {offset} is corrupt: {corrupt.reason}",
             "move the offset with `mqadmin resetOffsetByTime`, or set on_corrupt_message and reload",
         )
-        await asyncio.sleep(PROBE_SECONDS)
+        await self.wait_for_operator()
 
     def _let_hooks_choose(self, block: MessageBlock) -> None:
         hooks = self._context.hooks
@@ -378,15 +348,33 @@ class PullLoop:
                 if context.clock.monotonic() - self._probed_at >= PROBE_SECONDS:
                     await self._probe()
                     continue
-                queue.relief = asyncio.get_running_loop().create_future()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(RECHECK_SECONDS):
-                        await (context.resumed.wait() if context.paused else queue.relief)
+                await self._relieved(queue)
                 since = self._count_hold(queue, reason, since)
         finally:
             self._count_hold(queue, reason, since)
-            queue.relief = None
             self.held_by = None
+
+    async def _wait_until_handled(self) -> None:
+        """Wait until what is cached from the next offset on is finished, or an operator moves the queue."""
+        queue, clock = self.process_queue, self._context.clock
+        self._probed_at = clock.monotonic()
+        while self.process_queue is queue and self.request.reset_to is None and queue.reaches_past():
+            self.looked_at = clock.monotonic()
+            if clock.monotonic() - self._probed_at >= PROBE_SECONDS:
+                await self._probe()
+            else:
+                await self._relieved(queue)
+
+    async def _relieved(self, queue: ProcessQueue) -> None:
+        """Wait until messages were finished, or for a second."""
+        context = self._context
+        queue.relief = asyncio.get_running_loop().create_future()
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(RECHECK_SECONDS):
+                    await (context.resumed.wait() if context.paused else queue.relief)
+        finally:
+            queue.relief = None
 
     def _count_hold(self, queue: ProcessQueue, reason: Reason, since: float) -> float:
         now = self._context.clock.monotonic()
