@@ -43,6 +43,8 @@ def status(
 
 def status_lines(document: dict[str, Any]) -> list[str]:
     """The document of /api/v1/status as a person reads it."""
+    from rmqd.daemon.status_text import last_error_line, rates_line
+
     workers = document.get("workers")
     columns = _COLUMNS if workers is None else (*_COLUMNS, "worker")
     lines = [f"rmqd {document['version']}  client {document['client_id'] or f'{len(workers or ())} workers'}"]
@@ -52,9 +54,15 @@ def status_lines(document: dict[str, Any]) -> list[str]:
         model = ", broadcasting" if group["message_model"] == "broadcasting" else ""
         engine = ", on Spark" if group["engine"] == "spark" else ""
         cluster = f", on {group['cluster']}" if group.get("cluster") not in (None, "default") else ""
-        lines += ["", f"{group['name']}  {state}{model}{engine}{cluster}"]
+        if group["failing"]:
+            state = f"{state}, failing"
+        head = f"{group['name']}  {state}{model}{engine}{cluster}"
+        lines += ["", _in_red(head) if group["failing"] or group["failure"] else head]
         reason = group["failure"] or group["not_ready_reason"]
         lines += [f"  {reason}"] if reason else []
+        lines.append(f"  {rates_line(group)}")
+        error = last_error_line(group)
+        lines += [f"  {_in_red(error)}"] if error else []
         lines += [f"  paused: {text}" for scope in group["pauses"] if (text := _scope(scope))]
         lines += [f"  {_problem(problem)}" for problem in group["problems"]]
         lines += [f"  {line}" for line in stall_lines(group["queues"])]
@@ -81,6 +89,11 @@ def slave_lines(queues: list[dict[str, Any]]) -> list[str]:
             name = f"{_cell(queue, 'topic')}@{queue['broker']}:{queue['queue']}"
             slaves.setdefault(queue["pulled_from"], []).append(name)
     return [f"{', '.join(names)} read from the slave {address}" for address, names in slaves.items()]
+
+
+def _in_red(text: str) -> str:
+    """Red on a terminal; the colour is left out of what goes elsewhere."""
+    return typer.style(text, fg=typer.colors.RED)
 
 
 def _problem(problem: dict[str, Any]) -> str:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.rebalance import Rebalance
+from rmqd.consumer.recent_results import RecentResults
 from rmqd.consumer.slots import HandlerHungError
 from rmqd.consumer.snapshot import GroupSnapshot
+from rmqd.consumer.stats import snapshots_of
 from rmqd.wire.topics import is_retry_topic
 
 ENGINE = "local"
@@ -14,7 +16,8 @@ ENGINE = "local"
 class GroupStatus:
     """The state of a group, why it failed, and whether it is ready."""
 
-    def __init__(self, context: GroupContext, rebalance: Rebalance) -> None:
+    def __init__(self, context: GroupContext, rebalance: Rebalance, results: RecentResults) -> None:
+        self._results = results
         self.state = "starting"
         self._context = context
         self._rebalance = rebalance
@@ -32,7 +35,7 @@ class GroupStatus:
         """Everything at this moment."""
         context, assigned = self._context, self._rebalance.assigned.values()
         popped = () if context.pop is None else context.pop.assigned.values()
-        reason = self._not_ready()
+        reason, topics = self._not_ready(), snapshots_of(context.stats)
         return GroupSnapshot(
             name=context.options.group,
             engine=ENGINE,
@@ -44,8 +47,7 @@ class GroupStatus:
             failure=self._failure,
             ready=reason is None,
             not_ready_reason=reason,
-            # what comes by several retry topics is counted once
-            topics=tuple(topic for stats in dict.fromkeys(context.stats.values()) for topic in stats.snapshots()),
+            topics=topics,
             queues=tuple(queue for queue in (entry.snapshot() for entry in (*assigned, *popped)) if queue is not None),
             assigned={
                 topic: sum(entry.message_queue.topic == topic for entry in (*assigned, *popped))
@@ -59,6 +61,7 @@ class GroupStatus:
             left_out_by_hooks={} if context.hooks is None else dict(context.hooks.left_out),
             handler_hung=self._hung,
             problems=tuple(context.problems),
+            rates=self._results.rates(topics),
             trace_records={} if context.trace is None else dict(context.trace.dispatcher.counts),
         )
 

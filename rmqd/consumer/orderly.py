@@ -33,7 +33,7 @@ class ConsumeMessageOrderlyService(HandlerSlots):
     ) -> None:
         super().__init__(options, handler, clock)
         self.batch_type = OrderlyBatch if options.auto_commit else ManualBatch
-        self._settlement = OrderlySettlement(send_back, options, self._rest)
+        self._settlement = OrderlySettlement(send_back, options, self._rest, clock)
         self._leases = leases
         # by MessageQueue: a ProcessQueue may be replaced while a handler has a batch of the former one
         self._busy: set[MessageQueue] = set()

@@ -8,6 +8,7 @@ from typing import Final
 
 import structlog
 
+from rmqd.clock import Clock
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.process_queue import ProcessQueue
 from rmqd.consumer.services import WaysBack
@@ -29,15 +30,20 @@ class OrderlySettlement:
     """
 
     def __init__(
-        self, send_back: WaysBack, options: ConsumerOptions, rest: Callable[[ProcessQueue, list[Message], float], None]
+        self,
+        send_back: WaysBack,
+        options: ConsumerOptions,
+        rest: Callable[[ProcessQueue, list[Message], float], None],
+        clock: Clock,
     ) -> None:
+        self._clock = clock
         self._send_back = send_back
         self._rest_seconds = options.suspend_current_queue_time_seconds
         self._rest = rest
 
     async def settle(self, queue: ProcessQueue, batch: Batch, error: BaseException | None) -> bool:
         """Finish what is done, and repeat the rest later; whether the queue rests until then."""
-        report(queue, batch, error)
+        report(queue, batch, error, self._clock.wall())
         manual = batch if isinstance(batch, ManualBatch) else None
         if queue.dropped:
             for message in batch:

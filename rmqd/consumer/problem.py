@@ -48,6 +48,7 @@ GROUP_CAUSES: Final = (
     "no_permission",
     "broker_unreachable",
     "allocate_failed",
+    "failing_handler",
 )
 
 
@@ -77,6 +78,13 @@ class GroupProblems:
         if key not in self._known:
             log.error("group.problem", cause=problem.cause, evidence=problem.evidence, next=problem.next)
         self._known[key] = problem
+
+    def set(self, key: Hashable, problem: Problem | None) -> None:
+        """The group has this problem, or, with None, does not have it any more."""
+        if problem is None:
+            self.end(key)
+        else:
+            self.begin(key, problem)
 
     def end(self, key: Hashable) -> None:
         """The group does not have this problem any more."""

@@ -24,6 +24,7 @@ from rmqd.consumer.persistence import OffsetPersistence
 from rmqd.consumer.pop_assignment import PopAssignment
 from rmqd.consumer.process_queue import ProcessQueue
 from rmqd.consumer.rebalance import Rebalance
+from rmqd.consumer.recent_results import RecentResults
 from rmqd.consumer.snapshot import GroupSnapshot
 from rmqd.consumer.threads import call_start_or_stop
 from rmqd.consumer.watchdog import Watchdog
@@ -67,8 +68,9 @@ class PushConsumer:
         self._context = build_context(options, handler, client, clock or SystemClock(), hooks)
         self._rebalance = Rebalance(self._context)
         self._persistence = OffsetPersistence(self._context, self._rebalance.assigned)
-        self._status = GroupStatus(self._context, self._rebalance)
-        self._watchdog = Watchdog(self._context, self._rebalance.assigned)
+        results = RecentResults(self._context.clock)
+        self._status = GroupStatus(self._context, self._rebalance, results)
+        self._watchdog = Watchdog(self._context, self._rebalance.assigned, results)
         self._consistency = Consistency(self._context, self._context.problems)
         self._requests = OperatorRequests(self._context, self._rebalance, self._status)
 

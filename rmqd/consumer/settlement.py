@@ -43,7 +43,7 @@ class Settlement:
 
     async def settle(self, queue: ProcessQueue, batch: Batch, error: BaseException | None) -> None:
         """Acknowledge, send back or dead-letter each message of the batch, as decided or as the exception says."""
-        report(queue, batch, error)
+        report(queue, batch, error, self._clock.wall())
         rest = default_decision(error)
         decisions, stats = batch.decisions(), queue.stats
         acknowledged: list[Message] = []
@@ -121,18 +121,19 @@ class Settlement:
             self._resubmit(queue)
 
 
-def report(queue: ProcessQueue, batch: Batch, error: BaseException | None) -> None:
-    """Count and log what a handler raised, if it did."""
+def report(queue: ProcessQueue, batch: Batch, error: BaseException | None, at: float) -> None:
+    """Count and log what a handler raised, if it did, at a Unix time."""
     if error is None:
         return
+    text = repr(error)
     place = {"queue": str(queue.message_queue), "first_offset": batch[0].queue_offset, "messages": len(batch)}
-    queue.stats.of(batch[0]).raised(error)
+    queue.stats.of(batch[0]).raised(error, text, batch[0], at)
     if error is EXPIRED:
         log.error("handler.timed_out", msg_id=batch[0].msg_id, **place)
     elif isinstance(error, Retry | DeadLetter | Suspend):
         log.info("handler.declined", msg_id=batch[0].msg_id, decision=type(error).__name__, **place)
     else:
-        log.error("handler.failed", msg_id=batch[0].msg_id, error=repr(error), exc_info=error, **place)
+        log.error("handler.failed", msg_id=batch[0].msg_id, error=text, exc_info=error, **place)
 
 
 def dead_letter_cause(decision: Decision, level: int | None) -> str:

@@ -22,8 +22,29 @@ FALL_CAUSES = ("operator", "corrected", "take_over")
 # The first that applies is a queue's state.
 QUEUE_STATES = ("stuck", "paused", "locked_out", "flow_controlled", "retrying", "handling", "pulling", "waiting")
 GROUP_STATES = ("starting", "running", "draining", "failed", "stopped")
+MOST_ERROR_CHARACTERS = 500
 # What Spark does in a micro-batch: `handling` is the whole of the work on executors, the others are the driver's.
 BATCH_PHASES = ("asking_offsets", "planning", "logging_offsets", "handling", "logging_commit")
+
+
+@dataclass(frozen=True, slots=True)
+class LastError:
+    """What a call of the handler raised."""
+
+    at: float  # Unix seconds
+    error: str  # as Python shows it, cut to MOST_ERROR_CHARACTERS
+    topic: str
+    msg_id: str  # of the batch's first message
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerRates:
+    """What became of messages lately, per second."""
+
+    handled: float = 0.0  # attempts, whatever came of them
+    failed: float = 0.0  # calls of the handler that raised, or ran into their deadline
+    retried: float = 0.0  # attempts after which the message is to come again
+    dead_lettered: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +64,7 @@ class TopicSnapshot:
     message_age: HistogramSnapshot  # seconds from stored to handled
     duplicates: dict[str, int]  # by cause
     exceptions: dict[str, int]  # by class name
+    last_error: LastError | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,4 +135,5 @@ class GroupSnapshot:
     problems: tuple[Problem, ...]  # of the group as a whole
     batches: BatchesSnapshot | None = None  # None but on Spark
     trace_records: dict[str, int] = field(default_factory=dict)  # by what became of them; empty without message trace
+    rates: HandlerRates = HandlerRates()
     cluster: str | None = None  # its name in the configuration; None for a consumer, which does not know it

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 
 from rmqd.consumer.snapshot import (
@@ -11,6 +11,8 @@ from rmqd.consumer.snapshot import (
     FALL_CAUSES,
     FLOW_CONTROL_REASONS,
     HANDLED_RESULTS,
+    MOST_ERROR_CHARACTERS,
+    LastError,
     TopicSnapshot,
 )
 from rmqd.histogram import Histogram
@@ -43,6 +45,7 @@ class TopicStats:
         "handled",
         "held_seconds",
         "is_retry",
+        "last_error",
         "pull_seconds",
         "pulls",
         "received",
@@ -65,6 +68,7 @@ class TopicStats:
         self.falls = dict.fromkeys(FALL_CAUSES, 0)  # of a queue's offset below what was committed
         self.duplicates: dict[str, int] = {}
         self.exceptions: dict[str, int] = {}
+        self.last_error: LastError | None = None
         self.duration = Histogram(HANDLER_SECONDS)
         self.age = Histogram(AGE_SECONDS)
         # ahead of the histograms, for what nearly every batch is: as quick, and as old, as the one before it
@@ -141,8 +145,9 @@ class TopicStats:
         """Messages that were handled here will be handled again by somebody, because of `cause`."""
         self.duplicates[cause] = self.duplicates.get(cause, 0) + messages
 
-    def raised(self, error: BaseException) -> None:
-        """A handler raised."""
+    def raised(self, error: BaseException, text: str, first: Message, at: float) -> None:
+        """A call of the handler for a batch that began with `first` raised, at a Unix time; `text` shows the error."""
+        self.last_error = LastError(at, text[:MOST_ERROR_CHARACTERS], self.topic, first.msg_id)
         name = type(error).__name__
         if name not in self.exceptions and len(self.exceptions) >= MOST_EXCEPTION_CLASSES:
             name = "other"
@@ -173,7 +178,13 @@ class TopicStats:
             message_age=self.age.snapshot(),
             duplicates=dict(self.duplicates),
             exceptions=dict(self.exceptions),
+            last_error=self.last_error,
         )
+
+
+def snapshots_of(stats: Mapping[str, TopicStats]) -> tuple[TopicSnapshot, ...]:
+    """The counters of a group; what comes by several retry topics is counted once."""
+    return tuple(topic for one in dict.fromkeys(stats.values()) for topic in one.snapshots())
 
 
 class RetriedStats(TopicStats):

@@ -15,7 +15,9 @@ from rmqd.consumer.context import GroupContext
 from rmqd.consumer.problem import Problem
 from rmqd.consumer.process_queue import ProcessQueue
 from rmqd.consumer.pull_loop import PullLoop
+from rmqd.consumer.recent_results import RecentResults
 from rmqd.consumer.stall import Stall
+from rmqd.consumer.stats import snapshots_of
 from rmqd.errors import BrokerAwayError, CircuitOpenError, RemotingError
 from rmqd.wire.message import MessageQueue
 from rmqd.wire.topics import is_retry_topic
@@ -48,9 +50,12 @@ class _Watch:
 class Watchdog:
     """Watches the queues of one group."""
 
-    def __init__(self, context: GroupContext, assigned: Mapping[MessageQueue, AssignedQueue]) -> None:
+    def __init__(
+        self, context: GroupContext, assigned: Mapping[MessageQueue, AssignedQueue], results: RecentResults
+    ) -> None:
         self._context = context
         self._assigned = assigned
+        self._results = results
         self._watches: dict[MessageQueue, _Watch] = {}
         self._news: dict[tuple[str, str, str], dict[MessageQueue, Problem]] = {}  # by cause, topic and broker
         self._brokers = BrokerWatch(context, assigned)
@@ -88,6 +93,7 @@ class Watchdog:
             if stalled := self._news.pop(key):
                 self._tell(stalled, now)
         self._brokers.look()
+        self._look_at_handler()
         for topic in self._context.subscriptions:
             if not is_retry_topic(topic):
                 self._look_at_topic(topic, now)
@@ -184,6 +190,11 @@ class Watchdog:
             watch.restarted_at = now
             log.error("queue.restarted", queue=str(assigned.message_queue), seconds=EXPIRY_SECONDS)
             assigned.restart()
+
+    def _look_at_handler(self) -> None:
+        """A handler that fails at everything, though its queues move: each message is sent back, and lag is low."""
+        self._results.look(snapshots_of(self._context.stats))
+        self._context.problems.set("handler", self._results.problem)
 
     def _look_at_topic(self, topic: str, now: float) -> None:
         """A topic that has no queues to read has no queue to report."""

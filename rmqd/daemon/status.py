@@ -7,6 +7,7 @@ from typing import Any
 
 from rmqd import __version__
 from rmqd.consumer.pauses import PauseScope
+from rmqd.consumer.recent_results import last_error
 from rmqd.consumer.snapshot import GroupSnapshot, QueueSnapshot
 from rmqd.daemon.group_host import HostView
 from rmqd.daemon.totals import ProcessSnapshot, merge_processes
@@ -54,6 +55,7 @@ def _group(group: GroupSnapshot, view: HostView) -> dict[str, Any]:
         for queue in member.queues
     ]
     queues.sort(key=lambda queue: (queue["topic"], queue["is_retry"], queue["broker"], queue["queue"]))
+    error = last_error(group.topics)
     return {
         "name": group.name,
         "cluster": group.cluster,
@@ -64,9 +66,12 @@ def _group(group: GroupSnapshot, view: HostView) -> dict[str, Any]:
         "pauses": [asdict(scope) for scope in group.pauses],
         "client_id": group.client_id if view.workers is None else None,
         "failure": group.failure,
+        "failing": any(problem.cause == "failing_handler" for problem in group.problems),
         "ready": group.ready,
         "not_ready_reason": group.not_ready_reason,
         "problems": [asdict(problem) for problem in group.problems],
+        "per_second": {name: round(rate, 3) for name, rate in asdict(group.rates).items()},
+        "last_error": None if error is None else asdict(error),
         "queues": queues,
     }
 

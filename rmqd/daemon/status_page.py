@@ -5,11 +5,13 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
+from rmqd.daemon.status_text import last_error_line, rates_line
+
 REFRESH_SECONDS = 5
 _COLUMNS = tuple("topic broker queue state committed max lag lag_seconds cached worker client_id".split())
 _STYLE = (
     "body{font:14px system-ui,sans-serif;margin:2em;color-scheme:light dark}table{border-collapse:collapse}"
-    "td,th{padding:.2em .8em;text-align:left;border-bottom:1px solid #8884}.failed,.stuck{color:#c00}"
+    "td,th{padding:.2em .8em;text-align:left;border-bottom:1px solid #8884}.failed,.failing,.stuck,.error{color:#c00}"
 )
 
 
@@ -26,7 +28,7 @@ def status_page(status: dict[str, Any]) -> str:
 
 
 def _group(group: dict[str, Any]) -> str:
-    state = "paused" if group["paused"] else group["state"]
+    state = "failing" if group["failing"] else "paused" if group["paused"] else group["state"]
     reason = group["failure"] or group["not_ready_reason"]
     model = " broadcasting" if group["message_model"] == "broadcasting" else ""
     model += " on Spark" if group["engine"] == "spark" else ""
@@ -35,9 +37,15 @@ def _group(group: dict[str, Any]) -> str:
     problems = [*group["problems"], *(queue["stall"] for queue in group["queues"] if queue["stall"] is not None)]
     told = dict.fromkeys(f"{problem['cause']}: {problem['evidence']}. Next: {problem['next']}" for problem in problems)
     why += "".join(f"<p class='stuck'>{escape(line)}</p>" for line in told)
+    why = _results(group) + why
     titles = "".join(f"<th>{escape(column)}</th>" for column in _COLUMNS)
     rows = "".join(_row(queue) for queue in group["queues"])
     return f"{head}{why}<table><tr>{titles}</tr>{rows}</table>"
+
+
+def _results(group: dict[str, Any]) -> str:
+    error = last_error_line(group)
+    return f"<p>{escape(rates_line(group))}</p>" + (f"<p class='error'>{escape(error)}</p>" if error else "")
 
 
 def _row(queue: dict[str, Any]) -> str:

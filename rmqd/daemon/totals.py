@@ -7,11 +7,19 @@ last counters of each are kept and added to the living ones.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from typing import TypeVar
 
 from rmqd.client.snapshot import ClientSnapshot
-from rmqd.consumer.snapshot import QUEUE_STATES, BatchesSnapshot, GroupSnapshot, QueueSnapshot, TopicSnapshot
+from rmqd.consumer.recent_results import last_error
+from rmqd.consumer.snapshot import (
+    QUEUE_STATES,
+    BatchesSnapshot,
+    GroupSnapshot,
+    HandlerRates,
+    QueueSnapshot,
+    TopicSnapshot,
+)
 from rmqd.histogram import HistogramSnapshot
 
 _Key = TypeVar("_Key")
@@ -41,6 +49,7 @@ def retired(process: ProcessSnapshot) -> ProcessSnapshot:
 def retired_group(group: GroupSnapshot) -> GroupSnapshot:
     """What stays of a consumer that ended: its counters."""
     shown = replace(group, state="stopped", queues=(), assigned={}, paused=False, pauses=(), problems=())
+    shown = replace(shown, rates=HandlerRates())
     return replace(shown, ready=True, not_ready_reason=None)
 
 
@@ -99,6 +108,7 @@ def _merge_group(living: list[GroupSnapshot], past: list[GroupSnapshot]) -> Grou
         queues=_each_once(queue for one in living for queue in one.queues),
         assigned=assigned,
         handler_hung=any(one.handler_hung for one in living),
+        rates=_add_rates(one.rates for one in living),
         problems=tuple(dict.fromkeys(problem for one in living for problem in one.problems)),
     )
     for other in [*(one for one in living if one is not group), *past]:
@@ -178,6 +188,11 @@ def add_topics(these: tuple[TopicSnapshot, ...], those: tuple[TopicSnapshot, ...
     return tuple(topics.values())
 
 
+def _add_rates(rates: Iterable[HandlerRates]) -> HandlerRates:
+    columns = zip(*(astuple(one) for one in rates), strict=True)
+    return HandlerRates(*(sum(column) for column in columns))
+
+
 def _add_topic(one: TopicSnapshot, other: TopicSnapshot) -> TopicSnapshot:
     return replace(
         one,
@@ -192,6 +207,7 @@ def _add_topic(one: TopicSnapshot, other: TopicSnapshot) -> TopicSnapshot:
         message_age=one.message_age.merge(other.message_age),
         duplicates=_add(one.duplicates, other.duplicates),
         exceptions=_add(one.exceptions, other.exceptions),
+        last_error=last_error((one, other)),
     )
 
 

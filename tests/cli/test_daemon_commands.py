@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 from pathlib import Path
 from typing import Any
@@ -153,6 +154,9 @@ def test_a_stopped_queue_and_a_reason_are_readable() -> None:
         "failure": "boom",
         "not_ready_reason": None,
     }
+    group["failing"] = True
+    group["per_second"] = {"handled": 2.5, "failed": 2.5, "retried": 2.46, "dead_lettered": 0.04}
+    group["last_error"] = {"at": 1.7e9, "error": "KeyError('x')", "topic": "orders", "msg_id": "A1"}
     group["pauses"] = [{"topic": None, "broker": None, "queue": None}]
     group["problems"] = [{"cause": "mode_mismatch", "evidence": "others are orderly", "next": "part them"}]
     workers = [{"worker": 1}, {"worker": 2}]
@@ -171,10 +175,14 @@ def test_a_stopped_queue_and_a_reason_are_readable() -> None:
             }
         ],
     }
-    lines = status_lines(document)
-    shown = "mailer  failed, paused, broadcasting, on Spark"
+    lines = [re.sub(r"\x1b\[\d+m", "", line) for line in status_lines(document)]
+    shown = "mailer  failed, paused, failing, broadcasting, on Spark"
     assert lines[:4] == ["rmqd 1  client 2 workers", "  worker 1 has died", "", shown]
     assert lines[4] == "  boom"
+    assert lines[5] == "  handled 2.5/s, failed 2.5/s, retried 2.5/s, dead-lettered 0.0/s"
+    assert lines[6] == "  last error: 2023-11-14 22:13:20 UTC, orders, message A1: KeyError('x')"
+    assert status_lines(document)[6] != lines[6], "it is red"
+    del lines[5:7]
     assert lines[5] == "  mode_mismatch: others are orderly. Next: part them"
     assert lines[6] == (
         "  orders@broker-a:3, orders (retry)@broker-a:0 stands still: "

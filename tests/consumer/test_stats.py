@@ -44,9 +44,10 @@ def test_durations_and_ages_of_quick_batches_are_added_up() -> None:
 def test_exception_classes_are_bounded() -> None:
     """A handler that makes classes as it goes must not make endless series."""
     stats = TopicStats("t1", is_retry=False)
+    (first,) = block_of(range(1)).messages
     for number in range(MOST_EXCEPTION_CLASSES + 20):
-        stats.raised(type(f"Error{number}", (Exception,), {})())
-    stats.raised(type("Error0", (Exception,), {})())
+        stats.raised(type(f"Error{number}", (Exception,), {})(), "", first, 0.0)
+    stats.raised(type("Error0", (Exception,), {})(), "", first, 0.0)
     exceptions = stats.snapshot().exceptions
     assert len(exceptions) == MOST_EXCEPTION_CLASSES + 1
     assert exceptions["other"] == 20

@@ -279,6 +279,33 @@ async def test_a_topic_that_nobody_knows_is_a_problem_of_the_group(broker: Scrip
     assert [entry["cause"] for entry in events(logs, "group.problem_ended")] == ["topic_missing"]
 
 
+async def test_a_handler_that_fails_at_everything_is_a_problem_of_the_group(
+    broker: ScriptedBroker, queue: MessageQueue, logs: Logs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its queues move, as each message is sent back, and no queue could show it."""
+    monkeypatch.setattr("rmqd.consumer.recent_results.FAILING_SECONDS", 0.0)
+    is_broken = True
+
+    async def handle(batch: Batch) -> None:
+        if is_broken:
+            raise KeyError("city")
+
+    await broker.store(queue, *[b"%d" % number for number in range(5)])
+    async with member(broker.peer.address, handle) as m:
+        await eventually(lambda: m.consumer.snapshot().problems, "it is told")
+        [problem] = m.consumer.snapshot().problems
+        assert problem.cause == "failing_handler"
+        assert "KeyError('city')" in problem.evidence
+        error = m.topic().last_error
+        assert error is not None
+        assert (error.error, error.topic) == ("KeyError('city')", TOPIC)
+        is_broken = False
+        await broker.store(queue, b"good")
+        await eventually(lambda: not m.consumer.snapshot().problems, "it is over")
+    assert [entry["cause"] for entry in events(logs, "group.problem")] == ["failing_handler"]
+    assert [entry["cause"] for entry in events(logs, "group.problem_ended")] == ["failing_handler"]
+
+
 async def test_name_servers_that_do_not_answer_are_a_problem_of_the_group(logs: Logs) -> None:
     """Nobody knows then whether the topic exists."""
     async with Peer() as gone:

@@ -14,6 +14,7 @@ import pytest
 from rmqd.clock import SystemClock
 from rmqd.consumer.pauses import PauseScope
 from rmqd.consumer.problem import Problem
+from rmqd.consumer.snapshot import HandlerRates, LastError
 from rmqd.daemon import http_server
 from rmqd.daemon.group_host import GroupChanges, GroupHost, HostView
 from rmqd.daemon.health import LoopMonitor
@@ -263,6 +264,31 @@ async def test_status_metrics_and_page_tell_what_stands_still_and_why(served: Se
     page = (await served.client.get("/")).text
     assert "no_permission: the topic may not be &lt;read&gt;. Next: let it be read" in page
     assert "subscription_mismatch: others subscribe to more. Next: make them equal" in page
+
+
+async def test_a_handler_that_fails_at_everything_is_red(served: Served) -> None:
+    """In the status and on the page, with the rates and the last error; not only a lag of 0."""
+    error = LastError(1.7e9, "KeyError('<city>')", "orders", "A1")
+    failing = Problem("failing_handler", "the handler fails at everything", "mend it")
+    (topic,) = served.engine.last("audit").snapshot().topics
+    shown = replace(
+        served.engine.last("audit").snapshot(),
+        topics=(replace(topic, last_error=error),),
+        problems=(failing,),
+        rates=HandlerRates(handled=3.0, failed=3.0, retried=2.5, dead_lettered=0.5),
+    )
+    served.engine.last("audit").snapshot = lambda: shown  # type: ignore[method-assign]
+    (well, group) = (await served.client.get("/api/v1/status")).json()["groups"]
+    assert (well["failing"], well["last_error"]) == (False, None)
+    assert group["failing"]
+    assert group["per_second"] == {"handled": 3.0, "failed": 3.0, "retried": 2.5, "dead_lettered": 0.5}
+    assert group["last_error"] == {"at": 1.7e9, "error": "KeyError('<city>')", "topic": "orders", "msg_id": "A1"}
+    page = (await served.client.get("/")).text
+    assert "<small class='failing'>failing</small>" in page
+    assert "handled 3.0/s, failed 3.0/s, retried 2.5/s, dead-lettered 0.5/s" in page
+    assert "last error: 2023-11-14 22:13:20 UTC, orders, message A1: KeyError(&#x27;&lt;city&gt;&#x27;)" in page
+    metrics = (await served.client.get("/metrics")).text
+    assert 'rmqd_group_problems{cause="failing_handler",engine="local",group="audit"} 1.0' in metrics
 
 
 def _failing_snapshot(served: Served) -> Any:

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from rmqd.client.group_lag import QueueLag
 from rmqd.consumer.pauses import WHOLE_GROUP, Pauses
-from rmqd.consumer.snapshot import GroupSnapshot, QueueSnapshot
+from rmqd.consumer.snapshot import GroupSnapshot, LastError, QueueSnapshot
 from tests.consumer.clock import ManualClock
 from tests.daemon.configs import config
 from tests.daemon.fakes import topic_snapshot
@@ -48,6 +48,27 @@ def at(committed: int | None, end: int, number: int = 0) -> QueueLag:
     """A queue with messages from 0 on."""
     lag = end - (committed or 0)
     return QueueLag("broker-a", number, committed, 0, end, lag, 2.5 if lag else 0.0)
+
+
+def test_a_handler_that_fails_at_everything_is_a_problem() -> None:
+    """As on the local engine: executors tell what came of each range."""
+    group = Group()
+    blank = group.now().topics[0]
+    error = LastError(1.7e9, "KeyError('city')", "orders", "A1")
+    failed = replace(blank, handled={**blank.handled, "retried": 5}, exceptions={"KeyError": 5}, last_error=error)
+    with capture_logs() as logs:
+        for _ in range(15):
+            group.clock.advance(2.0)
+            group.figures.handled([RangeOutcome(queue=queue("orders", 0), start=0, end=5, topics=(failed,))])
+    (problem,) = group.now().problems
+    assert problem.cause == "failing_handler"
+    assert "KeyError('city')" in problem.evidence
+    assert group.now().rates.failed == pytest.approx(2.5, abs=0.2)
+    assert [entry["cause"] for entry in logs if entry["event"] == "group.problem"] == ["failing_handler"]
+    worked = replace(blank, handled={**blank.handled, "acked": 5})
+    group.clock.advance(2.0)
+    group.figures.handled([RangeOutcome(queue=queue("orders", 0), start=5, end=10, topics=(worked,))])
+    assert not group.now().problems
 
 
 def test_counters_are_there_from_the_start_and_executors_add_to_them() -> None:

@@ -16,7 +16,8 @@ from rmqd.client.group_lag import QueueLag
 from rmqd.clock import Clock
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.pauses import Pauses
-from rmqd.consumer.problem import Problem
+from rmqd.consumer.problem import GroupProblems, Problem
+from rmqd.consumer.recent_results import RecentResults
 from rmqd.consumer.snapshot import BATCH_PHASES, BatchesSnapshot, GroupSnapshot, QueueSnapshot, TopicSnapshot
 from rmqd.daemon.spark_group import blank_snapshot
 from rmqd.daemon.totals import add_topics
@@ -63,6 +64,8 @@ class Figures:
         self._queues: dict[MessageQueue, _Queue] = {}
         self.handler_hung = False
         """Whether the group has failed because handlers hang in all slots of an executor's process."""
+        self._results = RecentResults(clock)
+        self._problems = GroupProblems()
         self._unknown: dict[str, str] = {}
         self._answered: set[str] = set()
 
@@ -74,6 +77,10 @@ class Figures:
             _count(self._hook_failures, outcome.hook_failures)
             _count(self._left_out, outcome.left_out_by_hooks)
             _count(self._trace_records, outcome.trace_records)
+
+        self._results.look(self._topics)
+        with structlog.contextvars.bound_contextvars(group=self._options.group):
+            self._problems.set("handler", self._results.problem)
 
     def batch_done(
         self, phases_ms: Mapping[str, int], positions: Mapping[MessageQueue, int], *, empty: bool, retired: int = 0
@@ -129,6 +136,8 @@ class Figures:
             left_out_by_hooks=dict(self._left_out),
             trace_records=dict(self._trace_records),
             handler_hung=self.handler_hung,
+            problems=tuple(self._problems),
+            rates=self._results.rates(self._topics),
             batches=BatchesSnapshot(
                 self._durations.snapshot(), dict(self._phases), self._last_end, self._lost, self._retired
             ),
