@@ -37,7 +37,9 @@ class HttpConfig(Section):
 
     listen: Annotated[str, _LISTEN] = setting("127.0.0.1:9464", "host:port; port 0 takes a free one")
     token: Annotated[str, _SECRET] = Field(
-        default="", repr=False, description="asked for by what changes something; without one only loopback may change"
+        default="",
+        repr=False,
+        description="asked for by what changes something; without one only this machine may change",
     )
     token_file: Annotated[str, Text()] = setting("", "file that holds the token, in place of token")
     allowed_hosts: list[Annotated[str, Text()]] = Field(

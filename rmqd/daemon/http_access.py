@@ -7,11 +7,16 @@ made point here), and a stranger on the network who changes something.
 from __future__ import annotations
 
 import hmac
+from collections.abc import Iterable
 from dataclasses import dataclass
 from ipaddress import ip_address
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 _LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+# What proxies add to what they pass on.
+_FORWARDED = frozenset({"forwarded", "via", "x-real-ip", "x-client-ip", "true-client-ip"})
+_FORWARDED_PREFIXES = ("x-forwarded", "x-envoy-")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +44,42 @@ class AccessPolicy:
             return Refusal(403, f"Origin {origin} is not this daemon's own; http.allowed_hosts adds names")
         return None
 
-    def check_change(self, authorization: str | None, client_address: str) -> Refusal | None:
-        """For what changes something: the token, or, where none is configured, a client on this machine."""
-        if not self.token:
-            if _is_loopback(client_address):
+    def check_page(self, origin: str | None, host: str | None, own_port: int | None) -> Refusal | None:
+        """For what changes something: is the page that asks, where a browser names one, served by this daemon?
+
+        Its name alone does not tell: other ports of localhost are other programs. The port is the one that the request
+        came in by, or the one that the browser asked, which a forwarded port may change.
+        """
+        if origin is None:
+            return None
+        page, asked = _split(origin), _split(f"//{host}")
+        if page is not None and page.scheme in _DEFAULT_PORTS:
+            default = _DEFAULT_PORTS[page.scheme]
+            ports = {own_port, None if asked is None else _port(asked) or default}
+            # Of a proxy that ends TLS, which speaks for names that the configuration allows.
+            ports |= {default} if page.hostname in self.allowed_hosts else set()
+            if (_port(page) or default) in ports:
                 return None
-            return Refusal(403, "only a client on this machine may change something; set http.token to allow others")
+        return Refusal(403, f"Origin {origin} is another port than this daemon's")
+
+    def check_change(
+        self, authorization: str | None, client_address: str, header_names: Iterable[str] = ()
+    ) -> Refusal | None:
+        """For what changes something: the token, or, where none is configured, a person at this machine.
+
+        A proxy's own connection comes from this machine, whoever it asks for. It gives itself away by a header, or by
+        an address of 127.0.0.0/8 that nobody has by default; one that does neither cannot be told from a person.
+        """
+        if self.token:
+            return self._check_token(authorization)
+        proxied = (name for name in header_names if name in _FORWARDED or name.startswith(_FORWARDED_PREFIXES))
+        if (header := next(proxied, None)) is not None:
+            return Refusal(403, f"it came through a proxy (header {header}); set http.token to allow that")
+        if _is_own_loopback(client_address):
+            return None
+        return Refusal(403, "only a client on this machine may change something; set http.token to allow others")
+
+    def _check_token(self, authorization: str | None) -> Refusal | None:
         scheme, _, given = (authorization or "").partition(" ")
         if scheme.lower() != "bearer":
             return Refusal(401, "the token is missing: send Authorization: Bearer TOKEN")
@@ -54,17 +89,31 @@ class AccessPolicy:
 
 
 def _host_name(url: str) -> str | None:
+    parts = _split(url)
+    return None if parts is None else parts.hostname
+
+
+def _split(url: str) -> SplitResult | None:
+    """The parts of a URL; None where it is none, or names a user, which no header does."""
     try:
         parts = urlsplit(url)
     except ValueError:
         return None
-    return None if "@" in parts.netloc else parts.hostname
+    return None if "@" in parts.netloc else parts
 
 
-def _is_loopback(address: str) -> bool:
+def _port(parts: SplitResult) -> int | None:
+    """The port that is named, 0 (which no page has) where it cannot be one."""
+    try:
+        return parts.port
+    except ValueError:
+        return 0
+
+
+def _is_own_loopback(address: str) -> bool:
     try:
         ip = ip_address(address)
     except ValueError:
         return False
     mapped = getattr(ip, "ipv4_mapped", None)
-    return bool((mapped or ip).is_loopback)
+    return str(mapped or ip) in _LOCAL_NAMES

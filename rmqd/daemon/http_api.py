@@ -140,10 +140,7 @@ class HttpApi:
 
     def _changing(self, endpoint: Endpoint) -> Endpoint:
         async def checked(request: Request) -> Response:
-            client = request.client.host if request.client else ""
-            refusal = self._check_names(request) or self._daemon.access.check_change(
-                request.headers.get("authorization"), client
-            )
+            refusal = self._check_names(request) or self._check_change(request)
             return _refusal(refusal) or await endpoint(request)
 
         return checked
@@ -152,6 +149,14 @@ class HttpApi:
         own_address = (request.scope.get("server") or ("", 0))[0]
         headers = request.headers
         return self._daemon.access.check_names(headers.get("host"), headers.get("origin"), own_address)
+
+    def _check_change(self, request: Request) -> Refusal | None:
+        access, headers = self._daemon.access, request.headers
+        own_port = (request.scope.get("server") or ("", None))[1]
+        client = request.client.host if request.client else ""
+        return access.check_page(headers.get("origin"), headers.get("host"), own_port) or access.check_change(
+            headers.get("authorization"), client, headers.keys()
+        )
 
 
 def _scope(request: Request) -> PauseScope:

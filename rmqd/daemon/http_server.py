@@ -1,6 +1,10 @@
 """The HTTP server inside our own event loop: uvicorn, with the limits that it does not have itself.
 
-At most 256 connections; a request's header within 10 seconds and 16 KiB, its body within 10 seconds and 64 KiB.
+At most 256 connections, fewer where the process may open few descriptors; a request's header within 10 seconds and
+16 KiB, its body within 10 seconds and 64 KiB, and an answer that is not read for 10 seconds ends its connection.
+
+A probe of liveness must be answered while others hold all connections: a connection too many is let in, and the one
+gives way whose client we have waited for longest. What takes work to answer queues up, and /livez overtakes it.
 """
 
 from __future__ import annotations
@@ -10,34 +14,43 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
+import structlog
 import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
-MAX_CONNECTIONS = 256
+from rmqd.daemon import listener
+
+log = structlog.get_logger(__name__)
+
+MAX_CONNECTIONS = listener.MAX_CONNECTIONS
 HEADER_SECONDS = 10.0
 MAX_HEADER_BYTES = 16 * 1024
 BODY_SECONDS = 10.0
 MAX_BODY_BYTES = 64 * 1024
+UNREAD_SECONDS = 10.0
+MAX_ANSWERS = 8
 KEEP_ALIVE_SECONDS = 5
 CLOSE_SECONDS = 1
 
-_FULL = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
-
 
 class LimitedProtocol(H11Protocol):
-    """A connection that is closed where it is one too many, or slow with its header."""
+    """A connection that ends where its client is slow with a header or does not read, or where others need room."""
 
     _header_deadline: asyncio.TimerHandle | None = None
+    _unread_deadline: asyncio.TimerHandle | None = None
+    _unread_bytes = 0
+    _answered_at = 0.0
+    _gave_way = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Refuse what is above the limit; give the others the time for their header."""
+        """As uvicorn; another gives way where this one is too many, and the header has its time."""
         super().connection_made(transport)
-        if len(self.connections) > MAX_CONNECTIONS:
-            transport.write(_FULL)
-            transport.close()
-            return
+        transport.set_write_buffer_limits(high=0)  # pause_writing is called for whatever the client has not taken
+        self._answered_at = self.loop.time()
+        self._make_room()
         self._expect_header()
 
     def data_received(self, data: bytes) -> None:
@@ -53,13 +66,50 @@ class LimitedProtocol(H11Protocol):
 
     def on_response_complete(self) -> None:
         """As uvicorn; while nothing arrives, its keep-alive timeout holds."""
+        self._answered_at = self.loop.time()
         super().on_response_complete()
         self._header_arrived()
+
+    def pause_writing(self) -> None:
+        """As uvicorn, and give the client the time to read."""
+        super().pause_writing()
+        self._unread_bytes = self.transport.get_write_buffer_size()
+        self._unread_deadline = self.loop.call_later(UNREAD_SECONDS, self._give_up_unread)
+
+    def resume_writing(self) -> None:
+        """As uvicorn: the client has read everything."""
+        super().resume_writing()
+        self._all_read()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """As uvicorn."""
         self._header_arrived()
+        self._all_read()
         super().connection_lost(exc)
+
+    def _make_room(self) -> None:
+        """Let another connection give way if there are too many with this one.
+
+        First those whose client has the next move, to send or to read, and of them the one that was let wait longest:
+        whoever asks at once, as a probe does, is served before its turn comes. uvicorn counts a connection until it is
+        lost, also one that was closed with an answer that nobody takes; what gave way is as good as lost.
+        """
+        held = [one for one in self.connections if isinstance(one, LimitedProtocol) and not one._gave_way]
+        limit = connection_limit()
+        if len(held) <= limit:
+            return
+        log.warning("http.connections_full", limit=limit)
+        first = min((one for one in held if one is not self), key=lambda one: (not one._is_idle, one._answered_at))
+        first._gave_way = True
+        first.transport.abort()
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether the client has the next move."""
+        cycle: RequestResponseCycle | None = self.cycle
+        if cycle is None or cycle.response_complete:
+            return True
+        return cycle.more_body or self.flow.write_paused
 
     def _expect_header(self) -> None:
         self._header_deadline = self.loop.call_later(HEADER_SECONDS, self.transport.abort)
@@ -69,8 +119,27 @@ class LimitedProtocol(H11Protocol):
             self._header_deadline.cancel()
             self._header_deadline = None
 
+    def _give_up_unread(self) -> None:
+        """End the connection, or, where the client has read some of it, wait once more: lines may be slow."""
+        left = self.transport.get_write_buffer_size()
+        if left < self._unread_bytes:
+            self._unread_bytes = left
+            self._unread_deadline = self.loop.call_later(UNREAD_SECONDS, self._give_up_unread)
+        else:
+            self.transport.abort()
 
-class BodyLimit:
+    def _all_read(self) -> None:
+        if self._unread_deadline is not None:
+            self._unread_deadline.cancel()
+            self._unread_deadline = None
+
+
+def connection_limit() -> int:
+    """How many connections are held at once: brokers and handlers need descriptors, too."""
+    return min(MAX_CONNECTIONS, listener.share_of_descriptors())
+
+
+class RequestLimits:
     """ASGI middleware: reads the whole body, as long as it is small and arrives in time, before the app is called."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -82,6 +151,10 @@ class BodyLimit:
             await self._app(scope, receive, send)
             return
         headers: list[tuple[bytes, bytes]] = scope["headers"]
+        if {b"content-length", b"transfer-encoding"} <= {name for name, _ in headers}:
+            # Somebody in between may take the other one for the body's length: what follows is not to be trusted.
+            await _refuse(send, 400, b"both Content-Length and Transfer-Encoding\n")
+            return
         if sum(len(name) + len(value) + 4 for name, value in headers) + len(scope["raw_path"]) > MAX_HEADER_BYTES:
             await _refuse(send, 431, b"the header is larger than 16 KiB\n")
             return
@@ -99,7 +172,56 @@ class BodyLimit:
         async def replay() -> Message:
             return pending.pop() if pending else await receive()
 
-        await self._app(scope, replay, send)
+        await self._app(_in_origin_form(scope), replay, send)
+
+
+class AnswerQueue:
+    """ASGI middleware: few answers are worked out at once, so that many that ask do not keep /livez waiting.
+
+    A turn ends with the answer's first bytes, not with its last: a client that does not read holds nobody up.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._turns = asyncio.Semaphore(MAX_ANSWERS)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Call the app when it is this request's turn; a reload may wait for drains, and takes no turn."""
+        if scope["type"] != "http" or scope["path"] == "/livez" or scope["method"] == "POST":
+            await self._app(scope, receive, send)
+            return
+        await self._turns.acquire()
+        holds_turn = True
+
+        def end_turn() -> None:
+            nonlocal holds_turn
+            if holds_turn:
+                holds_turn = False
+                self._turns.release()
+
+        async def send_after_turn(message: Message) -> None:
+            end_turn()
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_after_turn)
+        finally:
+            end_turn()
+
+
+def _in_origin_form(scope: Scope) -> Scope:
+    """The request as if its target were a path: for `GET http://host/path`, the target's host is the Host."""
+    raw_path: bytes = scope["raw_path"]
+    if not raw_path.lower().startswith((b"http://", b"https://")):
+        return scope
+    try:
+        target = urlsplit(raw_path.decode("ascii"))
+    except ValueError:
+        return scope
+    headers = [(name, value) for name, value in scope["headers"] if name != b"host"]
+    headers.append((b"host", target.netloc.encode("ascii")))
+    path = target.path or "/"
+    return {**scope, "path": unquote(path), "raw_path": path.encode("ascii"), "headers": headers}
 
 
 async def _read_body(headers: list[tuple[bytes, bytes]], receive: Receive) -> bytes | None:
@@ -136,7 +258,7 @@ class HttpServer:
 
     def __init__(self, app: ASGIApp, sock: socket.socket) -> None:
         config = uvicorn.Config(
-            BodyLimit(app),
+            RequestLimits(AnswerQueue(app)),
             http=LimitedProtocol,
             ws="none",
             loop="none",
@@ -145,7 +267,7 @@ class HttpServer:
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            backlog=MAX_CONNECTIONS,
+            backlog=connection_limit(),
             h11_max_incomplete_event_size=MAX_HEADER_BYTES,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=CLOSE_SECONDS,

@@ -6,15 +6,24 @@ Nothing here imports the HTTP server: connections wait in the socket's queue unt
 from __future__ import annotations
 
 import errno
+import resource
 import socket
+from ipaddress import ip_address
 
 from rmqd.errors import RmqdError
 
-BACKLOG = 256
+MAX_CONNECTIONS = 256
+MIN_CONNECTIONS = 4
 
 
 class ListenError(RmqdError):
     """The configured address cannot be listened on."""
+
+
+def share_of_descriptors() -> int:
+    """How many connections leave three quarters of the descriptors that this process may open to all the rest."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else max(MIN_CONNECTIONS, soft // 4)
 
 
 def split_listen_address(listen: str) -> tuple[str, int]:
@@ -34,7 +43,7 @@ def listen_on(listen: str) -> socket.socket:
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.bind(address)
-            sock.listen(BACKLOG)
+            sock.listen(min(MAX_CONNECTIONS, share_of_descriptors()))
             sock.setblocking(False)
         except OSError:
             sock.close()
@@ -49,3 +58,8 @@ def address_of(sock: socket.socket) -> str:
     """Where the socket listens, as `host:port` with the port that it really has."""
     host, port = sock.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def is_reachable_from_elsewhere(sock: socket.socket) -> bool:
+    """Whether the socket listens on more than this machine's own loopback."""
+    return not ip_address(sock.getsockname()[0].partition("%")[0]).is_loopback

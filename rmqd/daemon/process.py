@@ -7,13 +7,10 @@ server, Prometheus) is imported when the first connection asks for it.
 from __future__ import annotations
 
 import asyncio
-import importlib
 import signal
 import socket
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,9 +28,10 @@ from rmqd.daemon.engine import local_engine
 from rmqd.daemon.group_host import GroupHost, HostView
 from rmqd.daemon.health import LoopMonitor, readiness
 from rmqd.daemon.http_access import AccessPolicy
-from rmqd.daemon.listener import ListenError, address_of, listen_on
+from rmqd.daemon.http_endpoint import HttpEndpoint
+from rmqd.daemon.listener import ListenError, listen_on
 from rmqd.daemon.local_groups import LocalGroups
-from rmqd.daemon.loop import run_in_loop, settle_garbage_collection
+from rmqd.daemon.loop import run_in_loop
 from rmqd.daemon.notify import ServiceManager
 from rmqd.daemon.reload import ReloadReport, config_hash, refused_changes
 from rmqd.daemon.signals import signals_handled
@@ -139,8 +137,7 @@ class Daemon:
         self._config = config
         self._options = options
         self._clock = clock
-        self._socket = sock
-        self._address = address_of(sock)
+        self._http = HttpEndpoint(sock)
         self._manager = ServiceManager()
         self._reloading = asyncio.Lock()
         self._reloads: set[asyncio.Task[ReloadReport]] = set()
@@ -148,7 +145,6 @@ class Daemon:
         self._stop_signals = 0
         self._exit_code: int = ExitCode.OK
         self._tasks: asyncio.TaskGroup | None = None
-        self._stop_http: Callable[[], None] = lambda: None
 
     async def run(self) -> int:
         """Run the groups until a signal, drain, and give the exit code."""
@@ -166,7 +162,7 @@ class Daemon:
             log.critical("daemon.failed", exc_info=error)
             return ExitCode.FAILURE
         finally:
-            self._socket.close()
+            self._http.close()
         log.info("daemon.stopped", seconds=round(self._clock.monotonic() - began, 1), exit_code=int(self._exit_code))
         return self._exit_code
 
@@ -201,10 +197,11 @@ class Daemon:
             "daemon.starting",
             version=__version__,
             groups=list(self._config.groups),
-            http=self._address,
+            http=self._http.address,
             config_hash=config_hash(self._config),
             workers=self._options.workers,
         )
+        self._http.warn_of_strangers(self.access.token)
         groups = tasks.create_task(self.host.run(), name="groups")
         background = [
             tasks.create_task(self.monitor.run(), name="loop monitor"),
@@ -212,45 +209,15 @@ class Daemon:
             tasks.create_task(self._flush_logs(), name="log flush"),
         ]
         await self.host.started(START_PATIENCE_SECONDS)
-        http = tasks.create_task(self._serve_http(), name="http") if not self.host.stopping else None
+        http = tasks.create_task(self._http.serve(self), name="http") if not self.host.stopping else None
         await self._report_start()
         await asyncio.wait({groups})
         if http is not None:
-            self._stop_http()
+            self._http.stop()
             await asyncio.wait({http}, timeout=HTTP_CLOSE_SECONDS)
             http.cancel()
         for task in (*background, *self._reloads):  # what a reload would change has ended
             task.cancel()
-
-    async def _serve_http(self) -> None:
-        settle_garbage_collection()
-        try:
-            if not await self._knock():
-                return
-            # In a thread, as it takes a tenth of a second in which messages are handled already.
-            api = await asyncio.to_thread(importlib.import_module, "rmqd.daemon.http_api")
-            server_module = await asyncio.to_thread(importlib.import_module, "rmqd.daemon.http_server")
-            server = server_module.HttpServer(api.HttpApi(self).app(), self._socket)
-            self._stop_http = server.stop
-            await server.run()
-        except Exception:  # the groups do not need it; probes notice, and so does the log
-            log.exception("http.failed")
-
-    async def _knock(self) -> bool:
-        """Wait for the first connection, as what serves it is not imported before; False if the daemon ends first."""
-        loop = asyncio.get_running_loop()
-        knock: asyncio.Future[bool] = loop.create_future()
-
-        def settle(came: bool) -> None:
-            if not knock.done():
-                knock.set_result(came)
-
-        self._stop_http = partial(settle, False)
-        loop.add_reader(self._socket, settle, True)
-        try:
-            return await knock
-        finally:
-            loop.remove_reader(self._socket)
 
     async def _report_start(self) -> None:
         if self.host.stopping:
@@ -259,7 +226,7 @@ class Daemon:
             if not check.ok:
                 log.warning("daemon.not_ready", check=check.name, reason=check.reason)
         self._manager.ready(self._status_line())
-        log.info("daemon.started", http=self._address)
+        log.info("daemon.started", http=self._http.address)
 
     async def _flush_logs(self) -> None:
         while True:
@@ -285,7 +252,7 @@ class Daemon:
 
     def _status_line(self) -> str:
         count = len(self._config.groups)
-        return f"{count} group{'s' if count != 1 else ''}, http on {self._address}"
+        return f"{count} group{'s' if count != 1 else ''}, http on {self._http.address}"
 
     def _on_reload(self) -> None:
         assert self._tasks is not None

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import resource
 import socket
 from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -26,6 +29,7 @@ from rmqd.daemon.local_groups import LocalGroups
 from rmqd.daemon.metrics import DaemonFacts
 from rmqd.daemon.reload import ReloadReport
 from tests.daemon.configs import config
+from tests.daemon.daemon_process import daemon, write_config
 from tests.daemon.fakes import FakeEngine, queue_snapshot
 from tests.daemon.waiting import until
 
@@ -205,7 +209,7 @@ async def test_a_foreign_origin_changes_nothing_even_from_this_machine(served: S
     ("client", "allowed"),
     [
         ("127.0.0.1", True),
-        ("127.9.9.9", True),
+        ("127.0.0.6", False),
         ("::1", True),
         ("::ffff:127.0.0.1", True),
         ("10.0.0.7", False),
@@ -216,6 +220,81 @@ def test_without_a_token_only_this_machine_may_change_something(client: str, all
     """Where the endpoint listens on all addresses."""
     refusal = AccessPolicy("", frozenset()).check_change(None, client)
     assert (refusal is None) == allowed
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"X-Forwarded-For": "203.0.113.7"},
+        {"x-forwarded-proto": "https"},
+        {"Forwarded": "for=203.0.113.7"},
+        {"Via": "1.1 proxy"},
+        {"X-Real-IP": "203.0.113.7"},
+    ],
+)
+async def test_a_proxy_on_this_machine_is_not_its_operator(served: Served, header: dict[str, str]) -> None:
+    """Its connection comes from loopback, and whoever it asks for does not; with the token it may."""
+    answer = await served.client.post("/api/v1/groups/mailer/pause", headers=header)
+    assert answer.status_code == 403
+    assert "http.token" in answer.json()["error"]
+    assert not served.engine.last("mailer").paused
+    served.access = AccessPolicy("secret", frozenset())
+    answer = await served.client.post(
+        "/api/v1/groups/mailer/pause", headers={**header, "Authorization": "Bearer secret"}
+    )
+    assert answer.status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "origin", "status"),
+    [
+        ("localhost:{port}", "http://localhost:{port}", 200),
+        ("127.0.0.1:{port}", "http://localhost:{port}", 200),
+        ("localhost:8080", "http://localhost:8080", 200),  # through a forwarded port
+        ("rmqd.shop.example", "https://rmqd.shop.example", 200),
+        ("localhost:{port}", "http://localhost:3000", 403),
+        ("localhost:{port}", "http://localhost", 403),
+        ("localhost:{port}", "https://localhost", 403),
+        ("localhost:{port}", "http://rmqd.shop.example:3000", 403),
+        ("localhost:{port}", "http://localhost:x", 403),
+        ("localhost:{port}", "chrome-extension://localhost:{port}", 403),
+    ],
+)
+async def test_a_page_of_another_port_changes_nothing(served: Served, host: str, origin: str, status: int) -> None:
+    """A development server on localhost is another program, and what it serves may be anybody's."""
+    port = served.address.rpartition(":")[2]
+    served.access = AccessPolicy("", frozenset({"rmqd.shop.example"}))
+    headers = {"Host": host.format(port=port), "Origin": origin.format(port=port)}
+    assert (await served.client.post("/api/v1/groups/mailer/pause", headers=headers)).status_code == status
+    assert served.engine.last("mailer").paused == (status == 200)
+
+
+@pytest.mark.parametrize(
+    ("listen", "token", "warned"), [("0.0.0.0:0", "", 1), ("0.0.0.0:0", "secret", 0), ("127.0.0.1:0", "", 0)]
+)
+async def test_an_endpoint_for_everybody_without_a_token_is_warned_of(
+    tmp_path: Path, listen: str, token: str, warned: int
+) -> None:
+    """What comes by way of a proxy on this machine cannot always be told."""
+    arguments = ("--set", "http.token_file=" + str(_written(tmp_path / "token", token))) if token else ()
+    async with daemon(write_config(tmp_path, "mailer", listen=listen), *arguments) as running:
+        await running.event("daemon.started")
+        assert len(running.events("http.no_token")) == warned
+
+
+def _written(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+async def test_256_silent_clients_do_not_keep_a_probe_from_the_daemon(tmp_path: Path) -> None:
+    """The real program, its real limit."""
+    async with daemon(write_config(tmp_path, "mailer")) as running:
+        address = (await running.event("daemon.started"))["http"]
+        async with connections(address, 128), connections(address, 140, UNREAD):
+            for _ in range(3):
+                assert (await raw(address, PROBE)).startswith(b"HTTP/1.1 200")
+        assert await running.event("http.connections_full")
 
 
 def test_the_address_that_was_connected_to_is_a_name_of_ours() -> None:
@@ -291,6 +370,11 @@ async def test_a_handler_that_fails_at_everything_is_red(served: Served) -> None
     assert 'rmqd_group_problems{cause="failing_handler",engine="local",group="audit"} 1.0' in metrics
 
 
+def _large_snapshot(served: Served) -> Any:
+    shown = replace(served.engine.last("audit").snapshot(), failure="x" * 20_000_000)
+    return lambda: shown
+
+
 def _failing_snapshot(served: Served) -> Any:
     shown = replace(served.engine.last("audit").snapshot(), failure="<script>alert(1)</script>")
     return lambda: shown
@@ -364,20 +448,122 @@ async def test_a_body_that_does_not_come_is_given_up(served: Served, monkeypatch
     assert b" 408 " in (await raw(served.address, request)).split(b"\r\n")[0]
 
 
-async def test_connections_beyond_the_limit_are_turned_away(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And when one ends, the next is let in."""
+@contextlib.asynccontextmanager
+async def connections(address: str, count: int, sent: bytes = b"") -> AsyncIterator[list[asyncio.StreamReader]]:
+    """So many connections that have sent this, and are not read from by the test but where it wants to."""
+    host, port = address.split(":")
+    opened = []
+    for _ in range(count):
+        sock = socket.socket()
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, (host, int(port)))
+        reader, writer = await asyncio.open_connection(sock=sock, limit=1024)
+        writer.write(sent)
+        opened.append((reader, writer))
+    try:
+        yield [reader for reader, _ in opened]
+    finally:
+        for _, writer in opened:
+            writer.transport.abort()
+        await asyncio.gather(*(writer.wait_closed() for _, writer in opened), return_exceptions=True)
+
+
+PROBE = b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+UNREAD = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n" * 400
+HALF_BODY = b"POST /api/v1/reload HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nabc"
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /livez HTTP/1.1\r\nHo", HALF_BODY, UNREAD])
+async def test_a_probe_is_answered_while_others_hold_every_connection(
+    served: Served, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    """Those who send nothing, half of something, or do not read what they asked for, give way."""
     monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 3)
-    host, port = served.address.split(":")
-    held = [await asyncio.open_connection(host, int(port)) for _ in range(3)]
-    request = b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-    assert (await raw(served.address, request)).startswith(b"HTTP/1.1 503")
-    for _, writer in held:
-        writer.close()
-        await writer.wait_closed()
-    async with asyncio.timeout(5):
-        while (await raw(served.address, request)).startswith(b"HTTP/1.1 503"):
-            pass
-    assert (await raw(served.address, request)).startswith(b"HTTP/1.1 200")
+    async with connections(served.address, 3, sent):
+        for _ in range(5):
+            assert (await raw(served.address, PROBE)).startswith(b"HTTP/1.1 200")
+
+
+async def test_the_connection_that_waits_longest_gives_way(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And no other."""
+    monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 2)
+    async with (
+        connections(served.address, 1) as (oldest,),
+        connections(served.address, 1, HALF_BODY) as (younger,),
+        connections(served.address, 1, PROBE) as (newest,),
+    ):
+        assert b"200 OK" in await newest.read(1000)
+        assert await oldest.read() == b""
+        assert not younger.at_eof()
+
+
+async def test_a_client_that_does_not_read_is_let_go(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After 10 seconds, here shortened, even where nobody else wants its place."""
+    monkeypatch.setattr(http_server, "UNREAD_SECONDS", 0.05)
+    served.engine.last("audit").snapshot = _large_snapshot(served)  # type: ignore[method-assign]
+    request = b"GET /api/v1/status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    async with connections(served.address, 1, request) as (answer,):
+        assert (await answer.read(100)).startswith(b"HTTP/1.1 200")
+        await until(lambda: not _is_established(served.address), "the daemon has closed it")
+
+
+def _is_established(address: str) -> bool:
+    """Whether a connection that came in at this address is open; what is left of a closed one the kernel may send."""
+    host, port = address.split(":")
+    local = f"{int.from_bytes(socket.inet_aton(host), 'little'):08X}:{int(port):04X}"
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()]
+    return any(row[1] == local and row[3] == "01" for row in rows)
+
+
+async def test_many_who_ask_for_much_do_not_hold_up_a_probe(served: Served) -> None:
+    """Answers that take work have their turns; /livez has not to wait for one."""
+    turn = asyncio.Event()
+
+    async def slow_view() -> HostView:
+        await turn.wait()
+        return await host_view()
+
+    host_view, served.host.view = served.host.view, slow_view  # type: ignore[method-assign]
+    status = b"GET /api/v1/status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    async with connections(served.address, 30, status) as answers:
+        assert (await raw(served.address, PROBE)).startswith(b"HTTP/1.1 200")
+        turn.set()
+        for answer in answers:
+            assert (await answer.read(100)).startswith(b"HTTP/1.1 200")
+
+
+async def test_connections_leave_descriptors_to_the_rest(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 64 that the process may open a quarter."""
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (64, 64))
+    async with connections(served.address, 17) as (oldest, *others):
+        assert await oldest.read() == b""
+        assert (await raw(served.address, PROBE)).startswith(b"HTTP/1.1 200")
+        assert sum(one.at_eof() for one in others) < 3
+
+
+async def test_two_lengths_of_one_body_are_refused(served: Served) -> None:
+    """What comes after it may be somebody else's request, as a proxy sees it: the connection ends."""
+    head = b"POST /api/v1/reload HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n"
+    answer = await raw(served.address, head + b"0\r\n\r\n" + UNREAD)
+    assert answer.startswith(b"HTTP/1.1 400")
+    assert answer.count(b"HTTP/1.1 ") == 1
+
+
+@pytest.mark.parametrize(
+    ("target", "host", "status"),
+    [
+        (b"http://localhost:9464/api/v1/status", b"localhost", b"200"),
+        (b"HTTP://localhost/api/v1/status?a=b", b"evil.example", b"200"),
+        (b"http://evil.example/api/v1/status", b"localhost", b"403"),
+        (b"http://localhost", b"localhost", b"200"),
+        (b"http://localhost/nothing", b"localhost", b"404"),
+    ],
+)
+async def test_a_target_with_a_host_is_understood(served: Served, target: bytes, host: bytes, status: bytes) -> None:
+    """As through a proxy; its host counts, not the header."""
+    request = b"GET " + target + b" HTTP/1.1\r\nHost: " + host + b"\r\nConnection: close\r\n\r\n"
+    assert (await raw(served.address, request)).startswith(b"HTTP/1.1 " + status)
 
 
 def test_the_limits_are_those_of_the_contract() -> None:
@@ -386,6 +572,7 @@ def test_the_limits_are_those_of_the_contract() -> None:
     assert http_server.HEADER_SECONDS == 10
     assert http_server.MAX_HEADER_BYTES == 16 * 1024
     assert http_server.MAX_BODY_BYTES == 64 * 1024
+    assert http_server.UNREAD_SECONDS == 10
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:0", "[::1]:0", "localhost:0", "0.0.0.0:0"])
