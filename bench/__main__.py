@@ -52,6 +52,12 @@ def parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="how long to wait before a run for other work to end; 0 measures at once, and never again (default 20)",
     )
+    root.add_argument(
+        "--before",
+        type=Path,
+        metavar="DIR",
+        help="another checkout with a .venv: its rmqd takes turns",
+    )
     root.add_argument("--quick", action="store_true", help="one short run of each, to see that all works")
     root.add_argument("--json", type=Path, metavar="FILE", help="also write every run's figures as JSON")
     commands = root.add_subparsers(dest="command", metavar="profile|kit")
@@ -82,16 +88,22 @@ def compete(options: argparse.Namespace) -> int:
     for name in set(options.only) - set(available):
         say(f"{name} is left out: it is not installed here")
     chosen = tuple(name for name in contenders.NAMES if name in options.only and name in available)
+    if options.before is not None:
+        options.before = options.before.resolve()
+        chosen = (*chosen, contenders.BEFORE)
     contenders.build(chosen)
     results = Results()
     for tls in (False, True):
         scenarios = [one for one in SCENARIOS if (one.switch == TLS) == tls and is_chosen(one, options.scenario)]
         if scenarios:
-            with Arena.opened(options.messages, options.paced_seconds, options.patience, tls=tls) as arena:
+            how = options.messages, options.paced_seconds, options.patience
+            with Arena.opened(*how, tls=tls, before=options.before) as arena:
                 arena.compete(scenarios, chosen, options.runs, results)
     print(f"medians of {options.runs} runs; {options.messages:,} messages of 256 bytes in 8 queues; 20 threads\n")
     print(goals.medians_table(results), end="\n\n")
     print(goals.goals_table(results), end="\n\n")
+    if options.before is not None:
+        print(goals.before_table(results), end="\n\n")
     for note in goals.notes(results):
         print(note)
     if not options.scenario or brokers.NAME in options.scenario:

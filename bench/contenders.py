@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PEERS = Path(__file__).resolve().parent / "peers"
 JAVA_HEAP = "512m"
 NAMES = ("java", "go", "rmqd", "raw")  # also the order in which they take turns
+BEFORE = "before"  # rmqd as it is in another checkout
 
 RMQD_CONFIG = """\
 nameserver: "{nameserver}"
@@ -54,10 +55,10 @@ def build(names: tuple[str, ...]) -> None:
         _build_go()
 
 
-def environment() -> dict[str, str]:
-    """The environment of every contender: this package can be imported, and nothing points to another cluster."""
+def environment(checkout: Path = ROOT) -> dict[str, str]:
+    """The environment of a contender: its checkout is imported from, and nothing points to another cluster."""
     values = {key: value for key, value in os.environ.items() if key not in {"NAMESRV_ADDR", "RMQD_CONFIG"}}
-    return {**values, "PYTHONPATH": str(ROOT)}
+    return {**values, "PYTHONPATH": os.pathsep.join((str(checkout), str(checkout / "handlers")))}
 
 
 def command(job: Job) -> list[str]:
@@ -71,8 +72,8 @@ def command(job: Job) -> list[str]:
     }
     if job.contender == "raw":
         return [sys.executable, "-m", "bench.raw_puller", *_options("--", arguments), *_switches("--", job)]
-    if job.contender == "rmqd":
-        return [*rmqd(), "run", "--config", str(_write_config(job))]
+    if job.contender in ("rmqd", BEFORE):
+        return [*rmqd(job.checkout), "run", "--config", str(_write_config(job))]
     arguments |= {"consume-batch": job.consume_batch, "threads": THREADS, "timeout": int(job.timeout_seconds)}
     if job.paced:
         arguments["warm"] = job.warm
@@ -81,10 +82,11 @@ def command(job: Job) -> list[str]:
     return [*java("Consume", tls=job.switch == TLS), *_options("--", arguments), *_switches("--", job)]
 
 
-def rmqd() -> list[str]:
-    """The `rmqd` command of this interpreter's environment."""
-    script = Path(sys.executable).with_name("rmqd")
-    return [str(script)] if script.exists() else [sys.executable, "-m", "rmqd"]
+def rmqd(checkout: Path = ROOT) -> list[str]:
+    """The `rmqd` command of this interpreter's environment, or of another checkout's, which `make venv` made there."""
+    python = Path(sys.executable) if checkout == ROOT else checkout / ".venv" / "bin" / "python"
+    script = python.with_name("rmqd")
+    return [str(script)] if script.exists() else [str(python), "-m", "rmqd"]
 
 
 def java(main_class: str, *, tls: bool = False) -> list[str]:

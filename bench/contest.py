@@ -37,8 +37,8 @@ def run(job: Job, when_started: Callable[[], None] | None = None, prefix: tuple[
         spawned_at = time.time()
         process = subprocess.Popen(
             command,
-            cwd=contenders.ROOT,
-            env=contenders.environment(),
+            cwd=job.checkout,
+            env=contenders.environment(job.checkout),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=log,
@@ -46,7 +46,7 @@ def run(job: Job, when_started: Callable[[], None] | None = None, prefix: tuple[
         )
     with _ended(process, job.timeout_seconds):
         figures = _wait_for_figures(process, spawned_at, when_started)
-        if figures is not None and job.contender == "rmqd":
+        if figures is not None and job.contender in ("rmqd", contenders.BEFORE):
             process.send_signal(signal.SIGTERM)  # a daemon goes on; the others leave by themselves
         code = _exit_code(process)
     if figures is None:

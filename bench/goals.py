@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
+from bench.contenders import BEFORE
 from bench.job import Figures
 from bench.machine import QUIET_SHARE
 from bench.scenarios import SCENARIOS, Results
@@ -13,6 +14,7 @@ from bench.scenarios import SCENARIOS, Results
 # The Java client sometimes takes nothing until its second heartbeat, 30 s after the start. Such starts, whoever's
 # they are, would hide what a start takes otherwise, so they are counted apart.
 STALLED_SECONDS = 20.0
+TOLERATED_SHARE = 0.03  # by which a figure may be worse than before
 
 COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("messages_per_second", "msg/s", "{:,.0f}"),
@@ -103,6 +105,25 @@ def goals_table(results: Results) -> str:
             form = _form(goal.figure)
             rows.append((goal.what, form.format(pair[0]), form.format(pair[1]), f"{ratio:.2f}", bound, mark))
     return table(("what", "rmqd", "other", "ratio", "goal", ""), rows)
+
+
+def before_table(results: Results) -> str:
+    """This rmqd's medians over those of the one before, as a Markdown table; what is worse by more is marked."""
+    rows = []
+    for scenario, by_contender in results.runs.items():
+        cells = []
+        for figure, _, _ in COLUMNS:
+            now = median(by_contender.get("rmqd", []), figure)
+            then = median(by_contender.get(BEFORE, []), figure)
+            is_rate = figure == "messages_per_second"
+            if now is None or not then or (scenario == "paced" and is_rate):
+                cells.append("")
+                continue
+            worse = then / now - 1 if is_rate else now / then - 1
+            cells.append(f"{now / then:.3f}{' !' if worse > TOLERATED_SHARE else ''}")
+        if any(cells):
+            rows.append((scenario, *cells))
+    return table(("rmqd over before", *(title for _, title, _ in COLUMNS)), rows)
 
 
 def medians_table(results: Results) -> str:

@@ -33,6 +33,8 @@ class Job:
     """How many messages at the start are left out of the ages and of the CPU per message."""
     switch: str = ""
     """TLS, TRACE or POP, where the contender is to go by it."""
+    checkout: Path = Path(__file__).resolve().parent.parent
+    """Which rmqd, where it is one."""
     sample_file: Path | None = None
     """Where rmqd is to write what a sampling profiler saw, if anywhere."""
 

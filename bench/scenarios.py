@@ -90,8 +90,16 @@ class Arena:
     """A real RocketMQ with a filled topic, in which contenders take turns."""
 
     def __init__(
-        self, cluster: RealCluster, messages: int, paced_seconds: int, patience_seconds: float, *, tls: bool = False
+        self,
+        cluster: RealCluster,
+        messages: int,
+        paced_seconds: int,
+        patience_seconds: float,
+        *,
+        tls: bool = False,
+        before: Path | None = None,
     ) -> None:
+        self._before = before
         self._cluster = cluster
         self._tls = tls
         self._messages = messages
@@ -104,15 +112,22 @@ class Arena:
     @classmethod
     @contextmanager
     def opened(
-        cls, messages: int, paced_seconds: int = 20, patience_seconds: float = 0, *, tls: bool = False
+        cls,
+        messages: int,
+        paced_seconds: int = 20,
+        patience_seconds: float = 0,
+        *,
+        tls: bool = False,
+        before: Path | None = None,
     ) -> Iterator[Arena]:
         """Start a RocketMQ for the time of the block, with `tls` one that takes nothing else.
 
         Before each measured run, up to `patience_seconds` are spent on waiting until the machine has no other work.
+        `before` is another checkout, whose rmqd takes turns with this one's.
         """
         say(f"starting RocketMQ (heap {BROKER_HEAP}{', TLS' if tls else ''})")
         with RealCluster.start(ClusterSpec(heap=BROKER_HEAP, certificates=tls, settings=BROKER_SETTINGS)) as cluster:
-            yield cls(cluster, messages, paced_seconds, patience_seconds, tls=tls)
+            yield cls(cluster, messages, paced_seconds, patience_seconds, tls=tls, before=before)
 
     def compete(self, chosen: list[Scenario], names: tuple[str, ...], runs: int, results: Results) -> None:
         """Let these contenders run every chosen scenario, each of them once before any of them the second time."""
@@ -120,7 +135,7 @@ class Arena:
         for scenario in chosen:
             self._cluster.set_broker(**(RAISED_LIMITS if scenario.limits_raised else BROKER_LIMITS))
             for number in range(1, runs + 1):
-                for name in turns([name for name in scenario.contenders if name in names], number):
+                for name in turns([name for name in self._contenders(scenario) if name in names], number):
                     say(f"{scenario.name}, run {number} of {runs}: {name}")
                     try:
                         figures = self._run_in_quiet(scenario, name)
@@ -129,6 +144,9 @@ class Arena:
                         results.failures.append(f"{scenario.name}, run {number}: {error}")
                     else:
                         results.add(scenario.name, name, figures)
+
+    def _contenders(self, scenario: Scenario) -> tuple[str, ...]:
+        return scenario.contenders if self._before is None else (*scenario.contenders, contenders.BEFORE)
 
     def _run_in_quiet(self, scenario: Scenario, contender: str) -> Figures:
         """Run once, and again where the machine had other work meanwhile: the run with the least of it counts."""
@@ -197,6 +215,7 @@ class Arena:
     ) -> Job:
         return Job(
             contender=contender,
+            checkout=self._before if contender == contenders.BEFORE and self._before else contenders.ROOT,
             nameserver=self._cluster.nameserver,
             topic=topic,
             group=f"bench_{contender}_{os.getpid()}_{next(self._numbers)}",

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from bench.goals import GOALS, as_json, goals_table, median, medians_table, notes
+from bench.goals import GOALS, as_json, before_table, goals_table, median, medians_table, notes
 from bench.job import Figures
 from bench.scenarios import SCENARIOS, Results, turns
 
@@ -54,6 +54,16 @@ def test_a_goal_is_judged_by_the_ratio_of_medians() -> None:
 def test_a_missed_goal_is_said_loudly() -> None:
     found = results("batch 1", rmqd=[figures(cpu_us=4.0)], java=[figures(cpu_us=10.0)])
     assert row(goals_table(found), "CPU per message against Java's, batch size 1")[3:] == ["0.40", "≤ 0.35", "MISSED"]
+
+
+def test_what_became_worse_than_before_is_marked() -> None:
+    """By more than 3 %, whichever way is worse; the others are ratios without a mark."""
+    before, now = figures(speed=100.0, cpu_us=1.0), figures(speed=98.0, cpu_us=1.05)
+    found = results("batch 1", rmqd=[now], before=[before])
+    cells = row(before_table(found), "batch 1")
+    assert cells[:3] == ["batch 1", "0.980", "1.050 !"]
+    found = results("batch 1", rmqd=[figures(speed=95.0)], before=[before])
+    assert row(before_table(found), "batch 1")[1] == "0.950 !"
 
 
 def test_goals_without_figures_are_left_out() -> None:
