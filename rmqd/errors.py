@@ -20,6 +20,13 @@ class ProtocolError(RmqdError):
     """Bytes from a peer that are not what the protocol says. Decoding raises this and nothing else."""
 
 
+class BodyTooLargeError(ProtocolError):
+    """A body that decompresses to more than `max_body_size`."""
+
+    def __init__(self, max_size_bytes: int) -> None:
+        super().__init__(f"the body decompresses to more than {max_size_bytes} bytes")
+
+
 class InvalidNameError(RmqdError):
     """A topic, a group or a tag expression that RocketMQ refuses; the text says the rule."""
 

@@ -76,6 +76,8 @@ class ConsumerOptions:
     pop_threshold_for_queue: int
     pull_rate_limit: int
     """Messages a second; 0: no limit."""
+    max_body_size_bytes: int
+    """Decompressed; a larger body is corrupt."""
     on_corrupt_message: OnCorruptMessage
     on_offset_illegal: OnOffsetIllegal
     trace: TraceOptions | None

@@ -12,6 +12,7 @@ from rmqd.codes import ResponseCode
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.flow_control import Reason, exceeded
 from rmqd.consumer.offset_moves import OffsetMoves
+from rmqd.consumer.opening import open_pulled
 from rmqd.consumer.problem import Problem
 from rmqd.consumer.process_queue import ProcessQueue
 from rmqd.consumer.pull_backoff import EXCEPTION_DELAY_SECONDS, PullBackoff
@@ -35,7 +36,7 @@ from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.pull import PullMessageResponseHeader
 from rmqd.wire.heartbeat import EXPRESSION_TAG
 from rmqd.wire.message import CorruptMessage, MessageBlock, MessageQueue
-from rmqd.wire.message_decode import decode_messages
+from rmqd.wire.message_decode import frame_messages
 from rmqd.wire.sys_flag import PullSysFlag
 from rmqd.wire.topics import is_retry_topic, topic_of_pop_retry
 
@@ -184,11 +185,13 @@ class PullLoop:
             raise ProtocolError(f"a pull at {queue.next_offset} found messages, and is to go on at {header[0]}")
         self.request.broker_id, self.max_offset = header.suggest_which_broker_id, header.max_offset
         try:
-            block = decode_messages(reply.payload, self._queue, reply.body_start, self._namespace)
+            block = frame_messages(reply.payload, self._queue, reply.body_start, self._namespace)
         except ProtocolError as error:
             self.request.close_corrupt(error)
             raise
         block.origin = self._origin
+        if block.is_closed and not await open_pulled(block, self._context, queue):
+            return
         if block.corrupt and not await self._set_aside(block):
             return
         self.stuck = None
@@ -201,7 +204,7 @@ class PullLoop:
         self._context.rate_limit.spend(block.unfinished)
         queue.stats.pulled(block)
         queue.stats.pull_took(self.answered_at - self.asked_at)
-        queue.put(block, header.next_begin_offset)
+        queue.put(block, header.next_begin_offset if block.cut_at is None else block.cut_at)
         self._context.service.submit(queue)
         self._is_well()
 
@@ -279,7 +282,7 @@ class PullLoop:
         if self._context.hooks is not None:
             self._let_hooks_choose(block)
         queue.stats.pulled(block)
-        queue.put(block, offset)
+        queue.put(block, max(offset, queue.next_offset))  # a batch may begin before what was asked for
         self._context.service.submit(queue)
         self.stuck = Problem(
             "corrupt_message",

@@ -33,6 +33,9 @@ RMQD_EXCEPTION: Final = "RMQD_EXCEPTION"
 _DELIVERY_PROPERTIES: Final = frozenset(
     (names.DELAY, names.REAL_TOPIC, names.REAL_QUEUE_ID, names.WAIT, names.RECONSUME_TIME, names.MAX_RECONSUME_TIMES)
 )
+# of a batch that cannot be unwrapped; brokers refuse them in topics that hold no batches
+_BATCH_PROPERTIES: Final = frozenset((names.INNER_NUM, names.INNER_BASE))
+_LEFT_OUT: Final = _DELIVERY_PROPERTIES | _BATCH_PROPERTIES
 _TIMER_PREFIX: Final = "TIMER_"
 _DEAD_LETTER_QUEUES: Final = 1  # as the broker makes the topic itself
 _ANY_QUEUE: Final = -1
@@ -65,12 +68,19 @@ class SendBack:
         return min(asked or FIRST_DELAY_LEVEL + message.reconsume_times, LAST_DELAY_LEVEL)
 
     async def retry(self, message: Message, delay_level: int) -> bool:
-        """Have the message delivered again: by send-back, else as a message to the group's retry topic."""
+        """Have the message delivered again: by send-back, else as a message to the group's retry topic.
+
+        What the broker could copy for a member of a batch is the whole batch, others' messages too.
+        """
+        if message.is_member:
+            return await self._to_retry_topic(message, delay_level)
         return await self.by_broker(message, delay_level) or await self._to_retry_topic(message, delay_level)
 
     async def dead_letter(self, message: Message, reason: str, error: BaseException | None) -> bool:
         """Put the message into the group's dead letters, with the reason; by send-back where that is refused."""
-        sent = await self._to_dead_letters(message, reason, error) or await self.by_broker(message, -1)
+        sent = await self._to_dead_letters(message, reason, error) or (
+            not message.is_member and await self.by_broker(message, -1)
+        )
         if sent:
             log.warning(
                 "message.dead_lettered",
@@ -135,7 +145,7 @@ class SendBack:
         kept = {
             name: value
             for name, value in message.properties.items()
-            if name not in _DELIVERY_PROPERTIES and not name.startswith(_TIMER_PREFIX)
+            if name not in _LEFT_OUT and not name.startswith(_TIMER_PREFIX)
         }
         origin = message.properties.get(names.ORIGIN_MESSAGE_ID) or message.offset_msg_id
         return kept | {names.RETRY_TOPIC: message.origin_topic, names.ORIGIN_MESSAGE_ID: origin}

@@ -147,6 +147,9 @@ class GroupConfig(Section):
     pull_rate_limit: Annotated[int, Whole(0)] = setting(
         0, "messages per second at most; 0: no limit; changeable while the group runs"
     )
+    max_body_size: Annotated[int, Size("1KiB", "1024MiB")] = setting(
+        "16MiB", "decompressed bytes of a body above which its message is corrupt: a size, 1KiB to 1GiB"
+    )
     pop_invisible_time: Annotated[float, Duration("5s", "300s")] = setting(
         "60s", "a duration, 5s to 5m: how long a popped message is hidden from others (consume_mode: pop)"
     )
@@ -222,6 +225,7 @@ class GroupConfig(Section):
             pop_batch_nums=self.pop_batch_nums,
             pop_threshold_for_queue=self.pop_threshold_for_queue,
             pull_rate_limit=self.pull_rate_limit,
+            max_body_size_bytes=self.max_body_size,
             on_corrupt_message=self.on_corrupt_message,
             on_offset_illegal=self.on_offset_illegal,
             trace=TraceOptions(self.trace_topic, self.trace_msg_batch_num) if self.enable_trace else None,

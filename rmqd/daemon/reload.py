@@ -91,6 +91,7 @@ LIVE_KEYS: Final = frozenset(
         "pop_invisible_time",
         "pop_batch_nums",
         "pop_threshold_for_queue",
+        "max_body_size",
         "on_corrupt_message",
         "on_offset_illegal",
     }

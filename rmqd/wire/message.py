@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Final
 
-from rmqd.wire.compression import decompress
 from rmqd.wire.message_id import format_host, offset_message_id
 from rmqd.wire.properties import KEYS, RETRY_TOPIC, TAGS, UNIQ_KEY, parse_properties
-from rmqd.wire.sys_flag import BORN_HOST_V6, STORE_HOST_V6
+from rmqd.wire.sys_flag import BORN_HOST_V6, CLOSED, INNER_BATCH, STORE_HOST_V6
 from rmqd.wire.topics import RETRY_PREFIX, is_retry_topic, topic_of_retry, unwrap_namespace
 
 MAGIC_V1: Final = 0xDAA320A7
@@ -53,8 +52,8 @@ class MessageBlock:
     """
 
     __slots__ = (
-        "corrupt", "cursor", "data", "decompressed", "message_queue", "messages", "namespace", "origin",
-        "size_bytes", "unfinished",
+        "corrupt", "cursor", "cut_at", "data", "decompressed", "is_closed", "message_queue", "messages", "namespace",
+        "origin", "size_bytes", "unfinished",
     )  # fmt: skip
 
     def __init__(self, data: bytes, message_queue: MessageQueue, namespace: str = "") -> None:
@@ -64,8 +63,9 @@ class MessageBlock:
         self.origin: str | None = None  # the topic whose messages a pop retry topic holds, for what it holds
         self.messages: list[Message] = []
         self.corrupt: list[CorruptMessage] = []
-        # bodies by where their records start; None for one that is too much to hold, and decompressed when asked for
-        self.decompressed: dict[int, bytes | None] | None = None
+        self.is_closed = False  # some messages are compressed, or batches, and not opened yet
+        self.cut_at: int | None = None  # the offset of the first message that was left out, as there was no room
+        self.decompressed: dict[int, bytes] | None = None  # bodies by where their records start
         self.size_bytes = len(data)  # memory that the block keeps alive: the reply, and what was decompressed from it
         # the consumer's bookkeeping: messages not finished, and an index that all before are finished
         self.unfinished = 0
@@ -121,8 +121,7 @@ class Message:
         """The body, decompressed."""
         bodies = self.block.decompressed
         if bodies is not None and self._start in bodies:
-            body = bodies[self._start]
-            return decompress(self.stored_body, self.sys_flag) if body is None else body
+            return bodies[self._start]
         return self.block.data[self._body_start : self._body_end]
 
     @property
@@ -255,6 +254,33 @@ class Message:
     def stored_body(self) -> bytes:
         """The body as stored, compressed where the producer compressed it."""
         return self.block.data[self._body_start : self._body_end]
+
+    @property
+    def stored_size(self) -> int:
+        """Bytes of the body as stored."""
+        return self._body_end - self._body_start
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the stored body is not what a handler is to see: it is compressed, or a batch."""
+        return bool(self.sys_flag & CLOSED)
+
+    @property
+    def is_member(self) -> bool:
+        """Whether it is one message of a batch that the broker stores, and knows, as one record only."""
+        return bool(self.sys_flag & INNER_BATCH)
+
+    def open_as(self, body: bytes) -> None:
+        """Have the body be this one in place of the stored bytes."""
+        if self.block.decompressed is None:
+            self.block.decompressed = {}
+        self.block.decompressed[self._start] = body
+
+    def record_parts(self) -> tuple[bytes, bytes]:
+        """What the record has before the body, and the topic's name with its size in front."""
+        start, length = self._topic_span()
+        data = self.block.data
+        return data[self._start : self._body_start], data[self._body_end : start + length]
 
     def has_tag(self, tags: frozenset[bytes]) -> bool:
         """Whether TAGS is one of `tags`; reads the stored bytes, so that properties need not be parsed."""

@@ -1,4 +1,4 @@
-"""Decodes the records of a reply into messages: checks each one's frame and CRC, and opens what is compressed.
+"""Decodes the records of a reply into messages: checks each one's frame and CRC.
 
 Only offsets into the pulled bytes are kept; everything else is read when a handler asks for it. Layout:
 `MessageDecoder.java`.
@@ -23,26 +23,38 @@ from typing import Final
 from zlib import crc32
 
 from rmqd.errors import ProtocolError
-from rmqd.wire.compression import decompress
 from rmqd.wire.message import MAGIC_V1, MAGIC_V2, CorruptMessage, Message, MessageBlock, MessageQueue
-from rmqd.wire.sys_flag import BORN_HOST_V6, COMPRESSED, STORE_HOST_V6
+from rmqd.wire.message_opening import Opening
+from rmqd.wire.sys_flag import BORN_HOST_V6, CLOSED, INNER_BATCH, KNOWN, NEED_UNWRAP, STORE_HOST_V6
 
 # total size, magic, CRC, queue offset, sys flag, store timestamp and body length, where both hosts are IPv4
 _unpack_ipv4 = Struct(">III8xq8xi16xq20xI").unpack_from
 _UNSIGNED = Struct(">I")
 _LONG = Struct(">q")
 _SHORT = Struct(">H")
-# a reply of a few hundred kilobytes may decompress to gigabytes: past this its bodies are decompressed when asked for
-MAX_HELD_BYTES: Final = 64 * 1024 * 1024
+_UNUSUAL: Final = CLOSED | ~KNOWN
 _HOSTS_V6: Final = BORN_HOST_V6 | STORE_HOST_V6
 _NO_QUEUE: Final = MessageQueue("", "", -1)
 
 
 def decode_messages(data: bytes, message_queue: MessageQueue, start: int = 0, namespace: str = "") -> MessageBlock:
-    """Decode the records that fill `data` from `start` on, all of `message_queue`.
+    """The messages that fill `data` from `start` on, all of `message_queue`, and opened at once, whatever they become.
 
-    Raises ProtocolError where the records' framing is broken; a record that is framed well but fails its CRC or its
-    decompression is set aside in `MessageBlock.corrupt`.
+    Raises ProtocolError as `frame_messages` does; what cannot be opened is in `MessageBlock.corrupt` too.
+    """
+    block = frame_messages(data, message_queue, start, namespace)
+    if block.is_closed:
+        opening = Opening(block)
+        opening.rest()
+        opening.finish()
+    return block
+
+
+def frame_messages(data: bytes, message_queue: MessageQueue, start: int = 0, namespace: str = "") -> MessageBlock:
+    """Find the records that fill `data` from `start` on, all of `message_queue`, and open none.
+
+    Raises ProtocolError where the records' framing is broken; a record that is framed well but fails its CRC, or is
+    marked in a way that is not known, is set aside in `MessageBlock.corrupt`.
     """
     block = MessageBlock(data, message_queue, namespace)
     add, view, size = block.messages.append, memoryview(data), len(data)
@@ -62,8 +74,12 @@ def decode_messages(data: bytes, message_queue: MessageQueue, start: int = 0, na
             message = Message(block, start, body_start, body_end, queue_offset, store_timestamp)
             if (crc32(view[body_start:body_end]) ^ crc) & 0x7FFFFFFF:
                 block.corrupt.append(CorruptMessage(message, "the CRC of its body does not match"))
-            elif sys_flag & COMPRESSED and (reason := _decompress(block, message, sys_flag)):
-                block.corrupt.append(CorruptMessage(message, reason))
+            elif sys_flag & _UNUSUAL:
+                if reason := _unknown(sys_flag):
+                    block.corrupt.append(CorruptMessage(message, reason))
+                else:
+                    block.is_closed = True
+                    add(message)
             else:
                 add(message)
             start = end
@@ -85,17 +101,12 @@ def stored_properties(record: bytes) -> dict[str, str]:
     return Message(block, 0, body_start, body_start + body_size, 0, 0).properties
 
 
-def _decompress(block: MessageBlock, message: Message, sys_flag: int) -> str | None:
-    """Decompress at once, so that a body that cannot be is found before a handler has the message."""
-    try:
-        body = decompress(message.stored_body, sys_flag)
-    except ProtocolError as error:
-        return str(error)
-    if block.decompressed is None:
-        block.decompressed = {}
-    hold = not block.decompressed or block.size_bytes + len(body) <= MAX_HELD_BYTES
-    block.decompressed[message._start] = body if hold else None
-    block.size_bytes += len(body) if hold else 0
+def _unknown(sys_flag: int) -> str | None:
+    """Why a record cannot be read by its flags: what they say may change what its body is."""
+    if unknown := sys_flag & ~KNOWN & 0xFFFFFFFF:
+        return f"its sys flag has bits that rmqd does not know: 0x{unknown:X}"
+    if sys_flag & NEED_UNWRAP and not sys_flag & INNER_BATCH:
+        return "its sys flag says NEED_UNWRAP (0x40), and not INNER_BATCH (0x80)"
     return None
 
 

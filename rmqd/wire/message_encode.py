@@ -10,6 +10,7 @@ from typing import Final
 from zlib import crc32
 
 from rmqd.errors import InvalidMessageError, ProtocolError
+from rmqd.wire.inner_batch import members
 from rmqd.wire.message_id import format_host, parse_host
 from rmqd.wire.properties import MAX_PROPERTIES_BYTES, format_properties, parse_properties
 from rmqd.wire.sys_flag import BORN_HOST_V6, STORE_HOST_V6
@@ -194,19 +195,4 @@ def encode_batch(messages: Iterable[BatchMember]) -> bytes:
 
 def decode_batch(body: bytes) -> list[BatchMember]:
     """The messages of a batch send. Raises ProtocolError."""
-    messages, at = [], 0
-    try:
-        while at < len(body):
-            size, _, _, flag, body_size = _BATCH_HEAD.unpack_from(body, at)
-            body_start = at + _BATCH_HEAD.size
-            body_end, end = body_start + body_size, at + size
-            (properties_size,) = _SHORT.unpack_from(body, body_end)
-            properties_start = body_end + _SHORT.size
-            if body_size < 0 or properties_start + properties_size != end or end > len(body):
-                raise ProtocolError(f"a message of a batch announces {size} bytes, which its parts do not fill")
-            properties = parse_properties(body[properties_start:end])
-            messages.append(BatchMember(body[body_start:body_end], properties, flag))
-            at = end
-    except StructError as error:
-        raise ProtocolError(f"a batch is cut short: {error}") from error
-    return messages
+    return [BatchMember(plain, parse_properties(stored), flag) for flag, plain, stored in members(body)]

@@ -46,6 +46,7 @@ _DEFAULTS = ConsumerOptions(
     pop_batch_nums=32,
     pop_threshold_for_queue=96,
     pull_rate_limit=0,
+    max_body_size_bytes=16 << 20,
     on_corrupt_message="stop",
     on_offset_illegal="correct",
     trace=None,

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from rmqd.errors import ProtocolError
 from rmqd.wire.compression import compress
 from rmqd.wire.message import Message, MessageBlock, MessageQueue
-from rmqd.wire.message_decode import MAX_HELD_BYTES, decode_messages
+from rmqd.wire.message_decode import decode_messages
 from rmqd.wire.message_encode import StoredMessage, encode_message
 from rmqd.wire.sys_flag import COMPRESSED, CompressionType, compressed_flag
-from tests.wire.apart import figures
 from tests.wire.golden_frames import command
 
 QUEUE = MessageQueue("T1", "probe-a", 0)
@@ -241,39 +240,6 @@ def test_message_crosses_processes() -> None:
 def test_block_counts_the_memory_it_holds() -> None:
     block = pulled("pull_response_zstd_and_zlib")
     assert block.size_bytes == len(block.data) + sum(len(message.body) for message in block.messages)
-
-
-GIGABYTES = """
-import sys, tracemalloc
-from rmqd.wire.compression import compress
-from rmqd.wire.message import MessageQueue
-from rmqd.wire.message_decode import decode_messages
-from rmqd.wire.message_encode import StoredMessage, encode_message
-from rmqd.wire.sys_flag import CompressionType, compressed_flag
-
-kind, body = CompressionType(int(sys.argv[1])), bytes(30 * 1024 * 1024)
-reply = encode_message(StoredMessage(topic="T", body=compress(body, kind), sys_flag=compressed_flag(kind))) * 8
-tracemalloc.start()
-block = decode_messages(reply, MessageQueue("T", "b", 0))
-print(tracemalloc.get_traced_memory()[0], block.size_bytes)
-print(sum(message.body == body for message in block.messages), len(block.messages))
-"""
-
-
-@pytest.mark.parametrize("kind", CompressionType)
-def test_replies_that_decompress_to_gigabytes_are_not_held(kind: CompressionType) -> None:
-    """Eight bodies of 30 MiB come in a few hundred kilobytes; what a block holds stays bounded, and all can be read."""
-    held, size_bytes, read, messages = figures(GIGABYTES, kind.value)
-    assert held < size_bytes + 256 * 1024
-    assert size_bytes <= MAX_HELD_BYTES
-    assert (read, messages) == (8, 8)
-
-
-def test_one_large_body_is_held_whatever_its_size() -> None:
-    body = bytes(MAX_HELD_BYTES)
-    packed = replace(STORED, body=compress(body, CompressionType.ZLIB), sys_flag=COMPRESSED)
-    (message,) = decode_messages(encode_message(packed), QUEUE).messages
-    assert message.body is message.body
 
 
 def test_queues_sort_as_java_sorts_them() -> None:

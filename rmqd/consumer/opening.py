@@ -1,0 +1,48 @@
+"""Opens what a reply brought: a little at once, and what may keep the event loop in a thread of rmqd's own."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Final
+
+from rmqd.consumer.context import GroupContext
+from rmqd.consumer.process_queue import ProcessQueue
+from rmqd.wire.message import MessageBlock
+from rmqd.wire.message_opening import Opening
+
+THREADS: Final = 2  # of the process; each decompresses one reply, as far as there is room for it
+
+
+async def open_pulled(block: MessageBlock, context: GroupContext, queue: ProcessQueue) -> bool:
+    """Open what a pull of `queue` brought, as far as its size threshold has room; whether the answer still counts.
+
+    Where that took a thread, the group's filter may have changed meanwhile, or an operator moved the queue: then the
+    messages were chosen for what is asked no more, and are to be pulled again.
+    """
+    topic, offset = queue.message_queue.topic, queue.next_offset
+    subscription = context.subscriptions[topic]
+    room = context.thresholds.size_bytes - queue.cached_bytes
+    await open_bodies(block, context.options.max_body_size_bytes, room, offset)
+    return context.subscriptions[topic] is subscription and queue.next_offset == offset and not queue.dropped
+
+
+async def open_bodies(block: MessageBlock, max_body_size: int, room_bytes: int, low: int) -> None:
+    """Open the block's messages, and leave its rest out, from `cut_at` on, where they become more than `room_bytes`.
+
+    Members of batches that lie below the offset `low` are left out too.
+    """
+    opening = Opening(block, max_body_size, room_bytes, low)
+    if not opening.at_once():
+        try:
+            await asyncio.get_running_loop().run_in_executor(_threads(), opening.rest)
+        finally:
+            opening.cancelled = True  # where it still runs, nobody waits for it any more
+    opening.finish()
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    """Not asyncio's own: handlers may fill that with calls that take minutes."""
+    return ThreadPoolExecutor(THREADS, "rmqd-opening")

@@ -1,0 +1,22 @@
+"""Records of topics with queue.type=BatchCQ: a batch each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from rmqd.wire.compression import compress
+from rmqd.wire.message_encode import BatchMember, StoredMessage, encode_batch
+from rmqd.wire.sys_flag import INNER_BATCH, NEED_UNWRAP, CompressionType, compressed_flag
+
+
+def batch_of(
+    members: Sequence[BatchMember], base: int, stored: StoredMessage, kind: CompressionType | None = None
+) -> StoredMessage:
+    """What a broker stores for a batch whose first member has the queue offset `base`; the rest is of `stored`."""
+    body = encode_batch(members)
+    flags = INNER_BATCH | NEED_UNWRAP
+    if kind is not None:
+        body, flags = compress(body, kind), flags | compressed_flag(kind)
+    told = {"UNIQ_KEY": "0A", "INNER_NUM": str(len(members)), "INNER_BASE": str(base)}
+    return replace(stored, body=body, queue_offset=base, sys_flag=stored.sys_flag | flags, properties=told)
