@@ -7,9 +7,12 @@ from collections.abc import Sequence
 from rmqd.client.instance import ClientInstance
 from rmqd.clock import Clock
 from rmqd.consumer.broadcasting import EveryQueue, NoWayBack
+from rmqd.consumer.broker_founding import BrokerFounding
 from rmqd.consumer.concurrently import ConsumeMessageConcurrentlyService
 from rmqd.consumer.context import GroupContext
+from rmqd.consumer.file_founding import FileFounding
 from rmqd.consumer.flow_control import Thresholds
+from rmqd.consumer.founding import Founding
 from rmqd.consumer.hooks import GroupHooks, Hook
 from rmqd.consumer.local_file_offset_store import LocalFileOffsetStore
 from rmqd.consumer.message_trace import message_trace
@@ -46,7 +49,7 @@ def build_context(
     if group_hooks is not None:
         handler = group_hooks.around(handler)
     pop = PopGroup(client, options, clock) if options.consume_mode == "pop" else None
-    send_back, store, ownership, leases = _by_message_model(options, client, clock, pop)
+    send_back, store, founding, ownership, leases = _by_message_model(options, client, clock, pop)
     if leases is None:
         service: ConsumeMessageService = ConsumeMessageConcurrentlyService(options, handler, send_back, clock)
     else:
@@ -60,6 +63,7 @@ def build_context(
         service=service,
         send_back=send_back,
         store=store,
+        founding=founding,
         ownership=ownership,
         rate_limit=RateLimit(options.pull_rate_limit, clock),
         thresholds=Thresholds.divided(options, 0),
@@ -73,20 +77,23 @@ def build_context(
 
 def _by_message_model(
     options: ConsumerOptions, client: ClientInstance, clock: Clock, pop: PopGroup | None
-) -> tuple[WaysBack, OffsetStore, Ownership, Leases | None]:
+) -> tuple[WaysBack, OffsetStore, Founding, Ownership, Leases | None]:
     """With what says whether a queue is ours in an orderly group."""
     group, is_orderly = options.group, options.consume_mode == "orderly"
     if options.message_model == "broadcasting":
         folder = unwrap_namespace(group, options.namespace)
         local_store, every_queue = LocalFileOffsetStore(options.local_offsets_directory, folder, clock), EveryQueue()
-        return NoWayBack(options), local_store, every_queue, every_queue if is_orderly else None
+        local_founding = FileFounding(client, options, clock, local_store)
+        return NoWayBack(options), local_store, local_founding, every_queue, every_queue if is_orderly else None
     store = RemoteBrokerOffsetStore(client, group, clock)
+    founding = BrokerFounding(client, options, clock, store)
     limit = reconsume_limit(options)
     send_back = SendBack(client, group, limit) if pop is None else PopSendBack(client, group, limit, pop.receipts)
     if is_orderly:
         locks = QueueLock(client, group, clock)
-        return send_back, store, locks, locks
-    return send_back, store, QueueOwnership(client, group, options.queue_handover_timeout_seconds, clock), None
+        return send_back, store, founding, locks, locks
+    ownership = QueueOwnership(client, group, options.queue_handover_timeout_seconds, clock)
+    return send_back, store, founding, ownership, None
 
 
 def subscriptions_of(options: ConsumerOptions, version: int) -> dict[str, SubscriptionData]:

@@ -13,7 +13,7 @@ from rmqd.consumer.pull_backoff import EXCEPTION_DELAY_SECONDS
 from rmqd.consumer.pull_loop import PullLoop
 from rmqd.consumer.queue_status import QueueStatus
 from rmqd.consumer.snapshot import QueueSnapshot
-from rmqd.consumer.start_offset import compute_start_offset
+from rmqd.consumer.start_offset import Start
 from rmqd.errors import AccessRefusedError, RmqdError
 from rmqd.wire.message import MessageQueue
 
@@ -107,12 +107,7 @@ class AssignedQueue:
         await context.ownership.acquire(queue, self._lost)
         while True:
             try:
-                stored = await context.store.read(queue)
-                offset = await compute_start_offset(context.client, context.options, queue, stored)
-                context.store.take_over(queue, stored)
-                if stored is None:
-                    # kept at once: what comes while the group is down would be passed over by "the queue's end"
-                    await context.store.commit(queue, offset)
+                start = await self._start()
                 break
             except RmqdError as error:
                 self.failure = error
@@ -123,10 +118,24 @@ class AssignedQueue:
                 context.client.routes.refresh_soon([queue.topic])
                 await asyncio.sleep(EXCEPTION_DELAY_SECONDS * random.uniform(0.75, 1.25))
         self.failure = None
-        self.loop = PullLoop(context, queue, offset)
+        start.tell(queue)
+        self.loop = PullLoop(context, queue, start.offset)
         self.loop.apply_pauses()
-        self._check_floor(offset)
+        self._check_floor(start.offset)
         await self._pull(self.loop)
+
+    async def _start(self) -> Start:
+        """Where to begin, which is stored before the first pull. Raises RmqdError."""
+        context, queue = self._context, self.message_queue
+        stored = await context.store.read(queue)
+        if stored is None and (floor := context.floors.get(queue)) is not None:
+            start = Start(floor, "committed")  # by this process: the broker has lost it
+        else:
+            start = await context.founding.start(queue, stored)
+        context.store.take_over(queue, start.offset if start.is_stored else None)
+        if not start.is_stored:
+            await context.store.commit(queue, start.offset)
+        return start
 
     def _check_floor(self, offset: int) -> None:
         """Tell if the queue begins below what this process had committed for it before: the broker's word holds."""

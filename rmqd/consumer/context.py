@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from rmqd.client.instance import ClientInstance
 from rmqd.clock import Clock
 from rmqd.consumer.flow_control import Thresholds
+from rmqd.consumer.founding import Founding
 from rmqd.consumer.hooks import GroupHooks
 from rmqd.consumer.message_trace import MessageTrace
 from rmqd.consumer.options import ConsumerOptions
@@ -36,6 +37,7 @@ class GroupContext:
     service: ConsumeMessageService
     send_back: WaysBack
     store: OffsetStore
+    founding: Founding
     ownership: Ownership
     rate_limit: RateLimit
     thresholds: Thresholds

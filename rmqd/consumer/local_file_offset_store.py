@@ -49,6 +49,11 @@ class LocalFileOffsetStore:
             raise OffsetStoreError(f"{self._directory} cannot be used: {_reason(error)}") from error
         self.committed, self._wanted = dict(stored), dict(stored)
 
+    @property
+    def is_new(self) -> bool:
+        """Whether the group has no file yet; known when it is open."""
+        return not self._file.is_there
+
     async def close(self) -> None:
         """Wait for a write under way, and try once more to store what is not. The lock stays with the process."""
         await self._flush()
@@ -56,6 +61,13 @@ class LocalFileOffsetStore:
     async def read(self, queue: MessageQueue) -> int | None:
         """The stored offset; None for a queue that the file does not have."""
         return self._wanted[queue] if queue in self.committed else None
+
+    async def found(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Make the file of a new group, with where it begins; also with none. Raises OffsetStoreError."""
+        for queue, offset in offsets.items():
+            self._want(queue, offset, downward=False)
+        if (error := await self._flush()) is not None:
+            raise OffsetStoreError(f"{self._file.path} cannot be written: {_reason(error)}") from error
 
     def take_over(self, queue: MessageQueue, offset: int | None) -> None:
         """Nothing to do: nobody else moves these offsets."""
@@ -98,7 +110,7 @@ class LocalFileOffsetStore:
         """Have what is wanted now written; who comes while a write is under way shares the next one with others."""
         if self._writing is not None:
             await asyncio.shield(self._writing)
-        if self._wanted == self.committed:
+        if self._wanted == self.committed and not self.is_new:
             return None
         if self._writing is None:
             self._writing = asyncio.create_task(self._write(), name=f"write {self._file.path}")

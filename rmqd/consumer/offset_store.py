@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from rmqd.client.api.offset import query_consumer_offset, update_consumer_offset
+from rmqd.client.api.offset import StoredOffset, query_stored_offset, update_consumer_offset
 from rmqd.client.connection import RemotingConnection
 from rmqd.client.instance import ClientInstance
 from rmqd.clock import Clock
@@ -61,9 +61,20 @@ class RemoteBrokerOffsetStore:
 
     async def read(self, queue: MessageQueue) -> int | None:
         """The committed offset that the broker has; None for a group that is new to the queue. Raises RmqdError."""
-        return await query_consumer_offset(
+        found = await self.look_up(queue)
+        return None if found is None else found.offset
+
+    async def look_up(self, queue: MessageQueue) -> StoredOffset | None:
+        """The same, with whether the broker knows the difference between 0 and nothing. Raises RmqdError."""
+        return await query_stored_offset(
             self._client.remoting, self._address(queue), self._group, queue, timeout_seconds=OFFSET_TIMEOUT_SECONDS
         )
+
+    async def found(self, queue: MessageQueue, offset: int) -> None:
+        """Store where a new group begins, whoever has the queue; what is stored already is left. Raises RmqdError."""
+        async with self._first_alone(queue, again=False):
+            if await self.read(queue) is None:
+                await self._write(queue, offset)
 
     def take_over(self, queue: MessageQueue, offset: int | None) -> None:
         """A new ownership begins where the broker says; what an earlier one knew is forgotten."""

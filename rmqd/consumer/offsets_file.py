@@ -35,6 +35,11 @@ class OffsetsFile:
         self.backup = directory / BACKUP_NAME
         self._stored: bytes | None = None  # what the file, or the backup in its place, is known to hold
 
+    @property
+    def is_there(self) -> bool:
+        """Whether something was stored before, or is now; known after `load`."""
+        return self._stored is not None
+
     def load(self) -> dict[MessageQueue, int]:
         """The offsets that are stored; the backup's where the file is damaged or missing; none in a new group.
 

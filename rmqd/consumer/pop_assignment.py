@@ -12,7 +12,7 @@ from rmqd.consumer.pop_block import PopBlock
 from rmqd.consumer.pop_loop import PopLoop
 from rmqd.consumer.pop_queue import PopProcessQueue
 from rmqd.consumer.pop_receipts import PopReceipts
-from rmqd.consumer.pop_start import begin_at_time
+from rmqd.consumer.pop_start import begin
 from rmqd.consumer.pop_status import PopStatus
 from rmqd.consumer.snapshot import QueueSnapshot
 from rmqd.wire.message import MessageQueue
@@ -91,7 +91,7 @@ class PopAssignment:
             log.warning("queue.not_drained", queue=str(self.message_queue), batches=self._in_flight())
 
     async def _pop(self) -> None:
-        await begin_at_time(self._context, self.message_queue)
+        await begin(self._context, self.message_queue)
         await self.loop.run()
 
     def _show_waiting(self) -> None:

@@ -20,7 +20,7 @@ GRACE_SECONDS: Final = 10.0  # Java: the broker may answer so long after the tim
 TOO_LATE: Final = "timeout too much"
 
 _POP: Final = int(RequestCode.POP_MESSAGE)
-_FROM_FIRST, _FROM_LAST = 0, 1
+_FROM_FIRST: Final = 0
 
 
 class PopRequest:
@@ -47,7 +47,7 @@ class PopRequest:
             invisible_time=round(options.pop_invisible_time_seconds * 1000),
             poll_time=0,
             born_time=0,
-            init_mode=_FROM_FIRST if options.consume_from_where == "first_offset" else _FROM_LAST,
+            init_mode=_FROM_FIRST,  # a new group has offsets by now, so a queue without one came later
             exp_type=subscription.expression_type,
             exp=subscription.sub_string,
             order=False,

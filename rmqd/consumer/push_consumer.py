@@ -28,7 +28,7 @@ from rmqd.consumer.recent_results import RecentResults
 from rmqd.consumer.snapshot import GroupSnapshot
 from rmqd.consumer.threads import call_start_or_stop
 from rmqd.consumer.watchdog import Watchdog
-from rmqd.errors import RmqdError
+from rmqd.errors import RmqdError, RouteNotFoundError
 from rmqd.handler import LoadedHandler
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.heartbeat import ConsumeFromWhere, ConsumerData, MessageModel
@@ -227,7 +227,10 @@ class PushConsumer:
         """Quietly where it `is_told` already why there may be none."""
         try:
             await self._client.routes.lookup(topic)
+            self._context.founding.note_route(topic)
         except RmqdError as error:
+            if isinstance(error, RouteNotFoundError):
+                self._context.founding.note_route(topic)
             if not error.is_told and not is_told:
                 log.warning("route.missing", topic=topic, error=str(error))
 

@@ -75,7 +75,9 @@ class GroupConfig(Section):
         description='by topic: a tag expression such as "paid || refunded", "*" for all, or {sql: "amount > 100"}',
     )
     consume_from_where: Annotated[ConsumeFromWhere, Choice(("last_offset", "first_offset", "timestamp"))] = setting(
-        "last_offset", "where a queue starts for which the group has no offset yet"
+        "last_offset",
+        "where a new group starts; a queue, a broker or a topic that comes to a known group later starts at its first "
+        "message",
     )
     consume_timestamp: Annotated[int | None, PointInTime()] = Field(
         default=None,

@@ -15,6 +15,7 @@ from tests.consumer.groups import TOPIC
 from tests.consumer.pool import pool
 from tests.consumer.scripted_broker import ScriptedBroker
 from tests.consumer.seen import Seen
+from tests.consumer.two_masters import Two
 
 __all__ = ["no_task_left", "pool"]
 
@@ -31,6 +32,13 @@ async def broker() -> AsyncIterator[ScriptedBroker]:
     """A name server and broker on a free port, without topics."""
     async with Peer() as peer:
         yield ScriptedBroker(peer)
+
+
+@pytest.fixture
+async def two() -> AsyncIterator[Two]:
+    """A name server, and masters a and b."""
+    async with Peer() as name_server, Peer() as a, Peer() as b:
+        yield Two(name_server, ScriptedBroker(a, "a"), ScriptedBroker(b, "b"))
 
 
 @pytest.fixture

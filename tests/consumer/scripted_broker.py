@@ -18,6 +18,7 @@ from rmqd.wire import properties as names
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.group import GetConsumerListByGroupRequestHeader, UnregisterClientRequestHeader
 from rmqd.wire.headers.offset import (
+    GetEarliestMsgStoretimeRequestHeader,
     GetMaxOffsetRequestHeader,
     GetMinOffsetRequestHeader,
     QueryConsumerOffsetRequestHeader,
@@ -81,6 +82,7 @@ class ScriptedBroker:
             RequestCode.GET_MAX_OFFSET: self._max,
             RequestCode.GET_MIN_OFFSET: self._min,
             RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self._search,
+            RequestCode.GET_EARLIEST_MSG_STORETIME: self._earliest,
             RequestCode.LOCK_BATCH_MQ: self.lock,
             RequestCode.UNLOCK_BATCH_MQ: self._unlock,
             RequestCode.PULL_MESSAGE: self._pull,
@@ -229,6 +231,11 @@ class ScriptedBroker:
         queue = self._queue_of(header)
         later = (m.queue_offset for m in self.messages[queue] if m.store_timestamp >= header.timestamp)
         return _offset(next(later, self.end(queue)))
+
+    def _earliest(self, command: RemotingCommand) -> Reply:
+        header = GetEarliestMsgStoretimeRequestHeader.from_ext_fields(command.ext_fields)
+        kept = self.messages[self._queue_of(header)]
+        return Reply(ext_fields={"timestamp": str(kept[0].store_timestamp if kept else -1)})
 
     def lock(self, command: RemotingCommand) -> Reply:
         """Lock what is free."""

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -15,45 +13,16 @@ from rmqd.codes import RequestCode
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.group import GetConsumerListByGroupRequestHeader
 from rmqd.wire.message import MessageQueue
-from rmqd.wire.route import TopicRouteData
-from rmqd.wire.topics import retry_topic
-from tests.client.peer import Peer, Reply, eventually, route_of, routes
+from tests.client.peer import Reply, eventually
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.members import Member, member
 from tests.consumer.scripted_broker import ScriptedBroker
 from tests.consumer.seen import Seen
+from tests.consumer.two_masters import Two
 
 LIST = RequestCode.GET_CONSUMER_LIST_BY_GROUP
 
 pytestmark = pytest.mark.usefixtures("hasty")
-
-
-class Two:
-    """A name server of its own, and masters a and b with a queue each."""
-
-    def __init__(self, name_server: Peer, a: ScriptedBroker, b: ScriptedBroker) -> None:
-        self.name_server, self.a, self.b = name_server, a, b
-        self._routes: dict[str, TopicRouteData] = {}
-        name_server.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, routes(self._routes))
-        for broker in (a, b):
-            broker.create_topic(TOPIC)
-            broker.create_topic(retry_topic(GROUP))
-        self.route(a, b)
-
-    def route(self, *brokers: ScriptedBroker, topics: tuple[str, ...] = (TOPIC, retry_topic(GROUP))) -> None:
-        """What the name server says from now on."""
-        for topic in topics:
-            self._routes[topic] = route_of({broker.name: broker.peer.address for broker in brokers}, 1)
-
-    def member(self, seen: Any, **options: Any) -> contextlib.AbstractAsyncContextManager[Member]:
-        options = {"persist_consumer_offset_interval_seconds": 0.05, "heartbeat_seconds": 0.3, **options}
-        return member(self.name_server.address, seen, poll_seconds=0.2, **options)
-
-
-@pytest.fixture
-async def two() -> AsyncIterator[Two]:
-    async with Peer() as name_server, Peer() as a, Peer() as b:
-        yield Two(name_server, ScriptedBroker(a, "a"), ScriptedBroker(b, "b"))
 
 
 def place(broker: ScriptedBroker) -> MessageQueue:

@@ -108,7 +108,7 @@ async def test_a_pop_asks_for_what_the_group_is_told(pop: PopBroker, seen: Seen)
     fields = asked.ext_fields
     assert (fields["topic"], fields["queueId"], fields["consumerGroup"]) == (TOPIC, "-1", GROUP)
     assert (fields["maxMsgNums"], fields["invisibleTime"], fields["pollTime"]) == ("7", "5000", "15000")
-    assert (fields["initMode"], fields["exp"], fields["expType"], fields["order"]) == ("1", "a || b", "TAG", "false")
+    assert (fields["initMode"], fields["exp"], fields["expType"], fields["order"]) == ("0", "a || b", "TAG", "false")
     assert fields["bornTime"] == "0"  # the broker's own clock
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
 
 from rmqd.client.api.request import REQUEST_TIMEOUT_SECONDS, request
 from rmqd.errors import QueryNotFoundError
@@ -22,6 +23,16 @@ if TYPE_CHECKING:
     from rmqd.wire.headers.base import RequestHeader
     from rmqd.wire.message import MessageQueue
 
+TELLS_NEW_GROUPS: Final = 412  # V5_0_0_SNAPSHOT: since then setZeroIfNotFound is heeded
+
+
+@dataclass(frozen=True, slots=True)
+class StoredOffset:
+    """A group's offset on a queue. A broker of 4.x says 0 also where a young queue has none: that is not certain."""
+
+    offset: int
+    is_certain: bool
+
 
 async def query_consumer_offset(
     remoting: RemotingClient,
@@ -31,7 +42,20 @@ async def query_consumer_offset(
     *,
     timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
 ) -> int | None:
-    """The group's committed offset on a queue, or None where it never committed.
+    """The group's committed offset on a queue, or None where it never committed."""
+    found = await query_stored_offset(remoting, address, group, queue, timeout_seconds=timeout_seconds)
+    return None if found is None else found.offset
+
+
+async def query_stored_offset(
+    remoting: RemotingClient,
+    address: str,
+    group: str,
+    queue: MessageQueue,
+    *,
+    timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
+) -> StoredOffset | None:
+    """The same, with whether it is certain. An offset below 0 is none: groups may commit it, and it means nothing.
 
     Asks with setZeroIfNotFound=false: otherwise the broker answers 0 for a new group on a young queue.
     """
@@ -43,9 +67,11 @@ async def query_consumer_offset(
         bname=queue.broker_name,
     )
     try:
-        return await _offset(remoting, address, header, timeout_seconds)
+        reply = await request(remoting, address, header, timeout_seconds=timeout_seconds)
     except QueryNotFoundError:
         return None
+    offset = OffsetResponseHeader.from_ext_fields(reply.ext_fields).offset
+    return StoredOffset(offset, offset > 0 or reply.version >= TELLS_NEW_GROUPS) if offset >= 0 else None
 
 
 async def update_consumer_offset(

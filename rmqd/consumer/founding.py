@@ -1,0 +1,145 @@
+"""Whether a group is new, or a queue came to a known group later: decided by what is stored, not by this process.
+
+A queue without an offset may mean three things. The group is new, and begins where `consume_from_where` says. The queue
+is: the topic has grown, a broker was added, a topic was made; then nothing in it may be passed over, whether or not the
+group ran meanwhile. Or another member is about to begin there. So a new group is founded at once: the member that finds
+no offset anywhere stores the start of every queue in the topics' first routes, not only of its own share. From then on
+a queue without an offset came later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Final
+
+import structlog
+
+from rmqd.client.instance import ClientInstance
+from rmqd.clock import Clock
+from rmqd.consumer.options import ConsumerOptions
+from rmqd.consumer.start_offset import Start, StartPolicy
+from rmqd.errors import RmqdError, RouteNotFoundError
+from rmqd.wire.message import MessageQueue
+
+log = structlog.get_logger(__name__)
+
+AWAY_SECONDS = 60.0  # that a broker of the first routes may be silent before a new group begins without it
+CLOCKS_APART_MS: Final = 60_000  # what our clock may be ahead of a broker's
+QUESTIONS: Final = 32  # under way at once at one broker
+
+
+class Founding(ABC):
+    """Where a group begins in queues that it has no offset of. One for each group that runs."""
+
+    def __init__(self, client: ClientInstance, options: ConsumerOptions, clock: Clock) -> None:
+        started_ms = int(clock.wall() * 1000)
+        self.policy = StartPolicy(client, options.consume_from_where, options.consume_timestamp_ms or 0, started_ms)
+        self.client = client
+        self.clock = clock
+        self._topics = tuple(options.subscriptions)
+        self._first: dict[str, frozenset[MessageQueue]] = {}  # the queues of each topic's first route
+        self._turn = asyncio.Lock()
+        self._is_known = options.consume_from_where == "first_offset"  # then a new group and a new queue begin alike
+        self._began: float | None = None
+        self._owed: dict[MessageQueue, int] = {}  # left out, and when (Unix milliseconds): their broker was away
+        self._starts: dict[MessageQueue, Start] = {}  # decided here
+
+    def note_route(self, topic: str) -> None:
+        """What is known of a topic now is its first route: none, if name servers do not know it."""
+        self._first.setdefault(topic, frozenset(self.client.routes.queues(topic)))
+
+    async def start(self, queue: MessageQueue, stored: int | None) -> Start:
+        """Where to begin; `stored` is the group's offset, if it has one. Raises RmqdError where that is not known."""
+        if stored is None:
+            await self.ensure()
+            stored, decided = await self._stored(queue), self._starts.get(queue)
+            if decided is not None and stored in (None, decided.offset):
+                return Start(decided.offset, decided.why, is_stored=stored is not None)
+        if stored is not None:
+            return Start(stored, "committed", is_stored=True)
+        if (owed_ms := self._owed.get(queue)) is not None:
+            return await self._owed_start(queue, owed_ms)
+        return await self.policy.of_later_queue(queue)
+
+    async def ensure(self) -> None:
+        """Found the group if it is new. Raises RmqdError."""
+        async with self._turn:
+            if not self._is_known:
+                self._began = self.clock.monotonic() if self._began is None else self._began
+                await self._found(await self._first_queues())
+                self._is_known = True
+
+    def is_owed(self, queue: MessageQueue) -> bool:
+        """Whether the queue was in a first route and could not be founded, so that it has not come later."""
+        return queue in self._owed
+
+    @abstractmethod
+    async def _found(self, first: list[MessageQueue]) -> None:
+        """Store the start of these queues if the group is new."""
+
+    @abstractmethod
+    async def _stored(self, queue: MessageQueue) -> int | None:
+        """The group's offset of a queue, as it is now."""
+
+    def _be_patient(self, failed: Mapping[str, RmqdError]) -> None:
+        """Raise what brokers of the first routes fail with, for a while: they may know the group, or come back."""
+        if failed and self._began is not None and self.clock.monotonic() - self._began < AWAY_SECONDS:
+            raise next(iter(failed.values()))
+
+    def _owe(self, queues: Iterable[MessageQueue]) -> None:
+        """Found the group without these."""
+        now_ms = int(self.clock.wall() * 1000)
+        for queue in queues:
+            self._owed[queue] = now_ms
+            log.warning("queue.not_founded", queue=str(queue))
+
+    async def _owed_start(self, queue: MessageQueue, owed_ms: int) -> Start:
+        """As if it had been founded with the others: at its end of then, which is looked up by the time."""
+        if self.policy.where == "last_offset":
+            return Start(await self.policy.search(queue, owed_ms - CLOCKS_APART_MS), "last_offset")
+        return await self.policy.of_new_group(queue)
+
+    async def _first_queues(self) -> list[MessageQueue]:
+        """Of the first routes, what the topics still have. A topic that had no route then has no queues here."""
+        for topic in self._topics:
+            if topic not in self._first:
+                with contextlib.suppress(RouteNotFoundError):
+                    await self.client.routes.lookup(topic)
+                self.note_route(topic)
+        present = [queue for topic in self._topics for queue in self.client.routes.queues(topic)]
+        return [queue for queue in present if queue in self._first[queue.topic]]
+
+
+async def at_brokers(
+    queues: Iterable[MessageQueue], action: Callable[[MessageQueue], Awaitable[None]]
+) -> dict[str, RmqdError]:
+    """Do it for each queue, at all brokers at once. Returns by name the failures of brokers.
+
+    A broker's first failure ends that for its queues: each would take as long to fail.
+    """
+    failed: dict[str, RmqdError] = {}
+
+    async def at(name: str, own: list[MessageQueue]) -> None:
+        for start in range(0, len(own), QUESTIONS):
+            results = await asyncio.gather(*map(action, own[start : start + QUESTIONS]), return_exceptions=True)
+            for error in results:
+                if isinstance(error, RmqdError):
+                    failed[name] = error
+                    return
+                if error is not None:
+                    raise error
+
+    await asyncio.gather(*(at(name, own) for name, own in by_broker(queues).items()))
+    return failed
+
+
+def by_broker(queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:
+    """Queues by the name of their broker."""
+    brokers: dict[str, list[MessageQueue]] = defaultdict(list)
+    for queue in queues:
+        brokers[queue.broker_name].append(queue)
+    return brokers

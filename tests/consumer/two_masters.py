@@ -1,0 +1,38 @@
+"""A cluster of two scripted masters."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from rmqd.codes import RequestCode
+from rmqd.wire.route import TopicRouteData
+from rmqd.wire.topics import is_retry_topic, retry_topic
+from tests.client.peer import Peer, route_of, routes
+from tests.consumer.groups import GROUP, TOPIC
+from tests.consumer.members import Member, member
+from tests.consumer.scripted_broker import ScriptedBroker
+
+
+class Two:
+    """A name server of its own, and masters a and b with a queue each, unless a test gives the topic more."""
+
+    def __init__(self, name_server: Peer, a: ScriptedBroker, b: ScriptedBroker) -> None:
+        self.name_server, self.a, self.b = name_server, a, b
+        self._routes: dict[str, TopicRouteData] = {}
+        name_server.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, routes(self._routes))
+        self.route(a, b)
+
+    def route(
+        self, *brokers: ScriptedBroker, queues: int = 1, topics: tuple[str, ...] = (TOPIC, retry_topic(GROUP))
+    ) -> None:
+        """What the name server says from now on."""
+        for topic in topics:
+            number = 1 if is_retry_topic(topic) else queues
+            for broker in brokers:
+                broker.create_topic(topic, number)
+            self._routes[topic] = route_of({broker.name: broker.peer.address for broker in brokers}, number)
+
+    def member(self, seen: Any, **options: Any) -> contextlib.AbstractAsyncContextManager[Member]:
+        options = {"persist_consumer_offset_interval_seconds": 0.05, "heartbeat_seconds": 0.3, **options}
+        return member(self.name_server.address, seen, poll_seconds=0.2, **options)
