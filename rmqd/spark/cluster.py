@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import threading
 import time
@@ -18,7 +19,7 @@ from typing import Any, Final, Generic, TypeVar
 import structlog
 
 from rmqd.client.api.admin import topic_list
-from rmqd.client.api.group import subscription_group
+from rmqd.client.api.group import get_consumer_list, subscription_group
 from rmqd.client.api.offset import (
     get_max_offset,
     get_min_offset,
@@ -26,39 +27,26 @@ from rmqd.client.api.offset import (
     search_offset,
     update_consumer_offset,
 )
-from rmqd.client.api.request import request
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
 from rmqd.client.route_table import RouteTable
-from rmqd.codes import ResponseCode
 from rmqd.consumer.filter_check import check_filters
-from rmqd.consumer.pull_request import OPERATOR_RESET
-from rmqd.errors import RmqdError, RouteNotFoundError
+from rmqd.errors import RemotingError, RmqdError, RouteNotFoundError, TopicNotExistError
 from rmqd.spark.access import Access
 from rmqd.spark.process_log import log_to_stderr
+from rmqd.spark.queue_questions import mean_size, pending_reset
 from rmqd.spark.source.queue_range import Filter, Replica
-from rmqd.wire.consume_queue import QueryConsumeQueueResponseBody
-from rmqd.wire.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader
-from rmqd.wire.headers.topic import QueryConsumeQueueRequestHeader
-from rmqd.wire.heartbeat import EXPRESSION_TAG, SUBSCRIPTION_ALL, SubscriptionData
+from rmqd.wire.heartbeat import SubscriptionData
 from rmqd.wire.message import MessageQueue
-from rmqd.wire.sys_flag import PullSysFlag
 
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
 DEADLINE_SECONDS: Final = 20.0  # for what asks many queues, each request having its own 3 s
-SAMPLE_MESSAGES: Final = 64
-RETRY_SECONDS: Final = 0.5
-PULLED: Final = frozenset(
-    {
-        ResponseCode.SUCCESS,
-        ResponseCode.PULL_NOT_FOUND,
-        ResponseCode.PULL_RETRY_IMMEDIATELY,
-        ResponseCode.PULL_OFFSET_MOVED,
-    }
-)
+ROUTE_SECONDS: Final = 1.0
+
+GONE: Final = RouteNotFoundError, TopicNotExistError
 
 _clusters: dict[tuple[int, Access], Cluster] = {}
 _lock = threading.Lock()
@@ -70,6 +58,16 @@ class Answers(Generic[T]):
 
     found: dict[MessageQueue, T] = field(default_factory=dict)
     failed: dict[MessageQueue, RmqdError] = field(default_factory=dict)
+
+    @property
+    def gone(self) -> frozenset[MessageQueue]:
+        """Those whose broker or topic no route names: an answer too, which waiting does not change."""
+        return frozenset(queue for queue, error in self.failed.items() if isinstance(error, GONE))
+
+    @property
+    def failures(self) -> list[RmqdError]:
+        """The errors of the others."""
+        return [error for error in self.failed.values() if not isinstance(error, GONE)]
 
 
 def cluster_of(access: Access) -> Cluster:
@@ -94,6 +92,7 @@ class Cluster:
     def __init__(self, access: Access) -> None:
         log_to_stderr()
         options = access.client_options()
+        self._looked_at: dict[str, float] = {}
         self._loop = asyncio.new_event_loop()
         # a daemon: Spark ends its Python processes without asking
         self._thread = threading.Thread(target=self._loop.run_forever, name="rmqd.spark", daemon=True)
@@ -127,10 +126,6 @@ class Cluster:
         self._run(self._client.routes.refresh(queue.topic))
         return replicas_of(self._client.routes, queue)
 
-    def has_master(self, queue: MessageQueue) -> bool:
-        """Whether what is asked about the queue is answered by its broker's master."""
-        return self._client.routes.master(queue.broker_name) is not None
-
     def min_offsets(self, queues: Iterable[MessageQueue]) -> Answers[int]:
         """The offsets of the oldest messages."""
 
@@ -139,9 +134,13 @@ class Cluster:
 
         return self._at_broker(queues, ask)
 
-    def max_offsets(self, queues: Iterable[MessageQueue]) -> Answers[int]:
-        """The offsets that the next messages will get."""
-        return self._at_broker(queues, lambda address, queue: get_max_offset(self._client.remoting, address, queue))
+    def max_offsets(self, queues: Iterable[MessageQueue], *, of_slaves: bool = False) -> Answers[int]:
+        """The offsets that the next messages will get; with `of_slaves`, a slave's word where there is no master."""
+
+        async def ask(address: str, queue: MessageQueue) -> int:
+            return await get_max_offset(self._client.remoting, address, queue)
+
+        return self._at_broker(queues, ask, of_slaves=of_slaves)
 
     def offsets_at(self, times_ms: Mapping[MessageQueue, int]) -> Answers[int]:
         """The offsets of the first messages that were stored at a time (milliseconds since 1970) or later."""
@@ -169,6 +168,20 @@ class Cluster:
 
         return self._at_broker(offsets, ask)
 
+    def members(self, group: str, queues: Iterable[MessageQueue]) -> frozenset[str]:
+        """The client ids of a group's consumers, who are connected to every broker of the queues they read.
+
+        Raises RmqdError where none of these brokers answers.
+        """
+        by_broker = {queue.broker_name: queue for queue in queues}
+
+        async def ask(address: str, queue: MessageQueue) -> list[str]:
+            return await get_consumer_list(self._client.remoting, address, group)
+
+        answers = self._at_broker(by_broker.values(), ask)
+        found = answers.found or those_there(answers)
+        return frozenset(client_id for client_ids in found.values() for client_id in client_ids)
+
     def pending_resets(self, group: str, offsets: Mapping[MessageQueue, int]) -> Answers[int | None]:
         """Where an operator has sent a group that has not heard of it; None where it is not so. A broker tells once.
 
@@ -176,23 +189,7 @@ class Cluster:
         """
 
         async def ask(address: str, queue: MessageQueue) -> int | None:
-            header = PullMessageRequestHeader(
-                consumer_group=group,
-                topic=queue.topic,
-                queue_id=queue.queue_id,
-                queue_offset=offsets[queue],
-                max_msg_nums=1,
-                sys_flag=PullSysFlag.SUBSCRIPTION,
-                commit_offset=0,
-                suspend_timeout_millis=0,
-                subscription=SUBSCRIPTION_ALL,
-                sub_version=0,
-                expression_type=EXPRESSION_TAG,
-            )
-            reply = await request(self._client.remoting, address, header, accepted=PULLED)
-            if reply.code != ResponseCode.PULL_OFFSET_MOVED or reply.remark != OPERATOR_RESET:
-                return None
-            return PullMessageResponseHeader.from_ext_fields(reply.ext_fields).next_begin_offset
+            return await pending_reset(self._client.remoting, address, group, queue, offsets[queue])
 
         return self._at_broker(offsets, ask)
 
@@ -200,16 +197,9 @@ class Cluster:
         """Mean bytes of the next messages from an offset on, by the sizes in the queues' indexes."""
 
         async def ask(address: str, queue: MessageQueue) -> float:
-            header = QueryConsumeQueueRequestHeader(
-                topic=queue.topic, queue_id=queue.queue_id, index=starts[queue], count=SAMPLE_MESSAGES
-            )
-            reply = await request(self._client.remoting, address, header)
-            entries = QueryConsumeQueueResponseBody.from_json(reply.body).queue_data
-            if not entries:
-                raise RmqdError(f"the index of {queue} has nothing at {starts[queue]}")
-            return sum(entry.physic_size for entry in entries) / len(entries)
+            return await mean_size(self._client.remoting, address, queue, starts[queue])
 
-        return self._at_broker(starts, ask)
+        return self._at_broker(starts, ask, of_slaves=True)
 
     def check_filters(self, group: str, by_topic: Mapping[str, Filter]) -> None:
         """Have brokers look at their topics' SQL conditions: in pulls they let all through that they can't read."""
@@ -224,24 +214,50 @@ class Cluster:
         return self._client.routes.queues(topic)
 
     def _at_broker(
-        self, queues: Iterable[MessageQueue], ask: Callable[[str, MessageQueue], Awaitable[T]]
+        self,
+        queues: Iterable[MessageQueue],
+        ask: Callable[[str, MessageQueue], Awaitable[T]],
+        *,
+        of_slaves: bool = False,
     ) -> Answers[T]:
+        """Ask the queues' masters; with `of_slaves`, a slave where no route names a master.
+
+        A slave may be behind: by its word a query would begin behind messages that the master has, or an operator would
+        seem to have moved the group, and offsets that it is given are lost when the master is back.
+        """
+
         async def at_broker(queue: MessageQueue) -> T:
-            routes = self._client.routes
-            await routes.lookup(queue.topic)
-            address = routes.address(queue.broker_name)
-            if address is None:
-                raise RouteNotFoundError(queue.topic, f"no address is known for broker {queue.broker_name}")
+            address = await self._address(queue, of_slaves=of_slaves)
             try:
                 return await ask(address, queue)
             except RmqdError:
                 # it may be elsewhere by now
-                await routes.refresh(queue.topic)
-                if (other := routes.address(queue.broker_name)) in (None, address):
+                await self._client.routes.refresh(queue.topic)
+                other = await self._address(queue, of_slaves=of_slaves)
+                if other == address:
                     raise
-                return await ask(str(other), queue)
+                return await ask(other, queue)
 
         return self._each(queues, at_broker)
+
+    async def _address(self, queue: MessageQueue, *, of_slaves: bool) -> str:
+        routes, name = self._client.routes, queue.broker_name
+        await routes.lookup(queue.topic)
+        if routes.master(name) is None:
+            await self._look_for_master(queue.topic)
+        address = routes.address(name) if of_slaves else routes.master(name)
+        if address is not None:
+            return address
+        if routes.address(name) is not None:
+            raise RemotingError(name, "no route names its master: it is down, or is being replaced")
+        raise RouteNotFoundError(queue.topic, f"no address is known for broker {name}")
+
+    async def _look_for_master(self, topic: str) -> None:
+        """Ask for a route that was learnt while a master was away; a query polls often, and need not ask as often."""
+        now = time.monotonic()
+        if now - self._looked_at.get(topic, -math.inf) >= ROUTE_SECONDS:
+            self._looked_at[topic] = now
+            await self._client.routes.refresh(topic)
 
     def _each(self, queues: Iterable[MessageQueue], ask: Callable[[MessageQueue], Awaitable[T]]) -> Answers[T]:
         answers: Answers[T] = Answers()
@@ -267,19 +283,11 @@ class Cluster:
             raise RmqdError(f"RocketMQ did not answer within {DEADLINE_SECONDS:g} s") from None
 
 
-def patiently(ask: Callable[[], T], seconds: float) -> T:
-    """What `ask` gives, asked again while it raises an RmqdError, for so long; then that error."""
-    until = time.monotonic() + seconds
-    while True:
-        try:
-            return ask()
-        except RouteNotFoundError:
-            raise  # an answer: waiting makes no topic
-        except RmqdError as error:
-            if time.monotonic() + RETRY_SECONDS > until:
-                raise
-            log.warning("spark.retrying", error=str(error))
-        time.sleep(RETRY_SECONDS)
+def those_there(answers: Answers[T]) -> dict[MessageQueue, T]:
+    """The answers about all queues but those that are gone. Raises the first error where there is one."""
+    for error in answers.failures:
+        raise error
+    return answers.found
 
 
 def everyone(answers: Answers[T]) -> dict[MessageQueue, T]:

@@ -9,18 +9,21 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from rmqd.broker.embedded import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
+from rmqd.client.api.group import send_heartbeat, unregister_client
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
 from rmqd.client.producer import OutgoingMessage
 from rmqd.client.queue_selector import by_id
 from rmqd.testing.background import BackgroundLoop
 from rmqd.testing.clock import JumpingClock
+from rmqd.wire.heartbeat import ConsumerData, HeartbeatData
 from rmqd.wire.message import MessageQueue
 from rmqd.wire.settings import TopicConfig
 
 T = TypeVar("T")
 
 BROKER = "broker-a"
+CONSUMER = "10.0.0.9@1"
 SECONDS = 30.0
 HOUR_SECONDS = 3600.0
 
@@ -134,6 +137,17 @@ class EmbeddedBroker:
     def pending_reset(self, group: str, topic: str, queue_id: int) -> int | None:
         """A reset that no pull was told yet."""
         return self._do(lambda: self._embedded.broker.offsets.pending_reset(group, topic, queue_id))
+
+    def connect_consumer(self, group: str) -> None:
+        """Have a consumer be in a group."""
+        client, address = self._client, self._embedded.broker.address
+        data = HeartbeatData(CONSUMER, (ConsumerData(group, ()),))
+        self._run(lambda: send_heartbeat(client.remoting, address, data))
+
+    def disconnect_consumer(self, group: str) -> None:
+        """Have it leave."""
+        client, address = self._client, self._embedded.broker.address
+        self._run(lambda: unregister_client(client.remoting, address, CONSUMER, consumer_group=group))
 
     def change_settings(self, **settings: str) -> None:
         """Set what mqadmin's updateBrokerConfig sets."""

@@ -10,7 +10,7 @@ import pytest
 
 from rmqd.daemon.config import RootConfig
 from rmqd.errors import RmqdError
-from rmqd.spark.cluster import Cluster
+from rmqd.spark.cluster import Cluster, close_clusters
 from rmqd.spark.engine import generations as module
 from rmqd.spark.engine.generations import Generation, Generations, checkpoint_folder
 from rmqd.spark.engine.group_order import GroupOrder
@@ -40,14 +40,14 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 class Driver:
     """One run of a group's driver: a query with the generation it goes on from."""
 
-    def __init__(self, broker: EmbeddedBroker, folder: Path) -> None:
+    def __init__(self, broker: EmbeddedBroker, folder: Path, **more: str) -> None:
         self._broker = broker
-        self.generations = Generations(order_of(broker), LocalFolder(folder))
+        topics = dict.fromkeys(more.get("subscribe", "orders").split(","), "*")
+        self.generations = Generations(order_of(broker, subscriptions=topics), LocalFolder(folder))
         self.generation = self.generations.current()
         self._checkpoint = checkpoint_of(self.generation)
-        more = {}
         if self.generation.starting is not None:
-            more["startingOffsets"] = json.dumps(nested(self.generation.starting))
+            more |= {"startingOffsets": json.dumps(nested(self.generation.starting)), "commitOffsets": "true"}
         self.query = Query(self._checkpoint, {**grouped(broker), **more})
 
     def run(self) -> list[str]:
@@ -420,6 +420,27 @@ def test_a_queue_that_is_gone_is_in_no_new_generation(broker: EmbeddedBroker, fo
     broker.create_topic("orders", 1)
     broker.commit(GROUP, "orders", {0: 1})
     assert Driver(broker, folder).generation.starting == {queue("orders", 0): 1}
+
+
+def test_a_topic_that_is_gone_keeps_no_other_one_from_being_looked_after(
+    broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    """A reset is seen, and at the end the brokers know where the group is."""
+    broker.fill("orders", 1, 3)
+    broker.fill("bills", 1, 3)
+    driver = Driver(broker, tmp_path / "checkpoint", subscribe="orders,bills")
+    driver.run()
+    driver.generations.moved()
+    broker.delete_topic("bills")
+    close_clusters()  # so that its route is not known from before
+    broker.commit(GROUP, "orders", {0: 1})
+    assert driver.generations.moved() == {queue("orders", 0): 1}
+
+    broker.send("orders", "0:3")
+    again = Driver(broker, tmp_path / "checkpoint")
+    again.query.poll()
+    again.stop()
+    assert broker.offsets(GROUP, "orders") == {0: 4}
 
 
 def test_notes_do_not_pile_up(broker: EmbeddedBroker, folder: Path) -> None:

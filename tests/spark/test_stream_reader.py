@@ -134,6 +134,21 @@ def test_what_is_available_now_may_be_nothing(broker: EmbeddedBroker) -> None:
     assert Query(checkpoint, more, available_now=True).run_until_idle() == [["0:3"]]
 
 
+def test_what_is_available_now_is_not_done_while_nobody_says_what_there_is(broker: EmbeddedBroker) -> None:
+    """Nothing new would end the query, with messages unread."""
+    broker.fill("orders", 1, 6)
+    checkpoint = Checkpoint()
+    more = options(broker, subscribePattern="orders", maxOffsetsPerTrigger="2")
+    query = Query(checkpoint, more, available_now=True)
+    query.poll()
+    broker.stop()
+    with pytest.raises(RmqdError):
+        query.poll()
+    broker.start()
+    more["unavailableToleranceMs"] = "20000"  # who has just failed to connect leaves the address alone for a moment
+    assert Query(checkpoint, more, available_now=True).run_until_idle() == [numbers(0, 2, 4), numbers(0, 4, 6)]
+
+
 def test_the_group_has_no_lag_once_the_query_is_idle(broker: EmbeddedBroker) -> None:
     """Spark commits the last batch never; the poll after it does."""
     broker.fill("orders", 2, 5)

@@ -28,9 +28,10 @@ import structlog
 
 from rmqd.daemon.spark_config import SparkConfig
 from rmqd.errors import RouteNotFoundError
-from rmqd.spark.cluster import Cluster, cluster_of, everyone, patiently
+from rmqd.spark.cluster import Answers, Cluster, cluster_of, those_there
 from rmqd.spark.engine.checkpoint import Folder, read_done
 from rmqd.spark.engine.generation_note import Note, read_note, write_note
+from rmqd.spark.patience import patiently
 from rmqd.spark.source.offsets import ByQueue
 from rmqd.wire.message import MessageQueue
 from rmqd.wire.topics import retry_topic
@@ -124,12 +125,14 @@ class Generations:
     def moved(self) -> Mapping[MessageQueue, int]:
         """Where the group was sent since `current`, kept as `note` does: the query is to end then.
 
-        To be asked every few seconds while it runs. An executor meets a reset only in a queue where messages come.
+        To be asked every few seconds while it runs. An executor meets a reset only in a queue where messages come. What
+        brokers that answer say is looked at whoever else does not; the error of such a one is raised afterwards.
         """
         with self._lock:
             if self._note.resets:
                 return self._note.resets
-            stored = self._stored(self._look_up_done())
+            asked = self._ask_stored(self._look_up_done())
+            stored = _present(asked)
             done = self._look_up_done()  # anew: commits follow the checkpoint
             changed = moves(done, self._held, stored) or self._unheard(stored, done)
             if changed:
@@ -138,23 +141,30 @@ class Generations:
             self._look(stored, done)
             if self._held != self._note.held and time.monotonic() - self._noted_at >= NOTE_SECONDS:
                 self._write(replace(self._note, held=dict(self._held)))
+            those_there(asked)
             return {}
 
     def finish(self) -> None:
-        """Have the brokers know where the group goes on, when the query has ended: on the other engine, too."""
+        """Have the brokers know where the group goes on, when the query has ended: on the other engine, too.
+
+        Those that answer know it whoever else does not; the error of such a one is raised afterwards.
+        """
         with self._lock:
-            stored = self._stored(self._look_up_done())
+            asked = self._ask_stored(self._look_up_done())
             done = self._look_up_done()
-            others = moves(done, self._held, stored)  # not ours to change
-            places = {queue: at for queue, at in {**done, **self._note.resets}.items() if queue not in others}
-            everyone(self._cluster.commit(self._order.group, places))
-            self._held |= {queue: at for queue, at in places.items() if queue not in self._note.resets}
+            others = moves(done, self._held, _present(asked))  # not ours to change
+            wanted = {**done, **self._note.resets}
+            places = {queue: at for queue, at in wanted.items() if queue in asked.found and queue not in others}
+            told = self._cluster.commit(self._order.group, places)
+            self._held |= {queue: places[queue] for queue in told.found if queue not in self._note.resets}
             self._write(replace(self._note, held=dict(self._held)))
+            those_there(asked)
+            those_there(told)
 
     def _current(self) -> Generation:
         queues = self._queues()
         stored = self._stored(queues)
-        pending = everyone(self._cluster.pending_resets(self._order.group, stored))
+        pending = those_there(self._cluster.pending_resets(self._order.group, stored))
         resets = {queue: offset for queue, offset in pending.items() if offset is not None}
         self._number = max(map(int, _matches(self._folder.names())), default=0)
         last = read_note(self._folder, self._path(self._number)) if self._number else None
@@ -185,7 +195,7 @@ class Generations:
     def _go_on(self) -> Generation:
         note = self._note
         if not note.told and note.starting is not None:
-            everyone(self._cluster.commit(self._order.group, note.starting))
+            those_there(self._cluster.commit(self._order.group, note.starting))
             self._write(replace(note, told=True))
         self._held = dict(self._note.held)
         self._looks.clear()
@@ -200,7 +210,7 @@ class Generations:
         # as before, and behind what was done before: no commit is on its way
         lost = [queue for queue, at in stored.items() if at == had.get(queue) and at < had_done.get(queue, 0)]
         told = {queue: done[queue] for queue in lost if queue in done}
-        everyone(self._cluster.commit(self._order.group, told))
+        those_there(self._cluster.commit(self._order.group, told))
         return {queue: at for queue, at in self._stored(told).items() if at == stored[queue] != told[queue]}
 
     def _look(self, stored: ByQueue, done: ByQueue) -> None:
@@ -223,12 +233,16 @@ class Generations:
         return done.positions or self._note.starting or {}
 
     def _stored(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
-        """The group's offsets on the brokers.
+        """The group's offsets on the brokers of all queues that are there. Raises RmqdError where one does not answer.
 
         Where one has nothing it has lost it, or the group was deleted; the checkpoint holds then.
         """
-        stored = everyone(self._cluster.committed(self._order.group, queues))
-        return {queue: offset for queue, offset in stored.items() if offset is not None}
+        asked = self._ask_stored(queues)
+        those_there(asked)
+        return _present(asked)
+
+    def _ask_stored(self, queues: Iterable[MessageQueue]) -> Answers[int | None]:
+        return self._cluster.committed(self._order.group, queues)
 
     def _queues(self) -> set[MessageQueue]:
         retries = retry_topic(self._order.group)
@@ -245,6 +259,10 @@ class Generations:
     @staticmethod
     def _path(number: int) -> str:
         return f"generation-{number:06}"
+
+
+def _present(asked: Answers[int | None]) -> dict[MessageQueue, int]:
+    return {queue: offset for queue, offset in asked.found.items() if offset is not None}
 
 
 def _matches(names: Iterable[str]) -> list[str]:

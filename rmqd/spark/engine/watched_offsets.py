@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rmqd.spark.cluster import cluster_of, everyone
+from rmqd.spark.cluster import Cluster
 from rmqd.spark.source.group_offsets import GroupOffsets
 from rmqd.wire.message import MessageQueue
 
@@ -16,13 +16,14 @@ class WatchedOffsets(GroupOffsets):
     sees that within seconds (`generations`), and decides: a commit before would hide it.
     """
 
-    def _commit(self, positions: Mapping[MessageQueue, int]) -> None:
-        last = self._committed or {}
-        changed = {queue for queue, offset in positions.items() if last.get(queue, offset) != offset}
-        stored = everyone(cluster_of(self._options.access).committed(self._options.group, changed))
-        moved = {
-            queue
-            for queue, offset in stored.items()
-            if offset is not None and not last[queue] <= offset <= positions[queue]
+    def _due(
+        self, cluster: Cluster, found: Mapping[MessageQueue, int | None], changed: Mapping[MessageQueue, int]
+    ) -> dict[MessageQueue, int]:
+        return {
+            queue: changed[queue]
+            for queue, at in found.items()
+            if at is None or self._stored.get(queue, at) <= at <= changed[queue]
         }
-        super()._commit({queue: offset for queue, offset in positions.items() if queue not in moved})
+
+    def _is_in_use(self, queues: Mapping[MessageQueue, int]) -> bool:
+        return False  # the driver itself is the group's member, and sees that it is the only one

@@ -79,6 +79,8 @@ class GroupPlan:
 class GroupStreamReader(RocketMQStreamReader):
     """Reads what a group subscribes to, from where the group is, in batches of a size that `pace` finds."""
 
+    _fails_by_silent_broker = False  # the others' queues go on, as on the local engine; the group's status has it
+
     def __init__(self, plan: GroupPlan, pace: Pace | None) -> None:
         super().__init__(plan.source_options())
         self._group_plan = plan

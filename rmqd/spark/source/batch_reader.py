@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from rmqd.spark.cluster import Cluster, cluster_of, everyone, patiently
+from rmqd.spark.cluster import Cluster, cluster_of, everyone
+from rmqd.spark.patience import patiently
 from rmqd.spark.source.bounds import Bound
 from rmqd.spark.source.fetch import read_range
 from rmqd.spark.source.narrowing import Narrowing

@@ -1,14 +1,26 @@
-"""A consumer group's offsets on the brokers, kept where the query's checkpoint is."""
+"""A consumer group's offsets on the brokers, kept where the query's checkpoint is.
+
+The checkpoint owns the query's place, and the brokers are told of it: for `mqadmin consumerProgress`, and for whoever
+has the group next. That is the query's to tell only while the group is its own:
+
+- An offset never goes back. Where the broker's is beyond the query's place it is left alone until the query is there:
+  somebody else has consumed what lies between, or sent the group there, and would be handed all of it again. A queue
+  that was made anew is another one: its offset may be beyond its end, and then is nobody's place.
+- While consumers are connected in the group, nothing is committed: they take the group's offsets for their own when
+  queues change hands, and would leave out what the query, and not they, have read.
+- A queue that no route names any more is left out, and committed once it is there again; the others go on.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from rmqd.errors import RmqdError
-from rmqd.spark.cluster import cluster_of, everyone
+from rmqd.spark.cluster import Cluster, cluster_of, everyone
 from rmqd.wire.message import MessageQueue
 
 if TYPE_CHECKING:
@@ -16,14 +28,24 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
+MEMBERS_SECONDS: Final = 10.0  # between two looks at who is connected in the group
+GONE_SECONDS: Final = 10.0  # before a queue that was gone is asked about again; Spark polls 90 times a second
+TELL_SECONDS: Final = 60.0  # between two warnings of one kind
+
 
 class GroupOffsets:
     """Commits what a query has done. Without a group, or with commitOffsets=false, it does nothing."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self._committed: dict[MessageQueue, int] | None = None
+        self._told: dict[MessageQueue, int] = {}  # the places about which nothing is to be told to brokers
+        self._stored: dict[MessageQueue, int] = {}  # the brokers' offsets, as they were found or made last
+        self._gone_until: dict[MessageQueue, float] = {}
         self._failing = False
+        self._warned_at: dict[str, float] = {}
+        self._looked_at_members: float | None = None
+        self._in_use = False
+        self._has_told_that = False  # nothing is committed
 
     def pin(self, starts: Mapping[MessageQueue, int]) -> None:
         """Commit where the query starts, in queues for which the group has no offset. Raises RmqdError."""
@@ -37,26 +59,77 @@ class GroupOffsets:
     def commit(self, positions: Mapping[MessageQueue, int]) -> None:
         """Commit what is new in `positions`. Raises nothing: what was not taken is committed the next time."""
         if not self._options.commit_offsets:
+            self._tell_once_that_nothing_is_committed()
             return
+        now = time.monotonic()
+        changed = {
+            queue: offset
+            for queue, offset in positions.items()
+            if self._told.get(queue) != offset and self._gone_until.get(queue, 0.0) <= now
+        }
         try:
-            self._commit(positions)
+            if changed and not self._is_in_use(changed):
+                self._commit(changed)
             self._failing = False
         except RmqdError as error:
             if not self._failing:
                 log.warning("spark.not_committed", group=self._options.group, error=str(error))
             self._failing = True
 
-    def _commit(self, positions: Mapping[MessageQueue, int]) -> None:
+    def _commit(self, changed: Mapping[MessageQueue, int]) -> None:
+        """Commit in each queue whose broker answers. Raises the error of another one, afterwards."""
         cluster, group = cluster_of(self._options.access), self._options.group
-        if self._committed is None:
-            known = everyone(cluster.committed(group, positions))
-            ahead = {str(queue): offset for queue, offset in known.items() if (offset or 0) > positions[queue]}
-            if ahead:
-                log.warning("spark.group_is_ahead", group=group, committed=ahead, follows="the checkpoint")
-            self._committed = {queue: offset for queue, offset in known.items() if offset is not None}
-        changed = {queue: offset for queue, offset in positions.items() if self._committed.get(queue) != offset}
-        if not changed:
-            return
-        answers = cluster.commit(group, changed)
-        self._committed |= {queue: changed[queue] for queue in answers.found}
-        everyone(answers)
+        asked = cluster.committed(group, changed)
+        due = self._due(cluster, asked.found, changed)
+        answers = cluster.commit(group, due)
+        taken = {queue: due[queue] for queue in answers.found}
+        self._told |= taken
+        self._stored |= taken
+        self._gone_until |= dict.fromkeys(asked.gone | answers.gone, time.monotonic() + GONE_SECONDS)
+        for error in (*asked.failures, *answers.failures):
+            raise error
+
+    def _due(
+        self, cluster: Cluster, found: Mapping[MessageQueue, int | None], changed: Mapping[MessageQueue, int]
+    ) -> dict[MessageQueue, int]:
+        """What is to be committed, where brokers have `found`; where nothing is to be, that is noted."""
+        due, ahead = {}, {}
+        others = {queue: at for queue, at in found.items() if at is not None and at != self._stored.get(queue, at)}
+        for queue, at in found.items():
+            if at is not None:
+                self._stored[queue] = at
+            if at is None or at < changed[queue]:
+                due[queue] = changed[queue]
+            else:
+                self._told[queue] = changed[queue]
+            if at is not None and at > changed[queue]:
+                ahead[queue] = at
+        ends = cluster.max_offsets(ahead).found if ahead else {}
+        made_anew = {queue: changed[queue] for queue, at in ahead.items() if at > ends.get(queue, at)}
+        self._tell("spark.group_is_ahead", {queue: at for queue, at in ahead.items() if queue not in made_anew})
+        self._tell("spark.group_moved_by_others", others)
+        return due | made_anew
+
+    def _is_in_use(self, queues: Mapping[MessageQueue, int]) -> bool:
+        """Whether consumers are connected in the group: the query is none of them. Raises RmqdError."""
+        now = time.monotonic()
+        if self._looked_at_members is None or now - self._looked_at_members >= MEMBERS_SECONDS:
+            members = cluster_of(self._options.access).members(self._options.group, queues)
+            self._looked_at_members, self._in_use = now, bool(members)
+            if members:
+                action = "nothing is committed"
+                log.warning("spark.group_in_use", group=self._options.group, members=sorted(members), action=action)
+        return self._in_use
+
+    def _tell_once_that_nothing_is_committed(self) -> None:
+        """Where nobody has said so: the group was named, and its lag is not what it may be taken for."""
+        if self._options.group and "commitOffsets" not in self._options.given and not self._has_told_that:
+            self._has_told_that = True
+            log.info("spark.commits_nothing", group=self._options.group, accepted="commitOffsets=true")
+
+    def _tell(self, event: str, committed: Mapping[MessageQueue, int]) -> None:
+        now = time.monotonic()
+        if committed and now - self._warned_at.get(event, -TELL_SECONDS) >= TELL_SECONDS:
+            self._warned_at[event] = now
+            offsets = {str(queue): committed[queue] for queue in sorted(committed)}
+            log.warning(event, group=self._options.group, committed=offsets, follows="the checkpoint")

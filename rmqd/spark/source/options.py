@@ -135,7 +135,8 @@ class _Reading:
         self._only_one(_STARTS)
         self._only_one(BATCH_ONLY)
         self._only_one(("maxOffsetsPerTrigger", "maxRowsPerTrigger"))
-        commits = self._read("commitOffsets", flag, bool(group))
+        # a query that starts elsewhere than its group is mostly a look at what somebody else consumes
+        commits = self._read("commitOffsets", flag, bool(group) and not self._starts_elsewhere())
         if commits and not group:
             self._problem("commitOffsets", "needs groupId, the consumer group whose offsets they are")
         retries = self._read("includeRetryTopic", flag, False)
@@ -212,6 +213,11 @@ class _Reading:
         if "startingOffsetsByTimestamp" in self._values:
             return self._read("startingOffsetsByTimestamp", timestamps_bound, None)
         return Bound("committed") if has_group else None
+
+    def _starts_elsewhere(self) -> bool:
+        """Whether an option says where to start, other than where the group is."""
+        given = [self._values[name].strip().lower() for name in _STARTS if name in self._values]
+        return any(value != "committed" for value in given)
 
     def _ending(self) -> Bound:
         if "endingTimestamp" in self._values:

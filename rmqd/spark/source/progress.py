@@ -12,6 +12,7 @@ from rmqd.errors import DataLossError
 from rmqd.spark.cluster import Cluster, everyone
 from rmqd.spark.source.admission import share, share_bytes
 from rmqd.spark.source.offsets import Offsets
+from rmqd.spark.source.silent_brokers import SilentBrokers
 from rmqd.wire.message import MessageQueue
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ class Heads:
         self._options = options
         self._asked_at: float | None = None
         self._pinned: dict[MessageQueue, int] | None = None
+        self.silent = SilentBrokers(options.tolerance_seconds)
+        """Those that did not answer when others did."""
         self.last: dict[MessageQueue, int] = {}
         """As they were when they were last asked for."""
 
@@ -39,7 +42,7 @@ class Heads:
 
     def pin(self, cluster: Cluster, queues: Iterable[MessageQueue]) -> None:
         """Keep to the ends of now for ever. Raises RmqdError where one is not to be had."""
-        self._pinned = everyone(cluster.max_offsets(queues))
+        self._pinned = everyone(cluster.max_offsets(queues, of_slaves=True))
         self.last = dict(self._pinned)
 
     def reach(self, positions: Mapping[MessageQueue, int]) -> None:
@@ -54,9 +57,10 @@ class Heads:
         now = time.monotonic()
         if self._asked_at is not None and now - self._asked_at < self._options.fetch_interval_seconds:
             return self.last
-        answers = cluster.max_offsets(queues)
+        answers = cluster.max_offsets(queues, of_slaves=True)
         if answers.failed and not answers.found:
             everyone(answers)
+        self.silent.look(answers)
         self._asked_at = now
         self.last = answers.found
         return self.last
@@ -83,11 +87,7 @@ class Progress:
             low = begin.positions.get(queue, starts.get(queue))
             if low is not None:
                 backlog[queue] = head - low
-        back = {
-            queue: heads[queue]
-            for queue, count in backlog.items()
-            if count < 0 and queue in begin.positions and cluster.has_master(queue)
-        }
+        back = self._back(cluster, begin, [queue for queue, count in backlog.items() if count < 0])
         self._went_back(begin, back)
         patient = not takes_all and self._options.min_offsets is not None
         if patient and not starts and not back and not self._is_enough(backlog):
@@ -100,6 +100,15 @@ class Progress:
             return None
         self._last_batch_at = time.monotonic()
         return Offsets(positions, starts)
+
+    def _back(self, cluster: Cluster, begin: Offsets, behind: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
+        """Of queues that seem to end before where the query is those that do; with their ends.
+
+        The masters are asked anew: a slave may have told the end, which only is behind its master.
+        """
+        wanted = [queue for queue in behind if queue in begin.positions]
+        ends = cluster.max_offsets(wanted).found if wanted else {}
+        return {queue: end for queue, end in ends.items() if end < begin.positions[queue]}
 
     def _starts(self, cluster: Cluster, new: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
         """Where new queues start: at their first messages, or where their group is in them; `new` has their ends."""

@@ -29,7 +29,8 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from rmqd.errors import DataLossError, FilterRefusedError, RmqdError
-from rmqd.spark.cluster import Cluster, cluster_of, patiently
+from rmqd.spark.cluster import Cluster, cluster_of
+from rmqd.spark.patience import patiently
 from rmqd.spark.source.batch_reader import as_partitions, check_filter, ranges_of, read_partition
 from rmqd.spark.source.bounds import Bound
 from rmqd.spark.source.gone_queues import GoneQueues
@@ -38,6 +39,7 @@ from rmqd.spark.source.offsets import Offsets
 from rmqd.spark.source.options import SourceOptions
 from rmqd.spark.source.positions import starts_of
 from rmqd.spark.source.progress import Heads, Progress
+from rmqd.spark.source.silent_brokers import BrokerSilentError
 from rmqd.spark.source.subscribed import Subscribed
 from rmqd.wire.message import MessageQueue
 
@@ -49,6 +51,9 @@ log = structlog.get_logger(__name__)
 
 class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """One query's reader. Pickles until it is asked for offsets; `read` needs its options alone."""
+
+    _fails_by_silent_broker = True
+    """Whether one broker's silence beyond the tolerance ends the query: who runs one by hand sees nothing else."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -94,9 +99,13 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._group.commit(begin.positions)
         if self._options.drain_file and Path(self._options.drain_file).exists():
             return start
+        is_first = start == self._initial
+        if self._heads.pinned:  # "nothing new" would end the query as done, whatever is unread
+            end = patiently(lambda: self._advance(begin, limit, is_first=is_first), self._options.tolerance_seconds)
+            return start if end is None else end.to_json()
         try:
-            end = self._advance(begin, limit, is_first=start == self._initial)
-        except (DataLossError, FilterRefusedError):
+            end = self._advance(begin, limit, is_first=is_first)
+        except (DataLossError, FilterRefusedError, BrokerSilentError):
             raise
         except RmqdError as error:
             self._bear(error)
@@ -140,6 +149,8 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._check_filter(cluster, queues)
         heads = self._heads.now(cluster, queues)
         self._silent_since = None
+        if self._fails_by_silent_broker:
+            self._heads.silent.raise_if_too_long()
         # what is available now would never come to its end, waiting for more
         takes_all = isinstance(limit, ReadAllAvailable) or (self._heads.pinned and isinstance(limit, ReadMinRows))
         self._gone.look(begin, queues, heads)

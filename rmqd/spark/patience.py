@@ -1,0 +1,32 @@
+"""Questions that are asked again while brokers or name servers are away."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+import structlog
+
+from rmqd.errors import DataLossError, FilterRefusedError, RmqdError, RouteNotFoundError
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+RETRY_SECONDS: Final = 0.5
+
+
+def patiently(ask: Callable[[], T], seconds: float) -> T:
+    """What `ask` gives, asked again while it raises an RmqdError, for so long; then that error."""
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            return ask()
+        except (RouteNotFoundError, DataLossError, FilterRefusedError):
+            raise  # an answer: waiting makes no topic, and brings no message back
+        except RmqdError as error:
+            if time.monotonic() + RETRY_SECONDS > until:
+                raise
+            log.warning("spark.retrying", error=str(error))
+        time.sleep(RETRY_SECONDS)

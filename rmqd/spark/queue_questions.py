@@ -1,0 +1,65 @@
+"""Questions about one queue that only drivers on Spark ask: an operator's reset that waits, the size of messages."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rmqd.client.api.request import request
+from rmqd.client.remoting import RemotingClient
+from rmqd.codes import ResponseCode
+from rmqd.consumer.pull_request import OPERATOR_RESET
+from rmqd.errors import RmqdError
+from rmqd.wire.consume_queue import QueryConsumeQueueResponseBody
+from rmqd.wire.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader
+from rmqd.wire.headers.topic import QueryConsumeQueueRequestHeader
+from rmqd.wire.heartbeat import EXPRESSION_TAG, SUBSCRIPTION_ALL
+from rmqd.wire.message import MessageQueue
+from rmqd.wire.sys_flag import PullSysFlag
+
+SAMPLE_MESSAGES: Final = 64
+PULLED: Final = frozenset(
+    {
+        ResponseCode.SUCCESS,
+        ResponseCode.PULL_NOT_FOUND,
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        ResponseCode.PULL_OFFSET_MOVED,
+    }
+)
+
+
+async def pending_reset(
+    remoting: RemotingClient, address: str, group: str, queue: MessageQueue, offset: int
+) -> int | None:
+    """Where a queue of a group that is at `offset` is to go on; None where nobody has moved it. A broker tells once.
+
+    Brokers of 5.x keep a reset until a pull asks.
+    """
+    header = PullMessageRequestHeader(
+        consumer_group=group,
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        queue_offset=offset,
+        max_msg_nums=1,
+        sys_flag=PullSysFlag.SUBSCRIPTION,
+        commit_offset=0,
+        suspend_timeout_millis=0,
+        subscription=SUBSCRIPTION_ALL,
+        sub_version=0,
+        expression_type=EXPRESSION_TAG,
+    )
+    reply = await request(remoting, address, header, accepted=PULLED)
+    if reply.code != ResponseCode.PULL_OFFSET_MOVED or reply.remark != OPERATOR_RESET:
+        return None
+    return PullMessageResponseHeader.from_ext_fields(reply.ext_fields).next_begin_offset
+
+
+async def mean_size(remoting: RemotingClient, address: str, queue: MessageQueue, start: int) -> float:
+    """Mean bytes of the next messages from an offset on, by the sizes in the queue's index."""
+    header = QueryConsumeQueueRequestHeader(
+        topic=queue.topic, queue_id=queue.queue_id, index=start, count=SAMPLE_MESSAGES
+    )
+    reply = await request(remoting, address, header)
+    entries = QueryConsumeQueueResponseBody.from_json(reply.body).queue_data
+    if not entries:
+        raise RmqdError(f"the index of {queue} has nothing at {start}")
+    return sum(entry.physic_size for entry in entries) / len(entries)

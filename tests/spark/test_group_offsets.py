@@ -1,0 +1,123 @@
+"""What a stream commits for the group that it names, and what it leaves to those whose group it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from tests.spark.embedded_broker import BROKER, CONSUMER, EmbeddedBroker
+from tests.spark.needed import need
+
+need("pyspark", "pyarrow")
+
+from rmqd.spark.cluster import close_clusters  # noqa: E402
+from tests.spark.micro_batches import Checkpoint, Query  # noqa: E402
+from tests.spark.stream_options import grouped, options  # noqa: E402
+
+GROUP = "reports"
+EXPLICIT = [
+    {"startingOffsets": "earliest"},
+    {"startingOffsets": '{"orders": {"broker-a": {"0": 0}}}'},
+    {"startingTimestamp": "0"},
+]
+
+
+@pytest.fixture
+def logs() -> Iterator[list[Any]]:
+    """What is logged in a test."""
+    with capture_logs() as logs:
+        yield logs
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Members are looked at whenever something is to be committed, and all is told each time."""
+    for name in ("MEMBERS_SECONDS", "TELL_SECONDS"):
+        monkeypatch.setattr(f"rmqd.spark.source.group_offsets.{name}", 0.0)
+
+
+def events(logs: list[Any], name: str) -> list[Any]:
+    return [entry for entry in logs if entry["event"] == name]
+
+
+@pytest.mark.parametrize("start", EXPLICIT)
+def test_a_stream_that_says_where_to_start_commits_nothing(
+    broker: EmbeddedBroker, start: dict[str, str], logs: list[Any]
+) -> None:
+    """It names a group to look at what another one consumes."""
+    broker.fill("orders", 1, 5)
+    broker.commit(GROUP, "orders", {0: 3})
+    more = {**options(broker, groupId=GROUP), **start}
+    if "startingTimestamp" in start:
+        del more["startingOffsets"]
+    assert len(Query(Checkpoint(), more).run_until_idle()[0]) == 5
+    assert broker.offsets(GROUP, "orders") == {0: 3}
+    assert len(events(logs, "spark.commits_nothing")) == 1
+
+
+def test_a_groups_offset_never_goes_back(broker: EmbeddedBroker, logs: list[Any]) -> None:
+    """Where it is ahead of the stream it stays until the stream is there, which is told."""
+    broker.fill("orders", 1, 6)
+    broker.commit(GROUP, "orders", {0: 5})
+    asked = {"commitOffsets": "true", "maxOffsetsPerTrigger": "2"}
+    query = Query(Checkpoint(), options(broker, groupId=GROUP, **asked))
+    for offset in (5, 5, 6):
+        query.poll()
+        query.reader.commit({"v": 1, "q": {"orders": {BROKER: {"0": 2 * len(query.rows)}}}})
+        assert broker.offsets(GROUP, "orders") == {0: offset}
+    assert events(logs, "spark.group_is_ahead")[0]["committed"] == {f"orders@{BROKER}:0": 5}
+
+
+def test_two_streams_of_a_group_are_told_of_each_other(broker: EmbeddedBroker, logs: list[Any]) -> None:
+    """What is stored is not what was stored; the offset is where the farther one is."""
+    broker.fill("orders", 1, 9)
+    slow = Query(Checkpoint(), grouped(broker, maxOffsetsPerTrigger="1"))
+    slow.poll()
+    slow.poll()
+    Query(Checkpoint(), grouped(broker)).run_until_idle()
+    assert broker.offsets(GROUP, "orders") == {0: 9}
+    slow.poll()
+    assert broker.offsets(GROUP, "orders") == {0: 9}
+    assert events(logs, "spark.group_moved_by_others")[-1]["committed"] == {f"orders@{BROKER}:0": 9}
+
+
+def test_a_group_that_consumers_are_connected_in_is_theirs(broker: EmbeddedBroker, logs: list[Any]) -> None:
+    """Until they leave."""
+    broker.fill("orders", 1, 5)
+    broker.commit(GROUP, "orders", {0: 1})
+    broker.connect_consumer(GROUP)
+    query = Query(Checkpoint(), grouped(broker))
+    assert query.run_until_idle() == [[f"0:{number}" for number in range(1, 5)]]
+    assert broker.offsets(GROUP, "orders") == {0: 1}
+    assert events(logs, "spark.group_in_use")[0]["members"] == [CONSUMER]
+    broker.disconnect_consumer(GROUP)
+    query.poll()
+    assert broker.offsets(GROUP, "orders") == {0: 5}
+
+
+def test_a_topic_that_is_gone_keeps_no_other_one_from_being_committed(broker: EmbeddedBroker) -> None:
+    """By a query that starts without it, in another process."""
+    broker.fill("orders", 1, 2)
+    broker.fill("bills", 1, 2)
+    checkpoint, both = Checkpoint(), {**grouped(broker), "subscribe": "orders,bills"}
+    Query(checkpoint, both).run_until_idle()
+    broker.delete_topic("bills")
+    broker.send("orders", "0:2")
+    close_clusters()
+    Query(checkpoint, both).run_until_idle()
+    assert broker.offsets(GROUP, "orders") == {0: 3}
+
+
+def test_a_topic_made_anew_has_its_own_offsets(broker: EmbeddedBroker) -> None:
+    """An offset beyond its end is nobody's place."""
+    broker.fill("orders", 1, 5)
+    checkpoint, more = Checkpoint(), grouped(broker, failOnDataLoss="false")
+    Query(checkpoint, more).run_until_idle()
+    broker.delete_topic("orders")
+    broker.fill("orders", 1, 2)
+    broker.commit(GROUP, "orders", {0: 5})
+    Query(checkpoint, more).run_until_idle()
+    assert broker.offsets(GROUP, "orders") == {0: 2}

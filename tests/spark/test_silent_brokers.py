@@ -1,0 +1,142 @@
+"""A stream of which one broker does not answer while others do, and one whose master is away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from rmqd.codes import RequestCode
+from rmqd.wire.message import MessageQueue
+from rmqd.wire.route import TopicRouteData
+from tests.client.peer import Peer, Reply, route_of, routes
+from tests.consumer.scripted_broker import ScriptedBroker
+from tests.spark.needed import need
+
+need("pyspark", "pyarrow")
+
+from rmqd.client.options import ClientOptions  # noqa: E402
+from rmqd.errors import RmqdError  # noqa: E402
+from rmqd.spark.access import Access  # noqa: E402
+from rmqd.spark.cluster import cluster_of  # noqa: E402
+from rmqd.spark.source.silent_brokers import BrokerSilentError  # noqa: E402
+from tests.spark.micro_batches import Checkpoint, Query  # noqa: E402
+
+TOPIC = "orders"
+PATIENT = {"startingOffsets": "earliest", "fetchOffset.intervalMs": "0", "routeRefreshMs": "0"}
+
+
+class Cluster:
+    """A name server, and two brokers `a` and `b` with a queue each."""
+
+    def __init__(self, name_server: Peer, a: Peer, b: Peer) -> None:
+        self.by_topic: dict[str, TopicRouteData] = {}
+        self.name_server = name_server
+        self.peers = {"a": a, "b": b}
+        self.brokers = {name: ScriptedBroker(peer, name) for name, peer in self.peers.items()}
+        for broker in self.brokers.values():
+            broker.create_topic(TOPIC)
+        name_server.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, routes(self.by_topic))
+        self.know({name: {0: peer.address} for name, peer in self.peers.items()})
+
+    def know(self, replicas: dict[str, dict[int, str]]) -> None:
+        """Have the name server name these."""
+        self.by_topic[TOPIC] = route_of(replicas, 1)
+
+    async def store(self, name: str, *bodies: bytes) -> None:
+        """Put messages into a broker's queue."""
+        await self.brokers[name].store(MessageQueue(TOPIC, name, 0), *bodies)
+
+    async def query(self, checkpoint: Checkpoint | None = None, **more: str) -> Query:
+        """A stream from the first messages on."""
+        options = {"nameserver": self.name_server.address, "subscribe": TOPIC, **PATIENT, **more}
+        return await asyncio.to_thread(Query, checkpoint or Checkpoint(), options)
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[Cluster]:
+    """All of it runs."""
+    async with AsyncExitStack() as ending:
+        peers = [await ending.enter_async_context(Peer()) for _ in range(3)]
+        yield Cluster(*peers)
+
+
+@pytest.fixture
+def logs() -> Iterator[list[Any]]:
+    """What is logged in a test."""
+    with capture_logs() as logs:
+        yield logs
+
+
+def events(logs: list[Any], name: str) -> list[tuple[str, object]]:
+    return [(entry["broker"], entry.get("queues")) for entry in logs if entry["event"] == name]
+
+
+async def test_a_broker_that_does_not_answer_is_told(cluster: Cluster, logs: list[Any]) -> None:
+    """Once; the others' queues go on, and its own when it is back."""
+    query = await cluster.query(unavailableToleranceMs="60000")
+    await asyncio.to_thread(query.poll)
+    await cluster.peers["b"].down()
+    for body in (b"1", b"2"):
+        await cluster.store("a", body)
+        assert await asyncio.to_thread(query.poll)
+    assert query.rows == [[], ["1"], ["2"]]
+    assert events(logs, "spark.broker_silent") == [("b", 1)]
+    await cluster.peers["b"].listen()
+    await cluster.store("b", b"3")
+    async with asyncio.timeout(20):
+        while not await asyncio.to_thread(query.poll):
+            pass
+    assert query.rows[3:] == [["3"]]
+    assert events(logs, "spark.broker_answers") == [("b", None)]
+
+
+async def test_a_broker_that_is_silent_for_too_long_ends_the_query(cluster: Cluster) -> None:
+    """With its name: whoever runs one by hand may see nothing else."""
+    query = await cluster.query(unavailableToleranceMs="0")
+    await asyncio.to_thread(query.poll)
+    await cluster.peers["b"].down()
+    with pytest.raises(BrokerSilentError, match=r"^b: has not told for 0 s where its queues end, while others did: "):
+        await asyncio.to_thread(query.poll)
+
+
+async def test_a_slave_that_is_behind_makes_no_queue_end_early(cluster: Cluster) -> None:
+    """While the master is away, or has just come back: that would be a loss, and its own word is asked for first."""
+    await cluster.store("a", *(b"%d" % number for number in range(5)))
+    checkpoint = Checkpoint()
+    query = await cluster.query(checkpoint)
+    await asyncio.to_thread(query.poll)
+    slave, master = cluster.peers["b"], cluster.peers["a"].address
+    slave.on(RequestCode.GET_MAX_OFFSET, Reply(ext_fields={"offset": "2"}))
+    query = await cluster.query(checkpoint, **{"fetchOffset.intervalMs": "60000"})
+    for replicas in ({1: slave.address}, {0: master, 1: slave.address}):
+        cluster.know({"a": replicas})
+        assert not await asyncio.to_thread(query.poll)
+
+
+async def test_a_slaves_word_is_nobodys_place(cluster: Cluster) -> None:
+    """Where a query begins, and what is committed, is asked of masters; where queues end, a slave may say."""
+    slave = cluster.peers["b"]
+    for code in (RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET, RequestCode.QUERY_CONSUMER_OFFSET):
+        slave.on(code, Reply(ext_fields={"offset": "2"}))
+    cluster.know({"a": {1: slave.address}})
+    asked = cluster_of(Access(ClientOptions(nameservers=(cluster.name_server.address,))))
+    queue = MessageQueue(TOPIC, "a", 0)
+
+    def ask() -> list[dict[MessageQueue, RmqdError]]:
+        everything = (
+            asked.min_offsets([queue]), asked.max_offsets([queue]), asked.offsets_at({queue: 0}),
+            asked.committed("reports", [queue]), asked.commit("reports", {queue: 1}),
+        )  # fmt: skip
+        return [answers.failed for answers in everything]
+
+    failed = await asyncio.to_thread(ask)
+    assert {str(error) for one in failed for error in one.values()} == {
+        "a: no route names its master: it is down, or is being replaced"
+    }
+    ends = await asyncio.to_thread(lambda: asked.max_offsets([queue], of_slaves=True))
+    assert ends.found == {queue: 2}
