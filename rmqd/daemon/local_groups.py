@@ -19,6 +19,7 @@ from rmqd.daemon.engine import Client, Engine
 from rmqd.daemon.group_edge import GroupEdge
 from rmqd.daemon.group_host import GroupChanges, HostView, UnknownGroupError, check_scope
 from rmqd.daemon.health import LoopMonitor
+from rmqd.daemon.log_writer import lines_dropped
 from rmqd.daemon.reload import ConfigState, filtered_anew, plan_changes
 from rmqd.daemon.supervisor import Backoff, GroupSupervisor
 from rmqd.daemon.totals import ProcessSnapshot, retired_group
@@ -112,6 +113,7 @@ class LocalGroups:
             client=self._clients.snapshot(),
             groups=tuple(group.snapshot() for group in self._groups.values()),
             loop_delay=self._monitor.snapshot(),
+            log_dropped=lines_dropped(),
         )
 
     async def pause(self, group: str, scope: PauseScope = WHOLE_GROUP) -> None:

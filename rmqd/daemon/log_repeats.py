@@ -23,7 +23,7 @@ MOST_ERRORS_AT_A_PLACE: Final = 20  # of different origins; those beyond are cou
 _PLACE_KEYS: Final = (
     "event", "group", "topic", "broker", "queue", "address", "handler", "hook", "call", "worker", "check", "source",
 )  # fmt: skip
-_LIMITED_ALREADY: Final = {"access.refused"}
+_LIMITED_ALREADY: Final = {"access.refused", "log.dropped"}
 _WORTH_LIMITING: Final = {"warning", "error", "exception", "critical"}
 
 _Place = tuple[str, ...]

@@ -1,4 +1,7 @@
-"""Logs: one event per line on standard error, JSON or for people, the handlers' own logging joined in."""
+"""Logs: one event per line on standard error, JSON or for people, the handlers' own logging joined in.
+
+Nobody waits for the log: lines go through a queue, of bounded length as each value in them is; see log_writer.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,10 @@ from typing import IO, Any, Literal
 _rich = sys.modules.setdefault("rich", None)  # type: ignore[arg-type]
 import structlog  # noqa: E402
 
+from rmqd.daemon.log_handlers import OwnHandler, QueueingHandler  # noqa: E402
 from rmqd.daemon.log_repeats import RepeatLimiter  # noqa: E402
+from rmqd.daemon.log_values import escape_values, shorten_values  # noqa: E402
+from rmqd.daemon.log_writer import writer_of  # noqa: E402
 from rmqd.wire.namespace import without_namespace  # noqa: E402
 
 if _rich is None:
@@ -33,13 +39,14 @@ def configure_logging(
     worker: int | None = None,
     namespaces: Iterable[str] = (),
 ) -> None:
-    """Send structlog's and the standard library's logs to `stream` (standard error); may be called again.
+    """Send structlog's and the standard library's logs to standard error; may be called again.
+
+    A `stream` that is given is written to at once, and must be one that nobody holds up, such as a file.
 
     What the parent says for all of its workers, a worker does not say. Our own lines have names without `namespaces`.
     """
     _plain_names.namespaces = tuple(namespaces)
-    stream = sys.stderr if stream is None else stream
-    terminal = stream.isatty()
+    terminal = (sys.stderr if stream is None else stream).isatty()
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
@@ -49,11 +56,11 @@ def configure_logging(
     ]
     if worker is not None:
         shared.append(_Constant("worker", worker))
-    handler = _OwnHandler(stream)
+    handler = _own_handler(stream)
     handler.setFormatter(_formatter(log_format == "console" or (log_format == "auto" and terminal), terminal, shared))
     root = logging.getLogger()
     # Only our own: a handler plugin may have added one, and a reload must not take it away.
-    for old in [one for one in root.handlers if isinstance(one, _OwnHandler)]:
+    for old in [one for one in root.handlers if isinstance(one, OwnHandler)]:
         root.removeHandler(old)
     root.addHandler(handler)
     root.setLevel(level.upper())
@@ -78,8 +85,22 @@ def configure_logging(
     )
 
 
-class _OwnHandler(logging.StreamHandler[IO[str]]):
-    """Tells our handler of the root logger from others'."""
+def write_line(line: str) -> None:
+    """A line that is part of the log already, such as that of a child process."""
+    writer = writer_of(sys.stderr, _tell_dropped)
+    if writer is None:
+        print(line, file=sys.stderr)  # noqa: T201 it is a line of a log
+    else:
+        writer.write(f"{line}\n")
+
+
+def _own_handler(stream: IO[str] | None) -> OwnHandler:
+    writer = None if stream is not None else writer_of(sys.stderr, _tell_dropped)
+    return OwnHandler(stream) if writer is None else QueueingHandler(writer)
+
+
+def _tell_dropped(count: int) -> None:
+    log.warning("log.dropped", count=count)
 
 
 def _formatter(console: bool, terminal: bool, shared: list[Any]) -> logging.Formatter:
@@ -87,11 +108,17 @@ def _formatter(console: bool, terminal: bool, shared: list[Any]) -> logging.Form
     if console:
         colors = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
         plain = structlog.dev.plain_traceback
-        renderers = [structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=plain)]
+        renderers = [escape_values, structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=plain)]
     else:
-        renderers = [structlog.processors.format_exc_info, _in_order, structlog.processors.JSONRenderer(default=str)]
+        renderers = [_in_order, structlog.processors.JSONRenderer(default=str)]
     return structlog.stdlib.ProcessorFormatter(
-        foreign_pre_chain=shared, processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderers]
+        foreign_pre_chain=shared,
+        processors=[
+            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+            structlog.processors.format_exc_info,
+            shorten_values,
+            *renderers,
+        ],
     )
 
 
@@ -135,3 +162,4 @@ class _Constant:
 
 repeats = RepeatLimiter()
 _plain_names = _PlainNames()
+log = structlog.get_logger(__name__)

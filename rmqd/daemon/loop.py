@@ -9,9 +9,12 @@ import sys
 import threading
 import time
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import uvloop
+
+from rmqd.daemon.log_writer import finish_writing
 
 Result = TypeVar("Result")
 
@@ -63,11 +66,20 @@ def run_in_loop(main: Coroutine[Any, Any, Result]) -> Result:
 def leave(exit_code: int) -> None:
     """Exit the process; where a thread would hold the interpreter, without waiting for it."""
     others = [one for one in threading.enumerate() if one is not threading.main_thread() and not one.daemon]
-    sys.stdout.flush()
-    sys.stderr.flush()
+    finish_writing()
+    # What handlers printed, perhaps into a pipe that nobody reads: in a thread, which may be left behind.
+    flush = threading.Thread(target=_flush_output, name="rmqd.flush", daemon=True)
+    flush.start()
+    others.append(flush)
     deadline = time.monotonic() + THREAD_PATIENCE_SECONDS
     for thread in others:
         thread.join(max(0.0, deadline - time.monotonic()))
     if any(thread.is_alive() for thread in others):
         os._exit(exit_code)
     sys.exit(exit_code)
+
+
+def _flush_output() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()

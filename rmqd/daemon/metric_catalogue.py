@@ -238,6 +238,12 @@ CORRUPT_FRAMES = Metric(
 LOOP_DELAY = Metric(
     "rmqd_event_loop_lag_seconds", "histogram", (), "How late the event loop ran a timer, measured once a second."
 )
+LOG_DROPPED = Metric(
+    "rmqd_log_dropped_total",
+    "counter",
+    (),
+    "Log lines that were dropped, because nobody reads the log or because more came than is written.",
+)
 WORKERS = Metric(
     "rmqd_workers", "gauge", ("state",), "Worker processes by state: running, restarting. Absent without --workers."
 )

@@ -46,6 +46,8 @@ class DaemonFacts:
     reload_success_time: float
     workers: dict[str, int] | None = None
     worker_restarts: int = 0
+    log_dropped: int = 0
+    """By this process, where its workers count their own."""
 
 
 def render(process: ProcessSnapshot, facts: DaemonFacts, accept: str) -> tuple[bytes, str]:
@@ -66,7 +68,7 @@ class _Snapshot(Collector):
     def collect(self) -> Iterator[Family]:
         series = _Series()
         _daemon_series(series, self._facts)
-        _client_series(series, self._process)
+        _client_series(series, self._process, self._facts)
         for group in self._process.groups:
             _group_series(series, group)
             for topic in group.topics:
@@ -122,7 +124,7 @@ def _daemon_series(series: _Series, facts: DaemonFacts) -> None:
         series.add(names.WORKER_RESTARTS, (), facts.worker_restarts)
 
 
-def _client_series(series: _Series, process: ProcessSnapshot) -> None:
+def _client_series(series: _Series, process: ProcessSnapshot, facts: DaemonFacts) -> None:
     for code, histogram in process.client.requests.items():
         series.add_histogram(names.REQUEST_DURATION, (_code_name(code),), histogram)
     for (code, reason), count in process.client.request_failures.items():
@@ -131,6 +133,7 @@ def _client_series(series: _Series, process: ProcessSnapshot) -> None:
         series.add(names.BROKER_UP, (address,), int(up))
     series.add(names.CORRUPT_FRAMES, (), process.client.corrupt_frames)
     series.add_histogram(names.LOOP_DELAY, (), process.loop_delay)
+    series.add(names.LOG_DROPPED, (), process.log_dropped + facts.log_dropped)
 
 
 def _group_series(series: _Series, group: GroupSnapshot) -> None:

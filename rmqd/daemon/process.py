@@ -31,6 +31,7 @@ from rmqd.daemon.http_access import AccessPolicy
 from rmqd.daemon.http_endpoint import HttpEndpoint
 from rmqd.daemon.listener import ListenError, listen_on
 from rmqd.daemon.local_groups import LocalGroups
+from rmqd.daemon.log_writer import lines_dropped
 from rmqd.daemon.loop import run_in_loop
 from rmqd.daemon.notify import ServiceManager
 from rmqd.daemon.reload import ReloadReport, config_hash, refused_changes
@@ -190,6 +191,7 @@ class Daemon:
             reload_success_time=self._reload_time,
             workers=view.workers,
             worker_restarts=view.worker_restarts,
+            log_dropped=0 if view.workers is None else lines_dropped(),
         )
 
     async def _serve(self, tasks: asyncio.TaskGroup) -> None:

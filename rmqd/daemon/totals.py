@@ -38,6 +38,8 @@ class ProcessSnapshot:
     client: ClientSnapshot
     groups: tuple[GroupSnapshot, ...]
     loop_delay: HistogramSnapshot
+    log_dropped: int = 0
+    """Log lines that were dropped, as nobody read them or too many came."""
 
 
 def retired(process: ProcessSnapshot) -> ProcessSnapshot:
@@ -89,6 +91,7 @@ def merge_processes(living: Iterable[ProcessSnapshot], past: Iterable[ProcessSna
         client=merge_clients([process.client for process in merged]),
         groups=tuple(groups),
         loop_delay=_merge_histograms(delays),
+        log_dropped=sum(process.log_dropped for process in merged),
     )
 
 

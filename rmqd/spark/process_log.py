@@ -7,6 +7,8 @@ import sys
 
 import structlog
 
+from rmqd.daemon.log_values import shorten_values
+
 
 def log_to_stderr() -> None:
     """Write warnings and errors as lines to standard error, unless somebody has said where the log goes.
@@ -18,6 +20,7 @@ def log_to_stderr() -> None:
             processors=[
                 structlog.processors.add_log_level,
                 structlog.processors.TimeStamper(fmt="iso", utc=True),
+                shorten_values,
                 structlog.processors.KeyValueRenderer(key_order=["timestamp", "level", "event"]),
             ],
             wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),

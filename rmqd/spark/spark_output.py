@@ -17,10 +17,14 @@ from typing import Any, Final
 
 import structlog
 
+from rmqd.daemon import logs
+
 log = structlog.get_logger(__name__)
 
 QUIET_SECONDS: Final = 0.2  # an event of several lines, such as a traceback, comes without such a pause in it
 MOST_CHARACTERS: Final = 8000
+MOST_LINES: Final = 1000  # of one event; what comes beyond is not kept until its end
+MOST_LINE_BYTES: Final = 1024 * 1024
 READ_BYTES: Final = 65536
 SETTLE_SECONDS: Final = 1.0
 MARK: Final = "-- rmqd: all that was written before is to be in the log --"
@@ -80,6 +84,9 @@ class OutputLines:
     def feed(self, data: bytes) -> None:
         """More of the output, cut anywhere."""
         *lines, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > MOST_LINE_BYTES:
+            lines.append(self._rest)
+            self._rest = b""
         for line in lines:
             self._take(line.decode("utf-8", "replace").rstrip("\r"))
 
@@ -114,7 +121,8 @@ class OutputLines:
             self._level, self._source = _LEVELS.get(found[1], "debug"), found[2]
             self._lines = [found[3]]
         elif self._lines and not line.startswith(_NOISE):
-            self._lines.append(line)
+            if len(self._lines) < MOST_LINES:
+                self._lines.append(line)
         elif line.strip():
             self.pause()
             self._level, self._source, self._lines = "info", "", [line]
@@ -129,7 +137,7 @@ def _event(line: str) -> dict[str, Any] | None:
 
 
 def _write_raw(line: str, _values: dict[str, Any]) -> None:
-    print(line, file=sys.stderr)  # noqa: T201 it is a line of a log
+    logs.write_line(line)
 
 
 def _log_again(_line: str, values: dict[str, Any]) -> None:

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
+import fcntl
 import io
 import json
 import logging
+import os
 import re
+import signal
+import socket
+import sys
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import structlog
 
-from rmqd.daemon import logs
+from rmqd.daemon import log_handlers, logs
 from rmqd.daemon.log_repeats import MOST_REPEATED_KINDS, RepeatLimiter
+from rmqd.daemon.log_writer import finish_writing, lines_dropped
 from rmqd.daemon.logs import configure_logging
+from tests.daemon.daemon_process import write_config
 
 
 @pytest.fixture(autouse=True)
@@ -210,3 +222,169 @@ def test_importing_logs_does_not_import_rich() -> None:
     script = "import sys, rmqd.daemon.logs; print([name for name in sys.modules if name.split('.')[0] == 'rich'])"
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
+
+
+@pytest.fixture
+def pipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """Standard error is a pipe of 4 KiB; the end to read from, which nobody does but the test."""
+    reading, writing = os.pipe()
+    fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)
+    stream = os.fdopen(writing, "w", encoding="utf-8")
+    monkeypatch.setattr(sys, "stderr", stream)
+    logging.getLogger().handlers.clear()  # pytest's own keep every line
+    configure_logging("info", "json")
+    yield reading
+    os.close(reading)  # what still waits is let go
+    finish_writing()
+    stream.close()
+
+
+def read_until(reading: int, event: str) -> list[dict[str, Any]]:
+    """The lines up to one of that event."""
+    lines: list[dict[str, Any]] = []
+    with os.fdopen(os.dup(reading), encoding="utf-8") as stream:
+        while not lines or lines[-1]["event"] != event:
+            lines.append(json.loads(stream.readline()))
+    return lines
+
+
+async def test_a_log_that_nobody_reads_holds_up_nothing(pipe: int) -> None:
+    """Lines wait, are dropped when there are too many, and are counted where they are missing."""
+    log, line = structlog.get_logger("rmqd.test"), "x" * 4000
+    dropped_before = lines_dropped()
+    for _ in range(3000):  # 12 MB
+        log.info("flood", text=line)
+    lines = await asyncio.to_thread(read_until, pipe, "log.dropped")
+    written = sum(one["event"] == "flood" for one in lines)
+    assert 500 < written < 3000
+    log.info("end")
+    lines += await asyncio.to_thread(read_until, pipe, "end")
+    written = sum(one["event"] == "flood" for one in lines)
+    said = sum(one["count"] for one in lines if one["event"] == "log.dropped")
+    assert written + said == 3000
+    assert lines_dropped() - dropped_before == said
+
+
+def test_a_fast_thread_loses_no_line_while_somebody_reads(pipe: int) -> None:
+    """It goes on at the reader's pace."""
+    shop, line = logging.getLogger("shop"), "x" * 4000
+
+    def log_much() -> None:
+        for _ in range(3000):
+            shop.info(line)
+        structlog.get_logger("rmqd.test").info("end")
+
+    thread = threading.Thread(target=log_much)
+    thread.start()
+    lines = read_until(pipe, "end")
+    thread.join()
+    assert sum(one["event"] == line for one in lines) == 3000
+
+
+async def test_a_handler_that_logs_without_end_in_the_event_loop_is_held_to_a_rate(
+    pipe: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it may not write is counted; our own events have their place."""
+    monkeypatch.setattr(log_handlers, "LINES_PER_SECOND", 1)
+    shop = logging.getLogger("shop")
+    reader = asyncio.create_task(asyncio.to_thread(read_until, pipe, "end"))
+    for _ in range(20_000):
+        shop.info("again")
+    structlog.get_logger("rmqd.test").info("ours")
+    structlog.get_logger("rmqd.test").info("end")
+    lines = await reader
+    assert any(one["event"] == "ours" for one in lines)
+    assert sum(one["event"] == "again" for one in lines) in range(10_000, 10_100)
+
+
+def test_a_reader_that_is_gone_is_no_failure(pipe: int) -> None:
+    """Nobody hears what is said then."""
+    os.dup2(os.open(os.devnull, os.O_RDONLY), pipe)  # the only other end is closed
+    for _ in range(100):
+        structlog.get_logger("rmqd.test").info("unheard")
+    finish_writing()
+
+
+def fail(text: str) -> None:
+    """Raise."""
+    raise ValueError(text)
+
+
+class Untellable:
+    """An object whose text cannot be had."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no")
+
+
+@pytest.mark.parametrize("form", ["json", "console"])
+def test_values_are_cut(form: Any) -> None:
+    """A broker's remark or a handler's error may be megabytes long."""
+    stream = io.StringIO()
+    logging.getLogger().handlers.clear()  # pytest's own would show all of it
+    configure_logging("info", form, stream=stream)
+    log = structlog.get_logger("rmqd.test")
+    log.info("asked", remark="r" * 10**7, body=b"b" * 10**7, many=list(range(10**6)), deep={"in": ["d" * 10**6]})
+    log.info("odd", number=10**100_000, thing=Untellable())
+    try:
+        fail("e" * 5_000_000)
+    except ValueError:
+        log.exception("handler.failed")
+        logging.getLogger("shop").exception("f" * 1_000_000)
+    assert len(stream.getvalue()) < 100_000
+    assert "9991808 more characters" in stream.getvalue()
+    assert "and 999900 more" in stream.getvalue()
+    assert "Traceback" in stream.getvalue()
+
+
+def test_the_console_writes_no_line_and_no_escape_that_a_stranger_sent() -> None:
+    """In a key of a message, in an error's text, in what a handler logs."""
+    stream = io.StringIO()
+    configure_logging("info", "console", stream=stream)
+    evil = "\x1b[2J\x9b1m\r\n2026-11-22T00:00:00.000Z [info     ] daemon.stopped \u202egnp.exe"
+    log = structlog.get_logger("rmqd.test")
+    log.info("message.dead_lettered", key=evil, topic="orders\x07")
+    logging.getLogger("shop").info("sent to %s", evil)
+    try:
+        fail(evil)
+    except ValueError:
+        log.exception("handler.failed")
+    text = stream.getvalue()
+    assert not set(text) & set("\x1b\x9b\r\x07\u202e")
+    assert "\\x1b[2J" in text
+    assert not [line for line in text.splitlines()[1:] if line.startswith("2026-11-22T00:00:00.000Z")]
+
+
+async def test_a_daemon_whose_log_nobody_reads_answers_and_stops(tmp_path: Path) -> None:
+    """Each reload writes a line, into a pipe that is full long before the last of them."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    reading, writing = os.pipe()
+    fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "rmqd", "run", "--config", str(write_config(tmp_path, "mailer", listen=address)),
+        stderr=writing,
+    )  # fmt: skip
+    os.close(writing)
+    try:
+        async with httpx.AsyncClient(base_url=f"http://{address}", trust_env=False) as client:
+            for _ in range(60):
+                assert (await _ask(client)).status_code == 200
+            assert (await client.get("/livez", timeout=5)).status_code == 200
+        process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(30):
+            assert await process.wait() == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+        os.close(reading)
+
+
+async def _ask(client: httpx.AsyncClient) -> httpx.Response:
+    async with asyncio.timeout(30):
+        while True:
+            with suppress(httpx.ConnectError):  # it has not started yet
+                return await client.post("/api/v1/reload", timeout=10)
+            await asyncio.sleep(0.01)

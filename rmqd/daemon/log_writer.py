@@ -1,0 +1,180 @@
+"""Writes log lines to a stream from a thread of its own, so that a stream that nobody reads holds up nobody.
+
+A pipe whose reader stands still, a terminal in ^S and a hung journald block whoever writes to them, for as long as they
+like. The lines wait here instead, up to a bound; beyond it they are dropped and counted, and how many is said when the
+stream takes lines again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import io
+import os
+import select
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import IO, Final
+
+QUEUE_BYTES: Final = 4 * 1024 * 1024
+# A reader that took nothing for so long does not read: until then, threads (not the event loop) wait for room.
+READER_PATIENCE_SECONDS: Final = 1.0
+# Lines of several processes come together in one pipe: what is written at once is not torn up to this size.
+_ATOMIC_BYTES: Final = select.PIPE_BUF
+_FINISH_SECONDS: Final = 1.0
+_RETRY_SECONDS: Final = 0.1
+
+
+class LogWriter:
+    """A stream for a log handler over `raw`, a file that is written without a buffer. Safe to use from any thread.
+
+    `tell_dropped` is called in the writer's thread with how many lines are missing at that place.
+    """
+
+    def __init__(self, raw: io.RawIOBase, tell_dropped: Callable[[int], None]) -> None:
+        self._raw = raw
+        self._tell_dropped = tell_dropped
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """With nothing to write: in a forked process, the thread and what holds the lock are the parent's."""
+        self._lock = threading.RLock()
+        self._arrived = threading.Condition(self._lock)
+        self._taken = threading.Condition(self._lock)
+        self._lines: deque[bytes] = deque()
+        self._bytes = 0
+        self._dropped = self._untold = 0
+        self._taken_at = time.monotonic()
+        self._thread: threading.Thread | None = None
+
+    def write(self, text: str) -> None:
+        """Queue whole lines; drop and count them where there is no room."""
+        data = text.encode("utf-8", "backslashreplace")
+        with self._lock:
+            if self._bytes + len(data) > QUEUE_BYTES and not self._wait_for_room(len(data)):
+                self._drop(1)
+                return
+            self._lines.append(data)
+            self._bytes += len(data)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="rmqd.log", daemon=True)
+                self._thread.start()
+            self._arrived.notify()
+
+    def drop(self) -> None:
+        """Count a line that its door did not let in."""
+        with self._lock:
+            self._drop(1)
+
+    @property
+    def dropped(self) -> int:
+        """How many lines were dropped so far."""
+        return self._dropped
+
+    def finish(self, seconds: float = _FINISH_SECONDS) -> None:
+        """Wait until everything is written, or so long."""
+        deadline = time.monotonic() + seconds
+        with self._lock:
+            while self._bytes and (left := deadline - time.monotonic()) > 0:
+                self._taken.wait(left)
+
+    def _wait_for_room(self, size: int) -> bool:
+        """Whether room came. A fast handler thread goes on at the pace of a reader that reads; nobody else may wait."""
+        if threading.current_thread() is self._thread or runs_the_loop():
+            return False
+        while self._bytes + size > QUEUE_BYTES:
+            if time.monotonic() - self._taken_at > READER_PATIENCE_SECONDS:
+                return False
+            self._taken.wait(_RETRY_SECONDS)
+        return True
+
+    def _drop(self, count: int) -> None:
+        self._dropped += count
+        self._untold += count
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                while not self._lines:
+                    self._arrived.wait()
+                lines = self._next_lines()
+            data = b"".join(lines)
+            written = self._write(data)
+            with self._lock:
+                self._bytes -= len(data)
+                self._taken_at = time.monotonic()
+                if not written:
+                    self._drop(len(lines))
+                untold = self._untold if written and self._bytes < QUEUE_BYTES // 2 else 0
+                self._untold -= untold
+                self._taken.notify_all()
+            if untold:
+                self._tell_dropped(untold)
+
+    def _next_lines(self) -> list[bytes]:
+        lines = [self._lines.popleft()]
+        size = len(lines[0])
+        while self._lines and size + len(self._lines[0]) <= _ATOMIC_BYTES:
+            lines.append(self._lines.popleft())
+            size += len(lines[-1])
+        return lines
+
+    def _write(self, data: bytes) -> bool:
+        """Write all of it, however long that takes; False where the stream takes nothing any more."""
+        rest = memoryview(data)
+        try:
+            while rest:
+                count = self._raw.write(rest)
+                if count is None:  # somebody made the stream a non-blocking one
+                    select.select([], [self._raw], [], _RETRY_SECONDS)
+                else:
+                    rest = rest[count:]
+        except (OSError, ValueError):  # the reader is gone, the disk is full, or the stream is closed
+            return False
+        return True
+
+
+_writers: dict[int, tuple[IO[str], LogWriter]] = {}
+
+
+def runs_the_loop() -> bool:
+    """Whether this is an event loop's thread, at work for it."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def writer_of(stream: IO[str], tell_dropped: Callable[[int], None]) -> LogWriter | None:
+    """The writer of a stream that is a file of the system's; None for one that is not, and can block nobody."""
+    known = _writers.get(id(stream))
+    if known is not None and known[0] is stream:
+        return known[1]
+    buffer = getattr(stream, "buffer", None)
+    raw = getattr(buffer, "raw", buffer)  # with PYTHONUNBUFFERED there is nothing between them
+    if not isinstance(raw, io.RawIOBase):
+        return None
+    if not _writers:
+        atexit.register(finish_writing)
+        os.register_at_fork(after_in_child=_begin_all_anew)
+    _writers[id(stream)] = stream, (writer := LogWriter(raw, tell_dropped))
+    return writer
+
+
+def lines_dropped() -> int:
+    """How many log lines this process has dropped so far."""
+    return sum(writer.dropped for _, writer in list(_writers.values()))
+
+
+def finish_writing() -> None:
+    """Wait until the log is written, or a second: to be called before the process ends."""
+    for _, writer in list(_writers.values()):
+        writer.finish()
+
+
+def _begin_all_anew() -> None:
+    for _, writer in list(_writers.values()):
+        writer.begin_anew()
