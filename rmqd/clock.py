@@ -5,7 +5,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
+
+
+def suspended_seconds() -> float:
+    """For how long the machine was suspended since it was started, which its monotonic clock leaves out."""
+    return _boottime() - time.monotonic()
+
+
+_boottime = partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
 
 
 class Clock(Protocol):

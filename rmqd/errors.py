@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Final
@@ -99,7 +100,11 @@ class CircuitOpenError(RemotingConnectError):
 
 
 class RemotingTimeoutError(RemotingError):
-    """The peer did not answer within the request's deadline; it may still have done what was asked."""
+    """The peer did not answer within the request's deadline; it may still have done what was asked, or still do it."""
+
+    on_late: Callable[[Callable[[bool], None]], None] | None = None
+    """Has a callback told of what comes later: True with the answer, False once none can come, as the connection ended.
+    None where nothing was sent."""
 
 
 class RemotingClosedError(RemotingError):

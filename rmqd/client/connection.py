@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import socket
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from rmqd.client.security import Refusals
@@ -78,6 +79,7 @@ class RemotingConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._ended = asyncio.Event()
         self._pending: dict[int, _Pending] = {}
+        self._late: dict[int, Callable[[bool], None]] = {}  # who hears of an answer that comes after its deadline
         self._out: list[bytes] = []
         self._writable = asyncio.Event()
         self._writable.set()
@@ -245,6 +247,9 @@ class RemotingConnection(asyncio.Protocol):
         """Have every waiting request fail; an exception of its own for each, as each is raised elsewhere."""
         if self._timer is not None:
             self._timer.cancel()
+        late, self._late = self._late, {}
+        for hear in late.values():
+            hear(False)
         waiting, self._pending = self._pending, {}
         for pending in waiting.values():
             self._fail(pending, make_error(), "closed")
@@ -257,6 +262,8 @@ class RemotingConnection(asyncio.Protocol):
     def _resolve(self, command: RemotingCommand) -> None:
         pending = self._pending.pop(command.opaque, None)
         if pending is None:  # came after its deadline
+            if (hear := self._late.pop(command.opaque, None)) is not None:
+                hear(True)
             return
         self._traffic.answered(pending.code, self._loop.time() - pending.started)
         if command.code or self._refused_now:
@@ -275,6 +282,7 @@ class RemotingConnection(asyncio.Protocol):
         for opaque, pending in [(o, p) for o, p in self._pending.items() if p.deadline <= now]:
             del self._pending[opaque]
             error = RemotingTimeoutError(self.address, f"no answer to request {pending.code} in {pending.timeout:g} s")
+            error.on_late = partial(self._late.__setitem__, opaque)
             self._fail(pending, error, "timeout")
         if self._pending:
             self._arm(min(pending.deadline for pending in self._pending.values()))

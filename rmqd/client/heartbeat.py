@@ -66,6 +66,7 @@ class Heartbeat:
         self._deadline = deadline_seconds
         self._brokers: dict[str, _Broker] = {}
         self._send = Coalesced(self._send_now)
+        self._under_way: dict[str, set[asyncio.Task[RmqdError | None]]] = {}
         self._reconcile = asyncio.Event()
         routes.on_change(lambda _: self._reconcile.set())
         remoting.on_open(self._opened)
@@ -122,6 +123,8 @@ class Heartbeat:
     async def settled(self, address: str) -> None:
         """Wait until no heartbeat is under way that was built before this call."""
         await self._send.settled(address)
+        if under_way := self._under_way.get(address):
+            await asyncio.wait(under_way)
 
     async def run(self) -> None:
         """Heartbeat to all brokers that the routes name, as they come and go. Ends only by cancellation."""
@@ -156,6 +159,15 @@ class Heartbeat:
         return delay * _spread.uniform(0.75, 1.25)
 
     async def _send_now(self, address: str) -> RmqdError | None:
+        """Send one, and wait for its answer. One that was sent is waited for, though who wanted it be cancelled: the
+        broker may take it up at any time until then."""
+        task = asyncio.create_task(self._tell(address), name=f"heartbeat to {address}")
+        under_way = self._under_way.setdefault(address, set())
+        under_way.add(task)
+        task.add_done_callback(under_way.discard)
+        return await asyncio.shield(task)
+
+    async def _tell(self, address: str) -> RmqdError | None:
         data = HeartbeatData(
             client_id=self._client_id,
             consumer_data_set=tuple(membership.consumer_data() for membership in self._memberships()),

@@ -8,6 +8,7 @@ import random
 import structlog
 
 from rmqd.consumer.context import GroupContext
+from rmqd.consumer.giving_up import GivingUp
 from rmqd.consumer.process_queue import ProcessQueue
 from rmqd.consumer.pull_backoff import EXCEPTION_DELAY_SECONDS
 from rmqd.consumer.pull_loop import PullLoop
@@ -20,7 +21,6 @@ from rmqd.wire.message import MessageQueue
 log = structlog.get_logger(__name__)
 
 MOVE_SECONDS = 5.0  # for a queue that an operator moves while it goes from one member to the next
-COMMIT_SECONDS = 1.0  # for a commit under way to be answered, when the handlers are done
 
 
 class AssignedQueue:
@@ -33,11 +33,9 @@ class AssignedQueue:
         self.message_queue = queue
         self.loop: PullLoop | None = None
         self._context = context
-        self._leaving = asyncio.Event()
-        self._drain_seconds = 0.0
-        self._last = False  # the whole group ends: nobody has the queue before it is unlocked
-        self._hurry = asyncio.Event()
+        self._giving_up = GivingUp(context, queue)
         self._cut = asyncio.Event()  # the pull loop is to begin anew
+        self._is_doubtful = False  # its lock was lost, or may have been
         self._moved_to: int | None = None
         self._move_until = 0.0  # monotonic: later it has no effect
         self.failure: RmqdError | None = None  # of the last attempt to take the queue over
@@ -46,7 +44,7 @@ class AssignedQueue:
     @property
     def is_leaving(self) -> bool:
         """Whether it was told to give the queue up."""
-        return self._leaving.is_set()
+        return self._giving_up.begun.is_set()
 
     @property
     def _is_ours(self) -> bool:
@@ -73,13 +71,20 @@ class AssignedQueue:
 
     def leave(self, drain_seconds: float, *, last: bool = False) -> None:
         """Give the queue up; handlers get `drain_seconds` to finish what they have."""
-        if not self.is_leaving:
-            self._drain_seconds, self._last = drain_seconds, last
-            self._leaving.set()
+        self._giving_up.begin(drain_seconds, last=last)
 
     def hurry(self) -> None:
         """Wait for handlers no longer."""
-        self._hurry.set()
+        self._giving_up.hurry()
+
+    def set_back(self, offset: int) -> None:
+        """An operator's reset, which no pull will tell of."""
+        self.move_to(offset)
+
+    def overlapped(self, messages: int) -> None:
+        """Another member, which was not waited for or did not wait, has finished what was finished here too."""
+        if messages:
+            self._context.stats[self.message_queue.topic].may_repeat("handed_over", messages)
 
     def move_to(self, offset: int) -> None:
         """Go on at `offset` at once, as an operator says: a pull that the broker holds is cut short.
@@ -98,9 +103,13 @@ class AssignedQueue:
         """Own the queue until `leave`."""
         async with asyncio.TaskGroup() as tasks:
             owning = tasks.create_task(self._own(), name=f"pull:{self.message_queue}")
-            await self._leaving.wait()
+            await self._giving_up.begun.wait()
             owning.cancel()
-        await self._give_up()
+        await self._giving_up.run(self.loop, lambda: self._moved_to)
+
+    async def abandon(self) -> None:
+        """The group has failed, and nothing of it runs any more: commit what is finished."""
+        await self._giving_up.abandon(self.loop)
 
     async def _own(self) -> None:
         context, queue = self._context, self.message_queue
@@ -132,7 +141,7 @@ class AssignedQueue:
             start = Start(floor, "committed")  # by this process: the broker has lost it
         else:
             start = await context.founding.start(queue, stored)
-        context.store.take_over(queue, start.offset if start.is_stored else None)
+        context.store.take_over(queue, start.offset if start.is_stored else None, self)
         if not start.is_stored:
             await context.store.commit(queue, start.offset)
         return start
@@ -148,7 +157,7 @@ class AssignedQueue:
         """Run the pull loop, anew whenever it was cut short."""
         while True:
             self._cut.clear()
-            if not self._context.ownership.holds(self.message_queue):
+            if self._is_doubtful or not self._context.ownership.holds(self.message_queue):
                 await self._win_back(loop)
             if self._moved_to is not None:
                 offset, self._moved_to = self._moved_to, None
@@ -160,7 +169,8 @@ class AssignedQueue:
                 pulling.cancel()
 
     def _lost(self) -> None:
-        """The queue is not ours for now: nothing more is handed out or pulled before it is won back."""
+        """The queue may not be ours for now: nothing more is handed out or pulled before it is won back."""
+        self._is_doubtful = True
         if self.loop is not None:
             self._context.service.halt(self.loop.process_queue)
         self._cut.set()
@@ -169,6 +179,7 @@ class AssignedQueue:
         """Go on where we were if nobody else consumed meanwhile, else where the broker says."""
         context, place = self._context, self.message_queue
         await context.ownership.acquire(place, self._lost)
+        self._is_doubtful = False
         while True:
             try:
                 stored = await context.store.read(place)
@@ -178,8 +189,8 @@ class AssignedQueue:
                     log.warning("queue.start_failed", queue=str(place), error=str(error))
                 await asyncio.sleep(EXCEPTION_DELAY_SECONDS * random.uniform(0.75, 1.25))
         committed = context.store.committed.get(place)
-        is_lost = context.store.may_be_lost(place)
-        if stored is None or (committed is not None and (stored == committed or (is_lost and stored < committed))):
+        may_be_less = committed is not None and context.store.may_be_lost(place)
+        if stored is None or context.store.wrote(place, stored) or (may_be_less and stored < (committed or 0)):
             context.service.submit(loop.process_queue)
             return
         log.warning("queue.consumed_elsewhere", queue=str(place), committed=committed, stored=stored)
@@ -187,73 +198,4 @@ class AssignedQueue:
             context.floors[place] = committed
         self._check_floor(stored)
         loop.start_again(stored, "lock_lost")
-        context.store.take_over(place, stored)
-
-    async def _give_up(self) -> None:
-        context, queue = self._context, self.process_queue
-        cause = "stopped" if self._last else "handed_over"
-        if queue is not None:
-            queue.leave()
-            drained = await self._drain(queue)
-            if self._moved_to is not None and self._is_ours:
-                await self._commit_move(self._moved_to)
-            elif drained or self._last:
-                await self._commit(queue)
-            if not drained:
-                queue.stats.may_repeat(cause, queue.finished_above())
-            queue.drop(cause)
-            if not drained and self._last:
-                return  # released when the group's handlers have ended
-        await context.ownership.release(self.message_queue)
-        if (floor := context.store.committed.get(self.message_queue)) is not None:
-            context.floors[self.message_queue] = floor
-        context.store.forget(self.message_queue)
-
-    async def _drain(self, queue: ProcessQueue) -> bool:
-        """Wait until no handler has a batch of the queue; False if the time for it ran out."""
-        loop = asyncio.get_running_loop()
-        # a reset leaves batches of a former cache behind: they count no more, but the next owner must not meet them
-        formers = self.loop.formers if self.loop is not None else []
-        busy = [one for one in (*formers, queue) if one.in_flight]
-        if not busy:
-            return True
-        waits = []
-        for one in busy:
-            one.idle = loop.create_future()
-            waits.append(one.idle)
-        idle = asyncio.gather(*waits)
-        # should the time run out, nothing more may be committed: what is finished now must not be handled twice then
-        commit, hurry = asyncio.create_task(self._commit(queue)), asyncio.create_task(self._hurry.wait())
-        try:
-            await asyncio.wait((idle, hurry), timeout=self._drain_seconds, return_when=asyncio.FIRST_COMPLETED)
-            if not (idle.done() or hurry.done() or self._last):
-                linger_seconds = self._context.ownership.linger(self.message_queue)
-                await asyncio.wait((idle, hurry), timeout=linger_seconds, return_when=asyncio.FIRST_COMPLETED)
-            await asyncio.wait((commit,), timeout=COMMIT_SECONDS)
-        finally:
-            for waiting in (commit, hurry, idle):
-                waiting.cancel()
-            await asyncio.gather(commit, hurry, idle, return_exceptions=True)
-        if left := sum(one.in_flight for one in busy):
-            log.warning("queue.not_drained", queue=str(self.message_queue), batches=left)
-        return not left
-
-    async def _commit_move(self, offset: int) -> None:
-        """An operator moved the queue while it was being given up: its next owner is to begin there."""
-        log.warning("offset.moved", queue=str(self.message_queue), offset=None, moved_to=offset)
-        try:
-            await self._context.store.commit(self.message_queue, offset, downward=True)
-        except RmqdError as error:
-            if not error.is_told:
-                log.warning("offset.commit_failed", queue=str(self.message_queue), offset=offset, error=str(error))
-
-    async def _commit(self, queue: ProcessQueue) -> None:
-        """Commit with an answered request, and not below what the brokers have."""
-        if not self._context.ownership.holds(self.message_queue):
-            return
-        offset = queue.commit_offset()
-        try:
-            await self._context.store.commit_upward(self.message_queue, offset)
-        except RmqdError as error:
-            if not error.is_told:
-                log.warning("offset.commit_failed", queue=str(self.message_queue), offset=offset, error=str(error))
+        context.store.take_over(place, stored, self)

@@ -60,10 +60,14 @@ class BrokerLocks:
         self._granted_on[broker_name] = self._client.remoting.connected(address)
         return granted
 
+    def connection(self, broker_name: str) -> RemotingConnection | None:
+        """The connection by which the broker is asked now; None while there is none."""
+        address = self._address(broker_name)
+        return None if address is None else self._client.remoting.connected(address)
+
     def may_be_lost(self, broker_name: str) -> bool:
         """Whether the broker was restarted since it granted anything, or is another one: locks live in its memory."""
-        address = self._address(broker_name)
-        connection = None if address is None else self._client.remoting.connected(address)
+        connection = self.connection(broker_name)
         return connection is not None and self._granted_on.get(broker_name) is not connection
 
     async def unlock(self, broker_name: str, queues: Collection[MessageQueue], client_id: str | None = None) -> bool:

@@ -31,7 +31,11 @@ async def change_while_running(
     filters = _changed_filters(context, options)
     if filters:
         context.announced = filters
-        await context.client.heartbeat.beat()
+        try:
+            await context.client.heartbeat.beat()
+        except BaseException:
+            _withdraw(context, filters)
+            raise
     context.subscriptions.update(filters)
     context.announced = {}
     context.options = options
@@ -43,6 +47,16 @@ async def change_while_running(
         let_go += sum(popped.loop.take_over() for popped in context.pop.assigned.values())
     filters_now = {topic: data.sub_string for topic, data in filters.items()}
     log.info("group.updated", filters=filters_now, let_go=let_go, pull_rate_limit=options.pull_rate_limit)
+
+
+def _withdraw(context: GroupContext, filters: Mapping[str, SubscriptionData]) -> None:
+    """Nobody waits for the change any more, and brokers may know of it: tell them the old filters, as newer ones."""
+    newest = max(data.sub_version for data in filters.values())
+    before = subscriptions_of(context.options, newest + 1)
+    context.subscriptions.update({topic: before[topic] for topic in filters})
+    context.announced = {}
+    context.revision += 1
+    context.client.heartbeat.beat_soon()
 
 
 def _changed_filters(context: GroupContext, options: ConsumerOptions) -> dict[str, SubscriptionData]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +12,7 @@ import structlog
 from rmqd.clock import Clock
 from rmqd.consumer import process_lock
 from rmqd.consumer.offsets_file import OffsetsFile
+from rmqd.consumer.services import OffsetWatcher
 from rmqd.errors import OffsetStoreError
 from rmqd.wire.message import MessageQueue
 
@@ -69,7 +70,7 @@ class LocalFileOffsetStore:
         if (error := await self._flush()) is not None:
             raise OffsetStoreError(f"{self._file.path} cannot be written: {_reason(error)}") from error
 
-    def take_over(self, queue: MessageQueue, offset: int | None) -> None:
+    def take_over(self, queue: MessageQueue, offset: int | None, watcher: OffsetWatcher | None = None) -> None:
         """Nothing to do: nobody else moves these offsets."""
 
     def forget(self, queue: MessageQueue) -> None:
@@ -84,9 +85,20 @@ class LocalFileOffsetStore:
         if self.committed.get(queue) != self._wanted[queue] and (error := await self._flush()) is not None:
             raise OffsetStoreError(f"{self._file.path} cannot be written: {_reason(error)}") from error
 
-    async def commit_upward(self, queue: MessageQueue, offset: int) -> None:
+    async def commit_upward(
+        self, queue: MessageQueue, offset: int, may_commit: Callable[[], bool] = lambda: True
+    ) -> bool:
         """Commit for a queue that is being given up. Raises OffsetStoreError."""
         await self.commit(queue, offset)
+        return True
+
+    async def settled(self, queue: MessageQueue, offset: int, until: float) -> bool:
+        """Nothing to wait for: writes end in their order."""
+        return False
+
+    def wrote(self, queue: MessageQueue, stored: int) -> bool:
+        """Always: nobody else writes the file."""
+        return True
 
     def may_be_lost(self, queue: MessageQueue) -> bool:
         """Never: nobody else writes the file."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 
 import structlog
@@ -13,6 +12,10 @@ from rmqd.client.api.offset import StoredOffset, query_stored_offset, update_con
 from rmqd.client.connection import RemotingConnection
 from rmqd.client.instance import ClientInstance
 from rmqd.clock import Clock
+from rmqd.consumer.first_commits import FirstCommits
+from rmqd.consumer.offset_watch import WATCH_SECONDS, OffsetWatch
+from rmqd.consumer.services import OffsetWatcher
+from rmqd.consumer.unheard_commits import UnheardCommits
 from rmqd.errors import BrokerAwayError, RmqdError
 from rmqd.wire.message import MessageQueue
 
@@ -31,7 +34,10 @@ class _Written:
 
 
 class RemoteBrokerOffsetStore:
-    """Commits with answered requests, and only upward within one ownership of a queue.
+    """Commits with answered requests, and only upward within one ownership of a queue. docs/ownership.md has the rules.
+
+    A queue's commits are sent one after the other: the broker's threads may take up two requests in any order. One that
+    was sent is never given up before its answer, its failure or its deadline, whatever becomes of who wanted it.
 
     An operator's reset is the exception, and the last word: no commit that was decided on before it comes after it.
 
@@ -47,40 +53,59 @@ class RemoteBrokerOffsetStore:
         self.committed_at: dict[MessageQueue, float] = {}  # Unix seconds of the last answered commit
         self.failures = 0
         self._turns: dict[MessageQueue, asyncio.Lock] = {}
-        self._firsts: dict[tuple[str, str], asyncio.Lock] = {}  # by topic and broker
-        self._begun: dict[tuple[str, str], RemotingConnection | None] = {}
+        self._firsts = FirstCommits(self._connection)
         self._written: dict[MessageQueue, _Written] = {}
         self._resets: set[MessageQueue] = set()  # moved by an operator, which no answer has confirmed yet
         self._epochs: dict[MessageQueue, int] = {}  # raised by a reset and at the end of an ownership
+        self._unheard = UnheardCommits()
+        self._watches: dict[MessageQueue, OffsetWatch] = {}
+        self._under_way: set[asyncio.Task[bool]] = set()
 
     async def open(self) -> None:
         """Nothing to do: the brokers are there or not, queue by queue."""
 
     async def close(self) -> None:
-        """Nothing to let go of."""
+        """End what was left to itself: commits of queues that were given up when the time for that was over."""
+        for task in self._under_way:
+            task.cancel()
+        await asyncio.gather(*self._under_way, return_exceptions=True)
 
     async def read(self, queue: MessageQueue) -> int | None:
-        """The committed offset that the broker has; None for a group that is new to the queue. Raises RmqdError."""
+        """The committed offset that the broker has; None for a group that is new to the queue. Raises RmqdError.
+
+        A commit under way, as one of a former ownership may be, is waited for.
+        """
         found = await self.look_up(queue)
         return None if found is None else found.offset
 
     async def look_up(self, queue: MessageQueue) -> StoredOffset | None:
         """The same, with whether the broker knows the difference between 0 and nothing. Raises RmqdError."""
+        async with self._turn(queue):
+            return await self._look_up(queue)
+
+    async def _look_up(self, queue: MessageQueue) -> StoredOffset | None:
         return await query_stored_offset(
             self._client.remoting, self._address(queue), self._group, queue, timeout_seconds=OFFSET_TIMEOUT_SECONDS
         )
 
+    async def _query(self, queue: MessageQueue) -> int | None:
+        found = await self._look_up(queue)
+        return None if found is None else found.offset
+
     async def found(self, queue: MessageQueue, offset: int) -> None:
         """Store where a new group begins, whoever has the queue; what is stored already is left. Raises RmqdError."""
-        async with self._first_alone(queue, again=False):
-            if await self.read(queue) is None:
-                await self._write(queue, offset)
+        async with self._turn(queue), self._firsts.alone(queue, again=False):
+            if await self._query(queue) is None:
+                await self._update(queue, offset)
 
-    def take_over(self, queue: MessageQueue, offset: int | None) -> None:
+    def take_over(self, queue: MessageQueue, offset: int | None, watcher: OffsetWatcher | None = None) -> None:
         """A new ownership begins where the broker says; what an earlier one knew is forgotten."""
         self.forget(queue)
         if offset is not None:
             self.committed[queue] = offset
+        if watcher is not None:
+            until, floor = self._clock.monotonic() + WATCH_SECONDS, offset or 0
+            self._watches[queue] = OffsetWatch(watcher, until, self._connection(queue), floor, floor)
         # brokers of 4.9 say 0 too where nothing is stored, and refuse resets of a topic until all its queues are
         at = float("-inf") if offset == 0 else self._clock.monotonic()
         self._written[queue] = _Written(at, self._connection(queue))
@@ -89,8 +114,8 @@ class RemoteBrokerOffsetStore:
         """The queue is not ours any more."""
         self.committed.pop(queue, None)
         self.committed_at.pop(queue, None)
-        self._turns.pop(queue, None)
         self._written.pop(queue, None)
+        self._watches.pop(queue, None)
         self._resets.discard(queue)
         self._epochs[queue] = self._epoch(queue) + 1
 
@@ -103,20 +128,48 @@ class RemoteBrokerOffsetStore:
         if downward:
             self._epochs[queue] = self._epoch(queue) + 1
             self._resets.add(queue)
-        await self._commit(queue, offset, self._epoch(queue))
+            self._watches.pop(queue, None)
+        await self._send(queue, self._in_turn(queue, offset, self._epoch(queue)))
 
-    async def commit_upward(self, queue: MessageQueue, offset: int) -> None:
-        """Commit for a queue that is being given up: the next owner may be further already. Raises RmqdError."""
-        epoch, stored = self._epoch(queue), await self.read(queue)
-        if stored is None:
-            self.committed.pop(queue, None)  # the broker has lost it, or the group was deleted
-        if stored is None or queue in self._resets:
-            await self._commit(queue, offset, epoch)
-        elif stored < self.committed.get(queue, 0) and not self.may_be_lost(queue):
-            # somebody else set it back: an operator, whose reset the next owner's first pull brings
-            log.warning("offset.set_back", queue=str(queue), offset=offset, stored=stored)
-        elif offset > stored:
-            await self._commit(queue, offset, epoch)
+    async def commit_upward(
+        self, queue: MessageQueue, offset: int, may_commit: Callable[[], bool] = lambda: True
+    ) -> bool:
+        """Commit for a queue that is being given up: the next owner may be further already. Raises RmqdError.
+
+        `may_commit` is asked when the request would be sent; False if it said no.
+        """
+        return await self._send(queue, self._upward(queue, offset, self._epoch(queue), may_commit))
+
+    async def _upward(self, queue: MessageQueue, offset: int, epoch: int, may_commit: Callable[[], bool]) -> bool:
+        async with self._turn(queue):
+            asked_at = asyncio.get_running_loop().time()
+            stored, known = await self._query(queue), self.committed.get(queue)
+            if self._epoch(queue) != epoch:
+                return False
+            if stored is not None and queue not in self._resets:
+                if stored not in self._ours(queue) and not self.may_be_lost(queue):
+                    if stored < (known or 0):
+                        # somebody else set it back: an operator, whose reset the next owner's first pull brings
+                        log.warning("offset.set_back", queue=str(queue), offset=offset, stored=stored)
+                        return True
+                    if (watch := self._watches.get(queue)) is not None:
+                        watch.watcher.overlapped(max(0, min(offset, stored) - watch.highest))
+                if stored >= offset:
+                    self._unheard.stored(queue, asked_at)
+                    return True
+            return await self._write(queue, offset, epoch, may_commit)
+
+    async def settled(self, queue: MessageQueue, offset: int, until: float) -> bool:
+        """Wait, until then (loop time), for commits that could still replace `offset`; whether to look at it again."""
+        return await self._unheard.over(queue, offset, until)
+
+    def wrote(self, queue: MessageQueue, stored: int) -> bool:
+        """Whether a stored offset is of this ownership."""
+        return stored in self._ours(queue)
+
+    def _ours(self, queue: MessageQueue) -> frozenset[int]:
+        known = self.committed.get(queue)
+        return self._unheard.offsets(queue) | (frozenset() if known is None else {known})
 
     def may_be_lost(self, queue: MessageQueue) -> bool:
         """Whether the broker may have less than what was committed, without anybody having set it back."""
@@ -132,24 +185,68 @@ class RemoteBrokerOffsetStore:
     def _epoch(self, queue: MessageQueue) -> int:
         return self._epochs.get(queue, 0)
 
-    async def _commit(self, queue: MessageQueue, offset: int, epoch: int) -> None:
-        # one after the other: the broker's threads may take up two requests in any order
-        async with self._turns.setdefault(queue, asyncio.Lock()):
-            if self._epoch(queue) != epoch or not self._is_news(queue, offset):
-                return
-            async with self._first_alone(queue, again=self.committed.get(queue) == offset):
-                await self._write(queue, offset)
-            if self._epoch(queue) != epoch:
-                return
-            self._resets.discard(queue)
-            self._written[queue] = _Written(self._clock.monotonic(), self._connection(queue))
-            if self.committed.get(queue) != offset:
-                self.committed[queue] = offset
-                self.committed_at[queue] = self._clock.wall()
+    def _turn(self, queue: MessageQueue) -> asyncio.Lock:
+        return self._turns.setdefault(queue, asyncio.Lock())
 
-    async def _write(self, queue: MessageQueue, offset: int) -> None:
+    async def _send(self, queue: MessageQueue, work: Coroutine[None, None, bool]) -> bool:
+        """Have a commit done to its end, though who waits for it be cancelled."""
+        task = asyncio.create_task(work, name=f"commit:{queue}")
+        self._under_way.add(task)
+        task.add_done_callback(self._sent)
+        return await asyncio.shield(task)
+
+    def _sent(self, task: asyncio.Task[bool]) -> None:
+        self._under_way.discard(task)
+        if not task.cancelled():
+            task.exception()  # nobody may be there any more to hear it
+
+    async def _in_turn(self, queue: MessageQueue, offset: int, epoch: int) -> bool:
+        async with self._turn(queue):
+            if self._epoch(queue) != epoch or not await self._look(queue, offset) or not self._is_news(queue, offset):
+                return False
+            return await self._write(queue, offset, epoch, lambda: True)
+
+    async def _look(self, queue: MessageQueue, offset: int) -> bool:
+        """Judge what is stored, while others may have moved it; whether to commit."""
+        watch = self._watches.get(queue)
+        if watch is None:
+            return True
+        now = self._clock.monotonic()
+        is_over = now >= watch.until and not watch.is_reset and watch.lower is None
+        if is_over or watch.on is not self._connection(queue):
+            watch.until, watch.lower = float("-inf"), None
+            return True
+        stored = await self._query(queue)
+        return watch is self._watches.get(queue) and watch.may_commit(stored, offset, self._ours(queue), now)
+
+    async def _write(self, queue: MessageQueue, offset: int, epoch: int, may_commit: Callable[[], bool]) -> bool:
+        """Store an offset, in the queue's turn; whether that was still wanted."""
+        async with self._firsts.alone(queue, again=self.committed.get(queue) == offset):
+            if self._epoch(queue) != epoch or not may_commit():
+                return False
+            asked_at = asyncio.get_running_loop().time()
+            is_taken = await self._update(queue, offset)
+        if self._epoch(queue) != epoch:
+            return False
+        watch = self._watches.get(queue)
+        if not is_taken:  # an operator's reset comes with the next pull, and this commit counts for nothing
+            if watch is not None:
+                watch.is_reset, watch.on = True, self._connection(queue)
+            return True
+        if watch is not None:
+            watch.highest = max(watch.highest, offset)
+        self._resets.discard(queue)
+        self._unheard.stored(queue, asked_at)
+        self._written[queue] = _Written(self._clock.monotonic(), self._connection(queue))
+        if self.committed.get(queue) != offset:
+            self.committed[queue] = offset
+            self.committed_at[queue] = self._clock.wall()
+        return True
+
+    async def _update(self, queue: MessageQueue, offset: int) -> bool:
+        """One request; False where the broker takes none because of an operator's reset."""
         try:
-            await update_consumer_offset(
+            return await update_consumer_offset(
                 self._client.remoting,
                 self._address(queue),
                 self._group,
@@ -157,41 +254,23 @@ class RemoteBrokerOffsetStore:
                 offset,
                 timeout_seconds=OFFSET_TIMEOUT_SECONDS,
             )
-        except RmqdError:
+        except RmqdError as error:
+            self._unheard.failed(queue, offset, error)
             self.failures += 1
             raise
-
-    @contextlib.asynccontextmanager
-    async def _first_alone(self, queue: MessageQueue, *, again: bool) -> AsyncIterator[None]:
-        """Let the topic's first commit on a broker be answered before the next one is sent.
-
-        The broker makes a table for a group's topic with its first commit, and no lock (`ConsumerOffsetManager`): of
-        two that come at once, one is answered with success, and lost. An offset that is stored `again` may be the first
-        as well: the group may have been deleted.
-        """
-        table = (queue.topic, queue.broker_name)
-        if again or not self._is_begun(table, queue):
-            async with self._firsts.setdefault(table, asyncio.Lock()):
-                if again or not self._is_begun(table, queue):
-                    yield
-                    self._begun[table] = self._connection(queue)
-                    return
-        yield
-
-    def _is_begun(self, table: tuple[str, str], queue: MessageQueue) -> bool:
-        return table in self._begun and self._begun[table] is self._connection(queue)
 
     def _is_news(self, queue: MessageQueue, offset: int) -> bool:
         known = self.committed.get(queue)
         if known is None or offset > known or queue in self._resets:
             return True
-        written = self._written[queue]
-        is_old = self._clock.monotonic() - written.at >= REPEAT_SECONDS
-        return offset == known and (is_old or self.may_be_lost(queue))
+        if offset < known:
+            return False
+        is_old = self._clock.monotonic() - self._written[queue].at >= REPEAT_SECONDS
+        return is_old or self.may_be_lost(queue) or bool(self._unheard.offsets(queue))
 
     async def _try_commit(self, queue: MessageQueue, offset: int, epoch: int) -> bool:
         try:
-            await self._commit(queue, offset, epoch)
+            await self._send(queue, self._in_turn(queue, offset, epoch))
         except RmqdError as error:
             if not error.is_told:
                 log.warning("offset.commit_failed", queue=str(queue), offset=offset, error=str(error))

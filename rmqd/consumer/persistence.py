@@ -40,8 +40,9 @@ class OffsetPersistence:
                 and not assigned.is_leaving
                 and context.ownership.holds(assigned.message_queue)
             }
-            await context.store.persist(offsets)
-            await refresh_max_offsets(context.client, queues, context.clock)
+            # side by side: a commit may have to wait for one whose broker is slow
+            refreshing = refresh_max_offsets(context.client, queues, context.clock)
+            await asyncio.gather(context.store.persist(offsets), refreshing)
         finally:
             self._busy.discard(broker_name)
 

@@ -199,6 +199,10 @@ class PushConsumer:
                 for helper in helpers:
                     helper.cancel()
             await context.ownership.close(calls_left=context.service.calls_left)
+        except BaseExceptionGroup:  # not a cancellation, which says no good-bye
+            await self._rebalance.abandon()
+            await context.ownership.close(calls_left=context.service.calls_left)
+            raise
         finally:
             routes.off_change(self._routes_changed)
             await self._client.unregister(self.group)

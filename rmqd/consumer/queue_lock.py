@@ -2,6 +2,9 @@
 
 They have the group's own name, as Java's. Nobody's locks are broken: a member that is gone from the list may live
 behind a cut line, and that its lock ends after 60 s is what keeps two members from handling a queue at once.
+
+With a connection the broker may have gone that knew of the locks, so they count for nothing until they are granted by
+the next one. Who has them asks for that at once. Who was locked out before the connection was lost waits a little.
 """
 
 from __future__ import annotations
@@ -13,8 +16,9 @@ from typing import Final
 
 import structlog
 
+from rmqd.client.connection import RemotingConnection
 from rmqd.client.instance import ClientInstance
-from rmqd.clock import Clock
+from rmqd.clock import Clock, suspended_seconds
 from rmqd.consumer.broker_locks import RENEW_SECONDS, BrokerLocks, by_broker
 from rmqd.wire.message import MessageQueue
 
@@ -26,35 +30,50 @@ ASK_PATIENT_SECONDS: Final = 1.0  # the same, once it was waited for so often th
 HASTY_ROUNDS: Final = 100
 TICK_SECONDS: Final = 1.0
 LINGER_SECONDS: Final = 20.0  # Java: UNLOCK_DELAY_TIME_MILLS
+RESTART_SECONDS: Final = 6.0  # in which who had the locks of a broker that was restarted finds it again
 
 
 class QueueLease:
     """One holding of a queue's lock, from the broker's grant to its loss."""
 
-    __slots__ = ("_clock", "_lost", "_until", "is_ending")
+    __slots__ = ("_clock", "_lost", "_on", "_until", "is_ending", "is_told")
 
-    def __init__(self, clock: Callable[[], float], until: float, lost: Callable[[], None]) -> None:
+    def __init__(
+        self, clock: Callable[[], float], until: float, on: RemotingConnection | None, lost: Callable[[], None]
+    ) -> None:
         self._clock = clock
         self._until = until
+        self._on = on
         self._lost = lost
+        self.is_told = False  # whoever has the queue knows that the lock is in doubt
         self.is_ending = False  # the queue is being given up: handlers are to know
 
     @property
     def valid(self) -> bool:
         """Whether handlers may rely on it."""
-        return not self.is_ending and self._clock() < self._until
+        return not self.is_ending and self.holds
 
     @property
     def holds(self) -> bool:
         """Whether nobody else has the lock."""
-        return self._clock() < self._until
+        return self._on is not None and self._on.is_open and self._clock() < self._until
 
-    def renew(self, until: float) -> None:
-        self._until = until
+    @property
+    def is_cut(self) -> bool:
+        """Whether it only waits to be granted by the next connection."""
+        return not self.holds and self._clock() < self._until
 
-    def lose(self) -> None:
+    def renew(self, until: float, on: RemotingConnection | None) -> None:
+        self._until, self._on, self.is_told = until, on, False
+
+    def end(self) -> None:
         self._until = float("-inf")
-        self._lost()
+
+    def tell(self) -> None:
+        """Have nothing more handed out before the lock was granted again."""
+        if not self.is_told:
+            self.is_told = True
+            self._lost()
 
 
 class _Wait:
@@ -64,6 +83,7 @@ class _Wait:
         self.granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.lost = lost
         self.rounds = 0
+        self.locked_out_on: RemotingConnection | None = None
 
 
 class QueueLock:
@@ -77,6 +97,10 @@ class QueueLock:
         self._waits: dict[MessageQueue, _Wait] = {}
         self._renewed: dict[str, float] = {}  # broker name -> when all of its locks were renewed
         self._wanted = asyncio.Event()
+
+    def _now(self) -> float:
+        # a broker's minute goes on while this machine is suspended
+        return self._clock.monotonic() + suspended_seconds()
 
     def members_are(self, address: str, client_ids: Collection[str]) -> list[str]:
         """Who is in the group is of no matter: the locks say who has a queue."""
@@ -102,7 +126,7 @@ class QueueLock:
         async with self._locks.turn(queue.broker_name):
             lease = self._leases.pop(queue, None)
             if lease is not None:
-                lease.renew(float("-inf"))
+                lease.end()
             await self._locks.unlock(queue.broker_name, [queue])
 
     def linger(self, queue: MessageQueue) -> float:
@@ -144,9 +168,11 @@ class QueueLock:
         return ASK_SECONDS if hasty else ASK_PATIENT_SECONDS
 
     async def _round(self) -> None:
-        now = self._clock.monotonic()
+        now = self._now()
         for queue, lease in list(self._leases.items()):
-            if not lease.holds:
+            if lease.is_cut:
+                lease.tell()
+            elif not lease.holds:
                 self._lose(queue, "it could not be renewed")
         due = {
             queue
@@ -154,7 +180,7 @@ class QueueLock:
             if now - self._renewed.get(queue.broker_name, float("-inf")) >= RENEW_SECONDS
             or self._locks.may_be_lost(queue.broker_name)
         }
-        brokers = by_broker(due.union(self._waits))
+        brokers = by_broker(due.union(queue for queue in self._waits if not self._may_be_anothers(queue)))
         await asyncio.gather(*(self._ask(name, queues, due & queues) for name, queues in brokers.items()))
 
     async def _ask(self, broker_name: str, queues: set[MessageQueue], due: set[MessageQueue]) -> None:
@@ -163,7 +189,7 @@ class QueueLock:
             queues = {queue for queue in queues if queue in self._waits or queue in self._leases}
             if not queues:
                 return
-            asked_at = self._clock.monotonic()
+            asked_at = self._now()
             granted = await self._locks.lock(broker_name, queues)
             if granted is None:
                 return
@@ -172,23 +198,40 @@ class QueueLock:
             for queue in queues:
                 self._answered(queue, queue in granted, asked_at + EXPIRE_SECONDS)
 
+    def _may_be_anothers(self, queue: MessageQueue) -> bool:
+        """Whether the broker may only have forgotten who locked us out, and will hear of it in a moment."""
+        before, now = self._waits[queue].locked_out_on, self._locks.connection(queue.broker_name)
+        if queue in self._leases or before is None or now is None or before is now:
+            return False
+        return asyncio.get_running_loop().time() - now.made_at < RESTART_SECONDS
+
     def _answered(self, queue: MessageQueue, granted: bool, until: float) -> None:
-        lease, wait = self._leases.get(queue), self._waits.get(queue)
+        lease, wait, on = self._leases.get(queue), self._waits.get(queue), self._locks.connection(queue.broker_name)
         if lease is not None:
-            if granted and lease.holds:
-                lease.renew(until)
+            if granted and (lease.holds or lease.is_cut):
+                if lease.is_cut:
+                    lease.tell()  # what was stored meanwhile is looked at before anything is handed out
+                lease.renew(until, on)
+                self._grant(queue)
             else:
                 self._lose(queue, "it is not ours any more" if not granted else "it could not be renewed")
         elif wait is not None:
             wait.rounds += 1
             if granted:
-                self._leases[queue] = QueueLease(self._clock.monotonic, until, wait.lost)
-                del self._waits[queue]
-                if not wait.granted.done():
-                    wait.granted.set_result(None)
-            elif wait.rounds == 1:
+                self._leases[queue] = QueueLease(self._now, until, on, wait.lost)
+                self._grant(queue)
+                return
+            wait.locked_out_on = on
+            if wait.rounds == 1:
                 log.info("queue.locked_out", queue=str(queue))
+
+    def _grant(self, queue: MessageQueue) -> None:
+        wait = self._waits.pop(queue, None)
+        if wait is not None and not wait.granted.done():
+            wait.granted.set_result(None)
 
     def _lose(self, queue: MessageQueue, why: str) -> None:
         log.warning("queue.lock_lost", queue=str(queue), why=why)
-        self._leases.pop(queue).lose()
+        lease = self._leases.pop(queue)
+        lease.end()
+        lease.tell()

@@ -51,6 +51,7 @@ class Rebalance:
 
     def __init__(self, context: GroupContext) -> None:
         self.assigned: dict[MessageQueue, AssignedQueue] = {}
+        self._cut_short: list[AssignedQueue] = []  # not given up in order
         self.count = 0  # passes that changed the assignment
         self.unrouted: frozenset[str] = frozenset(context.subscriptions)  # topics without a first assignment
         self._context = context
@@ -96,6 +97,10 @@ class Rebalance:
         for assigned in self.assigned.values():
             assigned.leave(drain_seconds, last=True)
         self._soon.set()
+
+    async def abandon(self) -> None:
+        """The group has failed: commit what is finished of the queues that it had."""
+        await asyncio.gather(*(assigned.abandon() for assigned in self._cut_short))
 
     def move(self, queue: MessageQueue, offset: int) -> bool:
         """Have a queue go on at `offset`, as an operator says; False if it is not held here.
@@ -218,6 +223,9 @@ class Rebalance:
     async def _hold(self, assigned: AssignedQueue) -> None:
         try:
             await assigned.run()
+        except BaseException:
+            self._cut_short.append(assigned)
+            raise
         finally:
             del self.assigned[assigned.message_queue]
             self._divide_thresholds()

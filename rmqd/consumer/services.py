@@ -67,6 +67,16 @@ class WaysBack(Protocol):
         """Give the message up."""
 
 
+class OffsetWatcher(Protocol):
+    """Who has a queue, and is to hear what others do to its stored offset."""
+
+    def set_back(self, offset: int) -> None:
+        """An operator set it back, and no pull will tell."""
+
+    def overlapped(self, messages: int) -> None:
+        """So many messages were finished here and by another member."""
+
+
 class OffsetStore(Protocol):
     """Where the group's offsets are kept. An offset is the first one that is not consumed."""
 
@@ -85,7 +95,7 @@ class OffsetStore(Protocol):
     async def read(self, queue: MessageQueue) -> int | None:
         """The stored offset; None for a group that is new to the queue. Raises RmqdError."""
 
-    def take_over(self, queue: MessageQueue, offset: int | None) -> None:
+    def take_over(self, queue: MessageQueue, offset: int | None, watcher: OffsetWatcher | None = None) -> None:
         """A new ownership begins at the stored offset; what an earlier one knew is forgotten."""
 
     def forget(self, queue: MessageQueue) -> None:
@@ -97,8 +107,19 @@ class OffsetStore(Protocol):
         An offset that is not above the committed one is left out, unless an operator's reset goes `downward`.
         """
 
-    async def commit_upward(self, queue: MessageQueue, offset: int) -> None:
-        """Commit for a queue that is being given up: the next owner may be further already. Raises RmqdError."""
+    async def commit_upward(
+        self, queue: MessageQueue, offset: int, may_commit: Callable[[], bool] = lambda: True
+    ) -> bool:
+        """Commit for a queue that is being given up: the next owner may be further already. Raises RmqdError.
+
+        `may_commit` is asked when the request would be sent; False if it said no.
+        """
+
+    async def settled(self, queue: MessageQueue, offset: int, until: float) -> bool:
+        """Wait, until then (loop time), for commits that could still replace `offset`; whether to look at it again."""
+
+    def wrote(self, queue: MessageQueue, stored: int) -> bool:
+        """Whether a stored offset is of this ownership."""
 
     def may_be_lost(self, queue: MessageQueue) -> bool:
         """Whether less than what was committed may be stored, without anybody having set it back."""

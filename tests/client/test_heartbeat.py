@@ -278,3 +278,24 @@ async def test_a_connection_is_known_to_have_carried_a_heartbeat(world: World, p
     peer.cut()
     await eventually(lambda: world.remoting.connected(peer.address) is None, "it is lost")
     assert not world.heartbeat.is_known_on(await world.remoting.connection(peer.address))
+
+
+async def test_settled_waits_for_a_heartbeat_that_nobody_waits_for_any_more(world: World, peer: Peer) -> None:
+    """It is on its way: what is sent after its answer is the last word."""
+    go_on = asyncio.Event()
+
+    async def slow(command: object) -> Reply:
+        await go_on.wait()
+        return Reply()
+
+    peer.on(HEART_BEAT, slow)
+    await world.know(peer)
+    asking = asyncio.create_task(world.heartbeat.beat_address(peer.address))
+    await peer.received(HEART_BEAT)
+    asking.cancel()
+    await asyncio.wait((asking,))
+    settled = asyncio.create_task(world.heartbeat.settled(peer.address))
+    await asyncio.sleep(0.05)
+    assert not settled.done()
+    go_on.set()
+    await settled

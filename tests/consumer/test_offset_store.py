@@ -85,9 +85,10 @@ async def test_reset_that_no_broker_took_is_what_the_queue_is_given_up_with(
 
 
 async def test_reset_cut_short_is_what_the_queue_is_given_up_with(
-    broker: ScriptedBroker, queue: MessageQueue, store: RemoteBrokerOffsetStore
+    broker: ScriptedBroker, queue: MessageQueue, store: RemoteBrokerOffsetStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The queue's task is cancelled when it is to be given up, at whatever it does."""
+    monkeypatch.setattr("rmqd.consumer.offset_store.OFFSET_TIMEOUT_SECONDS", 0.3)
     broker.peer.on(UPDATE, None)
     reset = asyncio.create_task(store.commit(queue, 2, downward=True))
     await broker.peer.received(UPDATE)
@@ -253,3 +254,78 @@ async def test_first_commits_of_a_topic_do_not_meet_at_the_broker(broker: Script
     assert await store.persist(dict.fromkeys(queues, 3))
     assert table == [{str(queue.queue_id): "3" for queue in queues}]
     await client.remoting.close()
+
+
+def hold_first_update(broker: ScriptedBroker) -> asyncio.Event:
+    """Take up the first commit only once the event is set, and the others at once."""
+    go_on, seen = asyncio.Event(), []
+
+    async def update(command: RemotingCommand) -> Reply:
+        seen.append(command)
+        if len(seen) == 1:
+            await go_on.wait()
+        return broker.update(command)
+
+    broker.peer.on(UPDATE, update)
+    return go_on
+
+
+async def test_a_commit_that_is_taken_up_after_its_deadline_is_not_the_last_word(
+    broker: ScriptedBroker, queue: MessageQueue, store: RemoteBrokerOffsetStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its broker stood still, and was given a newer one meanwhile: the next round has that stored again."""
+    monkeypatch.setattr("rmqd.consumer.offset_store.OFFSET_TIMEOUT_SECONDS", 0.1)
+    go_on = hold_first_update(broker)
+    assert not await store.persist({queue: 7})
+    monkeypatch.undo()
+    assert await store.persist({queue: 8})
+    go_on.set()
+    await eventually(lambda: broker.commits_of(queue) == [8, 7], "the older one comes over the newer one")
+    await store.persist({queue: 8})
+    assert broker.offsets[GROUP, queue] == 8
+    await store.persist({queue: 8})
+    assert broker.commits_of(queue) == [8, 7, 8]
+
+
+async def test_a_commit_that_came_late_is_not_taken_for_an_operators_reset(
+    broker: ScriptedBroker, queue: MessageQueue, store: RemoteBrokerOffsetStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the queue is given up, that is waited for, and mended."""
+    monkeypatch.setattr("rmqd.consumer.offset_store.OFFSET_TIMEOUT_SECONDS", 0.1)
+    go_on = hold_first_update(broker)
+    assert not await store.persist({queue: 7})
+    monkeypatch.undo()
+    until = asyncio.get_running_loop().time() + 20
+    await store.commit_upward(queue, 9)
+    settled = asyncio.create_task(store.settled(queue, 9, until))
+    go_on.set()
+    assert await settled
+    assert broker.offsets[GROUP, queue] == 7
+    await store.commit_upward(queue, 9)
+    assert broker.offsets[GROUP, queue] == 9
+    assert not await store.settled(queue, 9, until)
+
+
+async def test_who_waits_for_a_commit_may_be_cancelled_and_the_commit_is_not(
+    broker: ScriptedBroker, queue: MessageQueue, store: RemoteBrokerOffsetStore
+) -> None:
+    """It is on its way: the next one is not to overtake it."""
+    go_on = hold_first_update(broker)
+    first = asyncio.create_task(store.commit(queue, 7))
+    await broker.peer.received(UPDATE)
+    first.cancel()
+    await asyncio.wait((first,))
+    second = asyncio.create_task(store.commit(queue, 8))
+    await asyncio.sleep(0.05)
+    go_on.set()
+    await second
+    assert broker.commits_of(queue) == [7, 8]
+
+
+async def test_a_commit_that_a_waiting_reset_keeps_out_is_not_believed(
+    broker: ScriptedBroker, queue: MessageQueue, store: RemoteBrokerOffsetStore
+) -> None:
+    """The broker answers it with success, and stores nothing."""
+    broker.peer.on(UPDATE, Reply(remark="Offset has been previously reset"))
+    await store.persist({queue: 7})
+    assert store.committed[queue] == 4

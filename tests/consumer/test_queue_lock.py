@@ -380,3 +380,66 @@ async def test_a_broker_that_refuses_locks_is_told_of_once(broker: ScriptedBroke
             await broker.committed(GROUP, queue, 1)
             broker.peer.on(RequestCode.LOCK_BATCH_MQ, Reply(ResponseCode.NO_PERMISSION, "no sub permission"))
             await eventually(lambda: sum(e["event"] == "ownership.lock_refused" for e in logs) == 2, "and told of anew")
+
+
+async def test_a_lock_does_not_outlive_a_suspended_machine(
+    broker: ScriptedBroker, queue: MessageQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own clock stood still, and the broker's did not: somebody else may have the queue by now."""
+    client = ClientInstance(ClientOptions(nameservers=(broker.peer.address,)))
+    await client.routes.lookup(TOPIC)
+    locks = QueueLock(client, GROUP, SystemClock())
+    async with running(locks.run()):
+        await locks.acquire(queue, lambda: None)
+        assert locks.holds(queue)
+        monkeypatch.setattr("rmqd.consumer.queue_lock.suspended_seconds", lambda: 3600.0)
+        assert not locks.holds(queue)
+    await client.remoting.close()
+
+
+async def test_a_lock_counts_for_nothing_until_the_next_connection_granted_it(
+    broker: ScriptedBroker, queue: MessageQueue
+) -> None:
+    """The broker may have been restarted. Nothing is handed out, and then it goes on where it was."""
+    client = ClientInstance(ClientOptions(nameservers=(broker.peer.address,)))
+    await client.routes.lookup(TOPIC)
+    locks = QueueLock(client, GROUP, SystemClock())
+    told = asyncio.Event()
+    async with running(locks.run()):
+        await locks.acquire(queue, told.set)
+        lease = locks.lease(queue)
+        broker.peer.on(RequestCode.LOCK_BATCH_MQ, Reply(ResponseCode.SYSTEM_BUSY, "starting"))
+        broker.peer.cut()
+        await told.wait()
+        assert lease is not None
+        assert not lease.valid
+        assert locks.lease(queue) is None
+        broker.peer.on(RequestCode.LOCK_BATCH_MQ, broker.lock)
+        await client.remoting.connection(broker.peer.address)
+        await locks.acquire(queue, told.set)
+        assert locks.lease(queue) is lease
+        assert lease.valid
+    await client.remoting.close()
+
+
+async def test_who_was_locked_out_lets_the_owner_find_a_restarted_broker_first(
+    broker: ScriptedBroker, queue: MessageQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker forgets its locks with its process; the owner's handler is still at work."""
+    monkeypatch.setattr("rmqd.consumer.queue_lock.RESTART_SECONDS", 1.0)
+    client = ClientInstance(ClientOptions(nameservers=(broker.peer.address,)))
+    await client.routes.lookup(TOPIC)
+    broker.locks[GROUP, queue] = "owner"
+    locks = QueueLock(client, GROUP, SystemClock())
+    async with running(locks.run()):
+        waiting = asyncio.create_task(locks.acquire(queue, lambda: None))
+        await broker.peer.received(RequestCode.LOCK_BATCH_MQ)
+        broker.locks.clear()
+        broker.peer.cut()
+        await eventually(lambda: client.remoting.connected(broker.peer.address) is None, "the connection is lost")
+        asked = len(broker.peer.got(RequestCode.LOCK_BATCH_MQ))
+        await client.remoting.connection(broker.peer.address)
+        await asyncio.sleep(0.5)
+        assert len(broker.peer.got(RequestCode.LOCK_BATCH_MQ)) == asked
+        await waiting
+    await client.remoting.close()

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rmqd.wire.headers.base import RequestHeader
     from rmqd.wire.message import MessageQueue
 
+RESET_WAITS: Final = "Offset has been previously reset"
 TELLS_NEW_GROUPS: Final = 412  # V5_0_0_SNAPSHOT: since then setZeroIfNotFound is heeded
 
 
@@ -82,8 +83,11 @@ async def update_consumer_offset(
     offset: int,
     *,
     timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
-) -> None:
-    """Commit an offset for the group and wait for the answer. The broker takes any value, a lower one too."""
+) -> bool:
+    """Commit an offset for the group and wait for the answer. The broker takes any value, a lower one too.
+
+    False where it says success and stores nothing: an operator's reset waits for the group's next pull of the queue.
+    """
     header = UpdateConsumerOffsetRequestHeader(
         consumer_group=group,
         topic=queue.topic,
@@ -91,7 +95,8 @@ async def update_consumer_offset(
         commit_offset=offset,
         bname=queue.broker_name,
     )
-    await request(remoting, address, header, timeout_seconds=timeout_seconds)
+    reply = await request(remoting, address, header, timeout_seconds=timeout_seconds)
+    return reply.remark != RESET_WAITS
 
 
 async def get_max_offset(
