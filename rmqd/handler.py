@@ -6,7 +6,7 @@ import enum
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, overload
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, overload
 
 if TYPE_CHECKING:
     from rmqd.wire.message import Message, MessageQueue
@@ -33,6 +33,7 @@ class Decision:
 
 ACK = Decision(Outcome.ACK)
 _NOTHING_DECIDED: Mapping[int, Decision] = MappingProxyType({})
+_HIGHEST_LEVEL: Final = 2**31 - 1  # the field that carries it has 32 bits; brokers take the highest that they know
 
 
 class Batch(Sequence["Message"]):
@@ -76,13 +77,16 @@ class Batch(Sequence["Message"]):
         """Have this message delivered again, after RocketMQ's `delay_level` (1 is 1 s, 18 is 2 h).
 
         Without a level the group's `delay_level_when_next_consume` holds; 0 leaves it to the broker, and -1 sends the
-        message to the dead letters. Raises ValueError for a foreign message or a level below -1.
+        message to the dead letters. Raises ValueError for a foreign message, and for what is no level.
         """
-        self._decide(message, Decision(Outcome.RETRY, delay_level=_checked_level(delay_level)))
+        self._decide(message, Decision(Outcome.RETRY, delay_level=checked_level(delay_level)))
 
-    def dead_letter(self, message: Message, reason: str = "") -> None:
-        """Send this message to `%DLQ%group` now, with the reason. Raises ValueError for a foreign message."""
-        self._decide(message, Decision(Outcome.DEAD_LETTER, reason=reason))
+    def dead_letter(self, message: Message, reason: object = "") -> None:
+        """Send this message to `%DLQ%group` now, with the reason. Raises ValueError for a foreign message.
+
+        The reason may be any object, such as an exception: its text is what is told.
+        """
+        self._decide(message, Decision(Outcome.DEAD_LETTER, reason=reason_text(reason)))
 
     @property
     def ack_index(self) -> int:
@@ -195,45 +199,88 @@ class ManualBatch(OrderlyBatch):
 
 
 class Retry(Exception):
-    """Raised by a handler: deliver every message again that it did not decide about."""
+    """Raised by a handler: deliver every message again that it did not decide about.
+
+    Raises ValueError for what is no delay level.
+    """
+
+    delay_level: int | None = None  # also of a class that inherits, and does not call our __init__
 
     def __init__(self, delay_level: int | None = None) -> None:
         super().__init__(delay_level)
-        self.delay_level = _checked_level(delay_level)
+        self.delay_level = checked_level(delay_level)
 
     def __str__(self) -> str:
         return "retry" if self.delay_level is None else f"retry at delay level {self.delay_level}"
 
 
 class DeadLetter(Exception):
-    """Raised by a handler: send every message to the dead letters that it did not decide about."""
+    """Raised by a handler: send every message to the dead letters that it did not decide about.
 
-    def __init__(self, reason: str = "") -> None:
+    The reason may be any object, such as an exception: its text is what is told.
+    """
+
+    reason: str = ""
+
+    def __init__(self, reason: object = "") -> None:
         super().__init__(reason)
-        self.reason = reason
+        self.reason = reason_text(reason)
 
 
 class Suspend(Exception):
     """Raised by a handler of an orderly group: let the queue rest, then hand over the same batch again.
 
-    `seconds` is RocketMQ's suspendCurrentQueueTimeMillis, 0.01 to 30; without it the group's setting holds.
+    `seconds` is RocketMQ's suspendCurrentQueueTimeMillis, 0.01 to 30; without it the group's setting holds. Raises
+    ValueError for what is no number.
     """
+
+    seconds: float | None = None
 
     def __init__(self, seconds: float | None = None) -> None:
         super().__init__(seconds)
-        self.seconds = seconds
+        self.seconds = checked_seconds(seconds)
 
     def __str__(self) -> str:
         return "suspend" if self.seconds is None else f"suspend for {self.seconds} s"
 
 
-def _checked_level(delay_level: int | None) -> int | None:
-    if delay_level is not None and delay_level < -1:
-        raise ValueError(
-            f"delay level {delay_level} is below -1; accepted: None for the group's own, -1 for the dead letters, "
-            "0 for the broker's choice, 1 to 18 for RocketMQ's levels"
-        )
-    return delay_level
+def checked_level(delay_level: object) -> int | None:
+    """The level itself. Raises ValueError for what RocketMQ has no meaning for."""
+    if delay_level is None:
+        return None
+    if isinstance(delay_level, int) and -1 <= delay_level <= _HIGHEST_LEVEL:
+        return int(delay_level)
+    wrong = "is below -1" if isinstance(delay_level, int) and delay_level < -1 else "is none"
+    raise ValueError(
+        f"delay level {_shown(delay_level)} {wrong}; accepted: None for the group's own, -1 for the dead "
+        "letters, 0 for the broker's choice, 1 to 18 for RocketMQ's levels"
+    )
+
+
+def checked_seconds(seconds: object) -> float | None:
+    """The seconds of a rest. Raises ValueError for what is no number."""
+    if seconds is None:
+        return None
+    if isinstance(seconds, int | float) and seconds == seconds:  # all but NaN
+        return seconds
+    raise ValueError(
+        f"a rest of {_shown(seconds)} seconds; accepted: a number of 0.01 to 30, or None for the group's own"
+    )
+
+
+def reason_text(reason: object) -> str:
+    """What is told of the reason for a dead letter; of an exception without a text, its class."""
+    from rmqd.plain_text import class_name, text_of  # here, as `import rmqd` loads nothing but this module
+
+    if reason is None:
+        return ""
+    return text_of(reason) or (class_name(reason) if isinstance(reason, BaseException) else "")
+
+
+def _shown(value: object) -> str:
+    from rmqd.plain_text import text_of
+
+    return text_of(value, repr)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import pytest
 TOP = Path(__file__).parent.parent
 ROOT = TOP / "rmqd"
 HANDLERS = TOP / "handlers"
-PLAIN = "codes errors clock exit_codes histogram"
+PLAIN = "codes errors clock exit_codes histogram own_threads plain_text"
 # room: (rooms of rmqd that it may import, third-party packages that it may import)
 BELOW = {
     "__init__": ("handler wire", ""),
@@ -21,9 +21,11 @@ BELOW = {
     "clock": ("", ""),
     "exit_codes": ("", ""),
     "histogram": ("", ""),
+    "own_threads": ("", ""),
+    "plain_text": ("", ""),
     "errors": ("codes", ""),
     "wire": ("codes errors", "lz4 zstandard"),
-    "handler": ("errors wire", ""),
+    "handler": ("errors plain_text wire", ""),
     "client": (f"{PLAIN} wire", "structlog"),
     "consumer": (f"{PLAIN} wire handler client", "structlog"),
     "daemon": (
@@ -36,7 +38,7 @@ BELOW = {
     "demo": (f"{PLAIN} wire handler client consumer daemon broker", "structlog rich"),
     "cli": (f"{PLAIN} wire handler client consumer daemon broker spark testing demo", "typer"),
 }
-PURE = {"codes", "errors", "exit_codes", "histogram", "wire", "handler"}
+PURE = {"codes", "errors", "exit_codes", "histogram", "plain_text", "wire", "handler"}
 IO = set("asyncio socket ssl selectors threading subprocess logging time".split())
 PUBLIC = set("Batch Message MessageQueue Retry DeadLetter Suspend __version__".split())
 MOST_LINES = 400

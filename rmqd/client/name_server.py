@@ -9,15 +9,18 @@ import ipaddress
 import random
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
+from rmqd.client.address_server import LOOKUP_TIMEOUT_SECONDS, fetch_text
 from rmqd.client.api.route import get_route
 from rmqd.client.coalesce import Coalesced
 from rmqd.client.first_answer import first_answer
 from rmqd.codes import ResponseCode
 from rmqd.errors import BrokerError, CircuitOpenError, NameServerError, RmqdError
+from rmqd.own_threads import in_own_thread
 
 if TYPE_CHECKING:
     from rmqd.client.remoting import RemotingClient
@@ -29,10 +32,8 @@ T = TypeVar("T")
 
 ADDRESS_SERVER_INTERVAL_SECONDS = 120.0  # Java: fetchNameServerAddr
 RESOLVE_INTERVAL_SECONDS = 30.0
-LOOKUP_TIMEOUT_SECONDS = 3.0  # Java: TopAddressing's readTimeoutMillis
 PATIENCE_SECONDS = 0.5  # a name server answers from memory, in a millisecond or two
 LOOKUP_GAP_SECONDS = 1.0
-MAX_ADDRESS_LIST_BYTES = 64 * 1024
 
 Resolve = Callable[[str, int], Awaitable[list[str]]]
 Fetch = Callable[[str], Awaitable[str]]
@@ -189,23 +190,8 @@ def parse_addresses(text: str) -> tuple[str, ...]:
 
 async def resolve_host(host: str, port: int) -> list[str]:
     """The numeric addresses of a host name. Raises OSError."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    found = await in_own_thread(partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM))
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
-
-
-async def fetch_text(url: str) -> str:
-    """Read a URL. Raises OSError, ValueError or HTTPException."""
-    if not url.startswith(("http://", "https://")):
-        raise ValueError("an address server's URL begins with http:// or https://")
-
-    def read() -> str:
-        import urllib.request  # takes 7 ms, and only an address server needs it
-
-        with urllib.request.urlopen(url, timeout=LOOKUP_TIMEOUT_SECONDS) as reply:
-            body: bytes = reply.read(MAX_ADDRESS_LIST_BYTES)
-            return body.decode()
-
-    return await asyncio.to_thread(read)
 
 
 def _address_server_url(url: str, unit_name: str) -> str:

@@ -22,6 +22,10 @@ class ConsumeMessageConcurrentlyService(HandlerSlots):
         super().__init__(options, handler, clock)
         self.settlement = Settlement(send_back, options.delay_level_when_next_consume, self.submit, clock)
 
+    def settle_at_once(self, queue: ProcessQueue, batch: Batch) -> bool | None:
+        """Acknowledge the batch, if the handler said nothing else about any message."""
+        return False if self.settlement.acknowledge(queue, batch) else None
+
     async def settle(self, queue: ProcessQueue, batch: Batch, error: BaseException | None) -> bool:
         """Acknowledge, send back or dead-letter each message; the queue goes on meanwhile."""
         await self.settlement.settle(queue, batch, error)

@@ -8,6 +8,7 @@ from rmqd.consumer.recent_results import RecentResults
 from rmqd.consumer.slots import HandlerHungError
 from rmqd.consumer.snapshot import GroupSnapshot
 from rmqd.consumer.stats import snapshots_of
+from rmqd.plain_text import describe
 from rmqd.wire.topics import is_retry_topic
 
 ENGINE = "local"
@@ -28,7 +29,7 @@ class GroupStatus:
         """The group ends because of `error`."""
         causes = _leaves(error)
         self.state = "failed"
-        self._failure = "; ".join(f"{type(cause).__name__}: {cause}" for cause in causes)
+        self._failure = "; ".join(describe(cause) for cause in causes)
         self._hung = any(isinstance(cause, HandlerHungError) for cause in causes)
 
     def snapshot(self) -> GroupSnapshot:

@@ -6,6 +6,7 @@ of this is called.
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections import Counter
@@ -16,6 +17,7 @@ from typing import Any
 import structlog
 
 from rmqd.handler import Batch, DeadLetter, LoadedHandler, Retry, Suspend
+from rmqd.plain_text import text_of
 from rmqd.wire.message import Message, MessageQueue
 
 log = structlog.get_logger(__name__)
@@ -78,7 +80,7 @@ class GroupHooks:
                 answer = wants(message, context)
                 if not isinstance(answer, bool):
                     raise TypeError(f"wants gave {answer!r}; accepted: True or False")  # noqa: TRY301
-            except (Exception, SystemExit) as error:  # noqa: BLE001  a hook's failure must cost no message
+            except BaseException as error:  # noqa: BLE001  a hook's failure must cost no message
                 self._failed(name, "wants", error)
                 continue
             if not answer:
@@ -133,13 +135,13 @@ class GroupHooks:
         for name, call in calls:
             try:
                 call(batch, context)
-            except (Exception, SystemExit) as error:  # noqa: BLE001  a hook's failure must cost no message
+            except BaseException as error:  # noqa: BLE001  a hook's failure must cost no message
                 self._failed(name, what, error)
 
     def _failed(self, name: str, what: str, error: BaseException) -> None:
         with self._counting:  # handlers' threads fail side by side
             self.failures[name] += 1
-        log.error("hook.failed", group=self._group, hook=name, call=what, error=repr(error), exc_info=error)
+        log.error("hook.failed", group=self._group, hook=name, call=what, error=text_of(error, repr), exc_info=error)
 
 
 def _outcome(error: BaseException | None) -> str:
@@ -147,4 +149,4 @@ def _outcome(error: BaseException | None) -> str:
         return "success"
     if isinstance(error, Retry | DeadLetter | Suspend):
         return "declined"
-    return "failed" if isinstance(error, Exception | SystemExit) else "cut_short"
+    return "cut_short" if isinstance(error, asyncio.CancelledError) else "failed"

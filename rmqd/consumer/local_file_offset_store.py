@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +15,7 @@ from rmqd.consumer import process_lock
 from rmqd.consumer.offsets_file import OffsetsFile
 from rmqd.consumer.services import OffsetWatcher
 from rmqd.errors import OffsetStoreError
+from rmqd.own_threads import in_own_thread
 from rmqd.wire.message import MessageQueue
 
 log = structlog.get_logger(__name__)
@@ -44,8 +46,8 @@ class LocalFileOffsetStore:
     async def open(self) -> None:
         """Lock the directory and read the file. Raises OffsetStoreError, InUseError."""
         try:
-            await asyncio.to_thread(self._prepare)
-            stored = await asyncio.to_thread(self._file.load)
+            await in_own_thread(self._prepare)
+            stored = await in_own_thread(self._file.load)
         except OSError as error:
             raise OffsetStoreError(f"{self._directory} cannot be used: {_reason(error)}") from error
         self.committed, self._wanted = dict(stored), dict(stored)
@@ -132,7 +134,7 @@ class LocalFileOffsetStore:
         """One write, and word of how it went. Whoever waits may be cancelled; the thread goes on to its end."""
         offsets = dict(self._wanted)
         try:
-            await asyncio.to_thread(self._file.save, offsets)
+            await in_own_thread(partial(self._file.save, offsets))
         except OSError as error:
             self._failed(error)
             return error

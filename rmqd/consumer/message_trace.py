@@ -58,7 +58,7 @@ class MessageTrace:
         now_ms, request_id = int(self._clock.wall() * 1000), f"{self._request_prefix}{self._next_request():016X}"
         parts = {}
         for index, message in enumerate(batch):
-            properties = message.properties
+            properties = message.stored_properties
             if properties.get(TRACE_ON) == "false":
                 continue
             msg_id, keys = message.msg_id, properties.get(KEYS)

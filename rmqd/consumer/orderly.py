@@ -70,6 +70,10 @@ class ConsumeMessageOrderlyService(HandlerSlots):
             queue.queued = False
             self.submit(queue)
 
+    def settle_at_once(self, queue: ProcessQueue, batch: Batch) -> bool | None:
+        """Finish or repeat each message, unless one is to be dead-lettered, or the call still runs."""
+        return None if queue in self._hanging else self._settlement.settle_at_once(queue, batch)
+
     async def settle(self, queue: ProcessQueue, batch: Batch, error: BaseException | None) -> bool:
         """Finish or repeat each message, unless the call still runs: then that is done at its end."""
         return queue in self._hanging or await self._settlement.settle(queue, batch, error)
@@ -122,7 +126,7 @@ class OrderlyWorker(Worker):
         super().__init__(service, call, number)
         self._orderly = service
 
-    async def run(self) -> None:
+    async def _serve(self) -> None:
         """Take batches for ever."""
         service = self._orderly
         line, batch_type = service.line, service.batch_type

@@ -12,8 +12,16 @@ from rmqd.clock import Clock
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.process_queue import ProcessQueue
 from rmqd.consumer.services import WaysBack
-from rmqd.consumer.settlement import DEAD_LETTER_LEVEL, EXPIRED, dead_letter_cause, default_decision, report
-from rmqd.handler import Batch, Closing, Decision, ManualBatch, Outcome, Suspend
+from rmqd.consumer.settlement import (
+    DEAD_LETTER_LEVEL,
+    EXPIRED,
+    dead_letter_cause,
+    default_decision,
+    report,
+    rest_asked_for,
+    told_of_fault,
+)
+from rmqd.handler import ACK, Batch, Closing, Decision, ManualBatch, Outcome
 from rmqd.wire.message import Message
 
 log = structlog.get_logger(__name__)
@@ -44,17 +52,28 @@ class OrderlySettlement:
     async def settle(self, queue: ProcessQueue, batch: Batch, error: BaseException | None) -> bool:
         """Finish what is done, and repeat the rest later; whether the queue rests until then."""
         report(queue, batch, error, self._clock.wall())
-        manual = batch if isinstance(batch, ManualBatch) else None
         if queue.dropped:
             for message in batch:
                 queue.stats.of(message).may_repeat(queue.dropped_because, 1)
             return False
+        reasons = self._reasons(batch, default_decision(error))
+        lost = await self._dead_letter(batch, reasons, error) if reasons else {}
+        if queue.dropped:
+            return False
+        return self._carry_out(queue, batch, error, lost)
+
+    def settle_at_once(self, queue: ProcessQueue, batch: Batch) -> bool | None:
+        """The same for a batch whose handler returned; None, and nothing done, where a dead letter is to be sent."""
+        if queue.dropped or self._reasons(batch, ACK):
+            return None
+        return self._carry_out(queue, batch, None, {})
+
+    def _carry_out(self, queue: ProcessQueue, batch: Batch, error: BaseException | None, lost: dict[int, bool]) -> bool:
+        """Whether the queue rests; `lost` says by index whether a broker took what was given up."""
+        manual = batch if isinstance(batch, ManualBatch) else None
         if manual is not None and manual.closing is Closing.ROLLBACK:
             return self._roll_back(queue, batch, error)
         decisions, default = batch.decisions(), default_decision(error)
-        lost = await self._dead_letter(batch, default, error)
-        if queue.dropped:
-            return False
         done: list[Message] = []
         gone: list[Message] = []
         again: list[Message] = []
@@ -83,19 +102,31 @@ class OrderlySettlement:
                 self._commit(queue)
         return self._repeat(queue, again, error)
 
-    async def _dead_letter(self, batch: Batch, default: Decision, error: BaseException | None) -> dict[int, bool]:
-        """Give up what the handler or the number of attempts gives up; by index, whether a broker took it."""
-        reasons = {
+    def _reasons(self, batch: Batch, default: Decision) -> dict[int, str]:
+        """Why messages are given up, by the handler or by the number of their attempts; none of a rollback."""
+        if isinstance(batch, ManualBatch) and batch.closing is Closing.ROLLBACK:
+            return {}
+        decisions = batch.decisions()
+        return {
             index: reason
             for index, message in enumerate(batch)
-            if (reason := self._given_up(message, batch.decisions().get(index, default))) is not None
+            if (reason := self._given_up(message, decisions.get(index, default))) is not None
         }
-        if not reasons:
-            return {}
+
+    async def _dead_letter(self, batch: Batch, reasons: dict[int, str], error: BaseException | None) -> dict[int, bool]:
+        """Send dead letters; by index, whether a broker took it."""
         sent = await asyncio.gather(
-            *(self._send_back.dead_letter(batch[index], reason, error) for index, reason in reasons.items())
+            *(self._dead_letter_alone(batch[index], reason, error) for index, reason in reasons.items())
         )
         return dict(zip(reasons, sent, strict=True))
+
+    async def _dead_letter_alone(self, message: Message, reason: str, error: BaseException | None) -> bool:
+        """Whether a broker took the dead letter; after a fault of ours the message is repeated."""
+        try:
+            return await self._send_back.dead_letter(message, reason, error)
+        except Exception as fault:  # noqa: BLE001  logged in `told_of_fault`
+            told_of_fault(message, fault)
+            return False
 
     def _given_up(self, message: Message, decision: Decision) -> str | None:
         if decision.outcome is Outcome.DEAD_LETTER:
@@ -123,8 +154,9 @@ class OrderlySettlement:
     def _repeat(self, queue: ProcessQueue, messages: list[Message], error: BaseException | None) -> bool:
         if not messages:
             return False
-        seconds = self._rest_seconds
-        if isinstance(error, Suspend) and error.seconds is not None:
-            seconds = min(max(error.seconds, SHORTEST_REST_SECONDS), LONGEST_REST_SECONDS)
-        self._rest(queue, messages, seconds)
+        asked = rest_asked_for(error)
+        if asked is None:
+            self._rest(queue, messages, self._rest_seconds)
+        else:
+            self._rest(queue, messages, min(max(asked, SHORTEST_REST_SECONDS), LONGEST_REST_SECONDS))
         return True

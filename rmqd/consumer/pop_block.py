@@ -100,5 +100,5 @@ def divided(
 
 def _retry_flag(message: Message) -> RetryFlag:
     """Brokers show a retried message under the topic that it came from, and tell by its handle where it lies."""
-    told = message.properties.get(names.POP_CK)
+    told = message.stored_properties.get(names.POP_CK)
     return PopHandle.parse(told).retry if told else RetryFlag.of(message.record_topic)

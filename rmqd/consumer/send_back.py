@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from typing import Final
 
 import structlog
@@ -11,6 +10,7 @@ from rmqd.client.api.send import send_message, send_message_back
 from rmqd.client.instance import ClientInstance
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.errors import InvalidMessageError, RmqdError
+from rmqd.plain_text import encodable, traceback_of
 from rmqd.wire import properties as names
 from rmqd.wire.headers.send import SendMessageRequestHeaderV2
 from rmqd.wire.message import Message
@@ -129,12 +129,10 @@ class SendBack:
         room = (
             names.MAX_PROPERTIES_BYTES - _BROKERS_PROPERTIES_BYTES - len(names.format_properties(properties).encode())
         )
-        properties[RMQD_REASON] = _plain(reason).encode()[: max(room // 2, 0)].decode("utf-8", "ignore")
+        properties[RMQD_REASON] = _head(_plain(reason), room // 2)
         if error is not None:
             room -= len(properties[RMQD_REASON].encode())
-            text = _plain("".join(traceback.format_exception(error))).encode()
-            # its end names the error
-            properties[RMQD_EXCEPTION] = text[max(len(text) - max(room, 0), 0) :].decode("utf-8", "ignore")
+            properties[RMQD_EXCEPTION] = _tail(_plain(traceback_of(error)), room)  # its end names the error
         return await self._send(message, dlq_topic(self._group), properties, message.reconsume_times)
 
     def _address(self, message: Message) -> str | None:
@@ -142,12 +140,13 @@ class SendBack:
         return None if master is None else self._client.send_address(master)
 
     def _origin(self, message: Message) -> dict[str, str]:
+        stored = message.stored_properties
         kept = {
-            name: value
-            for name, value in message.properties.items()
+            name: _plain(value)  # one that was stored with a separator in it cannot be sent so
+            for name, value in stored.items()
             if name not in _LEFT_OUT and not name.startswith(_TIMER_PREFIX)
         }
-        origin = message.properties.get(names.ORIGIN_MESSAGE_ID) or message.offset_msg_id
+        origin = stored.get(names.ORIGIN_MESSAGE_ID) or message.offset_msg_id
         return kept | {names.RETRY_TOPIC: message.origin_topic, names.ORIGIN_MESSAGE_ID: origin}
 
     async def _send(self, message: Message, topic: str, properties: dict[str, str], reconsume_times: int) -> bool:
@@ -180,5 +179,18 @@ class SendBack:
 
 
 def _plain(text: str) -> str:
-    """Text without the two characters that separate properties."""
-    return text.replace(names.KEY_END, " ").replace(names.ENTRY_END, " ")
+    """Text as a property's value: without the two characters that separate properties, and such as UTF-8 can carry."""
+    return encodable(text.replace(names.KEY_END, " ").replace(names.ENTRY_END, " "))
+
+
+def _head(text: str, most_bytes: int) -> str:
+    """The beginning of a text, of at most so many bytes."""
+    most_bytes = max(most_bytes, 0)
+    return text[:most_bytes].encode()[:most_bytes].decode("utf-8", "ignore")
+
+
+def _tail(text: str, most_bytes: int) -> str:
+    """The end of a text, of at most so many bytes."""
+    if most_bytes <= 0:
+        return ""
+    return text[-most_bytes:].encode()[-most_bytes:].decode("utf-8", "ignore")

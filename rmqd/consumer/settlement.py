@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeVar
 
 import structlog
 
@@ -12,10 +12,24 @@ from rmqd.clock import Clock
 from rmqd.consumer.process_queue import ProcessQueue
 from rmqd.consumer.services import WaysBack
 from rmqd.consumer.stats import TopicStats
-from rmqd.handler import ACK, Batch, DeadLetter, Decision, Outcome, Retry, Suspend
+from rmqd.handler import (
+    ACK,
+    Batch,
+    DeadLetter,
+    Decision,
+    Outcome,
+    Retry,
+    Suspend,
+    checked_level,
+    checked_seconds,
+    reason_text,
+)
+from rmqd.plain_text import class_name, text_of
 from rmqd.wire.message import Message
 
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 LOCAL_RETRY_SECONDS: Final = 5.0  # Java: submitConsumeRequestLater
 EXPIRED_DELAY_LEVEL: Final = 3  # Java: cleanExpiredMsg
@@ -40,6 +54,16 @@ class Settlement:
         self._delay_level = delay_level
         self._resubmit = resubmit
         self.busy = 0  # batches that are being settled
+
+    def acknowledge(self, queue: ProcessQueue, batch: Batch) -> bool:
+        """Acknowledge each message, where nothing else was decided about any and all may be; whether that is done."""
+        if queue.dropped or any(one.outcome is not Outcome.ACK for one in batch.decisions().values()):
+            return False
+        messages, stats = list(batch), queue.stats
+        queue.finish(messages)
+        for message in messages:
+            stats.of(message).acked += 1
+        return True
 
     async def settle(self, queue: ProcessQueue, batch: Batch, error: BaseException | None) -> None:
         """Acknowledge, send back or dead-letter each message of the batch, as decided or as the exception says."""
@@ -78,7 +102,7 @@ class Settlement:
         if not returned:
             return
         stats = queue.stats
-        results = await asyncio.gather(*(self._return_one(stats, *one, error) for one in returned))
+        results = await asyncio.gather(*(self._return_alone(stats, *one, error) for one in returned))
         done, failed = [], []
         for (message, _), result in zip(returned, results, strict=True):
             if result is None:
@@ -95,6 +119,16 @@ class Settlement:
             )
             queue.retrying += len(failed)
             self._clock.call_later(LOCAL_RETRY_SECONDS, self._again, queue, failed)
+
+    async def _return_alone(
+        self, stats: TopicStats, message: Message, decision: Decision, error: BaseException | None
+    ) -> str | None:
+        """The same as `_return_one`, and a fault of ours concerns this message alone: it is tried again."""
+        try:
+            return await self._return_one(stats, message, decision, error)
+        except Exception as fault:  # noqa: BLE001  logged in `told_of_fault`
+            told_of_fault(message, fault)
+            return None
 
     async def _return_one(
         self, stats: TopicStats, message: Message, decision: Decision, error: BaseException | None
@@ -125,15 +159,34 @@ def report(queue: ProcessQueue, batch: Batch, error: BaseException | None, at: f
     """Count and log what a handler raised, if it did, at a Unix time."""
     if error is None:
         return
-    text = repr(error)
-    place = {"queue": str(queue.message_queue), "first_offset": batch[0].queue_offset, "messages": len(batch)}
-    queue.stats.of(batch[0]).raised(error, text, batch[0], at)
+    first = batch[0]
+    text = text_of(error, repr)
+    queue.stats.of(first).raised(error, text, first, at)
+    bound = log.bind(
+        msg_id=first.msg_id, queue=str(queue.message_queue), first_offset=first.queue_offset, messages=len(batch)
+    )
     if error is EXPIRED:
-        log.error("handler.timed_out", msg_id=batch[0].msg_id, **place)
-    elif isinstance(error, Retry | DeadLetter | Suspend):
-        log.info("handler.declined", msg_id=batch[0].msg_id, decision=type(error).__name__, **place)
-    else:
-        log.error("handler.failed", msg_id=batch[0].msg_id, error=text, exc_info=error, **place)
+        bound.error("handler.timed_out")
+        return
+    if isinstance(error, Retry | DeadLetter | Suspend):
+        bound.info("handler.declined", decision=class_name(error))
+        return
+    try:
+        bound.error("handler.failed", error=text, exc_info=error)
+    except BaseException:  # noqa: BLE001  its traceback cannot be printed, which asks the exception for its attributes
+        bound.error("handler.failed", error=text)
+
+
+def told_of_fault(message: Message, fault: Exception) -> None:
+    """Log that what was to become of a message could not be carried out by a fault of ours."""
+    log.error(
+        "settlement.failed",
+        queue=str(message.message_queue),
+        offset=message.queue_offset,
+        msg_id=message.msg_id,
+        error=text_of(fault, repr),
+        exc_info=fault,
+    )
 
 
 def dead_letter_cause(decision: Decision, level: int | None) -> str:
@@ -149,8 +202,22 @@ def default_decision(error: BaseException | None) -> Decision:
         return ACK
     if error is EXPIRED:
         return Decision(Outcome.RETRY, delay_level=EXPIRED_DELAY_LEVEL)
+    # classes that inherit from ours may set the attributes later, to anything
     if isinstance(error, Retry):
-        return Decision(Outcome.RETRY, delay_level=error.delay_level)
+        return Decision(Outcome.RETRY, delay_level=_asked(error, "delay_level", checked_level))
     if isinstance(error, DeadLetter):
-        return Decision(Outcome.DEAD_LETTER, reason=error.reason)
+        return Decision(Outcome.DEAD_LETTER, reason=_asked(error, "reason", reason_text) or "")
     return Decision(Outcome.RETRY)
+
+
+def rest_asked_for(error: BaseException | None) -> float | None:
+    """The seconds that an orderly queue is to rest, if the exception says so."""
+    return _asked(error, "seconds", checked_seconds) if isinstance(error, Suspend) else None
+
+
+def _asked(error: BaseException, name: str, check: Callable[[object], T]) -> T | None:
+    """An attribute of the handler's own exception, checked; None where it is of no use."""
+    try:
+        return check(getattr(error, name))
+    except Exception:  # noqa: BLE001  it may be a property that raises
+        return None

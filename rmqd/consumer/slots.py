@@ -36,6 +36,7 @@ class HandlerSlots:
 
     def __init__(self, options: ConsumerOptions, handler: LoadedHandler, clock: Clock) -> None:
         self.clock = clock
+        self.handler_name = handler.name
         self.batch_size = options.consume_message_batch_max_size
         self.line: deque[ProcessQueue] = deque()
         self.sleepers: list[asyncio.Future[None]] = []
@@ -140,6 +141,10 @@ class HandlerSlots:
         """Call the handler outside of the slots."""
         await call_handler(self._handler, batch)
 
+    def settle_at_once(self, queue: ProcessQueue, batch: Batch) -> bool | None:
+        """As `settle`, for a batch whose handler returned; None, and nothing done, if a broker must be asked."""
+        raise NotImplementedError
+
     async def settle(self, queue: ProcessQueue, batch: Batch, error: BaseException | None) -> bool:
         """See to what becomes of a batch; whether nothing more of its queue is to be handed out for now."""
         raise NotImplementedError
@@ -152,7 +157,7 @@ class HandlerSlots:
         """A handler call took over a second; if no tick came through meanwhile, it kept the event loop to itself."""
         if self._handler.is_async and self._last_tick < started:
             seconds = round(self.clock.monotonic() - started, 3)
-            log.warning("handler.blocked_loop", handler=self._handler.name, seconds=seconds)
+            log.warning("handler.blocked_loop", handler=self.handler_name, seconds=seconds)
 
     def _start_worker(self, number: int) -> None:
         call: Callable[[Batch], Awaitable[object]] = self._handler.handle
@@ -177,14 +182,14 @@ class HandlerSlots:
                 continue
             if not worker.expired:
                 self._expire(worker, task)
-            elif now - worker.started > self._timeout + CANCEL_GRACE_SECONDS and task.cancelling():
+            elif now - worker.started > self._timeout + CANCEL_GRACE_SECONDS and worker not in self._threads:
                 self._replace(worker, task)
         if self.abandoned >= self._concurrency and not self._hung:
             self._hung = True
             self.pause()
         elif self._hung and not self.is_settling():  # what hung was sent back: it must not hang the next start too
             raise HandlerHungError(
-                f"all {self._concurrency} slots of handler {self._handler.name} hang past consume_timeout"
+                f"all {self._concurrency} slots of handler {self.handler_name} hang past consume_timeout"
             )
 
     def _expire(self, worker: Worker, task: asyncio.Task[None]) -> None:
@@ -200,7 +205,7 @@ class HandlerSlots:
 
     def _replace(self, worker: Worker, task: asyncio.Task[None]) -> None:
         """Give the slot of a handler that ignores its cancellation to a new worker."""
-        log.error("handler.ignores_cancellation", handler=self._handler.name)
+        log.error("handler.ignores_cancellation", handler=self.handler_name)
         worker.replaced = True
         del self._workers[worker]
         self.abandoned += 1
@@ -238,7 +243,7 @@ class HandlerSlots:
                 task.exception()  # one failure ends the group, the others need not be reported as forgotten
         self.calls_left = bool(self.abandoned or calling or left)
         if left:
-            log.error("handler.left_behind", handler=self._handler.name, calls=len(left))
+            log.error("handler.left_behind", handler=self.handler_name, calls=len(left))
 
     def _came_back(self) -> None:
         self.abandoned -= 1

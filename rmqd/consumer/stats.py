@@ -16,11 +16,13 @@ from rmqd.consumer.snapshot import (
     TopicSnapshot,
 )
 from rmqd.histogram import Histogram
+from rmqd.plain_text import class_name
 from rmqd.wire.message import Message, MessageBlock
 
 HANDLER_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900)
 AGE_SECONDS = (0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600, 21600, 86400)
 QUICK_SECONDS = HANDLER_SECONDS[0]
+MOST_NAME_CHARACTERS = 100
 MOST_EXCEPTION_CLASSES = 50  # label values are bounded; what comes later counts as "other"
 
 
@@ -148,7 +150,7 @@ class TopicStats:
     def raised(self, error: BaseException, text: str, first: Message, at: float) -> None:
         """A call of the handler for a batch that began with `first` raised, at a Unix time; `text` shows the error."""
         self.last_error = LastError(at, text[:MOST_ERROR_CHARACTERS], self.topic, first.msg_id)
-        name = type(error).__name__
+        name = class_name(error)[:MOST_NAME_CHARACTERS]
         if name not in self.exceptions and len(self.exceptions) >= MOST_EXCEPTION_CLASSES:
             name = "other"
         self.exceptions[name] = self.exceptions.get(name, 0) + 1

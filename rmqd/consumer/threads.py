@@ -7,22 +7,42 @@ import contextvars
 import inspect
 import queue
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
+from functools import partial
+from typing import Any, Final
 
 from rmqd.errors import RmqdError
 from rmqd.handler import Batch, LoadedHandler
+from rmqd.own_threads import call_in_loop, in_own_thread
+from rmqd.plain_text import class_name, describe
+
+_UNDONE: Final = (Awaitable, Generator, AsyncGenerator)
 
 
 class HandlerNotAwaitedError(RmqdError):
-    """What was taken for a synchronous handler gave an awaitable: nothing was handled, whatever the batch."""
+    """A handler gave back what would still have to be run: nothing was handled, whatever the batch."""
 
     def __init__(self, name: str, result: object) -> None:
         super().__init__(
-            f"handler {name} is called as a synchronous one, in a thread, and returned a {type(result).__name__} that "
-            "nobody awaits, so it handled nothing; make the function that rmqd calls `async def` (the wrapper too, "
-            "where a decorator stands around it), or let it run the work to its end before it returns"
+            f"handler {name} returned a {class_name(result)} that nobody awaits, so it handled nothing; make the "
+            "function that rmqd calls `async def` (the wrapper too, where a decorator stands around it) and let it "
+            "await the work, or let it run the work to its end before it returns"
         )
+
+
+class HandlerEndedError(RmqdError):
+    """A handler's `start` or `stop` ended by what is no ordinary exception."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"the handler could not be started or stopped: {what}")
+
+
+def check_result(result: object, handler_name: str) -> None:
+    """What a handler returns means nothing, unless it is what it should have run. Raises HandlerNotAwaitedError."""
+    if isinstance(result, _UNDONE):
+        if isinstance(result, Coroutine | Generator):
+            result.close()  # it never began; Python would warn about a coroutine somewhere else
+        raise HandlerNotAwaitedError(handler_name, result)
 
 
 class HandlerThread:
@@ -32,7 +52,7 @@ class HandlerThread:
         self._handler = handler
         self._number = number
         self._line: _Line | None = None
-        self._future: asyncio.Future[None] | None = None
+        self._future: asyncio.Future[BaseException | None] | None = None
 
     @property
     def is_calling(self) -> bool:
@@ -46,7 +66,12 @@ class HandlerThread:
             self._line = _Line(self._handler, self._number)
         self._future = future = loop.create_future()
         self._line.put((batch, future, loop))
-        await future
+        error = await future
+        try:
+            if error is not None:
+                raise error
+        finally:
+            del error  # its traceback leads to this frame: only the garbage collector would free them
 
     def abandon(self, came_back: Callable[[], None]) -> None:
         """Leave the call under way to its thread, and the next ones to a new thread.
@@ -57,7 +82,7 @@ class HandlerThread:
         if future is None or line is None or future.done():
             return
         loop = future.get_loop()
-        line.stop(lambda: _call_in(loop, came_back))
+        line.stop(lambda: call_in_loop(loop, came_back))
         self._line = None
         future.set_result(None)
 
@@ -84,15 +109,39 @@ async def call_start_or_stop(function: Callable[[], Any] | None) -> None:
     """Call a handler's start or stop; synchronous ones in a thread, as they may take their time."""
     if function is None:
         return
-    if inspect.iscoroutinefunction(function):
-        await function()
-        return
-    result = await asyncio.to_thread(function)
-    if isinstance(result, Awaitable):
-        await result
+    # In a task of its own: what it does to its task is not done to ours.
+    context = contextvars.copy_context()
+    call = asyncio.create_task(_guarded(function), name="handler start or stop", context=context)
+    try:
+        await asyncio.wait((call,))
+    except asyncio.CancelledError:
+        call.cancel()
+        await asyncio.wait((call,))
+        raise
+    for variable, value in context.items():  # what it sets there is for the handler, whose calls come from here
+        variable.set(value)
+    error = HandlerEndedError("it cancelled itself") if call.cancelled() else call.result()
+    if isinstance(error, Exception):
+        raise error
+    if error is not None:  # it would end more than this group
+        raise HandlerEndedError(f"it raised {describe(error)}") from error
 
 
-_Job = tuple[Batch, "asyncio.Future[None]", asyncio.AbstractEventLoop]
+async def _guarded(function: Callable[[], Any]) -> BaseException | None:
+    """What it raised, as the result: asyncio lets SystemExit out of a task, and out of the event loop."""
+    try:
+        if inspect.iscoroutinefunction(function):
+            await function()
+        elif isinstance(result := await in_own_thread(function), Awaitable):
+            await result
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:  # noqa: BLE001  it is raised by who waits
+        return error
+    return None
+
+
+_Job = tuple[Batch, "asyncio.Future[BaseException | None]", asyncio.AbstractEventLoop]
 
 
 class _Line:
@@ -122,31 +171,16 @@ class _Line:
                 self._call(batch)
             except BaseException as raised:  # noqa: BLE001  whatever a handler raises is its result
                 error = raised
-            _call_in(loop, lambda future=future, error=error: _resolve(future, error))  # type: ignore[misc]
-            del batch, job
+            call_in_loop(loop, partial(_resolve, future, error))
+            del batch, job, future, error  # an idle thread keeps nothing alive
         self._at_end()
 
     def _call(self, batch: Batch) -> None:
-        result: Any = self._handler.handle(batch)
-        if result is not None and isinstance(result, Awaitable):
-            if isinstance(result, Coroutine):
-                result.close()  # it never began; Python would warn about it somewhere else
-            raise HandlerNotAwaitedError(self._handler.name, result)
+        if (result := self._handler.handle(batch)) is not None:
+            check_result(result, self._handler.name)
 
 
-def _call_in(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
-    try:
-        loop.call_soon_threadsafe(callback)
-    except RuntimeError:  # the loop has ended: nobody waits any more
-        return
-
-
-def _resolve(future: asyncio.Future[None], error: BaseException | None) -> None:
-    if future.done():
-        return
-    if error is None:
-        future.set_result(None)
-    else:
-        # a future takes no StopIteration, and SystemExit would end the process instead of the batch
-        plain = isinstance(error, Exception) and not isinstance(error, StopIteration)
-        future.set_exception(error if plain else RuntimeError(repr(error)))
+def _resolve(future: asyncio.Future[BaseException | None], error: BaseException | None) -> None:
+    # as its result: as its exception a future takes no StopIteration, and reports one that nobody asks for
+    if not future.done():
+        future.set_result(error)

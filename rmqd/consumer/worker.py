@@ -6,6 +6,7 @@ The only place that calls a handler. A handler's failure is a result here; whate
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Sized
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ import structlog
 
 from rmqd.consumer.process_queue import ProcessQueue
 from rmqd.consumer.settlement import EXPIRED
-from rmqd.consumer.threads import HandlerNotAwaitedError
+from rmqd.consumer.threads import HandlerNotAwaitedError, check_result
 from rmqd.handler import Batch
 from rmqd.wire.message import Message, MessageQueue
 
@@ -27,7 +28,7 @@ BLOCKED_SECONDS = 1.0
 
 
 class Worker:
-    """Runs until it is cancelled; while a handler has a batch, `queue` is the queue that it came from."""
+    """Runs until its service ends or replaces it. While a handler has a batch, `queue` is where it came from."""
 
     def __init__(self, service: HandlerSlots, call: Callable[[Batch], Awaitable[object]], number: int) -> None:
         self.number = number
@@ -41,6 +42,19 @@ class Worker:
         self._call = call
 
     async def run(self) -> None:
+        """Take batches until the service ends it, or replaces it.
+
+        Only the service may cancel this task, and sets `replaced` before. But the handler runs in this task, too: it
+        may cancel it, at once or later, by a timeout of its own making for instance. Such a cancellation may arrive
+        in any `await` here. It ends nothing but the call that is under way then, if one is.
+        """
+        while not self.replaced:
+            try:
+                await self._serve()
+            except asyncio.CancelledError:
+                await self._take_cancellations_back()
+
+    async def _serve(self) -> None:
         """Take batches for ever; a queue stays in the line while it has messages, for other workers too."""
         service = self._service
         line = service.line
@@ -72,7 +86,9 @@ class Worker:
 
         `for_others` is what other workers may take meanwhile, beside the other queues in the line.
         """
-        service, call, pending = self._service, self._call, queue.pending
+        service, call, pending, task = self._service, self._call, queue.pending, asyncio.current_task()
+        assert task is not None
+        is_cancelled = task.cancelling
         clock, size, line = service.clock.monotonic, service.batch_size, service.line
         message_queue, stats, finish = queue.handed_as, queue.stats, queue.finish
         self.started = started = clock()
@@ -84,28 +100,30 @@ class Worker:
             self.batch = batch = make(messages, message_queue)
             error: BaseException | None = None
             try:
-                await call(batch)
-            except asyncio.CancelledError as cancelled:
-                if self._is_ending():
-                    raise
-                error = cancelled  # the deadline's, or one that the handler let out of something that it awaited
+                if (result := await call(batch)) is not None:
+                    check_result(result, service.handler_name)
+                    result = None  # nobody wants it: it need not be kept until the next call
             except HandlerNotAwaitedError:
                 raise  # no message's fault: trying them again would bring all of them to the dead letters
-            except (Exception, SystemExit) as raised:  # noqa: BLE001  whatever a handler raises is its result
+            except BaseException as raised:  # noqa: BLE001  whatever a handler raises is its result
                 error = raised
-            if self.expired:
+            self.batch = None
+            if self.expired or is_cancelled():  # the handler may have returned all the same
+                await self._take_cancellations_back()
                 if self.replaced:
                     return
-                self._take_cancellation_back()
-                error = EXPIRED
-            self.batch = None
+                if self.expired:
+                    self.expired = False
+                    error = EXPIRED
             ended = clock()
             if error is None and batch.decided is None and not queue.dropped:
                 age = ended + service.wall_offset - messages[0].store_timestamp * 0.001
                 finish(messages)
                 stats.acknowledged(messages, ended - started, age)
             else:
-                if await self._settle(queue, batch, messages, error):
+                is_resting = await self._settle(queue, batch, messages, error)
+                error = None  # its traceback leads to this frame: without this only the garbage collector frees them
+                if is_resting:
                     return
                 ended = clock()
             if ended > slice_end:
@@ -122,17 +140,27 @@ class Worker:
         now = self._service.clock.monotonic()
         age = now + self._service.wall_offset - messages[0].store_timestamp * 0.001
         queue.stats.handled_in(messages, now - self.started, age)
-        return await self._service.settle(queue, batch, error)
+        if error is None and (is_resting := self._service.settle_at_once(queue, batch)) is not None:
+            return is_resting
+        # in a task of its own: a handler may have kept this one, and cancel it while the broker is asked
+        settling = asyncio.create_task(self._service.settle(queue, batch, error), name="settle")
+        while not settling.done():
+            if self.replaced:
+                settling.cancel()
+            try:
+                await asyncio.wait((settling,))
+            except asyncio.CancelledError:
+                await self._take_cancellations_back()
+        return settling.cancelled() or settling.result()
 
-    def _is_ending(self) -> bool:
-        """Whether a CancelledError that came out of a handler is one that ends the worker."""
-        task = asyncio.current_task()
-        own = 1 if self.expired else 0
-        return self.replaced or (task is not None and task.cancelling() > own)
+    async def _take_cancellations_back(self) -> None:
+        """Have this task go on as if nobody had cancelled it.
 
-    def _take_cancellation_back(self) -> None:
-        """The deadline cancelled the handler, not this task: that goes on, whether the handler obeyed or not."""
-        self.expired = False
+        Where it has not heard of it yet, the next `await` raises; before Python 3.13 `uncancel` does not prevent that.
+        """
         task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            task.uncancel()
+        assert task is not None
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(0)
+        while task.uncancel():
+            pass

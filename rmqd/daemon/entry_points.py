@@ -13,6 +13,7 @@ from importlib.metadata import EntryPoint
 from typing import Any, Final
 
 from rmqd.daemon.config_problems import nearest
+from rmqd.plain_text import describe
 
 IMPORTABLE: Final = "accepted: a module that can be imported"
 
@@ -73,7 +74,7 @@ def import_object(kind: str, entry_points: list[EntryPoint], otherwise: str) -> 
 def why(error: BaseException) -> str:
     """An error of somebody else's code with the line that raised it, the machinery of imports left out."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
-    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    text = describe(error)
     if isinstance(error, SyntaxError) or not frames or frames[-1].filename.startswith(_OWN_FOLDER):
         return text
     return f"{text} ({frames[-1].filename}:{frames[-1].lineno})"

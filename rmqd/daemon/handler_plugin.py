@@ -61,7 +61,7 @@ class HandlerPlugin:
         make: Any = self.target
         try:
             instance = make(options) if self.takes_options else make()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise PluginFaultError(
                 Fault(("options",) if self.takes_options else ("plugin",), f"its constructor failed: {why(error)}")
             ) from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
@@ -21,6 +20,7 @@ from rmqd.daemon.reload import ReloadReport
 from rmqd.daemon.status import pause_document, status_document
 from rmqd.daemon.status_page import status_page
 from rmqd.daemon.totals import merge_processes
+from rmqd.own_threads import in_own_thread
 
 if TYPE_CHECKING:
     from rmqd.daemon.metrics import DaemonFacts
@@ -81,7 +81,7 @@ class HttpApi:
 
         The first scrape imports Prometheus' library, in a thread too: at the start it would compete with messages.
         """
-        await asyncio.to_thread(importlib.import_module, "rmqd.daemon.metrics")
+        await in_own_thread(lambda: importlib.import_module("rmqd.daemon.metrics"))
         from rmqd.daemon.metrics import render
 
         view = await self._daemon.host.view()
@@ -89,7 +89,7 @@ class HttpApi:
         facts = self._daemon.facts(view)
         if not view.processes:
             return PlainTextResponse("no worker answers; see /readyz\n", 503)
-        body, content_type = await asyncio.to_thread(
+        body, content_type = await in_own_thread(
             lambda: render(merge_processes(view.processes, view.past), facts, accept)
         )
         return Response(body, headers={"content-type": content_type})

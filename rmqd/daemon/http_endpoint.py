@@ -13,6 +13,7 @@ import structlog
 
 from rmqd.daemon.listener import address_of, is_reachable_from_elsewhere
 from rmqd.daemon.loop import settle_garbage_collection
+from rmqd.own_threads import in_own_thread
 
 if TYPE_CHECKING:
     from rmqd.daemon.http_api import DaemonControl
@@ -41,8 +42,8 @@ class HttpEndpoint:
             if not await self._knock():
                 return
             # In a thread, as it takes a tenth of a second in which messages are handled already.
-            api = await asyncio.to_thread(importlib.import_module, "rmqd.daemon.http_api")
-            server_module = await asyncio.to_thread(importlib.import_module, "rmqd.daemon.http_server")
+            api = await in_own_thread(lambda: importlib.import_module("rmqd.daemon.http_api"))
+            server_module = await in_own_thread(lambda: importlib.import_module("rmqd.daemon.http_server"))
             server = server_module.HttpServer(api.HttpApi(daemon).app(), self._socket)
             self._stop = server.stop
             await server.run()

@@ -5,22 +5,28 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import signal
 import sys
 import threading
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, TypeVar
 
+import structlog
 import uvloop
 
 from rmqd.daemon.log_writer import finish_writing
+from rmqd.plain_text import describe
+
+log = structlog.get_logger(__name__)
 
 Result = TypeVar("Result")
 
 # Messages make no reference cycles worth looking for every 700 objects.
 GC_THRESHOLD = 50_000
 THREAD_PATIENCE_SECONDS = 0.5
+LEFTOVER_SECONDS = 1.0
 
 
 def put_off_garbage_collection() -> None:
@@ -52,15 +58,58 @@ def run_in_loop(main: Coroutine[Any, Any, Result]) -> Result:
     loop = new_loop()
     asyncio.set_event_loop(loop)
     try:
-        return loop.run_until_complete(main)
+        return _complete(loop, main)
     finally:
-        leftover = asyncio.all_tasks(loop)
-        for task in leftover:
-            task.cancel()
-        loop.run_until_complete(asyncio.wait(leftover, timeout=1.0) if leftover else asyncio.sleep(0))
-        loop.run_until_complete(loop.shutdown_asyncgens())
-        asyncio.set_event_loop(None)
-        loop.close()
+        close_loop(loop, LEFTOVER_SECONDS)
+
+
+def close_loop(loop: asyncio.AbstractEventLoop, patience_seconds: float) -> None:
+    """End a loop that does not run any more: cancel the tasks that are left, and wait for them so long."""
+    leftover = asyncio.all_tasks(loop)
+    for task in leftover:
+        task.cancel()
+    _complete(loop, _ended(leftover, patience_seconds))
+    asyncio.set_event_loop(None)
+    loop.close()
+
+
+def keep_running(loop: asyncio.AbstractEventLoop, is_over: Callable[[], bool]) -> None:
+    """Run the loop until `is_over`; who makes that true stops the loop then.
+
+    Handlers run in this loop, and may stop it: by `loop.stop()`, or by a task of theirs that raises SystemExit or
+    KeyboardInterrupt, which asyncio lets out of the loop. Then it goes on where it was: nothing in it is lost. A
+    KeyboardInterrupt that may come from a terminal is raised: it may wherever nobody handles SIGINT, before the daemon
+    takes over the signals for instance.
+    """
+    while not is_over():
+        try:
+            loop.run_forever()
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt) and _may_come_from_terminal():
+                raise
+            if not is_over():
+                log.exception("loop.stopped", error=describe(error))
+        else:
+            if not is_over():
+                log.error("loop.stopped", error="loop.stop() was called")
+
+
+def _complete(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Result]) -> Result:
+    task = loop.create_task(work)
+    task.add_done_callback(lambda _: loop.stop())
+    keep_running(loop, task.done)
+    return task.result()
+
+
+async def _ended(tasks: set[asyncio.Task[Any]], patience_seconds: float) -> None:
+    if tasks:
+        await asyncio.wait(tasks, timeout=patience_seconds)
+    await asyncio.get_running_loop().shutdown_asyncgens()
+
+
+def _may_come_from_terminal() -> bool:
+    is_main = threading.current_thread() is threading.main_thread()
+    return is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def leave(exit_code: int) -> None:

@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,6 +40,7 @@ from rmqd.daemon.signals import signals_handled
 from rmqd.daemon.state_dir import prepare_state_dir, refuse_second_process
 from rmqd.errors import ConfigError, InUseError
 from rmqd.exit_codes import ExitCode
+from rmqd.own_threads import in_own_thread
 
 if TYPE_CHECKING:
     from rmqd.daemon.metrics import DaemonFacts
@@ -237,11 +239,11 @@ class Daemon:
 
     async def _try_reload(self) -> ReloadReport:
         try:
-            config, access = await asyncio.to_thread(read_config, self._options)
+            config, access = await in_own_thread(partial(read_config, self._options))
             refused = refused_changes(self._config, config)
             if refused:
                 return ReloadReport(problems=refused)
-            await asyncio.to_thread(prepare_state_dir, config)
+            await in_own_thread(partial(prepare_state_dir, config))
             changes = await self.host.apply(config)
         except ConfigError as error:
             return ReloadReport(problems=tuple(str(problem) for problem in error.problems))

@@ -20,6 +20,7 @@ from rmqd.consumer.pauses import WHOLE_GROUP, Pauses, PauseScope
 from rmqd.consumer.snapshot import GroupSnapshot
 from rmqd.daemon.group_edge import GroupEdge
 from rmqd.daemon.totals import add_counters, retired_group
+from rmqd.plain_text import describe
 from rmqd.wire.namespace import without_namespace
 
 log = structlog.get_logger(__name__)
@@ -208,4 +209,4 @@ async def _cancelled(task: asyncio.Task[None]) -> None:
 def _describe(error: BaseException) -> str:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return describe(error)

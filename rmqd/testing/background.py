@@ -11,6 +11,8 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
+from rmqd.daemon.loop import close_loop, keep_running
+
 T = TypeVar("T")
 
 GRACE_SECONDS: Final = 10.0  # what the end of a call may take beyond its own limit, with a handler that ignores it
@@ -26,6 +28,7 @@ class BackgroundLoop:
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
+        self._is_over = False
         # a daemon: a handler that blocks the loop for ever must not keep pytest from its end
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
 
@@ -34,6 +37,7 @@ class BackgroundLoop:
         return self
 
     def __exit__(self, *_: TracebackType | type[BaseException] | BaseException | None) -> None:
+        self._is_over = True
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(END_SECONDS)
 
@@ -65,16 +69,9 @@ class BackgroundLoop:
         loop = self._loop
         asyncio.set_event_loop(loop)
         try:
-            loop.run_forever()
+            keep_running(loop, lambda: self._is_over)
         finally:
-            leftover = asyncio.all_tasks(loop)
-            for task in leftover:
-                task.cancel()
-            if leftover:
-                loop.run_until_complete(asyncio.wait(leftover, timeout=END_SECONDS / 2))
-            loop.run_until_complete(loop.shutdown_asyncgens())
-            asyncio.set_event_loop(None)
-            loop.close()
+            close_loop(loop, END_SECONDS / 2)
 
     def _stack(self) -> str:
         frame = sys._current_frames().get(self._thread.ident or 0)

@@ -78,6 +78,7 @@ class Message:
     __slots__ = (
         "_body_end",
         "_body_start",
+        "_handed_properties",  # copied when a handler first asks for them
         "_properties",  # parsed when first asked for
         "_reconsume_times",  # set once the group itself repeated the message
         "_start",
@@ -87,6 +88,7 @@ class Message:
         "store_timestamp",
     )
 
+    _handed_properties: dict[str, str]
     _properties: dict[str, str]
     _reconsume_times: int
 
@@ -126,7 +128,16 @@ class Message:
 
     @property
     def properties(self) -> dict[str, str]:
-        """System and user properties."""
+        """System and user properties, in a copy for handlers: nobody else sees what they write into it."""
+        try:
+            properties: dict[str, str] = self._handed_properties
+        except AttributeError:
+            properties = self._handed_properties = self.stored_properties.copy()
+        return properties
+
+    @property
+    def stored_properties(self) -> dict[str, str]:
+        """The same as the broker has them. Not to be changed, and not for handlers."""
         try:
             properties: dict[str, str] = self._properties
         except AttributeError:  # the slot is filled by the first who asks: most handlers need only the body
@@ -145,7 +156,9 @@ class Message:
     def origin_topic(self) -> str:
         """The same as brokers know it: with the namespace, where the group is in one."""
         topic, origin = self.record_topic, self.block.origin
-        return topic_of_retry(topic, self.properties.get(RETRY_TOPIC), origin) if is_retry_topic(topic) else topic
+        if not is_retry_topic(topic):
+            return topic
+        return topic_of_retry(topic, self.stored_properties.get(RETRY_TOPIC), origin)
 
     @property
     def record_topic(self) -> str:
@@ -156,17 +169,17 @@ class Message:
     @property
     def keys(self) -> str | None:
         """RocketMQ's one string of keys, separated by spaces."""
-        return self.properties.get(KEYS)
+        return self.stored_properties.get(KEYS)
 
     @property
     def tags(self) -> str | None:
         """The message's tag."""
-        return self.properties.get(TAGS)
+        return self.stored_properties.get(TAGS)
 
     @property
     def msg_id(self) -> str:
         """The producer's unique id, or where there is none the offset id."""
-        return self.properties.get(UNIQ_KEY) or self.offset_msg_id
+        return self.stored_properties.get(UNIQ_KEY) or self.offset_msg_id
 
     @property
     def offset_msg_id(self) -> str:

@@ -98,7 +98,7 @@ def stored_properties(record: bytes) -> dict[str, str]:
     if sys_flag & _HOSTS_V6:
         body_start, _, body_size = _long_hosts(record, 0, sys_flag)
     block = MessageBlock(record, _NO_QUEUE)
-    return Message(block, 0, body_start, body_start + body_size, 0, 0).properties
+    return Message(block, 0, body_start, body_start + body_size, 0, 0).stored_properties
 
 
 def _unknown(sys_flag: int) -> str | None:

@@ -10,7 +10,8 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from rmqd.client import name_server
-from rmqd.client.name_server import NameServers, fetch_text, parse_addresses
+from rmqd.client.address_server import fetch_text
+from rmqd.client.name_server import NameServers, parse_addresses
 from rmqd.client.remoting import RemotingClient
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import NameServerError, TopicNotExistError

@@ -29,7 +29,7 @@ from rmqd.consumer.threads import call_start_or_stop
 from rmqd.daemon import logs
 from rmqd.daemon.handler_registry import load_handler
 from rmqd.daemon.hook_registry import load_hooks
-from rmqd.daemon.loop import new_loop, settle_garbage_collection
+from rmqd.daemon.loop import keep_running, new_loop, settle_garbage_collection
 from rmqd.errors import RmqdError
 from rmqd.handler import LoadedHandler
 from rmqd.spark.handlers.outcome import RangeOutcome
@@ -96,6 +96,7 @@ class HandlerProcess:
         self._where = f"{socket.gethostname()}:{os.getpid()}"
         self._telemetry: Telemetry | None = None
         self._loop = new_loop()
+        self._is_over = False
         # a daemon: Spark ends its Python processes without asking
         threading.Thread(target=self._serve, name="rmqd.handler", daemon=True).start()
 
@@ -128,10 +129,11 @@ class HandlerProcess:
         self._end_loop()
 
     def _end_loop(self) -> None:
+        self._is_over = True
         self._loop.call_soon_threadsafe(self._loop.stop)
 
     def _serve(self) -> None:
-        self._loop.run_forever()
+        keep_running(self._loop, lambda: self._is_over)
         self._loop.close()
 
     async def _start(self) -> None:

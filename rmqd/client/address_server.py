@@ -1,0 +1,64 @@
+"""Reads what an address server says: the list of name servers behind a URL."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from functools import partial
+from typing import Any, Final
+
+from rmqd.own_threads import in_own_thread
+
+LOOKUP_TIMEOUT_SECONDS: Final = 3.0  # Java: TopAddressing's readTimeoutMillis
+MAX_ADDRESS_LIST_BYTES: Final = 64 * 1024
+
+
+async def fetch_text(url: str) -> str:
+    """Read a URL. Raises OSError, ValueError or HTTPException; who is cancelled ends the connections that it made."""
+    if not url.startswith(("http://", "https://")):
+        raise ValueError("an address server's URL begins with http:// or https://")
+    sockets: list[socket.socket] = []
+    try:
+        return await in_own_thread(partial(_read, url, sockets))
+    finally:
+        # The timeout below is for each piece that comes: a server that sends a byte now and then could hold the thread
+        # for days.
+        for one in sockets:
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+
+def _read(url: str, sockets: list[socket.socket]) -> str:
+    import http.client  # these take 7 ms, and only an address server needs them
+    import urllib.error
+    import urllib.request
+
+    def noting(kind: type[http.client.HTTPConnection]) -> Any:
+        def make(host: str, **options: Any) -> http.client.HTTPConnection:
+            connection = kind(host, **options)
+            connect = connection.connect
+
+            def connect_and_note() -> None:
+                connect()
+                sockets.append(connection.sock)
+
+            connection.connect = connect_and_note  # type: ignore[method-assign]
+            return connection
+
+        return make
+
+    class Http(urllib.request.HTTPHandler):
+        def http_open(self, request: urllib.request.Request) -> Any:
+            return self.do_open(noting(http.client.HTTPConnection), request)
+
+    class Https(urllib.request.HTTPSHandler):
+        def https_open(self, request: urllib.request.Request) -> Any:
+            return self.do_open(noting(http.client.HTTPSConnection), request)
+
+    try:
+        with urllib.request.build_opener(Http, Https).open(url, timeout=LOOKUP_TIMEOUT_SECONDS) as reply:
+            body: bytes = reply.read(MAX_ADDRESS_LIST_BYTES)
+    except urllib.error.HTTPError as error:
+        error.close()  # it is the reply, too
+        raise
+    return body.decode()
