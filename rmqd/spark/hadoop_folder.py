@@ -107,18 +107,36 @@ class HadoopFolder:
         self.move(temporary, self, path)
 
     def move(self, path: str, target: HadoopFolder, target_path: str) -> None:
-        """Move a file, to a folder of the same file system; a file that is there is replaced."""
+        """Move a file, to a folder of the same file system; a file that is there is replaced.
+
+        Raises RmqdError where the file is not there: another driver may have moved it meanwhile.
+        """
         source, destination = self._at(path), target._at(target_path)
 
         def rename() -> bool:
             self._files.mkdirs(destination.getParent())
-            if self._files.rename(source, destination):
-                return True
-            self._files.delete(destination, False)  # few file systems rename over a file
-            return bool(self._files.rename(source, destination))
+            return bool(self._files.rename(source, destination)) or self._replace(source, destination)
 
         if not _told("move", path, rename):
             raise RmqdError(f"{path} could not be moved from {self.url} to {target_path} in {target.url}")
+
+    def _replace(self, source: Any, destination: Any) -> bool:
+        """Rename over a file, which few file systems do in one step. Says whether it came so far.
+
+        A rename that was refused says nothing of why: where the source is gone, the file at the destination may be the
+        very one that another driver has put there. So it is not deleted: it steps aside until the other one has its
+        name, and comes back if that does not come to be.
+        """
+        if not self._files.exists(source) or not self._files.exists(destination):
+            return False
+        aside = self._make_path(destination.getParent(), f".{destination.getName()}.{uuid.uuid4().hex}.tmp")
+        if not self._files.rename(destination, aside):
+            return False
+        if self._files.rename(source, destination):
+            self._files.delete(aside, False)
+            return True
+        self._files.rename(aside, destination)
+        return False
 
     def delete(self, path: str) -> None:
         """Delete a file, or a folder with all that is in it; one that is not there is no error."""

@@ -16,6 +16,7 @@ from tests.campaigns.durability import Durability, DurabilityPlan
 from tests.campaigns.fault_kinds import KINDS
 from tests.campaigns.fault_series import FaultSeries
 from tests.campaigns.fuzz import FEWEST_FRAMES, Fuzz, FuzzError
+from tests.campaigns.lagging_slave import with_slave
 from tests.campaigns.older import Older
 from tests.campaigns.orderly import SLOTS, Orderly, OrderlyError, OrderlyResult, plans
 from tests.campaigns.owners import Owners, OwnersPlan
@@ -152,7 +153,7 @@ def pop(options: argparse.Namespace) -> bool:
 def spark_moves(options: argparse.Namespace) -> bool:
     """A group that moves from engine: local to engine: spark and back while messages are sent."""
     directory, seed = _place("spark_moves", f"--moves {options.moves}", options)
-    cluster = _cluster(directory / "cluster")
+    cluster = _cluster(directory / "cluster", with_slave())
     try:
         result = Moves(MovesPlan(seed, options.moves), cluster, directory / "run").run()
     finally:
@@ -169,7 +170,7 @@ def spark_kills(options: argparse.Namespace) -> bool:
 
     directory, seed = _place("spark_kills", f"--messages {options.messages} --kills {options.kills}", options)
     victims = [(DRIVER, EXECUTOR, BROKER)[number % 3] for number in range(options.kills)]
-    cluster = _cluster(directory / "cluster")
+    cluster = _cluster(directory / "cluster", with_slave())
     try:
         with StandaloneCluster(directory / "spark") as spark:
             plan = KillsPlan(seed, options.messages, victims)

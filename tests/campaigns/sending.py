@@ -11,14 +11,14 @@ from rmqd.client.producer import OutgoingMessage
 SENDERS = 64
 
 
-def send_numbered(nameserver: str, topic: str, messages: int) -> None:
-    """Store messages with the keys m0 up to m`messages` - 1, each once: what is not answered is an error."""
-    asyncio.run(_send(nameserver, topic, messages))
+def send_numbered(nameserver: str, topic: str, messages: int, first: int = 0) -> None:
+    """Store messages with the keys m`first` up to m`messages` - 1, each once: what is not answered is an error."""
+    asyncio.run(_send(nameserver, topic, range(first, messages)))
 
 
-async def _send(nameserver: str, topic: str, messages: int) -> None:
+async def _send(nameserver: str, topic: str, wanted: range) -> None:
     client = ClientInstance(ClientOptions(nameservers=tuple(nameserver.split(";"))))
-    numbers = iter(range(messages))
+    numbers = iter(wanted)
 
     async def sender() -> None:
         for number in numbers:

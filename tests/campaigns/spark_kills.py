@@ -2,7 +2,7 @@
 
 One group has a handler that keeps a ledger, the other archives to Parquet. Nothing may be lost; the archive has each
 message once, for a reader that knows nothing of Spark; and at no moment may a broker's offset be ahead of what the
-checkpoint says.
+checkpoint says. Where the broker has a slave, that is behind, and is alone whenever the broker is killed.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from rmqd.errors import RmqdError
 from rmqd.spark.engine.checkpoint import read_done
 from rmqd.wire.message import MessageQueue
+from tests.campaigns.lagging_slave import LaggingSlave
 from tests.campaigns.sending import send_numbered
 from tests.integration.rmqd_process import TOP, RmqdProcess, ledger_group
 from tests.integration.waiting import wait_until
@@ -130,6 +131,7 @@ class Kills:
         self._cluster = cluster
         self._directory = directory.absolute()
         self._spark = spark
+        self._slave = LaggingSlave(cluster)
         self._random = random.Random(plan.seed)
         self._ledger = self._directory / "ledger"
         self._killed = self._directory / "killed"
@@ -171,7 +173,11 @@ class Kills:
         if not done.exists():
             topic = f"kills-{time.time_ns() // 1_000_000}"
             self._cluster.create_topic(topic, QUEUES)
-            send_numbered(self._cluster.nameserver, topic, self._plan.messages)
+            copied = self._plan.messages // 4 if self._slave.is_there else 0
+            if copied:
+                send_numbered(self._cluster.nameserver, topic, copied)
+                self._slave.leave_behind(topic, QUEUES)
+            send_numbered(self._cluster.nameserver, topic, self._plan.messages, copied)
             done.write_text(topic)
         return done.read_text()
 
@@ -235,9 +241,12 @@ class Kills:
     def _kill(self, victim: str, daemon: RmqdProcess) -> None:
         if victim == BROKER:
             what = BROKER
-            self._cluster.down([self._cluster.broker], now=True)
-            time.sleep(self._random.uniform(0.0, 3.0))
-            self._cluster.up([self._cluster.broker])
+            if self._slave.is_there:
+                self._slave.serve_alone(self._random.uniform(3.0, 12.0))
+            else:
+                self._cluster.down([self._cluster.broker], now=True)
+                time.sleep(self._random.uniform(0.0, 3.0))
+                self._cluster.up([self._cluster.broker])
         elif victim == DRIVER:
             group = self._random.choice(self._groups)
             pid = next(e["pid"] for e in reversed(daemon.events("spark.driver_started")) if e["group"] == group)

@@ -14,6 +14,7 @@ from rmqd.spark.cluster import Cluster, close_clusters
 from rmqd.spark.engine import generations as module
 from rmqd.spark.engine.generations import Generation, Generations, checkpoint_folder
 from rmqd.spark.engine.group_order import GroupOrder
+from rmqd.spark.pipelines.parquet_batch import Batch
 from rmqd.spark.source.offsets import nested
 from rmqd.wire.message import MessageQueue
 from tests.spark.embedded_broker import EmbeddedBroker, queue
@@ -441,6 +442,33 @@ def test_a_topic_that_is_gone_keeps_no_other_one_from_being_looked_after(
     again.query.poll()
     again.stop()
     assert broker.offsets(GROUP, "orders") == {0: 4}
+
+
+def test_a_batch_that_its_sink_has_is_done(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    """Though its driver died before Spark noted it: in a topic that nobody reset, its rows are not given again."""
+    broker.fill("orders", 1, 3)
+    broker.fill("bills", 1, 3)
+    folder = tmp_path / "checkpoint"
+    asked: list[tuple[str, int, bool]] = []
+    driver = Driver(broker, folder, subscribe="orders,bills")
+    driver.run()
+    driver.generations.moved()
+    broker.send("orders", "0:3")
+    broker.send("bills", "0:3")
+    with pytest.raises(Killed):
+        driver.query.poll(die_before_commit=True)
+    driver.save()
+    Path(driver.generation.path, "metadata").write_text('{"id": "a-query"}')
+
+    def is_written(batch: Batch) -> bool:
+        asked.append((batch.query, batch.number, b'"bills": {"broker-a": {"0": 4}}' in batch.plan))
+        return True
+
+    broker.commit(GROUP, "orders", {0: 1})
+    order = order_of(broker, subscriptions={"orders": "*", "bills": "*"})
+    generation = Generations(order, LocalFolder(folder), is_written).current()
+    assert (generation.number, generation.starting) == (2, {queue("orders", 0): 1, queue("bills", 0): 4})
+    assert asked[0] == ("a-query", 1, True)
 
 
 def test_notes_do_not_pile_up(broker: EmbeddedBroker, folder: Path) -> None:

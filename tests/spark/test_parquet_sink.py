@@ -124,7 +124,10 @@ def test_a_batch_that_is_there_is_not_written_again(spark: SparkSession, tmp_pat
     """The first attempt's rows count, whatever a second one would say; its plan runs for the sake of its state."""
     folder = tmp_path / "archive"
     batch = Batch(QUERY, 0, b"plan")
+    assert not sink(spark, folder).has(batch)
     assert sink(spark, folder).write(rows(spark, 0), batch) == EACH
+    assert sink(spark, folder).has(batch)
+    assert not sink(spark, folder).has(Batch(QUERY, 0, b"another plan"))
     files = sorted(folder.rglob("*.parquet"))
 
     with pytest.raises(Exception, match="it ran"):

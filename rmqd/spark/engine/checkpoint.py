@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from rmqd.errors import RmqdError
+from rmqd.spark.pipelines.parquet_batch import Batch
 from rmqd.spark.source.offsets import ByQueue, Offsets
 
 OFFSETS: Final = "offsets"
 COMMITS: Final = "commits"
+METADATA: Final = "metadata"
 LOG_VERSION: Final = "v1"
+
+IsWritten = Callable[[Batch], bool]
+"""Whether a sink has all of a batch, whatever becomes of the query."""
 
 
 class Folder(Protocol):
@@ -43,14 +49,32 @@ class Done:
     """Where that batch ended; where none is done, where the first one starts, as far as the checkpoint has it."""
 
 
-def read_done(folder: Folder, path: str) -> Done:
-    """How far the query of a checkpoint has come. Raises RmqdError for one that no query of rmqd has written."""
+def read_done(folder: Folder, path: str, is_written: IsWritten | None = None) -> Done:
+    """How far the query of a checkpoint has come. Raises RmqdError for one that no query of rmqd has written.
+
+    Spark notes that a batch is done after the sink has it, and a driver may end between the two. `is_written` says of
+    the batch behind the last one that Spark has noted whether the sink has it for good: then it is done, too. Were it
+    not, a query that is begun anew elsewhere would give its rows again, to a sink that does not know them any more.
+    """
     batch = max(_numbers(folder, f"{path}/{COMMITS}"), default=-1)
+    following = batch + 1
+    if is_written is not None and following in _numbers(folder, f"{path}/{OFFSETS}"):
+        plan = folder.read(f"{path}/{OFFSETS}/{following}")
+        if is_written(Batch(_query_id(folder, path), following, plan)):
+            batch = following
     if batch >= 0:
         return Done(batch, _logged(folder, f"{path}/{OFFSETS}/{batch}").positions)
     if 0 in _numbers(folder, f"{path}/{OFFSETS}"):
         return Done(-1, _logged(folder, f"{path}/{OFFSETS}/0").new)
     return Done()
+
+
+def _query_id(folder: Folder, path: str) -> str:
+    """The id of the query, by which sinks know its batches."""
+    try:
+        return str(json.loads(folder.read(f"{path}/{METADATA}"))["id"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise RmqdError(f"{folder.url}/{path}/{METADATA} does not tell the query's id: {error!r}") from error
 
 
 def _numbers(folder: Folder, path: str) -> list[int]:

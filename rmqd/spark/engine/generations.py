@@ -29,7 +29,7 @@ import structlog
 from rmqd.daemon.spark_config import SparkConfig
 from rmqd.errors import RouteNotFoundError
 from rmqd.spark.cluster import Answers, Cluster, cluster_of, those_there
-from rmqd.spark.engine.checkpoint import Folder, read_done
+from rmqd.spark.engine.checkpoint import Folder, IsWritten, read_done
 from rmqd.spark.engine.generation_note import Note, read_note, write_note
 from rmqd.spark.patience import patiently
 from rmqd.spark.source.offsets import ByQueue
@@ -74,7 +74,12 @@ def generations_of(order: GroupOrder, spark: SparkSession) -> Generations:
     """Those of a group, through the session's file systems. Raises RmqdError."""
     from rmqd.spark.hadoop_folder import HadoopFolder
 
-    return Generations(order, HadoopFolder(spark, checkpoint_folder(order)))
+    is_written = None
+    if order.settings.pipeline is not None:
+        from rmqd.spark.pipelines.pipeline_sinks import written_batches
+
+        is_written = written_batches(spark, order)
+    return Generations(order, HadoopFolder(spark, checkpoint_folder(order)), is_written)
 
 
 def moves(done: ByQueue, held: ByQueue, stored: ByQueue) -> dict[MessageQueue, int]:
@@ -92,9 +97,10 @@ def moves(done: ByQueue, held: ByQueue, stored: ByQueue) -> dict[MessageQueue, i
 class Generations:
     """One group's. Methods block, and may be called from any thread. They raise RmqdError."""
 
-    def __init__(self, order: GroupOrder, folder: Folder) -> None:
+    def __init__(self, order: GroupOrder, folder: Folder, is_written: IsWritten | None = None) -> None:
         self._order = order
         self._folder = folder
+        self._is_written = is_written
         self._lock = threading.RLock()
         self._number = 0
         self._note = Note()
@@ -229,7 +235,7 @@ class Generations:
 
     def _look_up_done(self) -> ByQueue:
         """Where the checkpoint says that the group is."""
-        done = read_done(self._folder, f"{self._path(self._number)}/{CHECKPOINT}")
+        done = read_done(self._folder, f"{self._path(self._number)}/{CHECKPOINT}", self._is_written)
         return done.positions or self._note.starting or {}
 
     def _stored(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:

@@ -89,6 +89,10 @@ class ParquetSink:
                 self._staging.delete(f"{ours}/{name}")
         return manifest.rows
 
+    def has(self, batch: Batch) -> bool:
+        """Whether a batch is written, so that its files are in the folder, or will be with the next `prepare`."""
+        return self._staging.exists(f"{self._writer}/{batch.query}/{batch.manifest_name}")
+
     def _finish_what_was_left(self) -> None:
         """Move what a killed driver has written and not moved, also of a query that will not come back."""
         for query in self._staging.names(self._writer):

@@ -57,6 +57,12 @@ def make_sink(spark: SparkSession, order: GroupOrder) -> Sink:
     return FunctionSink(load_batch_function(order.name, order.settings))
 
 
+def written_batches(spark: SparkSession, order: GroupOrder) -> Callable[[Batch], bool] | None:
+    """What tells whether a group's sink has a batch for good; None for sinks that do not know. Raises RmqdError."""
+    sink = make_sink(spark, order)
+    return sink.has if isinstance(sink, ParquetSink) else None
+
+
 class TopicSink:
     """Format `rocketmq`: at least once. Messages say which query and batch they are of, as docs/spark.md says."""
 
