@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
+TIME = "counted_at"
+
+
 def _above_zero(text: str) -> str:
     if parse_duration_seconds(text) <= 0:
         raise ValueError(f"{text!r} is no time at all; accepted: a duration such as 30s or 1m")
@@ -34,7 +37,8 @@ class Options(BaseModel):
     )
     time_of: Literal["born_timestamp", "store_timestamp"] = Field(
         "born_timestamp",
-        description="the time that a message counts for: when its producer made it, or the broker stored it",
+        description="the time that a message counts for: when its producer made it, which is not later than it was "
+        "stored; or when the broker stored it",
     )
     sum: str | None = Field(
         None, description="a number in bodies that are JSON, to be added up, by its path: $.amount", pattern=r"^\$"
@@ -49,10 +53,15 @@ def per_minute(frame: DataFrame, spark: SparkSession, options: Options) -> DataF
     if options.sum is not None:
         number = f.get_json_object(f.col("body").cast("string"), options.sum).try_cast("double")
         counts.append(f.sum(number).alias("sum"))
+    # A message is not younger than its being stored. The watermark follows the youngest one: a single producer whose
+    # clock is a day ahead would otherwise have all others' messages count as late for a day.
+    by_producer = options.time_of == "born_timestamp"
+    time = f.least("born_timestamp", "store_timestamp") if by_producer else f.col("store_timestamp")
     windows = (
         frame.withColumn("tag", f.coalesce("tags", f.lit("")))
-        .withWatermark(options.time_of, _interval(options.lateness))
-        .groupBy(f.window(options.time_of, _interval(options.window)), "topic", "tag")
+        .withColumn(TIME, time)
+        .withWatermark(TIME, _interval(options.lateness))
+        .groupBy(f.window(TIME, _interval(options.window)), "topic", "tag")
         .agg(*counts)
         .withColumn("start", f.date_format(f.col("window.start"), "yyyy-MM-dd'T'HH:mm:ssXXX"))
         .withColumn("end", f.date_format(f.col("window.end"), "yyyy-MM-dd'T'HH:mm:ssXXX"))

@@ -107,6 +107,7 @@ class BatchesSnapshot:
     last_end: float | None  # Unix seconds
     lost: int  # messages that brokers held no more when they were to be read
     retired_queues: int  # gone for the retention, and dropped from the checkpoint
+    late_rows: int = 0  # behind the watermark, and dropped; sums of several where Spark had added them up
 
 
 @dataclass(frozen=True, slots=True)

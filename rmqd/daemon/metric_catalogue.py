@@ -220,6 +220,12 @@ RETIRED_QUEUES = Metric(
     _GROUP,
     "engine: spark: queues that were gone for three days, and are dropped from the checkpoint with their place.",
 )
+LATE_ROWS = Metric(
+    "rmqd_spark_late_rows_total",
+    "counter",
+    _GROUP,
+    "engine: spark: rows of a pipeline that came behind its watermark and were dropped; at least so many messages.",
+)
 REQUEST_DURATION = Metric(
     "rmqd_broker_request_duration_seconds", "histogram", ("code",), "From a request to its answer, by request code."
 )

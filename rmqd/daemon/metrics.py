@@ -166,6 +166,7 @@ def _group_series(series: _Series, group: GroupSnapshot) -> None:
         series.add(names.LAST_BATCH, labels, group.batches.last_end)
         series.add(names.LOST_MESSAGES, labels, group.batches.lost)
         series.add(names.RETIRED_QUEUES, labels, group.batches.retired_queues)
+        series.add(names.LATE_ROWS, labels, group.batches.late_rows)
 
 
 def _topic_series(series: _Series, group: GroupSnapshot, topic: TopicSnapshot) -> None:

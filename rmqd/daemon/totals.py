@@ -179,6 +179,7 @@ def _add_batches(these: BatchesSnapshot | None, those: BatchesSnapshot | None) -
         last_end=max((end for end in (these.last_end, those.last_end) if end is not None), default=None),
         lost=these.lost + those.lost,
         retired_queues=these.retired_queues + those.retired_queues,
+        late_rows=these.late_rows + those.late_rows,
     )
 
 

@@ -45,6 +45,13 @@ class LaggingSlave:
         wait_until(lambda: self._ends(self.node, topic, queues) == ends, "the slave has copied all", COPIED_SECONDS)
         self._cluster.down([self.node], now=True)
 
+    def come_or_go(self) -> None:
+        """Be there if it was not, and else go down at once: while it is away it falls behind, and then catches up."""
+        if self.node.state == "running":
+            self._cluster.down([self.node], now=True)
+        else:
+            self._cluster.up([self.node])
+
     def serve_alone(self, seconds: float) -> None:
         """Be there without the master for so long, which is killed with -9."""
         master = self._cluster.broker

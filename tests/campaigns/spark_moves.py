@@ -2,7 +2,8 @@
 
 Each move is one of three: the daemon ends and another one begins; the configuration changes and the daemon is told by
 SIGHUP; or the next daemon is there first, is refused because the group is held elsewhere, and has it when the former
-one ends. All are graceful, so that nothing may be lost and nothing handled twice.
+one ends. All are graceful, so that nothing may be lost and nothing handled twice. Where the broker has a slave, that is
+killed and comes back in turn.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from tests.campaigns.lagging_slave import LaggingSlave
 from tests.integration.load import Load
 from tests.integration.rmqd_process import RmqdProcess, ledger_group
 from tests.integration.waiting import wait_until
@@ -124,6 +126,7 @@ class Moves:
         self._plan = plan
         self._cluster = cluster
         self._directory = directory.absolute()
+        self._slave = LaggingSlave(cluster)
         self._tail = ledger.Tail()
         self._legs_path = self._directory / "legs.jsonl"
         self._daemons: list[RmqdProcess] = []
@@ -151,6 +154,8 @@ class Moves:
                 for number in range(done + 1, self._plan.moves + 1):
                     chance = random.Random(f"{self._plan.seed} {number}")
                     time.sleep(chance.uniform(*self._plan.stay_seconds))
+                    if self._slave.is_there:
+                        self._slave.come_or_go()
                     way = chance.choice(self._plan.ways)
                     daemon = self._move(daemon, way, number)
                     self._begin(number, way)

@@ -116,6 +116,17 @@ def test_an_idle_batch_is_none() -> None:
     assert batches.retired_queues == 2
 
 
+def test_rows_that_came_too_late_are_told_and_counted() -> None:
+    group = Group()
+    with capture_logs() as logs:
+        group.figures.dropped_late(2, "10:04")
+        group.figures.dropped_late(1, "10:05")
+    assert [(entry["rows"], entry["watermark"]) for entry in logs] == [(2, "10:04"), (1, "10:05")]
+    batches = group.now().batches
+    assert batches is not None
+    assert batches.late_rows == 3
+
+
 def test_a_queue_is_where_the_brokers_say() -> None:
     group = Group()
     group.figures.queues_are("orders", [at(5, 9)])

@@ -471,6 +471,26 @@ def test_a_batch_that_its_sink_has_is_done(broker: EmbeddedBroker, tmp_path: Pat
     assert asked[0] == ("a-query", 1, True)
 
 
+def test_a_broker_that_does_not_answer_is_not_known_to_hold_anything_by_that(
+    broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was killed right after the last commit, and forgets it; that is nobody's reset."""
+    monkeypatch.setattr(module, "FLUSHED_SECONDS", 3600.0)
+    broker.fill("orders", 1, 3)
+    driver = Driver(broker, tmp_path / "checkpoint")
+    driver.run()
+    assert driver.generations.moved() == {}
+    broker.stop()
+    monkeypatch.setattr(module, "FLUSHED_SECONDS", 0.001)
+    with pytest.raises(RmqdError):
+        driver.generations.moved()
+    broker.start()
+    broker.commit(GROUP, "orders", {0: 0})
+    close_clusters()  # one that has just failed to connect leaves the broker alone for a moment
+    assert [driver.generations.moved() for _ in range(3)] == [{}, {}, {}]
+    assert broker.offsets(GROUP, "orders") == {0: 3}
+
+
 def test_notes_do_not_pile_up(broker: EmbeddedBroker, folder: Path) -> None:
     driver = Driver(broker, folder)
     for number in range(3, 6):

@@ -17,7 +17,7 @@ from rmqd.spark.source.offsets import Offsets  # noqa: E402
 NEW, OLD = queue("orders", 0), queue("bills", 0)
 
 
-def progress(start: Offsets | None, end: Offsets) -> Any:
+def progress(start: Offsets | None, end: Offsets, late: tuple[int, ...] = ()) -> Any:
     """As Spark has it: offsets are texts, and there is none before the first batch."""
     source = SimpleNamespace(
         description="rocketmq",
@@ -25,12 +25,26 @@ def progress(start: Offsets | None, end: Offsets) -> Any:
         endOffset=json.dumps(end.to_json()),
     )
     others = SimpleNamespace(description="rate", startOffset="1", endOffset="2")
-    return SimpleNamespace(batchId=3, numInputRows=5, durationMs={"addBatch": 7}, sources=[source, others])
+    return SimpleNamespace(
+        batchId=3,
+        numInputRows=5,
+        durationMs={"addBatch": 7},
+        sources=[source, others],
+        stateOperators=[SimpleNamespace(numRowsDroppedByWatermark=count) for count in late],
+        eventTime={"watermark": "2026-03-01T10:04:00.000Z"},
+    )
 
 
 def test_a_queue_whose_place_is_dropped_is_counted() -> None:
     found = progress_of(progress(Offsets({NEW: 1, OLD: 4}), Offsets({NEW: 6})))
     assert (found.positions, found.retired, found.empty) == ({NEW: 6}, 1, False)
+
+
+def test_rows_that_came_too_late_are_counted() -> None:
+    """Of all operators that keep a state."""
+    found = progress_of(progress(None, Offsets({NEW: 6}), late=(2, 1)))
+    assert (found.late_rows, found.watermark) == (3, "2026-03-01T10:04:00.000Z")
+    assert progress_of(progress(None, Offsets({NEW: 6}))).late_rows == 0
 
 
 def test_queues_that_stay_or_come_are_not() -> None:

@@ -7,7 +7,7 @@ import json
 import signal
 import subprocess
 import sys
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -188,11 +188,17 @@ def test_a_killed_driver_leaves_each_message_once(spark: SparkSession, broker: E
 
 def send_at(broker: EmbeddedBroker, *messages: tuple[str, str, str]) -> None:
     """Send with a time of birth: (10:00:30, tag, body)."""
+    times = [datetime.fromisoformat(f"2026-03-01T{time}+00:00") for time, _, _ in messages]
+    send_born(broker, *((time, tag, body) for time, (_, tag, body) in zip(times, messages, strict=True)))
+
+
+def send_born(broker: EmbeddedBroker, *messages: tuple[datetime, str, str]) -> None:
+    """The same, on any day."""
 
     async def send() -> None:
         client = ClientInstance(ClientOptions(nameservers=(broker.nameserver,)))
         for time, tag, body in messages:
-            born = round(datetime.fromisoformat(f"2026-03-01T{time}+00:00").timestamp() * 1000)
+            born = round(time.timestamp() * 1000)
             await client.producer.send(OutgoingMessage("orders", body.encode(), tags=tag, born_timestamp_ms=born))
         await client.close()
 
@@ -234,6 +240,19 @@ def test_orders_per_minute_and_tag_are_written_to_a_topic(
     run(spark, order, tmp_path)
     later = sent(spark, broker, "per_minute")[2:]
     assert sorted((one["start"][11:16], one["messages"]) for one in later) == [("10:04", 1), ("10:05", 1)]
+
+
+def test_a_clock_that_is_ahead_silences_nobody(spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path) -> None:
+    """One producer's message of tomorrow makes no other one late."""
+    for topic in ("orders", "refunds", "per_minute"):
+        broker.create_topic(topic, 1)
+    pipeline = {"plugin": "per_minute", "options": {"lateness": "0s", "window": "100ms"}}
+    order = order_of(broker.nameserver, pipeline=pipeline, sink={"format": "rocketmq", "topic": "per_minute"})
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    for tag in ("right", "wrong", "right", "right"):
+        send_born(broker, (tomorrow if tag == "wrong" else datetime.now(UTC), tag, "{}"))
+        run(spark, order, tmp_path)
+    assert [one["tag"] for one in sent(spark, broker, "per_minute")].count("right") == 2
 
 
 def test_a_state_goes_on_behind_a_batch_that_was_written_already(

@@ -60,6 +60,7 @@ class Figures:
         self._last_end: float | None = None
         self._lost = 0
         self._retired = 0
+        self._late_rows = 0
         self._positions: dict[MessageQueue, int] = {}
         self._queues: dict[MessageQueue, _Queue] = {}
         self.handler_hung = False
@@ -95,6 +96,11 @@ class Figures:
         for name, milliseconds in phases_ms.items():
             if name in PHASES:
                 self._phases[PHASES[name]] += milliseconds / 1000
+
+    def dropped_late(self, rows: int, watermark: str) -> None:
+        """A micro-batch has dropped so many rows, as they came behind the watermark."""
+        self._late_rows += rows
+        self._log.warning("spark.late_rows", rows=rows, watermark=watermark)
 
     def queues_are(self, topic: str, lags: Iterable[QueueLag]) -> None:
         """The brokers' answer about a topic, the group's retry topic too."""
@@ -139,7 +145,12 @@ class Figures:
             problems=tuple(self._problems),
             rates=self._results.rates(self._topics),
             batches=BatchesSnapshot(
-                self._durations.snapshot(), dict(self._phases), self._last_end, self._lost, self._retired
+                self._durations.snapshot(),
+                dict(self._phases),
+                self._last_end,
+                self._lost,
+                self._retired,
+                self._late_rows,
             ),
         )
 

@@ -220,14 +220,18 @@ class Generations:
         return {queue: at for queue, at in self._stored(told).items() if at == stored[queue] != told[queue]}
 
     def _look(self, stored: ByQueue, done: ByQueue) -> None:
-        """Learn what brokers have on disk by now."""
+        """Learn what brokers have on disk by now: what they had long enough ago, and still have.
+
+        Both are needed. A broker that does not answer may have been killed at any moment since it last did; one that
+        has less than then was killed meanwhile.
+        """
         now = time.monotonic()
         self._looks.append((now, stored, done))
         while len(self._looks) > 1 and self._looks[1][0] <= now - FLUSHED_SECONDS:
             self._looks.popleft()
         at, had, _ = self._looks[0]
         if at <= now - FLUSHED_SECONDS:
-            self._held |= had
+            self._held |= {queue: offset for queue, offset in had.items() if stored.get(queue, -1) >= offset}
 
     def _write(self, note: Note) -> None:
         write_note(self._folder, self._path(self._number), note)

@@ -285,6 +285,9 @@ class GroupRun:
             )
         )
 
+        if progress.late_rows:
+            self._in_loop(lambda: self._figures.dropped_late(progress.late_rows, progress.watermark))
+
     def _in_loop(self, work: Callable[[], None]) -> None:
         with suppress(RuntimeError):  # the loop has ended: nobody is interested any more
             self._loop.call_soon_threadsafe(work)

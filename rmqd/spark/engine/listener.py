@@ -38,6 +38,10 @@ class BatchProgress:
     """Where the query is after it, exclusive."""
     retired: int = 0
     """Queues whose places it has dropped."""
+    late_rows: int = 0
+    """Rows behind the watermark that it has dropped; Spark counts them after it has added up what it could."""
+    watermark: str = ""
+    """Where that stood."""
 
 
 class ProgressListener(StreamingQueryListener):
@@ -73,4 +77,6 @@ def progress_of(progress: StreamingQueryProgress) -> BatchProgress:
                 retired += len(Offsets.of(json.loads(source.startOffset)).positions.keys() - after.keys())
         except (RmqdError, ValueError, TypeError, AttributeError):  # a pipeline may read what is none of ours
             log.debug("spark.other_source", source=source.description)
-    return BatchProgress(progress.batchId, not progress.numInputRows, phases, positions, retired)
+    late = sum(operator.numRowsDroppedByWatermark for operator in progress.stateOperators)
+    watermark = progress.eventTime.get("watermark", "") if late else ""
+    return BatchProgress(progress.batchId, not progress.numInputRows, phases, positions, retired, late, watermark)
