@@ -173,6 +173,7 @@ class ClientInstance:
             requests={int(code): histogram.snapshot() for code, histogram in traffic.durations.items()},
             request_failures=dict(traffic.failures),
             corrupt_frames=traffic.corrupt_frames,
+            doubted_replies=traffic.doubted_replies,
             refused=self.remoting.security.refusals.standing(),
         )
 

@@ -16,4 +16,5 @@ class ClientSnapshot:
     requests: dict[int, HistogramSnapshot]  # seconds to the answer, by request code
     request_failures: dict[tuple[int, str], int]  # requests without an answer, by code and reason
     corrupt_frames: int
+    doubted_replies: int = 0  # to pulls: they contradict themselves, or have a corrupt message
     refused: tuple[str, ...] = ()  # why servers refuse us now, or we them

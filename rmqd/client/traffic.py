@@ -13,12 +13,13 @@ REQUEST_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 
 
 class Traffic:
-    """Request durations by code, failures by code and reason, and frames that could not be decoded."""
+    """Request durations by code, failures by code and reason, frames that could not be decoded, and doubted replies."""
 
     def __init__(self) -> None:
         self.durations: dict[int, Histogram] = {}
         self.failures: dict[tuple[int, str], int] = {}
         self.corrupt_frames = 0
+        self.doubted_replies = 0
 
     def answered(self, code: int, seconds: float) -> None:
         """A request got its reply after `seconds`."""

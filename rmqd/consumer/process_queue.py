@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from asyncio import Future
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from rmqd.consumer.stats import TopicStats
 from rmqd.wire.message import Message, MessageBlock, MessageQueue
@@ -64,8 +64,8 @@ class ProcessQueue:
         self.relief: Future[None] | None = None  # a pull loop that waits until messages are finished
         self.idle: Future[None] | None = None  # whoever waits until nothing is in flight
 
-    def put(self, block: MessageBlock, next_offset: int) -> None:
-        """Add a reply's messages and move on to `next_offset`."""
+    def put(self, block: MessageBlock, next_offset: int, held: Sequence[Message] = ()) -> None:
+        """Add a reply's messages and move on to `next_offset`; no handler gets those that are `held`."""
         self.next_offset = next_offset
         messages = block.messages
         if not block.unfinished:
@@ -73,7 +73,9 @@ class ProcessQueue:
             return
         self.blocks.append(block)
         waiting = self.paused if self.is_paused else self.pending
-        if block.unfinished == len(messages):
+        if held:
+            waiting.extend([message for message in messages if not (message.finished or message in held)])
+        elif block.unfinished == len(messages):
             waiting.extend(messages)
         else:
             waiting.extend([message for message in messages if not message.finished])

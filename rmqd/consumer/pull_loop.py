@@ -10,13 +10,15 @@ import structlog
 
 from rmqd.codes import ResponseCode
 from rmqd.consumer.context import GroupContext
+from rmqd.consumer.corrupt_messages import CorruptMessages
 from rmqd.consumer.flow_control import Reason, exceeded
 from rmqd.consumer.offset_moves import OffsetMoves
 from rmqd.consumer.opening import open_pulled
 from rmqd.consumer.problem import Problem
 from rmqd.consumer.process_queue import ProcessQueue
 from rmqd.consumer.pull_backoff import EXCEPTION_DELAY_SECONDS, PullBackoff
-from rmqd.consumer.pull_request import AskedAnewError, PullRequest
+from rmqd.consumer.pull_evidence import PullEvidence
+from rmqd.consumer.pull_request import OPERATOR_RESET, AskedAnewError, PullRequest
 from rmqd.errors import (
     BrokerError,
     ConnectionRenewedError,
@@ -35,7 +37,7 @@ from rmqd.errors import (
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.pull import PullMessageResponseHeader
 from rmqd.wire.heartbeat import EXPRESSION_TAG
-from rmqd.wire.message import CorruptMessage, MessageBlock, MessageQueue
+from rmqd.wire.message import MessageBlock, MessageQueue
 from rmqd.wire.message_decode import frame_messages
 from rmqd.wire.sys_flag import PullSysFlag
 from rmqd.wire.topics import is_retry_topic, topic_of_pop_retry
@@ -46,6 +48,7 @@ SUSPEND_MS: Final = 15_000  # Java: brokerSuspendMaxTimeMillis
 RECHECK_SECONDS: Final = 1.0
 PROBE_SECONDS: Final = 10.0  # how soon an operator's reset reaches a queue that is held
 UNHELD_SECONDS: Final = 0.01
+MOST_ALIKE: Final = 5  # impossible answers, before the queue counts as stuck
 
 _FOUND: Final = int(ResponseCode.SUCCESS)
 _NOTHING: Final = frozenset((int(ResponseCode.PULL_NOT_FOUND), int(ResponseCode.PULL_RETRY_IMMEDIATELY)))
@@ -70,6 +73,7 @@ class PullLoop:
         self.held_by: Reason | None = None
         self.stuck: Problem | None = None  # why nothing is pulled until an operator acts
         self.failure: RmqdError | None = None  # of the last pull
+        self._alike = 0  # impossible answers that say the same, one after the other
         self.waits_for_rate = False
         self.max_offset: int | None = None
         self.measured_at = 0.0  # when the broker was last asked for it, beside the pulls
@@ -78,7 +82,8 @@ class PullLoop:
         self._queue = queue
         self._backoff = PullBackoff()
         self._moves = OffsetMoves(self, context, queue)
-        self._corrupt_offset = -1  # the last corrupt message that was reported
+        self._corrupt = CorruptMessages(self, context, queue)
+        self._evidence = PullEvidence(queue, context.client.remoting.traffic)
         self.request = PullRequest(context.client, context.options.group, queue, context.subscriptions[queue.topic])
         self._configure()
 
@@ -90,6 +95,9 @@ class PullLoop:
                 self._configure()
             if self.request.reset_to is not None:
                 await self._take_reset()
+            if self._corrupt.are_held:
+                await self._corrupt.settle()
+                continue
             if (reason := self._hold_back()) is not None:
                 await self._wait_for_relief(reason)
                 continue
@@ -125,6 +133,8 @@ class PullLoop:
         queue.drop(because)
         self.formers = [former for former in (*self.formers, queue) if former.in_flight]
         self.stuck = None
+        self._corrupt.forget()
+        self._evidence.forget()
         self.process_queue = ProcessQueue(self._queue, offset, queue.stats, self._namespace)
         self.apply_pauses()
 
@@ -154,26 +164,32 @@ class PullLoop:
         options, subscription = context.options, context.subscriptions[topic]
         self._interval = options.pull_interval_seconds
         by_tag = subscription.expression_type == EXPRESSION_TAG
+        self._evidence.takes_all = by_tag and not subscription.tags_set
         self._tags = frozenset(tag.encode() for tag in subscription.tags_set) if by_tag else frozenset[bytes]()
         self._batch_size = context.rate_limit.most(options.pull_batch_size)
         return self.request.filter_by(subscription)
 
     async def _pull(self) -> RemotingCommand:
         self.asked_at = self._context.clock.monotonic()
+        offset = self.process_queue.next_offset
         reply = await self.request.ask(
-            self.process_queue.next_offset, PullSysFlag.SUSPEND, SUSPEND_MS, self._batch_size
+            offset, PullSysFlag.SUSPEND, SUSPEND_MS, self._evidence.most(offset, self._batch_size)
         )
         self.answered_at = self._context.clock.monotonic()
         return reply
 
-    async def _probe(self) -> None:
-        """Ask for one message, without waiting and without taking it: an operator's reset is told in such a reply."""
+    async def probe(self, offset: int | None = None) -> None:
+        """Ask for one message, without waiting and without taking it: an operator's reset is told in such a reply.
+
+        At another `offset` than the next one, nothing else that is said counts.
+        """
         self._probed_at = self._context.clock.monotonic()
+        asked = self.process_queue.next_offset if offset is None else offset
         try:
-            reply = await self.request.ask(self.process_queue.next_offset, 0, 0, 1)
+            reply = await self.request.ask(asked, 0, 0, 1)
             if reply.code == _FOUND or reply.code in _NOTHING:
                 self.max_offset = PullMessageResponseHeader.from_ext_fields(reply.ext_fields).max_offset
-            elif reply.code == _ILLEGAL:
+            elif reply.code == _ILLEGAL and (offset is None or reply.remark == OPERATOR_RESET):
                 await self._not_found(reply)
         except RmqdError as error:
             log.debug("probe.failed", queue=str(self._queue), error=str(error))
@@ -181,46 +197,50 @@ class PullLoop:
     async def _found(self, reply: RemotingCommand) -> None:
         header = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
         queue = self.process_queue
-        if header.next_begin_offset <= queue.next_offset:
-            raise ProtocolError(f"a pull at {queue.next_offset} found messages, and is to go on at {header[0]}")
         self.request.broker_id, self.max_offset = header.suggest_which_broker_id, header.max_offset
-        try:
-            block = frame_messages(reply.payload, self._queue, reply.body_start, self._namespace)
-        except ProtocolError as error:
-            self.request.close_corrupt(error)
-            raise
+        block = frame_messages(reply.payload, self._queue, reply.body_start, self._namespace)
         block.origin = self._origin
-        if block.is_closed and not await open_pulled(block, self._context, queue):
-            return
-        if block.corrupt and not await self._set_aside(block):
-            return
-        self.stuck = None
+        asked, passes_over = queue.next_offset, self._corrupt.policy != "stop"
+        believed = self._evidence.found(block, asked, header, passes_over=passes_over)
+        if block.is_closed:
+            if not await open_pulled(block, self._context, queue):
+                return
+            believed = self._evidence.opened(block, asked, believed, passes_over=passes_over)
         if self._tags:
             for message in block.messages:
                 if not message.has_tag(self._tags):
                     queue.skip(message)
-        if self._context.hooks is not None:
-            self._let_hooks_choose(block)
+        self._let_hooks_choose(block)
         self._context.rate_limit.spend(block.unfinished)
         queue.stats.pulled(block)
         queue.stats.pull_took(self.answered_at - self.asked_at)
-        queue.put(block, header.next_begin_offset if block.cut_at is None else block.cut_at)
+        if believed.next_offset > asked:
+            self.stuck = None
+            self._is_well()
+        held = self._corrupt.hold(block, believed.bad) if believed.bad and passes_over else ()
+        queue.put(block, believed.next_offset, held)
         self._context.service.submit(queue)
-        self._is_well()
+        if believed.bad and not passes_over:
+            await self._corrupt.stop_at(believed.bad[-1])
+        elif believed.doubt is not None:
+            self.request.broker_id = 0
+            if believed.next_offset == asked:
+                self._evidence.got_nowhere(believed.doubt)
 
     def _is_well(self) -> None:
         """The broker has the queue, and our place in it."""
         self._backoff.answered()
         self._moves.end_doubt()
+        self._evidence.got_further()
 
     async def _not_found(self, reply: RemotingCommand) -> None:
         if reply.code in _NOTHING:
             header = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
             self.request.broker_id, self.max_offset = header.suggest_which_broker_id, header.max_offset
+            asked = self.process_queue.next_offset
+            self.process_queue.next_offset = self._evidence.nothing(asked, header)
             self.stuck = None
-            if header.next_begin_offset > self.process_queue.next_offset:
-                self.process_queue.next_offset = header.next_begin_offset
-            elif self.answered_at - self.asked_at < UNHELD_SECONDS:
+            if header.next_begin_offset <= asked and self.answered_at - self.asked_at < UNHELD_SECONDS:
                 await asyncio.sleep(self._backoff.after_nothing())
                 return
             self._is_well()
@@ -237,59 +257,12 @@ class PullLoop:
         """Wait before it is looked whether an operator moved the queue."""
         await asyncio.sleep(PROBE_SECONDS)
 
-    async def _set_aside(self, block: MessageBlock) -> bool:
-        """Treat corrupt messages as `on_corrupt_message` says; False if the queue stays there or is moved."""
-        policy, stats = self._context.options.on_corrupt_message, self.process_queue.stats
-        for corrupt in block.corrupt:
-            message = corrupt.message
-            if message.queue_offset > self._corrupt_offset:
-                self._corrupt_offset = message.queue_offset
-                stats.of(message).count("corrupt")
-                log.error(
-                    "message.corrupt", queue=str(self._queue), offset=message.queue_offset, reason=corrupt.reason,
-                    on_corrupt_message=policy,
-                )  # fmt: skip
-            if policy == "stop":
-                await self._stop_at(block, corrupt)
-                return False
-            if policy == "dead_letter":
-                while not await self._context.send_back.dead_letter(message, corrupt.reason, None):
-                    self.stuck = Problem(
-                        "retry_refused",
-                        f"the corrupt message at offset {message.queue_offset} cannot be dead-lettered",
-                        "send_back.failed in the log has the broker's reason; it is tried again",
-                    )
-                    self.looked_at = self._context.clock.monotonic()
-                    await self.pause()
-                    if await self._is_reset():
-                        return False
-                stats.of(message).dead_letters["corrupt"] += 1
-        return True
-
-    async def _is_reset(self) -> bool:
-        """Whether an operator moved the queue; for what keeps it from being pulled, which asks every 10 s."""
-        queue = self.process_queue
+    async def wait_at(self, offset: int) -> None:
+        """Wait as after an error, and see to it that an operator is heard, who may move the queue meanwhile."""
+        self.looked_at = self._context.clock.monotonic()
+        await self.pause()
         if self._context.clock.monotonic() - self._probed_at >= PROBE_SECONDS:
-            await self._probe()
-        return self.process_queue is not queue
-
-    async def _stop_at(self, block: MessageBlock, corrupt: CorruptMessage) -> None:
-        """Take what stands before a corrupt message, and hold the queue there until an operator moves its offset."""
-        queue, offset = self.process_queue, corrupt.message.queue_offset
-        for message in block.messages:
-            if message.queue_offset > offset or (self._tags and not message.has_tag(self._tags)):
-                queue.skip(message)
-        if self._context.hooks is not None:
-            self._let_hooks_choose(block)
-        queue.stats.pulled(block)
-        queue.put(block, max(offset, queue.next_offset))  # a batch may begin before what was asked for
-        self._context.service.submit(queue)
-        self.stuck = Problem(
-            "corrupt_message",
-            f"message at offset {offset} is corrupt: {corrupt.reason}",
-            "move the offset with `mqadmin resetOffsetByTime`, or set on_corrupt_message and reload",
-        )
-        await self.wait_for_operator()
+            await self.probe(offset)
 
     def _let_hooks_choose(self, block: MessageBlock) -> None:
         hooks = self._context.hooks
@@ -302,6 +275,8 @@ class PullLoop:
             return
         client, before = self._context.client, self.failure
         self.failure = error
+        if isinstance(error, ProtocolError):
+            self._contradicted(error, before)
         is_again = isinstance(error, SystemBusyError) and isinstance(before, SystemBusyError)
         if not (error.is_told or is_again or isinstance(error, FlowControlError | GoAwayError)):
             log.warning("pull.failed", queue=str(self._queue), error=str(error))
@@ -313,6 +288,12 @@ class PullLoop:
             client.routes.refresh_soon([self._queue.topic])
         if not (isinstance(error, RemotingError) and self.request.has_another()):
             await asyncio.sleep(self._backoff.after(error, at_master=self.request.at_master))
+
+    def _contradicted(self, error: ProtocolError, before: RmqdError | None) -> None:
+        """Show the queue as stuck where its broker gives the same impossible answer again and again."""
+        self._alike = self._alike + 1 if before is not None and str(before) == str(error) else 1
+        if self._alike >= MOST_ALIKE:
+            self.stuck = Problem("pull_failed", str(error), "nothing is passed over; the broker's log may say more")
 
     async def _wait_for_rate(self) -> None:
         """Wait until the group's rate limit lets the next pull through."""
@@ -349,7 +330,7 @@ class PullLoop:
             while self.process_queue is queue and self.request.reset_to is None and self._hold_back() == reason:
                 self.looked_at = context.clock.monotonic()
                 if context.clock.monotonic() - self._probed_at >= PROBE_SECONDS:
-                    await self._probe()
+                    await self.probe()
                     continue
                 await self._relieved(queue)
                 since = self._count_hold(queue, reason, since)
@@ -364,7 +345,7 @@ class PullLoop:
         while self.process_queue is queue and self.request.reset_to is None and queue.reaches_past():
             self.looked_at = clock.monotonic()
             if clock.monotonic() - self._probed_at >= PROBE_SECONDS:
-                await self._probe()
+                await self.probe()
             else:
                 await self._relieved(queue)
 

@@ -108,12 +108,6 @@ class PullRequest:
         """Whether the next pull would go to another address than the last one."""
         return self.address is not None and self._address() not in (None, self.address)
 
-    def close_corrupt(self, error: ProtocolError) -> None:
-        """Close the connection that brought what cannot be decoded."""
-        connection = self._client.remoting.connected(self.address) if self.address else None
-        if connection is not None:
-            connection.corrupt(error)
-
     def _address(self) -> str | None:
         return self._client.replicas.to_read(self._queue.broker_name, self.broker_id)
 

@@ -241,6 +241,12 @@ BROKER_UP = Metric(
 CORRUPT_FRAMES = Metric(
     "rmqd_corrupt_frames_total", "counter", (), "Frames that could not be decoded; each one closed its connection."
 )
+DOUBTED_REPLIES = Metric(
+    "rmqd_doubted_replies_total",
+    "counter",
+    (),
+    "Replies to pulls that contradict themselves or the pull, or have a corrupt message; asked again from there.",
+)
 LOOP_DELAY = Metric(
     "rmqd_event_loop_lag_seconds", "histogram", (), "How late the event loop ran a timer, measured once a second."
 )

@@ -132,6 +132,7 @@ def _client_series(series: _Series, process: ProcessSnapshot, facts: DaemonFacts
     for address, up in process.client.brokers_up.items():
         series.add(names.BROKER_UP, (address,), int(up))
     series.add(names.CORRUPT_FRAMES, (), process.client.corrupt_frames)
+    series.add(names.DOUBTED_REPLIES, (), process.client.doubted_replies)
     series.add_histogram(names.LOOP_DELAY, (), process.loop_delay)
     series.add(names.LOG_DROPPED, (), process.log_dropped + facts.log_dropped)
 

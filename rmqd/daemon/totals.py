@@ -154,6 +154,7 @@ def add_client_counters(client: ClientSnapshot, past: ClientSnapshot | None) -> 
         requests=_add_histograms(client.requests, past.requests),
         request_failures=_add(client.request_failures, past.request_failures),
         corrupt_frames=client.corrupt_frames + past.corrupt_frames,
+        doubted_replies=client.doubted_replies + past.doubted_replies,
     )
 
 

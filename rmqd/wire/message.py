@@ -39,10 +39,11 @@ class MessageQueue:
 
 @dataclass(frozen=True, slots=True)
 class CorruptMessage:
-    """A record whose frame holds but whose body cannot be trusted; `message` gives what is known of it."""
+    """A record that cannot be trusted; `message` gives what is known of it."""
 
     message: Message
     reason: str
+    takes_rest: bool = False  # where it ends is not known either: it has all that is left of the reply
 
 
 class MessageBlock:
@@ -52,8 +53,8 @@ class MessageBlock:
     """
 
     __slots__ = (
-        "corrupt", "cursor", "cut_at", "data", "decompressed", "is_closed", "message_queue", "messages", "namespace",
-        "origin", "size_bytes", "unfinished",
+        "broken", "corrupt", "cursor", "cut_at", "data", "decompressed", "is_closed", "message_queue", "messages",
+        "namespace", "origin", "runs", "size_bytes", "unfinished",
     )  # fmt: skip
 
     def __init__(self, data: bytes, message_queue: MessageQueue, namespace: str = "") -> None:
@@ -63,6 +64,8 @@ class MessageBlock:
         self.origin: str | None = None  # the topic whose messages a pop retry topic holds, for what it holds
         self.messages: list[Message] = []
         self.corrupt: list[CorruptMessage] = []
+        self.broken: str | None = None  # why the first record that cannot be decoded cannot
+        self.runs = 0  # of queue offsets without a gap, over all records that can be decoded
         self.is_closed = False  # some messages are compressed, or batches, and not opened yet
         self.cut_at: int | None = None  # the offset of the first message that was left out, as there was no room
         self.decompressed: dict[int, bytes] | None = None  # bodies by where their records start

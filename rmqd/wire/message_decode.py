@@ -26,6 +26,7 @@ from rmqd.errors import ProtocolError
 from rmqd.wire.message import MAGIC_V1, MAGIC_V2, CorruptMessage, Message, MessageBlock, MessageQueue
 from rmqd.wire.message_opening import Opening
 from rmqd.wire.sys_flag import BORN_HOST_V6, CLOSED, INNER_BATCH, KNOWN, NEED_UNWRAP, STORE_HOST_V6
+from rmqd.wire.unreadable_message import UnreadableMessage
 
 # total size, magic, CRC, queue offset, sys flag, store timestamp and body length, where both hosts are IPv4
 _unpack_ipv4 = Struct(">III8xq8xi16xq20xI").unpack_from
@@ -34,15 +35,20 @@ _LONG = Struct(">q")
 _SHORT = Struct(">H")
 _UNUSUAL: Final = CLOSED | ~KNOWN
 _HOSTS_V6: Final = BORN_HOST_V6 | STORE_HOST_V6
+_LEAST_RECORD_BYTES: Final = 91  # with IPv4 hosts, and neither body, topic nor properties
+_MAGICS: Final = (_UNSIGNED.pack(MAGIC_V1), _UNSIGNED.pack(MAGIC_V2))
 _NO_QUEUE: Final = MessageQueue("", "", -1)
 
 
 def decode_messages(data: bytes, message_queue: MessageQueue, start: int = 0, namespace: str = "") -> MessageBlock:
     """The messages that fill `data` from `start` on, all of `message_queue`, and opened at once, whatever they become.
 
-    Raises ProtocolError as `frame_messages` does; what cannot be opened is in `MessageBlock.corrupt` too.
+    Raises ProtocolError where a record cannot be decoded. One that can be but fails its CRC, or cannot be opened, is
+    set aside in `MessageBlock.corrupt`.
     """
     block = frame_messages(data, message_queue, start, namespace)
+    if block.broken is not None:
+        raise ProtocolError(block.broken)
     if block.is_closed:
         opening = Opening(block)
         opening.rest()
@@ -51,27 +57,47 @@ def decode_messages(data: bytes, message_queue: MessageQueue, start: int = 0, na
 
 
 def frame_messages(data: bytes, message_queue: MessageQueue, start: int = 0, namespace: str = "") -> MessageBlock:
-    """Find the records that fill `data` from `start` on, all of `message_queue`, and open none.
+    """Find the records that fill `data` from `start` on, all of `message_queue`, and open none. Raises nothing.
 
-    Raises ProtocolError where the records' framing is broken; a record that is framed well but fails its CRC, or is
-    marked in a way that is not known, is set aside in `MessageBlock.corrupt`.
+    What is not to be trusted is set aside in `MessageBlock.corrupt`: a record that fails its CRC, is marked in a way
+    that is not known, or cannot be decoded. The next one begins where the total size of such a record says, if one
+    begins there, or the reply ends there. Otherwise it takes all that is left of the reply.
     """
     block = MessageBlock(data, message_queue, namespace)
-    add, view, size = block.messages.append, memoryview(data), len(data)
+    broken = _decode_until_broken(block, start)
+    while broken is not None:
+        at, reason = broken
+        if block.broken is None:
+            block.broken = reason
+        end = _end_by_total_size(data, at)
+        message = UnreadableMessage(block, at, len(data) if end is None else end)
+        block.corrupt.append(CorruptMessage(message, reason, takes_rest=end is None))
+        broken = None if end is None else _decode_until_broken(block, end)
+    block.unfinished = len(block.messages)
+    return block
+
+
+def _decode_until_broken(block: MessageBlock, start: int) -> tuple[int, str] | None:
+    """Decode records from `start` on; where and why one cannot be, unless all could."""
+    data, following = block.data, -1
+    add, view, size, at = block.messages.append, memoryview(data), len(data), start
     try:
-        while start < size:
-            total, magic, crc, queue_offset, sys_flag, store_timestamp, body_size = _unpack_ipv4(data, start)
-            body_start = start + 88
+        while at < size:
+            total, magic, crc, queue_offset, sys_flag, store_timestamp, body_size = _unpack_ipv4(data, at)
+            body_start = at + 88
             if sys_flag & _HOSTS_V6:
-                body_start, store_timestamp, body_size = _long_hosts(data, start, sys_flag)
+                body_start, store_timestamp, body_size = _long_hosts(data, at, sys_flag)
             body_end = body_start + body_size
             properties = body_end + 1 + data[body_end]
             if magic != MAGIC_V1:
                 properties = _properties_v2(data, body_end, magic)
             end = properties + 2 + (data[properties] << 8 | data[properties + 1])
-            if end - start != total:
-                raise ProtocolError(f"a message announces {total} bytes; its parts take {end - start}")
-            message = Message(block, start, body_start, body_end, queue_offset, store_timestamp)
+            if end - at != total:
+                return at, f"a message announces {total} bytes; its parts take {end - at}"
+            if queue_offset != following:
+                block.runs += 1
+            following = queue_offset + 1
+            message = Message(block, at, body_start, body_end, queue_offset, store_timestamp)
             if (crc32(view[body_start:body_end]) ^ crc) & 0x7FFFFFFF:
                 block.corrupt.append(CorruptMessage(message, "the CRC of its body does not match"))
             elif sys_flag & _UNUSUAL:
@@ -82,13 +108,33 @@ def frame_messages(data: bytes, message_queue: MessageQueue, start: int = 0, nam
                     add(message)
             else:
                 add(message)
-            start = end
-    except (IndexError, StructError) as error:
-        raise ProtocolError(f"a message is cut short: {size - start} bytes are left for it") from error
-    if start != size:
-        raise ProtocolError(f"the last message goes {start - size} bytes past the reply's end")
-    block.unfinished = len(block.messages)
-    return block
+            at = end
+    except (IndexError, StructError):
+        return at, f"a message is cut short: {size - at} bytes are left for it"
+    except ProtocolError as error:
+        return at, str(error)
+    if at > size:
+        return _take_out_last(block), f"the last message goes {at - size} bytes past the reply's end"
+    return None
+
+
+def _take_out_last(block: MessageBlock) -> int:
+    """Forget the message that was decoded last; where its record starts."""
+    message = block.messages[-1] if block.messages else None
+    if block.corrupt and (message is None or block.corrupt[-1].message._start > message._start):
+        return block.corrupt.pop().message._start
+    return block.messages.pop()._start
+
+
+def _end_by_total_size(data: bytes, start: int) -> int | None:
+    """Where a record ends by the size that it announces; None where nothing there says that it does."""
+    if start + _LEAST_RECORD_BYTES > len(data):
+        return None
+    total: int = _UNSIGNED.unpack_from(data, start)[0]
+    end = start + total
+    if total < _LEAST_RECORD_BYTES or (end != len(data) and data[end + 4 : end + 8] not in _MAGICS):
+        return None
+    return end
 
 
 def stored_properties(record: bytes) -> dict[str, str]:

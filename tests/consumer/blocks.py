@@ -38,3 +38,10 @@ def corrupted(record: bytes, body: bytes) -> bytes:
     changed = bytes([body[0] ^ 0xFF]) + body[1:]
     assert zlib.crc32(changed) != zlib.crc32(body)
     return record[:at] + changed + record[at + len(body) :]
+
+
+def with_bit_flipped(data: bytes, at: int, bit: int = 0) -> bytes:
+    """The same bytes, but for one bit of the byte `at`."""
+    changed = bytearray(data)
+    changed[at] ^= 1 << bit
+    return bytes(changed)

@@ -67,6 +67,7 @@ class ScriptedBroker:
         self.sent_back: list[ConsumerSendMsgBackRequestHeader] = []
         self.sent: list[Sent] = []
         self.before_heartbeat: list[Callable[[], object]] = []  # each is called once
+        self.damaged: dict[tuple[MessageQueue, int], Callable[[bytes], bytes]] = {}  # what became of stored records
         self.redelivers = False  # whether what is sent back comes again at once
         self._log: list[StoredMessage] = []  # by commit log offset
         self._by_topic: dict[str, TopicRouteData] = {}
@@ -136,7 +137,7 @@ class ScriptedBroker:
 
     def records(self, queue: MessageQueue, start: int = 0, end: int | None = None) -> bytes:
         """Stored messages as a pull's body."""
-        return b"".join(map(encode_message, self.messages[queue][start:end]))
+        return b"".join(self._record(queue, message) for message in self.messages[queue][start:end])
 
     def end(self, queue: MessageQueue) -> int:
         """The offset that the queue's next message gets."""
@@ -169,7 +170,15 @@ class ScriptedBroker:
         """The offsets that were committed for a queue, one after the other."""
         return [offset for committed, offset in self.commits if committed == queue]
 
+    def damage(self, queue: MessageQueue, offset: int, change: Callable[[bytes], bytes]) -> None:
+        """Have a message be stored otherwise than it was sent; an unchanged record mends it."""
+        self.damaged[queue, offset] = change
+
     # --- its answers
+
+    def _record(self, queue: MessageQueue, message: StoredMessage) -> bytes:
+        record, change = encode_message(message), self.damaged.get((queue, message.queue_offset))
+        return record if change is None else change(record)
 
     def _append(self, queue: MessageQueue, message: StoredMessage) -> None:
         message = replace(message, queue_offset=self.end(queue), commit_log_offset=len(self._log))

@@ -107,7 +107,8 @@ async def test_a_corrupt_batch_becomes_a_dead_letter_as_it_is(
 ) -> None:
     """Without the properties by which a broker would refuse it in a topic that holds no batches."""
     bad = batch(queue, 0, b"a0", b"a1")
-    broker.answer_pull(queue, broker.found(queue, corrupted(bad, b"a1") + batch(queue, 2, b"a2"), 3), None)
+    reply = broker.found(queue, corrupted(bad, b"a1") + batch(queue, 2, b"a2"), 3)
+    broker.answer_pull(queue, reply, reply, None)
     async with member(
         broker.peer.address, seen, on_corrupt_message="dead_letter", persist_consumer_offset_interval_seconds=0.05
     ):

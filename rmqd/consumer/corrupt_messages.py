@@ -1,0 +1,112 @@
+"""What becomes of a queue's messages that are stored corrupt: `on_corrupt_message` decides.
+
+A message that is to be dead-lettered is held in the cache until a broker took it: no handler gets it, and no commit
+passes it. The others of its reply are handled meanwhile; the queue is not pulled further. Each try goes by the policy
+of that moment.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+import structlog
+
+from rmqd.consumer.context import GroupContext
+from rmqd.consumer.options import OnCorruptMessage
+from rmqd.consumer.problem import Problem
+from rmqd.wire.message import Message, MessageBlock, MessageQueue
+from rmqd.wire.pull_walk import BadRecord
+
+if TYPE_CHECKING:
+    from rmqd.consumer.pull_loop import PullLoop
+
+log = structlog.get_logger(__name__)
+
+
+class CorruptMessages:
+    """Of one queue, whose pull loop it belongs to."""
+
+    def __init__(self, loop: PullLoop, context: GroupContext, queue: MessageQueue) -> None:
+        self._loop = loop
+        self._context = context
+        self._queue = queue
+        self._held: deque[BadRecord] = deque()
+        self._told = -1  # the place of the last one
+
+    @property
+    def policy(self) -> OnCorruptMessage:
+        """What to do about them now."""
+        return self._context.options.on_corrupt_message
+
+    @property
+    def are_held(self) -> bool:
+        """Whether some wait for a broker to take them."""
+        return bool(self._held)
+
+    def forget(self) -> None:
+        """The cache that they were held in was let go."""
+        self._held.clear()
+
+    def hold(self, block: MessageBlock, records: list[BadRecord]) -> list[Message]:
+        """Take in what was passed over in a block; those that the block is to hold, in their places."""
+        for record in records:
+            self._tell(record)
+        if self.policy == "skip" or not records:
+            return []
+        for record in records:
+            # a place that cannot be right would be committed
+            record.message.queue_offset = record.offset
+            record.message.finished = False
+        held = [record.message for record in records]
+        self._held.extend(records)
+        block.messages = sorted([*block.messages, *held], key=lambda message: message.queue_offset)
+        block.unfinished += len(held)
+        return held
+
+    async def settle(self) -> None:
+        """Do as the policy says about those that are held, until none is, or the queue was moved."""
+        queue = self._loop.process_queue
+        while self._held and self._loop.process_queue is queue and self._loop.request.reset_to is None:
+            record = self._held[0]
+            if self.policy == "stop":
+                await self.stop_at(record)
+                await self._loop.probe(record.offset)
+            elif self.policy == "skip" or await self._dead_letter(record):
+                self._loop.stuck = None
+                if self._held and self._held[0] is record:
+                    self._held.popleft()
+                    queue.finish([record.message])
+            else:
+                await self._loop.wait_at(record.offset)
+
+    async def stop_at(self, record: BadRecord) -> None:
+        """Hold the queue until an operator acts; it is looked at again now and then."""
+        self._tell(record)
+        self._loop.stuck = Problem(
+            "corrupt_message",
+            f"message at offset {record.offset} is corrupt: {record.reason}",
+            "move the offset with `mqadmin resetOffsetByTime`, or set on_corrupt_message and reload",
+        )
+        await self._loop.wait_for_operator()
+
+    async def _dead_letter(self, record: BadRecord) -> bool:
+        if await self._context.send_back.dead_letter(record.message, record.reason, None):
+            self._loop.process_queue.stats.of(record.message).dead_letters["corrupt"] += 1
+            return True
+        self._loop.stuck = Problem(
+            "retry_refused",
+            f"the corrupt message at offset {record.offset} cannot be dead-lettered",
+            "send_back.failed in the log has the broker's reason; it is tried again",
+        )
+        return False
+
+    def _tell(self, record: BadRecord) -> None:
+        if record.at == self._told:
+            return
+        self._told = record.at
+        self._loop.process_queue.stats.of(record.message).count("corrupt")
+        log.error(
+            "message.corrupt", queue=str(self._queue), offset=record.offset, reason=record.reason,
+            on_corrupt_message=self.policy,
+        )  # fmt: skip

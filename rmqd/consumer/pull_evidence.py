@@ -1,0 +1,175 @@
+"""What the replies to a queue's pulls prove, one after the other: which messages there are, and where to go on.
+
+A reply is believed as far as it does not contradict itself or the pull (`ReplyWalk`). From the first doubt on, the
+queue is asked again, and then the broker's master: what was damaged on the way comes as it is stored. Believed is what
+two replies in turn say alike:
+
+- *A record is bad*: it has the same bytes at the same place.
+- *There is a gap*: both have nothing there. Without a filter that is true of few queues, such as compacted ones, so
+  each reply with gaps costs another pull. With a filter brokers go on behind all that it passed over, and to prove each
+  such step would double the pulls. It is believed at once where it ends at the queue's end, or is as long as the step
+  before: brokers scan a fixed number of offsets a pull. A wrong bit would have to yield just one of these.
+- *Nothing was found*, and the queue is to be asked further on: the same rule with a filter. Without one that is said of
+  a hole in the broker's store only, and believed at once, as far as the queue's end; at its end, where queues wait, any
+  wrong bit points beyond.
+
+What no second reply shows is a record's offset that is wrong by so little that it stays between its neighbours, in a
+queue that is filtered: it is handled and committed under that offset.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import structlog
+
+from rmqd.client.traffic import Traffic
+from rmqd.errors import ProtocolError
+from rmqd.wire.headers.pull import PullMessageResponseHeader
+from rmqd.wire.message import MessageBlock, MessageQueue
+from rmqd.wire.pull_walk import BadRecord, Doubt, Gap, ReplyWalk, bad_record, is_plain
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class Believed:
+    """What is believed of a reply, whose block is cut to it."""
+
+    next_offset: int
+    bad: list[BadRecord] = field(default_factory=list)
+    """Proven to be bad. The last one may be at `next_offset`, where it is not passed over."""
+    doubt: Doubt | None = None
+    """Why the queue is to be asked again there."""
+
+
+class PullEvidence:
+    """Of one queue."""
+
+    def __init__(self, queue: MessageQueue, traffic: Traffic) -> None:
+        self.takes_all = True  # no filter chooses among the messages
+        self._queue = queue
+        self._traffic = traffic
+        self._gaps: dict[int, int] = {}  # that one reply has: where they begin, and where they end
+        self._bad: BadRecord | None = None  # that one reply has
+        self._step = 0  # offsets that the last filtered reply passed, of those that do not end at the queue's end
+        self._fruitless = 0  # doubtful replies in turn that nothing could be taken from
+
+    def most(self, offset: int, batch_size: int) -> int:
+        """How many messages to ask for. A record that seems not to end comes alone: the broker knows its size."""
+        return 1 if self._bad is not None and self._bad.takes_rest and self._bad.at == offset else batch_size
+
+    def forget(self) -> None:
+        """The queue goes on elsewhere."""
+        self._gaps = {}
+        self._bad = None
+        self._fruitless = 0
+
+    def found(
+        self, block: MessageBlock, asked: int, header: PullMessageResponseHeader, *, passes_over: bool
+    ) -> Believed:
+        """Judge a reply with messages; the block keeps those that are believed. A bad record is passed over or not.
+
+        Raises ProtocolError.
+        """
+        if is_plain(block, asked, header):
+            if self._gaps:
+                self._refute(asked)
+            return Believed(header.next_begin_offset)
+        if header.next_begin_offset <= asked:
+            raise ProtocolError(f"a pull at {asked} found messages, and is to go on at {header.next_begin_offset}")
+        walk = ReplyWalk(block, asked, header, takes_all=self.takes_all)
+        believed = self._walk(walk, header, passes_over=passes_over)
+        block.messages, block.corrupt, block.unfinished = walk.messages, [], len(walk.messages)
+        return believed
+
+    def opened(self, block: MessageBlock, asked: int, believed: Believed, *, passes_over: bool) -> Believed:
+        """Judge what opening the believed messages showed: those that cannot be opened may have wrong flags."""
+        if block.cut_at is not None and block.cut_at < believed.next_offset:
+            believed = Believed(block.cut_at, [record for record in believed.bad if record.at < block.cut_at])
+        for corrupt in block.corrupt:
+            record = bad_record(block, corrupt, asked)
+            is_proven = self._bad is not None and record.is_as(self._bad)
+            if is_proven and passes_over:
+                believed.bad.append(record)
+                continue
+            bad = [before for before in believed.bad if before.at < record.at]
+            block.messages = [message for message in block.messages if message.queue_offset < record.at]
+            block.unfinished = len(block.messages)
+            if is_proven:
+                believed = Believed(record.at, [*bad, record])
+            else:
+                self._tell(record)
+                self._bad = record
+                believed = Believed(record.at, bad, record)
+            break
+        block.corrupt = []
+        return believed
+
+    def got_further(self) -> None:
+        """Something could be taken from the last reply."""
+        self._fruitless = 0
+
+    def got_nowhere(self, doubt: Doubt) -> None:
+        """Nothing could. Raises ProtocolError where that was so the last time too."""
+        self._fruitless += 1
+        if self._fruitless > 1:
+            raise ProtocolError(f"the reply to a pull at {doubt.at} cannot be believed: {doubt.reason}")
+
+    def nothing(self, asked: int, header: PullMessageResponseHeader) -> int:
+        """Judge a reply without messages; where to go on. Raises ProtocolError."""
+        to = header.next_begin_offset
+        if to <= asked:
+            return asked
+        if to > header.max_offset:
+            ends = f"though the queue ends at {header.max_offset}"
+            raise ProtocolError(f"a pull at {asked} found nothing and is to go on at {to}, {ends}")
+        if self.takes_all or self._is_usual_step(asked, header):
+            return to
+        known, self._gaps = self._gaps.get(asked, asked), {asked: to}
+        return min(known, to)
+
+    def _walk(self, walk: ReplyWalk, header: PullMessageResponseHeader, *, passes_over: bool) -> Believed:
+        asked, bad = walk.offset, list[BadRecord]()
+        while (doubt := walk.advance()) is not None:
+            if isinstance(doubt, Gap):
+                is_tail = doubt.to == header.next_begin_offset
+                if not self.takes_all and is_tail and walk.messages and self._is_usual_step(asked, header):
+                    walk.believe(doubt.to)
+                elif (known := self._gaps.get(doubt.at)) is not None:
+                    self._tell_gap(doubt.at, min(known, doubt.to))
+                    walk.believe(min(known, doubt.to))
+                else:
+                    self._gaps = walk.gaps()
+                    break
+            elif isinstance(doubt, BadRecord) and self._bad is not None and doubt.is_as(self._bad):
+                bad.append(doubt)
+                if not passes_over:
+                    return Believed(walk.offset, bad)
+                walk.pass_over(doubt)
+            else:
+                self._tell(doubt)
+                self._bad = doubt if isinstance(doubt, BadRecord) else None
+                break
+        return Believed(walk.offset, bad, doubt)
+
+    def _is_usual_step(self, asked: int, header: PullMessageResponseHeader) -> bool:
+        if header.next_begin_offset == header.max_offset:
+            return True
+        before, self._step = self._step, header.next_begin_offset - asked
+        return before == self._step
+
+    def _tell(self, doubt: Doubt) -> None:
+        self._traffic.doubted_replies += 1
+        log.warning("pull.doubted", queue=str(self._queue), offset=doubt.at, reason=doubt.reason)
+
+    def _tell_gap(self, low: int, high: int) -> None:
+        if self.takes_all:
+            log.info("queue.gap", queue=str(self._queue), offset=low, missing=high - low)
+
+    def _refute(self, offset: int) -> None:
+        """Forget gaps; tell of the one at `offset`, as it is none."""
+        to = self._gaps.get(offset, offset)
+        if to > offset and self.takes_all:
+            self._tell(Doubt(offset, f"it had no message from {offset} to {to - 1}, and there are some"))
+        self._gaps = {}
