@@ -35,6 +35,7 @@ class AssignedQueue:
         self._context = context
         self._giving_up = GivingUp(context, queue)
         self._cut = asyncio.Event()  # the pull loop is to begin anew
+        self._in_peace = True  # no former owner may still commit
         self._is_doubtful = False  # its lock was lost, or may have been
         self._moved_to: int | None = None
         self._move_until = 0.0  # monotonic: later it has no effect
@@ -113,7 +114,7 @@ class AssignedQueue:
 
     async def _own(self) -> None:
         context, queue = self._context, self.message_queue
-        await context.ownership.acquire(queue, self._lost)
+        self._in_peace = await context.ownership.acquire(queue, self._lost, context.notice_seconds)
         while True:
             try:
                 start = await self._start()
@@ -141,7 +142,7 @@ class AssignedQueue:
             start = Start(floor, "committed")  # by this process: the broker has lost it
         else:
             start = await context.founding.start(queue, stored)
-        context.store.take_over(queue, start.offset if start.is_stored else None, self)
+        context.store.take_over(queue, start.offset if start.is_stored else None, self, in_peace=self._in_peace)
         if not start.is_stored:
             await context.store.commit(queue, start.offset)
         return start

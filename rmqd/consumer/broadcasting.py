@@ -36,8 +36,9 @@ class EveryQueue:
     async def break_locks(self, topic: str, queues: Iterable[MessageQueue]) -> None:
         """Nobody leaves locks behind."""
 
-    async def acquire(self, queue: MessageQueue, lost: Callable[[], None]) -> None:
+    async def acquire(self, queue: MessageQueue, lost: Callable[[], None], notice_seconds: float = 0.0) -> bool:
         """At once, and for ever."""
+        return True
 
     async def release(self, queue: MessageQueue) -> None:
         """Nobody waits for it."""

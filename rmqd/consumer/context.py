@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -49,6 +50,8 @@ class GroupContext:
     problems: GroupProblems = field(default_factory=GroupProblems)
     floors: dict[MessageQueue, int] = field(default_factory=dict)  # what was committed last for queues given up since
     pauses: Pauses = field(default_factory=Pauses)
+    move: Callable[[MessageQueue, int], bool] = lambda _queue, _offset: False  # by an operator; whether it is held here
+    notice_seconds: float = 0.0  # how long a member may take to see that others came, above what one that is told takes
     resumed: asyncio.Event = field(default_factory=asyncio.Event)  # cleared while the whole group is paused
 
     @property

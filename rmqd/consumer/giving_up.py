@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -49,6 +50,7 @@ class GivingUp:
         context, place = self._context, self._queue
         if loop is not None:
             cause, queue = "stopped" if self.last else "handed_over", loop.process_queue
+            loop.request.successor = partial(context.move, place)
             queue.leave()
             drained = await self._drain(loop)
             if (offset := moved_to()) is not None and context.ownership.holds(place):

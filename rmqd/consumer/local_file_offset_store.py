@@ -72,7 +72,9 @@ class LocalFileOffsetStore:
         if (error := await self._flush()) is not None:
             raise OffsetStoreError(f"{self._file.path} cannot be written: {_reason(error)}") from error
 
-    def take_over(self, queue: MessageQueue, offset: int | None, watcher: OffsetWatcher | None = None) -> None:
+    def take_over(
+        self, queue: MessageQueue, offset: int | None, watcher: OffsetWatcher | None = None, *, in_peace: bool = True
+    ) -> None:
         """Nothing to do: nobody else moves these offsets."""
 
     def forget(self, queue: MessageQueue) -> None:

@@ -98,14 +98,17 @@ class RemoteBrokerOffsetStore:
             if await self._query(queue) is None:
                 await self._update(queue, offset)
 
-    def take_over(self, queue: MessageQueue, offset: int | None, watcher: OffsetWatcher | None = None) -> None:
+    def take_over(
+        self, queue: MessageQueue, offset: int | None, watcher: OffsetWatcher | None = None, *, in_peace: bool = True
+    ) -> None:
         """A new ownership begins where the broker says; what an earlier one knew is forgotten."""
         self.forget(queue)
         if offset is not None:
             self.committed[queue] = offset
         if watcher is not None:
-            until, floor = self._clock.monotonic() + WATCH_SECONDS, offset or 0
-            self._watches[queue] = OffsetWatch(watcher, until, self._connection(queue), floor, floor)
+            until, highest = self._clock.monotonic() + WATCH_SECONDS, offset or 0
+            floor = highest if in_peace else 0
+            self._watches[queue] = OffsetWatch(watcher, until, self._connection(queue), floor, highest)
         # brokers of 4.9 say 0 too where nothing is stored, and refuse resets of a topic until all its queues are
         at = float("-inf") if offset == 0 else self._clock.monotonic()
         self._written[queue] = _Written(at, self._connection(queue))

@@ -81,23 +81,29 @@ class QueueOwnership:
             if all(results):
                 self._broken.add((client_id, topic))
 
-    async def acquire(self, queue: MessageQueue, lost: Callable[[], None]) -> None:
-        """Own a queue once its rmqd owner gave it up or has gone, at the latest after `queue_handover_timeout`."""
-        deadline = self._clock.monotonic() + self._timeout
-        waited = False
+    async def acquire(self, queue: MessageQueue, lost: Callable[[], None], notice_seconds: float = 0.0) -> bool:
+        """Own a queue once its rmqd owner gave it up or has gone, at the latest after `queue_handover_timeout`.
+
+        Where brokers tell nobody of members that come, that time begins when the owner must have seen it.
+        """
+        patience_seconds = self._timeout + notice_seconds
+        deadline = self._clock.monotonic() + patience_seconds
+        waited = timed_out = False
         while not await self._lock(queue):
             if not (self._members() - {self._client.client_id} or len(self._surely_gone()) < len(self._gone)):
                 break  # nobody is there who could still commit
             left = deadline - self._clock.monotonic()
             if left <= 0:
                 self.timeouts += 1
-                log.warning("queue.handover_timed_out", queue=str(queue), seconds=self._timeout)
+                timed_out = True
+                log.warning("queue.handover_timed_out", queue=str(queue), seconds=patience_seconds)
                 break
             waited = True
             await asyncio.sleep(min(left, CLAIM_SECONDS if self._locks.refused else POLL_SECONDS))
         self._owned.add(queue)
         if waited:
             log.info("queue.handed_over", queue=str(queue))
+        return not timed_out
 
     async def release(self, queue: MessageQueue) -> None:
         """Give a queue up; what was to be committed has been."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from typing import Final
 
 from rmqd.client.connection import OPAQUE, RemotingConnection
@@ -40,6 +41,8 @@ class PullRequest:
         self.at_master = True  # that was the broker's master
         self.reset_to: int | None = None
         """An operator's reset, told in the answer to a pull that counted no more; whoever obeys it sets it to None."""
+        self.successor: Callable[[int], object] | None = None
+        """Who is told of such a reset once the queue is given up: the broker tells nobody else of it."""
         self._client = client
         self._group = group
         self._queue = queue
@@ -83,8 +86,13 @@ class PullRequest:
         frame = self._template.frame(opaque, offset, 0, flags, self._sub_version, suspend_ms, most)
         future = connection.call(_PULL, opaque, frame, PULL_TIMEOUT_SECONDS)
         self._waiting = connection, future
-        reply = await future
-        self._waiting = None
+        try:
+            reply = await future
+        except asyncio.CancelledError:
+            self._hear_late(connection, future)
+            raise
+        finally:
+            self._waiting = None
         if reply.code == _GO_AWAY:
             client.remoting.leave(connection, "the broker says that it goes away")
         return reply
@@ -94,9 +102,7 @@ class PullRequest:
         if self._waiting is None or self._waiting[1].done():
             return
         connection, waiting = self._waiting
-        late: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()
-        late.add_done_callback(self._came_late)
-        connection.hand_over(waiting, late)
+        self._hear_late(connection, waiting)
         waiting.set_exception(AskedAnewError("the pull is asked anew"))
 
     def look_elsewhere(self) -> None:
@@ -111,6 +117,11 @@ class PullRequest:
     def _address(self) -> str | None:
         return self._client.replicas.to_read(self._queue.broker_name, self.broker_id)
 
+    def _hear_late(self, connection: RemotingConnection, waiting: asyncio.Future[RemotingCommand]) -> None:
+        late: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()
+        late.add_done_callback(self._came_late)
+        connection.hand_over(waiting, late)
+
     def _came_late(self, late: asyncio.Future[RemotingCommand]) -> None:
         """A broker tells of an operator's reset once, in the answer to whichever pull comes first."""
         if late.cancelled() or late.exception() is not None:
@@ -118,5 +129,9 @@ class PullRequest:
         reply = late.result()
         if reply.code == _MOVED and reply.remark == OPERATOR_RESET:
             with contextlib.suppress(ProtocolError):
-                self.reset_to = PullMessageResponseHeader.from_ext_fields(reply.ext_fields).next_begin_offset
-                self.ask_anew()
+                offset = PullMessageResponseHeader.from_ext_fields(reply.ext_fields).next_begin_offset
+                if self.successor is not None:
+                    self.successor(offset)
+                else:
+                    self.reset_to = offset
+                    self.ask_anew()

@@ -163,7 +163,7 @@ class PushConsumer:
 
     def on_consumer_ids_changed(self) -> None:
         """A broker says that members came or went."""
-        self._rebalance.soon()
+        self._rebalance.noticed()
 
     async def on_request(self, command: RemotingCommand) -> Reply | None:
         """Answer a broker's request for this group."""

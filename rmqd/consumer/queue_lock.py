@@ -109,7 +109,7 @@ class QueueLock:
     async def break_locks(self, topic: str, queues: Iterable[MessageQueue]) -> None:
         """Nobody's locks are broken."""
 
-    async def acquire(self, queue: MessageQueue, lost: Callable[[], None]) -> None:
+    async def acquire(self, queue: MessageQueue, lost: Callable[[], None], notice_seconds: float = 0.0) -> bool:
         """Return once the queue is locked, however long another member has it."""
         wait = self._waits[queue] = _Wait(lost)
         self._wanted.set()
@@ -120,6 +120,7 @@ class QueueLock:
                 del self._waits[queue]
         if wait.rounds > 1:
             log.info("queue.handed_over", queue=str(queue))
+        return True
 
     async def release(self, queue: MessageQueue) -> None:
         """Unlock; what was to be committed has been."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -16,6 +15,7 @@ from rmqd.consumer.assigned_queue import MOVE_SECONDS, AssignedQueue
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.flow_control import Thresholds
 from rmqd.consumer.member_list import MemberList
+from rmqd.consumer.notices import Notices
 from rmqd.consumer.problem import Problem
 from rmqd.consumer.rivals import Rivals
 from rmqd.errors import GroupHeldElsewhereError, PopNotSupportedError
@@ -55,15 +55,22 @@ class Rebalance:
         self.count = 0  # passes that changed the assignment
         self.unrouted: frozenset[str] = frozenset(context.subscriptions)  # topics without a first assignment
         self._context = context
+        context.move = self.move
         self._soon = asyncio.Event()
         self._ending = False
         self._moves: dict[MessageQueue, tuple[int, float]] = {}  # of queues not held here: where to, and when asked
         self._members = MemberList(context)
+        self._notices = Notices(context)
         self._absences = Absences(context.client, context.clock)
         self._rivals = Rivals(context.options.group, context.client.client_id, context.clock)
 
     def soon(self) -> None:
         """Have the next pass at once."""
+        self._soon.set()
+
+    def noticed(self) -> None:
+        """A broker says that members came or went."""
+        self._notices.came()
         self._soon.set()
 
     async def run(self) -> None:
@@ -83,9 +90,8 @@ class Rebalance:
                     cannot_run = error
                     self.leave_all(self._context.options.shutdown_timeout_seconds)
                     break
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(INTERVAL_SECONDS if balanced else UNBALANCED_SECONDS):
-                        await self._soon.wait()
+                pause_seconds = INTERVAL_SECONDS if balanced else UNBALANCED_SECONDS
+                await self._notices.wait(self._soon, pause_seconds, self._others_came)
         if cannot_run is not None:
             raise cannot_run
 
@@ -123,6 +129,8 @@ class Rebalance:
         results = await asyncio.gather(*(self._share_of(topic, members) for topic in topics))
         if self._ending:
             return True
+        if members:
+            self._notices.listed(members)
         rivals = self._rivals.among(members)
         if members and not self._rivals.seen(rivals):
             return False
@@ -140,6 +148,13 @@ class Rebalance:
             if pop is not None and topic in pop.retries.ending and not held:
                 pop.retries.ended(self._context, topic)
         return balanced
+
+    async def _others_came(self) -> bool:
+        """Whether who is in the group has changed, by the first topic whose brokers can tell."""
+        for topic in self._context.subscriptions:
+            if (members := await self._members.of(topic)) is not None:
+                return self._notices.listed(members)
+        return False
 
     async def _share_of(self, topic: str, everybody: set[str]) -> Collection[MessageQueue] | None:
         """This member's queues of a topic; None while it cannot be told. Adds to `everybody` who is in the group."""

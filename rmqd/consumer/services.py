@@ -95,8 +95,13 @@ class OffsetStore(Protocol):
     async def read(self, queue: MessageQueue) -> int | None:
         """The stored offset; None for a group that is new to the queue. Raises RmqdError."""
 
-    def take_over(self, queue: MessageQueue, offset: int | None, watcher: OffsetWatcher | None = None) -> None:
-        """A new ownership begins at the stored offset; what an earlier one knew is forgotten."""
+    def take_over(
+        self, queue: MessageQueue, offset: int | None, watcher: OffsetWatcher | None = None, *, in_peace: bool = True
+    ) -> None:
+        """A new ownership begins at the stored offset; what an earlier one knew is forgotten.
+
+        `watcher` hears for a while of what others do to it; not `in_peace`, a former owner may still commit.
+        """
 
     def forget(self, queue: MessageQueue) -> None:
         """The queue is not ours any more."""
@@ -147,8 +152,11 @@ class Ownership(Protocol):
     async def break_locks(self, topic: str, queues: Iterable[MessageQueue]) -> None:
         """See to what members that are gone have left behind."""
 
-    async def acquire(self, queue: MessageQueue, lost: Callable[[], None]) -> None:
-        """Return when the queue may be consumed; `lost` is called at once when that ends before `release`."""
+    async def acquire(self, queue: MessageQueue, lost: Callable[[], None], notice_seconds: float = 0.0) -> bool:
+        """Return when the queue may be consumed; `lost` is called at once when that ends before `release`.
+
+        A former owner may take `notice_seconds` to see that it is waited for. False if it may still have the queue.
+        """
 
     async def release(self, queue: MessageQueue) -> None:
         """Give a queue up; what was to be committed has been."""

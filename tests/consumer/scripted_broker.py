@@ -68,6 +68,7 @@ class ScriptedBroker:
         self.sent: list[Sent] = []
         self.before_heartbeat: list[Callable[[], object]] = []  # each is called once
         self.damaged: dict[tuple[MessageQueue, int], Callable[[bytes], bytes]] = {}  # what became of stored records
+        self.notifies = True  # whether members are told of others that come and go
         self.redelivers = False  # whether what is sent back comes again at once
         self._log: list[StoredMessage] = []  # by commit log offset
         self._by_topic: dict[str, TopicRouteData] = {}
@@ -207,7 +208,8 @@ class ScriptedBroker:
         return Reply()
 
     async def _notify(self, group: str) -> None:
-        await self.peer.push(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group}, oneway=True)
+        if self.notifies:
+            await self.peer.push(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group}, oneway=True)
 
     def _list(self, command: RemotingCommand) -> Reply:
         header = GetConsumerListByGroupRequestHeader.from_ext_fields(command.ext_fields)

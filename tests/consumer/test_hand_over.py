@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.handler import Batch
 from rmqd.wire.command import RemotingCommand
+from rmqd.wire.message import MessageQueue
 from tests.client.peer import Reply, eventually
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.members import Member, member
@@ -279,3 +280,34 @@ async def test_the_commits_of_a_queue_come_one_after_the_other(
         answer.set()
         await broker.committed(GROUP, queues[1], 4)
     assert most == 1
+
+
+async def test_where_brokers_tell_nobody_a_joining_member_is_seen_all_the_same(broker: ScriptedBroker) -> None:
+    """The owner looks at the list of members itself. Its time to finish begins when it must have seen it."""
+    broker.notifies = False
+    queues = broker.create_topic(TOPIC, QUEUES)
+    for queue in queues:
+        await broker.store(queue, *[b"x"] * 400)
+    ledger = Ledger(0.06)
+    times: dict[str, Any] = {"queue_handover_timeout_seconds": 1.0, "persist_consumer_offset_interval_seconds": 60.0}
+    async with member(broker.peer.address, ledger, **times) as old:
+        await eventually(lambda: len(ledger.finished) > 20, "the old owner is at work")
+        async with member(broker.peer.address, ledger, **times) as new:
+            await eventually(lambda: owners(old, new) == [2, 2], "both have their share")
+            assert new.consumer.snapshot().handover_timeouts == 0
+            await eventually(lambda: len(ledger.finished) == 400 * QUEUES, "all is handled")
+    assert set(ledger.finished.values()) == {1}
+
+
+async def test_what_a_member_that_is_not_waited_for_commits_late_counts_as_handled_twice(
+    broker: ScriptedBroker, queue: MessageQueue
+) -> None:
+    """A Java member commits once more when its queue has a new owner already."""
+    await broker.store(queue, *[b"x"] * 10)
+    async with member(broker.peer.address, Ledger(), persist_consumer_offset_interval_seconds=0.05) as new:
+        await broker.committed(GROUP, queue, 10)
+        broker.offsets[GROUP, queue] = 14
+        await eventually(lambda: new.topic().duplicates == {"handed_over": 4}, "it is counted")
+        await broker.store(queue, *[b"x"] * 8)
+        await broker.committed(GROUP, queue, 18)
+        assert 4 not in broker.commits_of(queue)
