@@ -36,6 +36,15 @@ class InvalidMessageError(RmqdError):
     """A message that cannot be sent: too large, or a property that the wire format cannot carry."""
 
 
+class StaticTopicError(RmqdError):
+    """A topic whose queues move between brokers, where that is not followed."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(
+            f"{topic} is a static topic (mqadmin updateStaticTopic): read it with engine: local, or in Java"
+        )
+
+
 class ConfigError(RmqdError):
     """A configuration that cannot be used. `problems` holds one entry for each thing that is wrong."""
 

@@ -70,7 +70,7 @@ class LagReader:
         """The group's place in one topic. Raises RouteNotFoundError, BrokerError, RemotingError."""
         await self._client.routes.lookup(topic)
         queues = self._client.routes.queues(topic)
-        brokers = sorted({queue.broker_name for queue in queues})
+        brokers = sorted({self._client.routes.endpoint(queue) for queue in queues})
         parts = await asyncio.gather(*(self._broker_lag(group, topic, broker) for broker in brokers))
         found = tuple(queue for part in parts for queue in part)
         return TopicLag(
@@ -94,7 +94,8 @@ class LagReader:
             raise RouteNotFoundError(topic, f"no route names an address of broker {broker_name}")
         async with self._turn:
             spans = await consume_time_span(remoting, address, group, topic)
-        queues = [queue for queue in self._client.routes.queues(topic) if queue.broker_name == broker_name]
+        routes = self._client.routes
+        queues = [queue for queue in routes.queues(topic) if routes.endpoint(queue) == broker_name]
         committed = await asyncio.gather(*(self._committed(address, group, queue) for queue in queues))
         # last, so that no offset is above its queue's end
         async with self._turn:

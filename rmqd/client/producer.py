@@ -220,7 +220,7 @@ class Producer:
             raise
 
     async def _send_to(self, queue: MessageQueue, sending: _Sending, timeout_seconds: float) -> SendReceipt:
-        address = self._routes.master(queue.broker_name)
+        address = self._routes.master(self._routes.endpoint(queue))
         if address is None:
             raise RouteNotFoundError(queue.topic, f"no route names a master of broker {queue.broker_name}")
         message = sending.message
@@ -260,7 +260,7 @@ class Producer:
 
     async def _queues(self, topic: str, queue: MessageQueue | None, broker_name: str | None) -> Sequence[MessageQueue]:
         if queue is not None:
-            if self._routes.master(queue.broker_name) is None:
+            if self._routes.master(self._routes.endpoint(queue)) is None:
                 await self._routes.lookup(topic)
             return [queue]
         try:

@@ -136,6 +136,10 @@ class RouteTable:
         """The queues that producers may send to, in RocketMQ's order; empty without a route."""
         return self._routes.writable(topic)
 
+    def endpoint(self, queue: MessageQueue) -> str:
+        """The name of the broker to ask about a queue: its own, but for queues of static topics, which move."""
+        return self._routes.endpoint(queue)
+
     def master(self, broker_name: str) -> str | None:
         """The address of a broker's master; None while the route names none."""
         return self.replicas(broker_name).get(0)

@@ -7,15 +7,17 @@ from types import MappingProxyType
 
 from rmqd.wire.message import MessageQueue
 from rmqd.wire.route import QueueData, TopicRouteData
+from rmqd.wire.static_topic import leaders
 
 
 class Routes:
     """Routes by topic, and the brokers that they name; a route that was learned later wins about a broker."""
 
-    __slots__ = ("brokers", "by_topic")
+    __slots__ = ("_leaders", "brokers", "by_topic")
 
     def __init__(self, by_topic: Mapping[str, TopicRouteData] | None = None) -> None:
         self.by_topic: Mapping[str, TopicRouteData] = MappingProxyType(dict(by_topic or {}))
+        self._leaders = {topic: leaders(route.mappings) for topic, route in self.by_topic.items() if route.mappings}
         self.brokers: Mapping[str, Mapping[int, str]] = MappingProxyType(
             {
                 broker.broker_name: MappingProxyType(dict(sorted(broker.broker_addrs.items())))
@@ -35,11 +37,18 @@ class Routes:
         """Whether a topic's queues or brokers are others there, whatever their order."""
         return _content(self.by_topic.get(topic)) != _content(other.by_topic.get(topic))
 
+    def endpoint(self, queue: MessageQueue) -> str:
+        """The name of the broker that serves a queue: its own, or the one that leads a static topic's queue now."""
+        led = self._leaders.get(queue.topic)
+        return queue.broker_name if led is None else led.get((queue.broker_name, queue.queue_id), queue.broker_name)
+
     def readable(self, topic: str) -> list[MessageQueue]:
         """The queues that consumers read: those of every broker with the read permission."""
         route = self.by_topic.get(topic)
         if route is None:
             return []
+        if topic in self._leaders:
+            return sorted(MessageQueue(topic, *place) for place in self._leaders[topic])
         return sorted(
             MessageQueue(topic, queues.broker_name, queue_id)
             for queues in route.queue_datas
@@ -57,6 +66,8 @@ class Routes:
         if route is None:
             return []
         with_master = {broker.broker_name for broker in route.broker_datas if broker.master is not None}
+        if (led := self._leaders.get(topic)) is not None:
+            return sorted(MessageQueue(topic, *place) for place, leader in led.items() if leader in with_master)
         counts = _ordered_counts(route) or _writable_counts(route.queue_datas)
         return [
             MessageQueue(topic, broker_name, queue_id)
@@ -83,4 +94,4 @@ def _content(route: TopicRouteData | None) -> object:
     if route is None:
         return None
     brokers = {broker.broker_name: dict(broker.broker_addrs) for broker in route.broker_datas}
-    return sorted(route.queue_datas), brokers, route.order_topic_conf
+    return sorted(route.queue_datas), brokers, route.order_topic_conf, leaders(route.mappings)

@@ -36,14 +36,14 @@ class Absences:
         """Which of a topic's queues that are held here wait for their broker."""
         route = self._client.routes.route(topic)
         present = frozenset(broker.broker_name for broker in route.broker_datas) if route is not None else frozenset()
-        names = {queue.broker_name for queue in held}
+        endpoints = {queue: self._client.routes.endpoint(queue) for queue in held}
         for name in present & self._since.keys():
             log.info("broker.returned", broker=name, seconds=round(self._clock.monotonic() - self._since.pop(name)))
         for name in present:
             self._missed.pop((topic, name), None)
         self.is_unsure = False
-        away = {name for name in names - present if self._is_away(topic, name)}
-        return frozenset(queue for queue in held if queue.broker_name in away)
+        away = {name for name in set(endpoints.values()) - present if self._is_away(topic, name)}
+        return frozenset(queue for queue, name in endpoints.items() if name in away)
 
     def _is_away(self, topic: str, name: str) -> bool:
         now, routes = self._clock.monotonic(), self._client.routes

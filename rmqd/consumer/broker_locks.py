@@ -83,14 +83,17 @@ class BrokerLocks:
             return False
         return True
 
+    def broker_of(self, queue: MessageQueue) -> str:
+        """The name of the broker that has the queue's lock."""
+        return self._client.routes.endpoint(queue)
+
+    def by_broker(self, queues: Iterable[MessageQueue]) -> dict[str, set[MessageQueue]]:
+        """Queues by the name of the broker that has their locks."""
+        brokers: dict[str, set[MessageQueue]] = defaultdict(set)
+        for queue in queues:
+            brokers[self.broker_of(queue)].add(queue)
+        return brokers
+
     def _address(self, broker_name: str) -> str | None:
         master = self._client.routes.master(broker_name)
         return None if master is None else self._client.send_address(master)
-
-
-def by_broker(queues: Iterable[MessageQueue]) -> dict[str, set[MessageQueue]]:
-    """Queues by the name of their broker."""
-    brokers: dict[str, set[MessageQueue]] = defaultdict(set)
-    for queue in queues:
-        brokers[queue.broker_name].add(queue)
-    return brokers

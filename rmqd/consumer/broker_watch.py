@@ -49,7 +49,7 @@ class BrokerWatch:
     def _by_broker(self) -> dict[str, list[AssignedQueue]]:
         brokers: dict[str, list[AssignedQueue]] = defaultdict(list)
         for queue, assigned in self._assigned.items():
-            brokers[queue.broker_name].append(assigned)
+            brokers[self._context.client.routes.endpoint(queue)].append(assigned)
         return brokers
 
 

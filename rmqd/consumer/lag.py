@@ -41,7 +41,7 @@ def _is_stale(loop: PullLoop, now: float) -> bool:
 
 
 async def _refresh(client: ClientInstance, assigned: AssignedQueue, loop: PullLoop, clock: Clock) -> None:
-    address = client.routes.address(assigned.message_queue.broker_name)
+    address = client.routes.address(client.routes.endpoint(assigned.message_queue))
     if address is None:
         return
     try:

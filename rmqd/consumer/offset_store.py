@@ -282,11 +282,11 @@ class RemoteBrokerOffsetStore:
 
     def _connection(self, queue: MessageQueue) -> RemotingConnection | None:
         """The one by which the queue's offset is stored now; None while there is none."""
-        address = self._client.routes.address(queue.broker_name)
+        address = self._client.routes.address(self._client.routes.endpoint(queue))
         return None if address is None else self._client.remoting.connected(address)
 
     def _address(self, queue: MessageQueue) -> str:
-        address = self._client.routes.address(queue.broker_name)
+        address = self._client.routes.address(self._client.routes.endpoint(queue))
         if address is None:
             raise BrokerAwayError(queue.topic, queue.broker_name)
         return address

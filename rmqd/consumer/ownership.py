@@ -15,7 +15,7 @@ import structlog
 
 from rmqd.client.instance import ClientInstance
 from rmqd.clock import Clock
-from rmqd.consumer.broker_locks import RENEW_SECONDS, BrokerLocks, by_broker
+from rmqd.consumer.broker_locks import RENEW_SECONDS, BrokerLocks
 from rmqd.wire.message import MessageQueue
 
 log = structlog.get_logger(__name__)
@@ -75,7 +75,7 @@ class QueueOwnership:
         wanted = [client_id for client_id in self._surely_gone() if (client_id, topic) not in self._broken]
         if not wanted:
             return
-        brokers = by_broker(queues)
+        brokers = self._locks.by_broker(queues)
         for client_id in wanted:
             results = await asyncio.gather(*(self._locks.unlock(at, own, client_id) for at, own in brokers.items()))
             if all(results):
@@ -109,8 +109,9 @@ class QueueOwnership:
         """Give a queue up; what was to be committed has been."""
         self._owned.discard(queue)
         self._locked.discard(queue)
-        async with self._locks.turn(queue.broker_name):
-            await self._locks.unlock(queue.broker_name, [queue])
+        broker_name = self._locks.broker_of(queue)
+        async with self._locks.turn(broker_name):
+            await self._locks.unlock(broker_name, [queue])
 
     def linger(self, queue: MessageQueue) -> float:
         """No longer: the next owner's wait is over too."""
@@ -135,7 +136,7 @@ class QueueOwnership:
                 renewed = self._clock.monotonic()
                 await self._claim(self._owned)
             elif not self._locks.refused:
-                lost = {queue for queue in self._locked if self._locks.may_be_lost(queue.broker_name)}
+                lost = {queue for queue in self._locked if self._locks.may_be_lost(self._locks.broker_of(queue))}
                 await self._claim((self._owned - self._locked) | lost)
 
     def _surely_gone(self) -> set[str]:
@@ -147,7 +148,7 @@ class QueueOwnership:
         return frozenset().union(*self._lists.values())
 
     async def _claim(self, queues: Iterable[MessageQueue]) -> None:
-        await asyncio.gather(*(self._claim_at(name, named) for name, named in by_broker(queues).items()))
+        await asyncio.gather(*(self._claim_at(name, named) for name, named in self._locks.by_broker(queues).items()))
 
     async def _claim_at(self, broker_name: str, queues: set[MessageQueue]) -> None:
         async with self._locks.turn(broker_name):
@@ -157,6 +158,6 @@ class QueueOwnership:
         self._locked |= granted & self._owned
 
     async def _lock(self, queue: MessageQueue) -> bool:
-        granted = await self._locks.lock(queue.broker_name, {queue}) or frozenset()
+        granted = await self._locks.lock(self._locks.broker_of(queue), {queue}) or frozenset()
         self._locked |= granted
         return bool(granted)

@@ -48,7 +48,7 @@ class OffsetPersistence:
 
     def _by_broker(self) -> dict[str, list[AssignedQueue]]:
         brokers: dict[str, list[AssignedQueue]] = defaultdict(list)
-        for queue, assigned in self._assigned.items():
-            brokers[queue.broker_name].append(assigned)
         routes = self._context.client.routes
+        for queue, assigned in self._assigned.items():
+            brokers[routes.endpoint(queue)].append(assigned)
         return {name: queues for name, queues in brokers.items() if routes.address(name) is not None}

@@ -198,7 +198,7 @@ class PullLoop:
         header = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
         queue = self.process_queue
         self.request.broker_id, self.max_offset = header.suggest_which_broker_id, header.max_offset
-        block = frame_messages(reply.payload, self._queue, reply.body_start, self._namespace)
+        block = frame_messages(reply.payload, self._queue, reply.body_start, self._namespace, header.offset_delta)
         block.origin = self._origin
         asked, passes_over = queue.next_offset, self._corrupt.policy != "stop"
         believed = self._evidence.found(block, asked, header, passes_over=passes_over)

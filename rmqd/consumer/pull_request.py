@@ -75,7 +75,7 @@ class PullRequest:
         if address is None:
             raise BrokerAwayError(self._queue.topic, self._queue.broker_name)
         client = self._client
-        self.address, self.at_master = address, address == client.routes.master(self._queue.broker_name)
+        self.address, self.at_master = address, address == client.routes.master(client.routes.endpoint(self._queue))
         client.remoting.check(address)
         connection = client.remoting.connected(address) or await client.remoting.connection(address)
         if not client.heartbeat.is_known_on(connection):
@@ -115,7 +115,7 @@ class PullRequest:
         return self.address is not None and self._address() not in (None, self.address)
 
     def _address(self) -> str | None:
-        return self._client.replicas.to_read(self._queue.broker_name, self.broker_id)
+        return self._client.replicas.to_read(self._client.routes.endpoint(self._queue), self.broker_id)
 
     def _hear_late(self, connection: RemotingConnection, waiting: asyncio.Future[RemotingCommand]) -> None:
         late: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()

@@ -19,7 +19,7 @@ import structlog
 from rmqd.client.connection import RemotingConnection
 from rmqd.client.instance import ClientInstance
 from rmqd.clock import Clock, suspended_seconds
-from rmqd.consumer.broker_locks import RENEW_SECONDS, BrokerLocks, by_broker
+from rmqd.consumer.broker_locks import RENEW_SECONDS, BrokerLocks
 from rmqd.wire.message import MessageQueue
 
 log = structlog.get_logger(__name__)
@@ -124,11 +124,12 @@ class QueueLock:
 
     async def release(self, queue: MessageQueue) -> None:
         """Unlock; what was to be committed has been."""
-        async with self._locks.turn(queue.broker_name):
+        broker_name = self._locks.broker_of(queue)
+        async with self._locks.turn(broker_name):
             lease = self._leases.pop(queue, None)
             if lease is not None:
                 lease.end()
-            await self._locks.unlock(queue.broker_name, [queue])
+            await self._locks.unlock(broker_name, [queue])
 
     def linger(self, queue: MessageQueue) -> float:
         """As long as Java delays the unlocking. Nobody else can have the queue meanwhile, and handlers are told."""
@@ -178,10 +179,11 @@ class QueueLock:
         due = {
             queue
             for queue in self._leases
-            if now - self._renewed.get(queue.broker_name, float("-inf")) >= RENEW_SECONDS
-            or self._locks.may_be_lost(queue.broker_name)
+            if now - self._renewed.get(self._locks.broker_of(queue), float("-inf")) >= RENEW_SECONDS
+            or self._locks.may_be_lost(self._locks.broker_of(queue))
         }
-        brokers = by_broker(due.union(queue for queue in self._waits if not self._may_be_anothers(queue)))
+        wanted = due.union(queue for queue in self._waits if not self._may_be_anothers(queue))
+        brokers = self._locks.by_broker(wanted)
         await asyncio.gather(*(self._ask(name, queues, due & queues) for name, queues in brokers.items()))
 
     async def _ask(self, broker_name: str, queues: set[MessageQueue], due: set[MessageQueue]) -> None:
@@ -201,13 +203,17 @@ class QueueLock:
 
     def _may_be_anothers(self, queue: MessageQueue) -> bool:
         """Whether the broker may only have forgotten who locked us out, and will hear of it in a moment."""
-        before, now = self._waits[queue].locked_out_on, self._locks.connection(queue.broker_name)
+        before, now = self._waits[queue].locked_out_on, self._locks.connection(self._locks.broker_of(queue))
         if queue in self._leases or before is None or now is None or before is now:
             return False
         return asyncio.get_running_loop().time() - now.made_at < RESTART_SECONDS
 
     def _answered(self, queue: MessageQueue, granted: bool, until: float) -> None:
-        lease, wait, on = self._leases.get(queue), self._waits.get(queue), self._locks.connection(queue.broker_name)
+        lease, wait, on = (
+            self._leases.get(queue),
+            self._waits.get(queue),
+            self._locks.connection(self._locks.broker_of(queue)),
+        )
         if lease is not None:
             if granted and (lease.holds or lease.is_cut):
                 if lease.is_cut:

@@ -13,7 +13,8 @@ from rmqd.errors import InvalidMessageError, RmqdError
 from rmqd.plain_text import encodable, traceback_of
 from rmqd.wire import properties as names
 from rmqd.wire.headers.send import SendMessageRequestHeaderV2
-from rmqd.wire.message import Message
+from rmqd.wire.message import Message, MessageQueue
+from rmqd.wire.static_topic import is_logical
 from rmqd.wire.sys_flag import COMPRESSED, COMPRESSION_MASK
 from rmqd.wire.topics import DEFAULT_TOPIC, INNER_PRODUCER_GROUP, dlq_topic, retry_topic
 
@@ -70,16 +71,17 @@ class SendBack:
     async def retry(self, message: Message, delay_level: int) -> bool:
         """Have the message delivered again: by send-back, else as a message to the group's retry topic.
 
-        What the broker could copy for a member of a batch is the whole batch, others' messages too.
+        What the broker could copy for a member of a batch is the whole batch, others' messages too; and of a static
+        topic the broker that serves the queue now may not be the one that has the message.
         """
-        if message.is_member:
+        if not _can_be_copied(message):
             return await self._to_retry_topic(message, delay_level)
         return await self.by_broker(message, delay_level) or await self._to_retry_topic(message, delay_level)
 
     async def dead_letter(self, message: Message, reason: str, error: BaseException | None) -> bool:
         """Put the message into the group's dead letters, with the reason; by send-back where that is refused."""
         sent = await self._to_dead_letters(message, reason, error) or (
-            not message.is_member and await self.by_broker(message, -1)
+            _can_be_copied(message) and await self.by_broker(message, -1)
         )
         if sent:
             log.warning(
@@ -136,8 +138,13 @@ class SendBack:
         return await self._send(message, dlq_topic(self._group), properties, message.reconsume_times)
 
     def _address(self, message: Message) -> str | None:
-        master = self._client.routes.master(message.broker_name)
+        master = self._client.routes.master(self._endpoint(message))
         return None if master is None else self._client.send_address(master)
+
+    def _endpoint(self, message: Message) -> str:
+        """The name of the broker that serves the message's queue."""
+        queue = MessageQueue(message.record_topic, message.broker_name, message.queue_id)
+        return self._client.routes.endpoint(queue)
 
     def _origin(self, message: Message) -> dict[str, str]:
         stored = message.stored_properties
@@ -167,7 +174,7 @@ class SendBack:
                 unit_mode=self._client.options.unit_mode,
                 max_reconsume_times=self._max,
                 batch=False,
-                broker_name=message.broker_name,
+                broker_name=self._endpoint(message),
             )
             await send_message(
                 self._client.remoting, address, header, message.stored_body, timeout_seconds=SEND_BACK_TIMEOUT_SECONDS
@@ -176,6 +183,11 @@ class SendBack:
             log.warning("send_back.failed", queue=str(message.message_queue), topic=topic, error=str(error))
             return False
         return True
+
+
+def _can_be_copied(message: Message) -> bool:
+    """Whether a send-back names this message, and this one only."""
+    return not message.is_member and not is_logical(message.broker_name)
 
 
 def _plain(text: str) -> str:

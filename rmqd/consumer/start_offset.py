@@ -78,7 +78,7 @@ class StartPolicy:
         return stored_ms is not None and stored_ms > self.started_ms
 
     def _address(self, queue: MessageQueue) -> str:
-        address = self.client.routes.address(queue.broker_name)
+        address = self.client.routes.address(self.client.routes.endpoint(queue))
         if address is None:
             raise BrokerAwayError(queue.topic, queue.broker_name)
         return address

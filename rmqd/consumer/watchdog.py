@@ -128,7 +128,7 @@ class Watchdog:
         calls = context.service.calls()
         own = [now - call.started for call in calls if call.queue is queue]
         oldest = queue.oldest()
-        address = context.client.routes.address(key.broker_name)
+        address = context.client.routes.address(context.client.routes.endpoint(key))
         return Stall(
             seconds=seconds,
             stuck=loop.stuck,

@@ -31,7 +31,7 @@ from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
 from rmqd.client.route_table import RouteTable
 from rmqd.consumer.filter_check import check_filters
-from rmqd.errors import RemotingError, RmqdError, RouteNotFoundError, TopicNotExistError
+from rmqd.errors import RemotingError, RmqdError, RouteNotFoundError, StaticTopicError, TopicNotExistError
 from rmqd.spark.access import Access
 from rmqd.spark.process_log import log_to_stderr
 from rmqd.spark.queue_questions import mean_size, pending_reset
@@ -210,7 +210,9 @@ class Cluster:
         self._run(check_filters(self._client, group, data))
 
     async def _queues_of(self, topic: str) -> list[MessageQueue]:
-        await self._client.routes.refresh(topic)
+        route = await self._client.routes.refresh(topic)
+        if route.mappings:
+            raise StaticTopicError(topic)
         return self._client.routes.queues(topic)
 
     def _at_broker(

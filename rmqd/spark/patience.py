@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 
 import structlog
 
-from rmqd.errors import DataLossError, FilterRefusedError, RmqdError, RouteNotFoundError
+from rmqd.errors import DataLossError, FilterRefusedError, RmqdError, RouteNotFoundError, StaticTopicError
 
 log = structlog.get_logger(__name__)
 
@@ -23,7 +23,7 @@ def patiently(ask: Callable[[], T], seconds: float) -> T:
     while True:
         try:
             return ask()
-        except (RouteNotFoundError, DataLossError, FilterRefusedError):
+        except (RouteNotFoundError, DataLossError, FilterRefusedError, StaticTopicError):
             raise  # an answer: waiting makes no topic, and brings no message back
         except RmqdError as error:
             if time.monotonic() + RETRY_SECONDS > until:

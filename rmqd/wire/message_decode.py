@@ -56,12 +56,16 @@ def decode_messages(data: bytes, message_queue: MessageQueue, start: int = 0, na
     return block
 
 
-def frame_messages(data: bytes, message_queue: MessageQueue, start: int = 0, namespace: str = "") -> MessageBlock:
+def frame_messages(
+    data: bytes, message_queue: MessageQueue, start: int = 0, namespace: str = "", offset_delta: int = 0
+) -> MessageBlock:
     """Find the records that fill `data` from `start` on, all of `message_queue`, and open none. Raises nothing.
 
     What is not to be trusted is set aside in `MessageBlock.corrupt`: a record that fails its CRC, is marked in a way
     that is not known, or cannot be decoded. The next one begins where the total size of such a record says, if one
     begins there, or the reply ends there. Otherwise it takes all that is left of the reply.
+
+    `offset_delta` is what the reply adds to the records' offsets: queues of static topics count in their own way.
     """
     block = MessageBlock(data, message_queue, namespace)
     broken = _decode_until_broken(block, start)
@@ -74,6 +78,9 @@ def frame_messages(data: bytes, message_queue: MessageQueue, start: int = 0, nam
         block.corrupt.append(CorruptMessage(message, reason, takes_rest=end is None))
         broken = None if end is None else _decode_until_broken(block, end)
     block.unfinished = len(block.messages)
+    if offset_delta:
+        for each in (*block.messages, *(corrupt.message for corrupt in block.corrupt)):
+            each.queue_offset += offset_delta
     return block
 
 

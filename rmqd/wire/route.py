@@ -7,6 +7,7 @@ from typing import Any, Final, Self
 
 from rmqd.errors import ProtocolError
 from rmqd.wire import fields, loose_json
+from rmqd.wire.static_topic import TopicQueueMappingInfo
 
 PERM_READ: Final = 4
 PERM_WRITE: Final = 2
@@ -98,11 +99,15 @@ class BrokerData:
 
 @dataclass(frozen=True, slots=True)
 class TopicRouteData:
-    """All brokers and queues of a topic. `order_topic_conf` is "broker:queues;…" for ordered topics."""
+    """All brokers and queues of a topic. `order_topic_conf` is "broker:queues;…" for ordered topics.
+
+    `mappings` are those of a static topic by broker: its logical queues, which move from broker to broker.
+    """
 
     queue_datas: tuple[QueueData, ...] = ()
     broker_datas: tuple[BrokerData, ...] = ()
     order_topic_conf: str | None = None
+    mappings: tuple[TopicQueueMappingInfo, ...] = ()
 
     def to_json(self, *, strict: bool = True) -> bytes:
         """The body of the reply to 105; clients before 4.9.4 get the loose dialect."""
@@ -111,6 +116,8 @@ class TopicRouteData:
             "filterServerTable": {},
             "queueDatas": [queue.to_dict() for queue in self.queue_datas],
         }
+        if self.mappings:
+            value["topicQueueMappingByBroker"] = {info.bname: info.to_dict() for info in self.mappings}
         if self.order_topic_conf is not None:
             value["orderTopicConf"] = self.order_topic_conf
         return loose_json.dumps(value, bare_keys=not strict)
@@ -123,6 +130,10 @@ class TopicRouteData:
             queue_datas=tuple(QueueData.from_dict(item) for item in fields.items(data, "queueDatas")),
             broker_datas=tuple(BrokerData.from_dict(item) for item in fields.items(data, "brokerDatas")),
             order_topic_conf=fields.optional_text(data, "orderTopicConf"),
+            mappings=tuple(
+                TopicQueueMappingInfo.from_dict(item)
+                for item in fields.mapping(data, "topicQueueMappingByBroker").values()
+            ),
         )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -33,6 +33,7 @@ from rmqd.wire.message import MessageQueue
 from rmqd.wire.message_encode import StoredMessage, encode_message
 from rmqd.wire.properties import parse_properties
 from rmqd.wire.route import TopicRouteData
+from rmqd.wire.static_topic import TopicQueueMappingInfo
 from rmqd.wire.topics import retry_topic
 from tests.client.peer import Peer, Reply, eventually, route_of, routes, stored
 
@@ -103,6 +104,11 @@ class ScriptedBroker:
         for queue in made:
             self.messages.setdefault(queue, [])
         return made
+
+    def lead(self, topic: str, *infos: TopicQueueMappingInfo, others: Mapping[str, Peer] | None = None) -> None:
+        """Make a topic static, with these mappings; `others` are the addresses of the brokers beside this one."""
+        addresses = {self.name: self.peer.address, **{name: peer.address for name, peer in (others or {}).items()}}
+        self._by_topic[topic] = replace(route_of(addresses, 1), mappings=infos)
 
     def serve(self, peer: Peer, broker_id: int, *, with_master: bool) -> None:
         """Let another peer be a replica of the broker, which it answers as; all known topics name it from now on."""

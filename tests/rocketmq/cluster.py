@@ -233,7 +233,9 @@ class RealCluster:
 
     # --- changing and asking
 
-    def create_topic(self, name: str, queues: int = 8, *, permission: int = 6, message_type: str = "") -> str:
+    def create_topic(
+        self, name: str, queues: int = 8, *, permission: int = 6, message_type: str = "", attributes: str = ""
+    ) -> str:
         """Create or change a topic on every master, and wait until the name server lists it; returns its name.
 
         `permission` is 6 to read and write, 4 to read, 2 to write.
@@ -247,7 +249,7 @@ class RealCluster:
             "topicFilterType": "SINGLE_TAG",
             "topicSysFlag": 0,
             "order": "false",
-            "attributes": f"+message.type={message_type}" if message_type else "",
+            "attributes": attributes or (f"+message.type={message_type}" if message_type else ""),
         }
         for node in self.masters:
             rpc.call(node.address, rpc.UPDATE_AND_CREATE_TOPIC, fields, credentials=self.credentials)

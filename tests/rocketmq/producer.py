@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import struct
 import time
+import uuid
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self
@@ -59,10 +60,23 @@ class Producer:
         fields["properties"] = _properties({"KEYS": key, "TAGS": tags, **(properties or {})})
         return self._store(fields, body)
 
-    def send_batch(self, keys: Sequence[str], body: bytes = b"x", *, queue: int | None = None) -> tuple[int, int]:
-        """Store a message per key in one queue, all or none; the queue and the offset of the first."""
+    def send_batch(
+        self,
+        keys: Sequence[str],
+        body: bytes = b"x",
+        *,
+        queue: int | None = None,
+        tags: Sequence[str] = (),
+        batch_tag: str = "",
+    ) -> tuple[int, int]:
+        """Store a message per key in one queue, all or none; the queue and the offset of the first.
+
+        As Java's producers do, the batch has an id of its own: brokers store it whole where the topic is BatchCQ.
+        """
         fields = self._fields(next(self._queues) if queue is None else queue) | {"batch": "true"}
-        return self._store(fields, b"".join(_batched(key, body) for key in keys))
+        fields["properties"] = _properties({"UNIQ_KEY": uuid.uuid4().hex.upper(), "TAGS": batch_tag})
+        tagged = itertools.zip_longest(keys, tags[: len(keys)], fillvalue="")
+        return self._store(fields, b"".join(_batched(key, body, tag) for key, tag in tagged))
 
     def _fields(self, queue: int) -> dict[str, object]:
         return {
@@ -94,9 +108,9 @@ def _properties(values: Mapping[str, str]) -> str:
     return "".join(f"{name}\x01{value}\x02" for name, value in values.items() if value)
 
 
-def _batched(key: str, body: bytes) -> bytes:
+def _batched(key: str, body: bytes, tag: str) -> bytes:
     """One message inside a batch: size, magic, CRC (the broker makes both itself), flag, body, properties."""
-    properties = _properties({"KEYS": key}).encode()
+    properties = _properties({"KEYS": key, "TAGS": tag}).encode()
     size = 4 + 4 + 4 + 4 + 4 + len(body) + 2 + len(properties)
     head = struct.pack(">iiiii", size, 0, 0, 0, len(body))
     return head + body + struct.pack(">h", len(properties)) + properties

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from structlog.testing import capture_logs
 from rmqd.codes import RequestCode
 from rmqd.wire.message import MessageQueue
 from rmqd.wire.route import TopicRouteData
+from rmqd.wire.static_topic import TopicQueueMappingInfo
 from tests.client.peer import Peer, Reply, route_of, routes
 from tests.consumer.scripted_broker import ScriptedBroker
 from tests.spark.needed import need
@@ -140,3 +142,13 @@ async def test_a_slaves_word_is_nobodys_place(cluster: Cluster) -> None:
     }
     ends = await asyncio.to_thread(lambda: asked.max_offsets([queue], of_slaves=True))
     assert ends.found == {queue: 2}
+
+
+async def test_a_static_topic_is_refused_by_name(cluster: Cluster) -> None:
+    """Its queues move between brokers, which nothing here follows: part of it would be read, and no error told."""
+    mapping = TopicQueueMappingInfo("a", 2, 1, curr_id_map={0: 0, 1: 0})
+    cluster.by_topic[TOPIC] = replace(cluster.by_topic[TOPIC], mappings=(mapping,))
+    asked = cluster_of(Access(ClientOptions(nameservers=(cluster.name_server.address,))))
+    answers = await asyncio.to_thread(asked.queues, [TOPIC])
+    [error] = answers.failures
+    assert "orders is a static topic" in str(error)

@@ -72,6 +72,7 @@ class PullMessageResponseHeader(NamedTuple):
     suggest_which_broker_id: int = 0
     topic_sys_flag: int = 0
     group_sys_flag: int = 0
+    offset_delta: int = 0  # of static topics: what is added to the offsets of the records
 
     @classmethod
     def from_ext_fields(cls, ext_fields: Mapping[str, str]) -> Self:
@@ -82,6 +83,7 @@ class PullMessageResponseHeader(NamedTuple):
                 int(ext_fields["minOffset"]),
                 int(ext_fields["maxOffset"]),
                 int(ext_fields.get("suggestWhichBrokerId", "0")),
+                offset_delta=int(ext_fields.get("offsetDelta", "0")),
             )
         except (KeyError, ValueError) as error:
             raise ProtocolError(f"the reply to a pull lacks an offset: {error!r:.200}") from error
@@ -98,6 +100,7 @@ class PullMessageResponseHeader(NamedTuple):
             "suggestWhichBrokerId": str(self.suggest_which_broker_id),
             "topicSysFlag": str(self.topic_sys_flag),
             "groupSysFlag": str(self.group_sys_flag),
+            **({"offsetDelta": str(self.offset_delta)} if self.offset_delta else {}),
         }
 
 
@@ -183,8 +186,8 @@ class PullReplyTemplate:
     def frame(
         self, opaque: int, code: int, remark: bytes, header: PullMessageResponseHeader, records: Iterable[bytes]
     ) -> bytes:
-        """The whole frame of one reply; `remark` stands in the JSON as it is."""
-        head = self._format % (code, opaque, remark, *header)
+        """The whole frame of one reply; `remark` stands in the JSON as it is, and an offset delta is left out."""
+        head = self._format % (code, opaque, remark, *header[:-1])
         body = b"".join(records)
         size = len(head)
         return b"".join((_PREFIX.pack(size + len(body) + 4, size), head, body))

@@ -1,0 +1,91 @@
+"""Static topics (`mqadmin updateStaticTopic`): logical queues, mapped to queues of brokers; they may move to others.
+
+Clients know a logical queue under a broker name that no broker has, so that it stays the same queue wherever it is.
+What they ask about it goes to the broker that leads it now, which translates queue ids and offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final, Self
+
+from rmqd.errors import ProtocolError
+from rmqd.wire import fields
+
+MOCK_BROKER_PREFIX: Final = "__syslo__"  # Java: LOGICAL_QUEUE_MOCK_BROKER_PREFIX
+NO_BROKER: Final = "__syslo__none__"  # of a logical queue that no broker has
+GLOBAL_SCOPE: Final = "__global__"
+_MAX_QUEUES: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class TopicQueueMappingInfo:
+    """The logical queues of a static topic that one broker leads, as it says; a later epoch is newer."""
+
+    bname: str
+    total_queues: int
+    epoch: int
+    scope: str = GLOBAL_SCOPE
+    curr_id_map: dict[int, int] = field(default_factory=dict)  # logical queue id: the broker's own
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON object."""
+        return {
+            "bname": self.bname,
+            "currIdMap": dict(self.curr_id_map),
+            "dirty": False,
+            "epoch": self.epoch,
+            "scope": self.scope,
+            "totalQueues": self.total_queues,
+        }
+
+    @classmethod
+    def from_dict(cls, value: object) -> Self:
+        """Read the JSON object. Raises ProtocolError."""
+        data = fields.as_object(value, "topicQueueMappingByBroker")
+        total = fields.integer(data, "totalQueues", 0)
+        if not 0 <= total <= _MAX_QUEUES:
+            raise ProtocolError(f"totalQueues must be a number of queues, and is {total}")
+        ids = {
+            fields.as_integer(logical, "a queue id"): fields.as_integer(own, "a queue id")
+            for logical, own in fields.mapping(data, "currIdMap").items()
+        }
+        return cls(
+            bname=fields.text(data, "bname"),
+            total_queues=total,
+            epoch=fields.integer(data, "epoch", 0),
+            scope=fields.text(data, "scope", GLOBAL_SCOPE),
+            curr_id_map=ids,
+        )
+
+
+def is_logical(broker_name: str) -> bool:
+    """Whether it names no broker, but is what the queues of static topics have in place of one."""
+    return broker_name.startswith(MOCK_BROKER_PREFIX)
+
+
+def mock_broker_name(scope: str) -> str:
+    """The broker name of a scope's logical queues. Java: `TopicQueueMappingUtils.getMockBrokerName`."""
+    return MOCK_BROKER_PREFIX + (scope[2:] if scope == GLOBAL_SCOPE else scope)
+
+
+def leaders(mappings: Iterable[TopicQueueMappingInfo]) -> dict[tuple[str, int], str]:
+    """The broker that leads each logical queue, by (broker name, queue id) of the queue.
+
+    Of two brokers that claim a queue the one with the later epoch has it. The newest mapping says how many there are;
+    those among them that nobody claims are queues too. Java: `topicRouteData2EndpointsForStaticTopic`.
+    """
+    newest_first = sorted(mappings, key=lambda info: -info.epoch)
+    found: dict[tuple[str, int], str] = {}
+    for scope in {info.scope: None for info in newest_first}:
+        name, total, claims = mock_broker_name(scope), 0, dict[int, TopicQueueMappingInfo]()
+        for info in newest_first:
+            if info.scope == scope:
+                total = max(total, info.total_queues)
+                for queue_id in info.curr_id_map:
+                    claims.setdefault(queue_id, info)
+        for queue_id in range(total):
+            info_of = claims.get(queue_id)
+            found[name, queue_id] = NO_BROKER if info_of is None else info_of.bname
+    return found

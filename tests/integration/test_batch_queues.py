@@ -1,0 +1,87 @@
+"""Topics with queue.type=BatchCQ on a real RocketMQ: each member of a batch is a message, for rmqd as for Java."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rmqd.handler import Batch, DeadLetter
+from tests.consumer.members import member
+from tests.integration.consuming import Seen, dead_letters, until
+from tests.integration.waiting import wait_until
+from tests.rocketmq import RealCluster, ledger, offsets, release
+from tests.rocketmq.fixtures import fresh_name
+from tests.rocketmq.peers import PeerOptions, start_consumer
+from tests.rocketmq.producer import Producer
+
+pytestmark = pytest.mark.skipif(release.is_4(), reason="RocketMQ 4.9 has no such topics")
+
+BATCHES, SIZE = 8, 5
+KEYS = [f"k{number}" for number in range(BATCHES * SIZE)]
+
+
+def batch_topic(cluster: RealCluster, test: str) -> str:
+    """A topic of one such queue, with batches of five whose tags are a and b in turn."""
+    topic = fresh_name(test, "topic")
+    cluster.create_topic(topic, 1, attributes="+queue.type=BatchCQ")
+    with Producer(cluster.broker.address, topic, 1) as producer:
+        for at in range(0, len(KEYS), SIZE):
+            keys = KEYS[at : at + SIZE]
+            tags = ["ab"[number % 2] for number in range(at, at + SIZE)]
+            producer.send_batch(keys, tags=tags, batch_tag="a")
+    return topic
+
+
+async def test_members_are_handled_and_committed_one_by_one(
+    rocketmq: RealCluster, request: pytest.FixtureRequest, group: str, tmp_path: Path
+) -> None:
+    """A member that begins in the middle of a batch does not handle what stands before; Java reads the same topic."""
+    topic, seen = batch_topic(rocketmq, request.node.name), Seen()
+    async with member(rocketmq.nameserver, seen, group=group, subscriptions=[topic], concurrency=1):
+        await until(lambda: len(seen.keys) >= len(KEYS), "all are handled")
+    assert seen.keys == KEYS
+    assert [attempt.offset for attempt in seen.attempts] == list(range(len(KEYS)))
+    assert offsets.lag(rocketmq, group, topic) == 0
+
+    middle, late = SIZE + 2, Seen()
+    offsets.commit(rocketmq, group, topic, next(iter(offsets.queues(rocketmq, topic))), middle)
+    async with member(rocketmq.nameserver, late, group=group, subscriptions=[topic], concurrency=1):
+        await until(lambda: len(late.keys) >= len(KEYS) - middle, "the rest is handled")
+    assert late.keys == KEYS[middle:]
+
+    theirs = tmp_path / "java"
+    with start_consumer(PeerOptions(rocketmq.nameserver, topic, theirs), fresh_name("java", "group")):
+        wait_until(lambda: len(ledger.read(theirs)) >= 2 * len(KEYS), "Java has handled them")
+    assert {entry.key for entry in ledger.read(theirs)} == set(KEYS)
+
+
+async def test_retries_and_dead_letters_are_of_single_members(
+    rocketmq_short_delays: RealCluster, request: pytest.FixtureRequest, group: str
+) -> None:
+    """Not of their batch: nothing is handled twice that did not fail."""
+    cluster = rocketmq_short_delays
+    topic, seen = batch_topic(cluster, request.node.name), Seen()
+
+    async def handle(batch: Batch) -> None:
+        await seen(batch)
+        if batch[0].keys == "k3" and not batch[0].reconsume_times:
+            raise RuntimeError("not now")
+        if batch[0].keys == "k6":
+            raise DeadLetter("never")
+
+    async with member(cluster.nameserver, handle, group=group, subscriptions=[topic]):
+        await until(lambda: len(seen.keys) > len(KEYS), "the retry is handled")
+        [dead] = await dead_letters(cluster, group, 1)
+    assert sorted(seen.keys) == sorted([*KEYS, "k3"])
+    again = seen.of("k3")[1]
+    assert (again.topic, again.body, again.reconsume_times) == (topic, b"x", 1)
+    assert (dead.key, dead.body, dead.properties["RETRY_TOPIC"]) == ("k6", b"x", topic)
+
+
+async def test_tags_are_those_of_members(rocketmq: RealCluster, request: pytest.FixtureRequest, group: str) -> None:
+    """The broker passes batches on by a tag of their own, as producers give them one; here members are chosen."""
+    topic, seen = batch_topic(rocketmq, request.node.name), Seen()
+    async with member(rocketmq.nameserver, seen, group=group, subscriptions={topic: "a"}):
+        await until(lambda: sum(offsets.committed(rocketmq, group, topic).values()) == len(KEYS), "all are passed")
+    assert sorted(seen.keys) == sorted(KEYS[::2])
