@@ -68,10 +68,10 @@ async def test_nothing_is_passed_over_where_the_topic_grows_while_the_group_is_a
 ) -> None:
     """From its first kept message, also where the first ones are gone."""
     queues = broker.create_topic(TOPIC, 3)
+    broker.first[queues[2]] = 100
     for queue in queues:
         await broker.store(queue, b"old")
     know(broker, *queues[:2])
-    broker.first[queues[2]] = 100
     with capture_logs() as logs:
         async with member(broker.peer.address, seen, **QUICK):
             await seen.has(b"old")
