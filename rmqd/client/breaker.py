@@ -1,7 +1,8 @@
 """A circuit breaker for each address: what does not answer is left alone, so that nobody waits for it.
 
 Closed: nothing is known against the address. Open: it failed, and requests fail at once. Half open: the pause is over,
-and one request finds out how it is while the others still fail at once. Any answer closes it.
+and one request finds out how it is while the others still fail at once. Any answer closes it. Pauses double from one
+failure to the next.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ from rmqd.errors import CircuitOpenError, RemotingConnectError, RemotingError, T
 
 FIRST_SECONDS = 0.2
 MOST_SECONDS = 5.0
+FORGET_SECONDS = 60.0  # how long connections that broke count, whatever the address answers between them
 
 _spread = random.Random()  # of its own: the shared one belongs to the program, which may have seeded it
 
 
 class _Breaker:
-    __slots__ = ("error", "failures", "is_probed", "is_silent", "losses", "until")
+    __slots__ = ("broke_at", "broken", "error", "failures", "is_probed", "is_silent", "losses", "until")
 
     def __init__(self) -> None:
         self.error: RemotingError | None = None
@@ -27,6 +29,9 @@ class _Breaker:
         self.failures = 0
         self.losses = 0
         """Connections that ended without an answer."""
+        self.broken = 0
+        """Connections that broke, none of them long after the one before."""
+        self.broke_at = 0.0
         self.is_silent = False
         """It takes connections, and does not answer."""
         self.is_probed = False
@@ -46,7 +51,8 @@ class Breakers:
         breaker = self._breakers.setdefault(address, _Breaker())
         breaker.error = error
         breaker.is_silent = not isinstance(error, RemotingConnectError)
-        pause_seconds = min(FIRST_SECONDS * 2 ** min(breaker.failures, 10), MOST_SECONDS)
+        doublings = min(max(breaker.failures, breaker.broken - 2), 10)
+        pause_seconds = min(FIRST_SECONDS * 2**doublings, MOST_SECONDS)
         breaker.failures += 1
         breaker.until = self._now() + pause_seconds * _spread.uniform(0.5, 1.0)
 
@@ -56,9 +62,25 @@ class Breakers:
         breaker.losses += 1
         return breaker.losses > 1
 
+    def broke(self, address: str, error: RemotingError) -> None:
+        """A connection brought what cannot be decoded, or was closed as soon as it had answered.
+
+        The first one is nothing. Each further one within a minute is a failure, also where the address answered in
+        between: what answers every heartbeat, and everything else with rubbish, is not to be connected to without a
+        pause.
+        """
+        breaker, now = self._breakers.setdefault(address, _Breaker()), self._now()
+        breaker.broken = breaker.broken + 1 if now - breaker.broke_at < FORGET_SECONDS else 1
+        breaker.broke_at = now
+        if breaker.broken > 1:
+            self.failed(address, error)
+
     def answered(self, address: str) -> None:
         """The address is well: if it fails from now on, that is something new."""
-        self._breakers.pop(address, None)
+        former = self._breakers.pop(address, None)
+        if former is not None and former.broken and self._now() - former.broke_at < FORGET_SECONDS:
+            breaker = self._breakers[address] = _Breaker()
+            breaker.broken, breaker.broke_at = former.broken, former.broke_at
 
     def forget(self) -> None:
         """Begin anew with all addresses."""
@@ -78,6 +100,11 @@ class Breakers:
         """Whether it takes connections, and does not answer."""
         breaker = self._breakers.get(address)
         return breaker is not None and breaker.is_silent
+
+    def rest_seconds(self, address: str) -> float:
+        """How long the address is still left alone."""
+        breaker = self._breakers.get(address)
+        return 0.0 if breaker is None or breaker.error is None else max(0.0, breaker.until - self._now())
 
     def check_rest(self, address: str) -> None:
         """Raise what says why the address is left alone now."""

@@ -7,9 +7,11 @@ import contextlib
 import itertools
 import socket
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, cast
 
+import structlog
+
+from rmqd.client.pending import PendingRequests
 from rmqd.client.security import Refusals
 from rmqd.errors import ProtocolError, RemotingClosedError, RemotingError, RemotingTimeoutError
 from rmqd.wire.command import RemotingCommand, decode_command, encode_request
@@ -18,29 +20,18 @@ from rmqd.wire.frame import FrameDecoder
 if TYPE_CHECKING:
     from rmqd.client.traffic import Traffic
 
+log = structlog.get_logger(__name__)
+
 ONEWAY_TIMEOUT_SECONDS = 3.0  # until the peer's socket takes it
 TLS_ALERT = b"\x15\x03"  # how an answer in TLS to a plain request begins
 OPAQUE = itertools.count()  # one series for the process, as the Java client
 
 
-class _Pending:
-    __slots__ = ("code", "deadline", "future", "started", "timeout", "version")
-
-    def __init__(
-        self, code: int, version: int, future: asyncio.Future[RemotingCommand], started: float, timeout: float
-    ) -> None:
-        self.code = code
-        self.version = version
-        self.future = future
-        self.started = started
-        self.timeout = timeout
-        self.deadline = started + timeout
-
-
 class RemotingConnection(asyncio.Protocol):
     """Sends requests, resolves their futures with the replies, and hands the peer's own requests on.
 
-    It never reconnects. When it is lost, `on_lost` is called, which is to call `fail_waiting`.
+    It never reconnects. When it ends, by this end or by the peer, `on_lost` is called at once, which is to call
+    `fail_waiting`: nothing is sent by it from then on, and nothing waits for an answer by it.
     """
 
     def __init__(
@@ -62,10 +53,18 @@ class RemotingConnection(asyncio.Protocol):
         """The version of the TLS settings."""
         self.error: Exception | None = None
         """With which the loop ended it."""
+        self.was_closed_here = False
+        """Whether this end closed it."""
+        self.corruption: ProtocolError | None = None
+        """What the peer sent that cannot be decoded."""
         self.is_suspect = False
         """The peer was silent: the next that is heard of it counts as the first."""
+        self.was_asked_in_vain = False
+        """A request that had time enough got no answer, while the peer sent nothing else either."""
         self.heard_at = 0.0
         """When the peer sent something, by the loop's clock."""
+        self.reads = 0
+        """How often it did."""
         self.made_at = 0.0
         """By the loop's clock."""
         self._loop = asyncio.get_running_loop()
@@ -74,17 +73,13 @@ class RemotingConnection(asyncio.Protocol):
         self._on_request = on_request
         self._on_lost = on_lost
         self._on_answer = on_answer
-        self._refusals = refusals or Refusals()
-        self._refused_now = self._refusals.current
+        self._pending = PendingRequests(address, traffic, refusals or Refusals())
         self._transport: asyncio.Transport | None = None
+        self._ending: asyncio.Transport | None = None
         self._ended = asyncio.Event()
-        self._pending: dict[int, _Pending] = {}
-        self._late: dict[int, Callable[[bool], None]] = {}  # who hears of an answer that comes after its deadline
         self._out: list[bytes] = []
         self._writable = asyncio.Event()
         self._writable.set()
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = float("inf")
 
     def __repr__(self) -> str:
         state = "closed" if self._transport is None else "open"
@@ -94,6 +89,12 @@ class RemotingConnection(asyncio.Protocol):
     def is_open(self) -> bool:
         """Whether requests can be sent."""
         return self._transport is not None
+
+    @property
+    def silent_seconds(self) -> float:
+        """How long the peer has sent nothing while a request waited for its answer; 0 where none waits."""
+        oldest_at = self._pending.oldest_at
+        return 0.0 if oldest_at is None else self._loop.time() - max(self.heard_at, oldest_at)
 
     @property
     def local_address(self) -> str | None:
@@ -108,20 +109,13 @@ class RemotingConnection(asyncio.Protocol):
         """
         if self._transport is None:
             raise RemotingClosedError(self.address, self.close_reason)
-        future: asyncio.Future[RemotingCommand] = self._loop.create_future()
-        pending = _Pending(code, self._refusals.version, future, self._loop.time(), timeout_seconds)
-        self._pending[opaque] = pending
-        if pending.deadline < self._timer_at:
-            self._arm(pending.deadline)
+        future = self._pending.add(code, opaque, timeout_seconds)
         self.write(frame)
         return future
 
     def hand_over(self, waiting: asyncio.Future[RemotingCommand], successor: asyncio.Future[RemotingCommand]) -> None:
         """Give the reply that `waiting` would get to `successor`; `waiting` is the caller's to settle."""
-        for pending in self._pending.values():
-            if pending.future is waiting:
-                pending.future = successor
-                return
+        self._pending.hand_over(waiting, successor)
 
     async def invoke(
         self, code: int, ext_fields: dict[str, str], body: bytes, timeout_seconds: float
@@ -133,7 +127,7 @@ class RemotingConnection(asyncio.Protocol):
         try:
             return await future
         finally:
-            self._pending.pop(opaque, None)
+            self._pending.drop(opaque)
 
     async def invoke_oneway(self, code: int, ext_fields: dict[str, str], body: bytes = b"") -> None:
         """Send a request that gets no reply."""
@@ -160,14 +154,8 @@ class RemotingConnection(asyncio.Protocol):
 
     def close(self, reason: str) -> None:
         """Close at once; waiting requests fail with `reason`."""
-        if self._transport is not None:
-            self.was_answered = True  # or would have been: this end is ours
-            self.close_reason = self.close_reason or reason
-            self._flush()
-            if self._writable.is_set():
-                self._transport.close()
-            else:  # the peer does not read: waiting until it has would keep its requests waiting too
-                self._transport.abort()
+        self._flush()
+        self._end(reason, now=not self._writable.is_set())  # a peer that does not read would be waited for
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by the loop."""
@@ -183,17 +171,20 @@ class RemotingConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Called by the loop."""
+        if self._transport is None:  # closed here, with something still in the TLS buffers
+            return
         is_first, self.was_answered = not self.was_answered, True
         self.heard_at = self._loop.time()
+        self.reads += 1
         try:
             for payload in self._decoder.feed(data):
                 command = decode_command(payload)
                 if command.is_response:
-                    self._resolve(command)
+                    self._pending.resolve(command)
                 else:
                     self._on_request(self, command)
         except ProtocolError as error:
-            if is_first and data.startswith(TLS_ALERT) and self._transport is not None:
+            if is_first and data.startswith(TLS_ALERT):
                 self.was_answered = False  # not in the language that we speak: it is asked about that
                 self._transport.abort()
             else:
@@ -207,6 +198,7 @@ class RemotingConnection(asyncio.Protocol):
     def corrupt(self, error: ProtocolError) -> None:
         """Close because the peer sent what cannot be decoded: what follows it cannot be trusted either."""
         self._traffic.corrupt_frame(self.address, error)
+        self.corruption = error
         self.close(f"a frame could not be decoded: {error}")
 
     def pause_writing(self) -> None:
@@ -219,13 +211,13 @@ class RemotingConnection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """Called by the loop."""
-        self.close_reason = self.close_reason or (str(error) if error else "the peer closed the connection")
-        self._transport = None
-        self._out.clear()
+        was_open, self._transport, self._ending = self._transport is not None, None, None
         self._writable.set()
         self._ended.set()
-        self.error = error
-        self._on_lost(self)
+        if was_open:
+            self.close_reason = self.close_reason or (str(error) if error else "the peer closed the connection")
+            self.error = error
+            self._on_lost(self)
 
     async def ended(self, timeout_seconds: float) -> None:
         """Wait until a closed connection is gone. Over TLS that takes the peer's word; past the time it is cut."""
@@ -233,61 +225,42 @@ class RemotingConnection(asyncio.Protocol):
             async with asyncio.timeout(timeout_seconds):
                 await self._ended.wait()
         except TimeoutError:
-            if self._transport is not None:
-                self._transport.abort()
+            if self._ending is not None:
+                self._ending.abort()
             await self._ended.wait()
 
     async def finished(self, timeout_seconds: float) -> None:
         """Wait for the answers to what should have one within this time, and no longer."""
-        soon = [pending.future for pending in self._pending.values() if pending.timeout <= timeout_seconds]
-        if soon:
-            await asyncio.wait(soon, timeout=timeout_seconds)
+        await self._pending.finished(timeout_seconds)
 
     def fail_waiting(self, make_error: Callable[[], RemotingError]) -> None:
         """Have every waiting request fail; an exception of its own for each, as each is raised elsewhere."""
-        if self._timer is not None:
-            self._timer.cancel()
-        late, self._late = self._late, {}
-        for hear in late.values():
-            hear(False)
-        waiting, self._pending = self._pending, {}
-        for pending in waiting.values():
-            self._fail(pending, make_error(), "closed")
+        self._pending.fail(make_error)
 
     def _flush(self) -> None:
-        if self._out and self._transport is not None:
-            self._transport.write(b"".join(self._out))
-            self._out.clear()
+        """Send what was queued since the last turn of the loop.
 
-    def _resolve(self, command: RemotingCommand) -> None:
-        pending = self._pending.pop(command.opaque, None)
-        if pending is None:  # came after its deadline
-            if (hear := self._late.pop(command.opaque, None)) is not None:
-                hear(True)
+        What is queued is taken out before anything can fail, and a failure ends the connection. If an exception (a
+        MemoryError) left it queued instead, no later `write` would have it sent, as only the first one in an empty
+        queue asks for a flush: the connection would look well, and send nothing more.
+        """
+        try:
+            out, self._out = self._out, []
+            if out and self._transport is not None:
+                self._transport.write(b"".join(out))
+        except Exception as error:  # ours, or the loop's: the connection is of no use, and another one may be
+            self._end(f"a request could not be sent: {error!r}", now=True)
+            log.exception("connection.failed", address=self.address)
+
+    def _end(self, reason: str, *, now: bool) -> None:
+        transport, self._transport = self._transport, None
+        if transport is None:
             return
-        self._traffic.answered(pending.code, self._loop.time() - pending.started)
-        if command.code or self._refused_now:
-            self._refusals.judge(self.address, pending.code, pending.version, command)
-        if not pending.future.done():
-            pending.future.set_result(command)
-
-    def _arm(self, at: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_at = at
-        self._timer = self._loop.call_at(at, self._expire)
-
-    def _expire(self) -> None:
-        now, self._timer_at, self._timer = self._loop.time(), float("inf"), None
-        for opaque, pending in [(o, p) for o, p in self._pending.items() if p.deadline <= now]:
-            del self._pending[opaque]
-            error = RemotingTimeoutError(self.address, f"no answer to request {pending.code} in {pending.timeout:g} s")
-            error.on_late = partial(self._late.__setitem__, opaque)
-            self._fail(pending, error, "timeout")
-        if self._pending:
-            self._arm(min(pending.deadline for pending in self._pending.values()))
-
-    def _fail(self, pending: _Pending, error: RemotingError, reason: str) -> None:
-        self._traffic.failed(pending.code, reason)
-        if not pending.future.done():
-            pending.future.set_exception(error)
+        self._ending, self.was_closed_here = transport, True
+        self.close_reason = self.close_reason or reason
+        self._writable.set()  # who waits to send is to see that it has ended
+        if now:
+            transport.abort()
+        else:
+            transport.close()
+        self._on_lost(self)

@@ -28,6 +28,8 @@ _spread = random.Random()  # of its own: the shared one belongs to the program, 
 
 RETRY_FIRST_SECONDS = 0.2
 RETRY_MOST_SECONDS = 5.0
+QUIET_SECONDS = 10.0  # a broker that owes an answer, and has sent nothing for so long, is asked whether it is there
+LOOK_SECONDS = 2.0
 
 
 @dataclass(slots=True)
@@ -147,13 +149,29 @@ class Heartbeat:
             broker.wake.clear()
             if any(True for _ in self._memberships()):
                 await self._send(address)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._pause_seconds(broker)):
-                    await broker.wake.wait()
+            await self._rest(address, broker)
 
-    def _pause_seconds(self, broker: _Broker) -> float:
+    async def _rest(self, address: str, broker: _Broker) -> None:
+        """Wait until the next heartbeat is due.
+
+        That is sooner where pulls, which a broker may hold for 20 s, have got no answer for a while, nor anything else
+        has: a line that has gone silent keeps them all waiting, and only a request that is to be answered at once can
+        tell it from a broker without messages.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._pause_seconds(address, broker)
+        while (left := until - loop.time()) > 0 and not broker.wake.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(left, LOOK_SECONDS)):
+                    await broker.wake.wait()
+            if broker.failures == 0 and self._remoting.silent_seconds(address) >= QUIET_SECONDS:
+                return
+
+    def _pause_seconds(self, address: str, broker: _Broker) -> float:
         if broker.failures == 0:
             return self._interval
+        if self._remoting.is_down(address):  # nothing is sent before its rest is over
+            return max(self._remoting.rest_seconds(address), RETRY_FIRST_SECONDS)
         doublings = min(broker.failures - 1, 10)
         delay = min(RETRY_FIRST_SECONDS * float(1 << doublings), RETRY_MOST_SECONDS, self._interval)
         return delay * _spread.uniform(0.75, 1.25)

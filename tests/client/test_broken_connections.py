@@ -47,7 +47,7 @@ async def test_a_peer_that_hangs_up_at_once(remoting: RemotingClient) -> None:
                 await remoting.invoke(server.address, ASK, {}, timeout_seconds=1)
             await eventually(lambda: remoting.connected(server.address) is None, "the dead connection is gone")
             assert server.accepted == 2 * attempt, "it was also asked whether it wants TLS"
-            remoting._connector.start_anew()
+            remoting.secure(ClientOptions())
 
 
 async def test_a_cut_in_the_middle_of_a_frame(remoting: RemotingClient) -> None:
@@ -124,13 +124,88 @@ async def test_a_peer_that_does_not_read_has_a_deadline_too(remoting: RemotingCl
             await first
 
 
-async def test_a_peer_that_hangs_up_is_not_asked_without_a_pause() -> None:
-    """A gateway whose broker is down takes connections and closes them; heartbeats would come as fast as they can."""
+async def test_a_request_that_cannot_be_written_ends_the_connection(remoting: RemotingClient, peer: Peer) -> None:
+    """Whatever fails when frames are joined and written (memory may be short): the next request is answered."""
+    connection = await remoting.connection(peer.address)
+    waiting = asyncio.create_task(connection.invoke(ASK, {}, b"", 60))
+    await asyncio.sleep(0)
+    connection.write("no bytes")  # type: ignore[arg-type]
+    with pytest.raises(RemotingClosedError, match="could not be sent"):
+        async with asyncio.timeout(WAIT_SECONDS):
+            await waiting
+    await remoting.invoke(peer.address, OTHER, {}, timeout_seconds=WAIT_SECONDS)
+    assert len(peer.requests) == 1
 
-    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read(10)
 
-    async with RawServer(hang_up) as broker, Peer() as name_server:
+async def test_a_connection_that_is_being_closed_takes_no_request(remoting: RemotingClient) -> None:
+    """It may be a while until the peer has taken what is unsent: the next request goes by a new connection."""
+    reads = asyncio.Event()
+
+    async def first_one_deaf(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if server.accepted > 1:
+            command = await read_command(reader)
+            header = b'{"code":0,"flag":1,"language":"JAVA","opaque":%d,"version":513}' % command.opaque
+            writer.write(struct.pack(">II", 4 + len(header), len(header)) + header)
+        await reads.wait()
+
+    async with RawServer(first_one_deaf) as server:
+        connection = await remoting.connection(server.address)
+        transport_full = asyncio.create_task(remoting.invoke(server.address, ASK, {}, b"x" * 4_000_000))
+        await asyncio.sleep(0)
+        remoting.disconnect(server.address, "not wanted")
+        with pytest.raises(RemotingClosedError, match="not wanted"):
+            await transport_full
+        assert not connection.is_open
+        async with asyncio.timeout(WAIT_SECONDS):
+            await remoting.invoke(server.address, OTHER, {}, timeout_seconds=WAIT_SECONDS)
+        assert server.accepted == 2
+
+
+async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """A gateway whose broker is down."""
+    await reader.read(10)
+
+
+async def half_an_answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """A broker that dies while it answers."""
+    await reader.read(10)
+    writer.write(struct.pack(">II", 1000, 100) + b'{"code":0')
+
+
+async def another_protocol(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """A wrong port."""
+    await reader.read(10)
+    writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    await reader.read()
+
+
+async def greeting(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """A wrong port of a server that speaks first."""
+    writer.write(b"SSH-2.0-OpenSSH_9.6\r\n")
+    await reader.read()
+
+
+async def empty_frame(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read(10)
+    writer.write(struct.pack(">I", 0))
+    await reader.read()
+
+
+async def good_and_bad(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """A broker that answers heartbeats, and everything else with rubbish."""
+    command = await read_command(reader)
+    header = b'{"code":0,"flag":1,"language":"JAVA","opaque":%d,"version":513}' % command.opaque
+    writer.write(struct.pack(">II", 4 + len(header), len(header)) + header)
+    await writer.drain()
+    await asyncio.sleep(0.01)
+    writer.write(struct.pack(">I", 0))
+    await reader.read()
+
+
+@pytest.mark.parametrize("serve", [hang_up, half_an_answer, another_protocol, greeting, empty_frame, good_and_bad])
+async def test_an_address_that_serves_nobody_is_not_stormed(serve: object) -> None:
+    """Whatever it does instead of answering: heartbeats would come as fast as they can."""
+    async with RawServer(serve) as broker, Peer() as name_server:
         name_server.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, routes({"T": route_of({"broker-a": broker.address})}))
         client = ClientInstance(ClientOptions(nameservers=(name_server.address,)))
         async with running(client.run()):

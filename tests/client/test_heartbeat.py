@@ -12,12 +12,20 @@ from rmqd.client.heartbeat import Heartbeat
 from rmqd.client.remoting import RemotingClient
 from rmqd.client.route_table import RouteTable
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.errors import RemotingError, RemotingTimeoutError, RouteNotFoundError, SystemBusyError
+from rmqd.errors import (
+    ConnectionRenewedError,
+    RemotingError,
+    RemotingTimeoutError,
+    RouteNotFoundError,
+    SystemBusyError,
+)
+from rmqd.wire.command import encode_request
 from rmqd.wire.heartbeat import HeartbeatData
 from rmqd.wire.route import TopicRouteData
 from tests.client.members import Member
 from tests.client.peer import WAIT_SECONDS, Peer, Reply, eventually, route_of
 from tests.client.running import running
+from tests.client.silent_line import SilentLine
 
 HEART_BEAT = RequestCode.HEART_BEAT
 
@@ -299,3 +307,29 @@ async def test_settled_waits_for_a_heartbeat_that_nobody_waits_for_any_more(worl
     assert not settled.done()
     go_on.set()
     await settled
+
+
+async def test_pulls_that_get_no_answer_are_followed_by_a_heartbeat(
+    brisk: World, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Brokers hold pulls for long, and nothing else may be sent for half a minute: a line that is silent is found."""
+    monkeypatch.setattr("rmqd.client.remoting.SILENCE_SECONDS", 0.05)
+    monkeypatch.setattr("rmqd.client.heartbeat.QUIET_SECONDS", 0.2)
+    monkeypatch.setattr("rmqd.client.heartbeat.LOOK_SECONDS", 0.05)
+    pull = RequestCode.PULL_MESSAGE
+    async with SilentLine(peer.port) as line:
+        brisk.route = route_of({"a": line.address})
+        await brisk.routes.refresh("T")
+        async with running(brisk.heartbeat.run()):
+            await eventually(lambda: brisk.heartbeat.brokers_up == {line.address: True}, "the broker is up")
+            connection = brisk.remoting.connected(line.address)
+            assert connection is not None
+            line.swallow()
+            waiting = connection.call(pull, 1, encode_request(pull, 1, {}), 3600)
+            with pytest.raises(ConnectionRenewedError):
+                async with asyncio.timeout(WAIT_SECONDS):
+                    await waiting
+            renewed = brisk.remoting.connected(line.address)
+            assert renewed is not None
+            assert brisk.heartbeat.is_known_on(renewed)
+            assert line.accepted == 2
