@@ -13,8 +13,7 @@ import os
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, TypeVar
 
 import structlog
 
@@ -31,8 +30,9 @@ from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
 from rmqd.client.route_table import RouteTable
 from rmqd.consumer.filter_check import check_filters
-from rmqd.errors import RemotingError, RmqdError, RouteNotFoundError, StaticTopicError, TopicNotExistError
+from rmqd.errors import RmqdError, RouteNotFoundError, StaticTopicError
 from rmqd.spark.access import Access
+from rmqd.spark.answers import Answers, MasterAwayError, those_there
 from rmqd.spark.process_log import log_to_stderr
 from rmqd.spark.queue_questions import mean_size, pending_reset
 from rmqd.spark.source.queue_range import Filter, Replica
@@ -46,28 +46,8 @@ T = TypeVar("T")
 DEADLINE_SECONDS: Final = 20.0  # for what asks many queues, each request having its own 3 s
 ROUTE_SECONDS: Final = 1.0
 
-GONE: Final = RouteNotFoundError, TopicNotExistError
-
 _clusters: dict[tuple[int, Access], Cluster] = {}
 _lock = threading.Lock()
-
-
-@dataclass(frozen=True, slots=True)
-class Answers(Generic[T]):
-    """What was asked about each of many queues: the answers, and the errors of those that gave none."""
-
-    found: dict[MessageQueue, T] = field(default_factory=dict)
-    failed: dict[MessageQueue, RmqdError] = field(default_factory=dict)
-
-    @property
-    def gone(self) -> frozenset[MessageQueue]:
-        """Those whose broker or topic no route names: an answer too, which waiting does not change."""
-        return frozenset(queue for queue, error in self.failed.items() if isinstance(error, GONE))
-
-    @property
-    def failures(self) -> list[RmqdError]:
-        """The errors of the others."""
-        return [error for error in self.failed.values() if not isinstance(error, GONE)]
 
 
 def cluster_of(access: Access) -> Cluster:
@@ -251,7 +231,7 @@ class Cluster:
         if address is not None:
             return address
         if routes.address(name) is not None:
-            raise RemotingError(name, "no route names its master: it is down, or is being replaced")
+            raise MasterAwayError(name, "no route names its master: it is down, or is being replaced")
         raise RouteNotFoundError(queue.topic, f"no address is known for broker {name}")
 
     async def _look_for_master(self, topic: str) -> None:
@@ -283,13 +263,6 @@ class Cluster:
         except TimeoutError:
             future.cancel()
             raise RmqdError(f"RocketMQ did not answer within {DEADLINE_SECONDS:g} s") from None
-
-
-def those_there(answers: Answers[T]) -> dict[MessageQueue, T]:
-    """The answers about all queues but those that are gone. Raises the first error where there is one."""
-    for error in answers.failures:
-        raise error
-    return answers.found
 
 
 def everyone(answers: Answers[T]) -> dict[MessageQueue, T]:

@@ -173,7 +173,7 @@ class Kills:
         if not done.exists():
             topic = f"kills-{time.time_ns() // 1_000_000}"
             self._cluster.create_topic(topic, QUEUES)
-            copied = self._plan.messages // 4 if self._slave.is_there else 0
+            copied = self._plan.messages // 20 if self._slave.is_there else 0
             if copied:
                 send_numbered(self._cluster.nameserver, topic, copied)
                 self._slave.leave_behind(topic, QUEUES)

@@ -14,7 +14,7 @@ import pytest
 from rmqd import Batch, DeadLetter, Message, Retry
 from rmqd.consumer.hooks import Hook, HookContext
 from rmqd.consumer.slots import HandlerHungError
-from rmqd.errors import DataLossError, RemotingError
+from rmqd.errors import DataLossError, RemotingError, RouteNotFoundError
 from rmqd.wire.sys_flag import COMPRESSED
 from tests.spark.embedded_broker import EmbeddedBroker, queue
 from tests.spark.needed import need
@@ -321,6 +321,16 @@ def test_a_new_group_starts_as_in_java(broker: EmbeddedBroker, where: dict[str, 
     found = query.reader.initialOffset()["q"]
     assert found["orders"]["broker-a"] == {"0": starts["orders"], "1": 1, "2": 2}
     assert found[RETRIES]["broker-a"] == {"0": starts[RETRIES]}
+
+
+def test_a_group_that_is_moved_goes_on_without_a_topic_that_is_gone(broker: EmbeddedBroker) -> None:
+    """At its very start a topic that is not there is an error: it may be misspelt."""
+    broker.fill("orders", 1, 3)
+    order = order_of(broker, note, subscriptions={"orders": "*", "bills": "*"})
+    GroupQuery(order, starting={queue("orders", 0): 1}).run_until(lambda: len(SEEN) == 2)
+    assert SEEN == ["0:1", "0:2"]
+    with pytest.raises(RouteNotFoundError, match="no route for topic bills"):
+        GroupQuery(order).poll()
 
 
 def test_hooks_are_called_where_handlers_are(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:

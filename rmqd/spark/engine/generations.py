@@ -28,7 +28,8 @@ import structlog
 
 from rmqd.daemon.spark_config import SparkConfig
 from rmqd.errors import RouteNotFoundError
-from rmqd.spark.cluster import Answers, Cluster, cluster_of, those_there
+from rmqd.spark.answers import Answers, those_there
+from rmqd.spark.cluster import Cluster, cluster_of
 from rmqd.spark.engine.checkpoint import Folder, IsWritten, read_done
 from rmqd.spark.engine.generation_note import Note, read_note, write_note
 from rmqd.spark.patience import patiently
@@ -258,7 +259,9 @@ class Generations:
         retries = retry_topic(self._order.group)
         found = self._cluster.queues([*self._order.topics, retries])
         for asked, error in found.failed.items():
-            if asked.topic != retries or not isinstance(error, RouteNotFoundError):
+            # a topic that is gone keeps no other one from going on; where there is none, the group has nothing to do
+            is_gone = isinstance(error, RouteNotFoundError)
+            if not is_gone or (asked.topic != retries and found.found.keys() <= {MessageQueue(retries, "", -1)}):
                 raise error
         return {queue for queues in found.found.values() for queue in queues}
 

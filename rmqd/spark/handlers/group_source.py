@@ -115,7 +115,8 @@ class GroupStreamReader(RocketMQStreamReader):
     def _resolve_start(self) -> Offsets:
         """Where the plan says, else where the group is on the brokers, else by `consume_from_where`, as in Java."""
         cluster, options = cluster_of(self._options.access), self._options
-        queues = self._subscribed.now(cluster)
+        # a group that goes on elsewhere does so without a topic that is gone; at its very start it may be misspelt
+        queues = self._subscribed.now(cluster, all_topics=self._group_plan.starting is None)
         check_filter(cluster, options, queues)
         starts = {queue: offset for queue, offset in (self._group_plan.starting or {}).items() if queue in queues}
         committed = everyone(cluster.committed(options.group, queues - starts.keys()))

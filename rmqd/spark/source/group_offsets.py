@@ -8,7 +8,8 @@ has the group next. That is the query's to tell only while the group is its own:
   that was made anew is another one: its offset may be beyond its end, and then is nobody's place.
 - While consumers are connected in the group, nothing is committed: they take the group's offsets for their own when
   queues change hands, and would leave out what the query, and not they, have read.
-- A queue that no route names any more is left out, and committed once it is there again; the others go on.
+- A queue that no route names any more, or whose master none names, is left out, and committed once it is there again;
+  the others go on.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from rmqd.errors import RmqdError
-from rmqd.spark.cluster import Cluster, cluster_of, everyone
+from rmqd.spark.answers import those_there
+from rmqd.spark.cluster import Cluster, cluster_of
 from rmqd.wire.message import MessageQueue
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 MEMBERS_SECONDS: Final = 10.0  # between two looks at who is connected in the group
-GONE_SECONDS: Final = 10.0  # before a queue that was gone is asked about again; Spark polls 90 times a second
+AWAY_SECONDS: Final = 10.0  # before a queue that was away is asked about again; Spark polls 90 times a second
 TELL_SECONDS: Final = 60.0  # between two warnings of one kind
 
 
@@ -40,7 +42,7 @@ class GroupOffsets:
         self._options = options
         self._told: dict[MessageQueue, int] = {}  # the places about which nothing is to be told to brokers
         self._stored: dict[MessageQueue, int] = {}  # the brokers' offsets, as they were found or made last
-        self._gone_until: dict[MessageQueue, float] = {}
+        self._away_until: dict[MessageQueue, float] = {}
         self._failing = False
         self._warned_at: dict[str, float] = {}
         self._looked_at_members: float | None = None
@@ -52,9 +54,9 @@ class GroupOffsets:
         if not self._options.commit_offsets:
             return
         cluster = cluster_of(self._options.access)
-        known = everyone(cluster.committed(self._options.group, starts))
-        missing = {queue: offset for queue, offset in starts.items() if known[queue] is None}
-        everyone(cluster.commit(self._options.group, missing))
+        known = those_there(cluster.committed(self._options.group, starts))
+        missing = {queue: starts[queue] for queue, offset in known.items() if offset is None}
+        those_there(cluster.commit(self._options.group, missing))
 
     def commit(self, positions: Mapping[MessageQueue, int]) -> None:
         """Commit what is new in `positions`. Raises nothing: what was not taken is committed the next time."""
@@ -65,7 +67,7 @@ class GroupOffsets:
         changed = {
             queue: offset
             for queue, offset in positions.items()
-            if self._told.get(queue) != offset and self._gone_until.get(queue, 0.0) <= now
+            if self._told.get(queue) != offset and self._away_until.get(queue, 0.0) <= now
         }
         try:
             if changed and not self._is_in_use(changed):
@@ -85,7 +87,7 @@ class GroupOffsets:
         taken = {queue: due[queue] for queue in answers.found}
         self._told |= taken
         self._stored |= taken
-        self._gone_until |= dict.fromkeys(asked.gone | answers.gone, time.monotonic() + GONE_SECONDS)
+        self._away_until |= dict.fromkeys(asked.away | answers.away, time.monotonic() + AWAY_SECONDS)
         for error in (*asked.failures, *answers.failures):
             raise error
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import structlog
 
 from rmqd.errors import RemotingError
-from rmqd.spark.cluster import Answers
+from rmqd.spark.answers import Answers
 
 log = structlog.get_logger(__name__)
 
@@ -31,9 +31,9 @@ class SilentBrokers:
         self._silent: dict[str, _Silence] = {}
 
     def look(self, answers: Answers[int]) -> None:
-        """Take note of who did not answer. Queues that are gone are nobody's silence."""
+        """Take note of who did not answer. Queues that are not there are nobody's silence."""
         failed: dict[str, list[str]] = {}
-        for queue in answers.failed.keys() - answers.gone:
+        for queue in answers.failed.keys() - answers.away:
             failed.setdefault(queue.broker_name, []).append(str(answers.failed[queue]))
         now = time.monotonic()
         for broker in sorted(self._silent.keys() - failed.keys()):

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import structlog
 
 from rmqd.errors import RouteNotFoundError
-from rmqd.spark.cluster import Answers, Cluster, everyone
+from rmqd.spark.answers import Answers
+from rmqd.spark.cluster import Cluster, everyone
 from rmqd.wire.message import MessageQueue
 from rmqd.wire.topics import is_dlq_topic, is_retry_topic, is_system_topic
 
@@ -28,10 +29,11 @@ class Subscribed:
         self._looked_at: float | None = None
         self._gone: frozenset[str] = frozenset()
 
-    def now(self, cluster: Cluster) -> frozenset[MessageQueue]:
+    def now(self, cluster: Cluster, *, all_topics: bool = True) -> frozenset[MessageQueue]:
         """The queues as the name server tells them now.
 
-        Raises RouteNotFoundError for a topic or a queue that is not there, and RmqdError where nobody answers.
+        Raises RouteNotFoundError for a topic or a queue that is not there (unless `all_topics` need not be: then where
+        none of them is), and RmqdError where nobody answers.
         """
         options = self._options
         if options.assigned:
@@ -45,7 +47,8 @@ class Subscribed:
             answers = cluster.queues(self._topics(cluster))
             for queue in _without_route(answers):
                 # retries of which there are none yet, or a pattern's topic that is gone since it was listed
-                if queue.topic not in options.topics:
+                is_named = queue.topic in options.topics
+                if not is_named or (not all_topics and answers.found):
                     del answers.failed[queue]
             found = everyone(answers)
             self._known = frozenset(queue for queues in found.values() for queue in queues)

@@ -1,0 +1,44 @@
+"""What brokers and name servers answered about many queues, each of which may have been answered or not. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, Generic, TypeVar
+
+from rmqd.errors import RemotingError, RmqdError, RouteNotFoundError, TopicNotExistError
+from rmqd.wire.message import MessageQueue
+
+T = TypeVar("T")
+
+
+class MasterAwayError(RemotingError):
+    """Routes name slaves of the broker, and no master: who asks for what only a master knows has to wait for one."""
+
+
+# waiting a moment changes none of them
+AWAY: Final = RouteNotFoundError, TopicNotExistError, MasterAwayError
+
+
+@dataclass(frozen=True, slots=True)
+class Answers(Generic[T]):
+    """What was asked about each of many queues: the answers, and the errors of those that gave none."""
+
+    found: dict[MessageQueue, T] = field(default_factory=dict)
+    failed: dict[MessageQueue, RmqdError] = field(default_factory=dict)
+
+    @property
+    def away(self) -> frozenset[MessageQueue]:
+        """Those whose topic, broker or master no route names: what is said of the others holds without them."""
+        return frozenset(queue for queue, error in self.failed.items() if isinstance(error, AWAY))
+
+    @property
+    def failures(self) -> list[RmqdError]:
+        """The errors of the others."""
+        return [error for error in self.failed.values() if not isinstance(error, AWAY)]
+
+
+def those_there(answers: Answers[T]) -> dict[MessageQueue, T]:
+    """The answers about all queues but those that are away. Raises the first error where there is one."""
+    for error in answers.failures:
+        raise error
+    return answers.found
