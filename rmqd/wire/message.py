@@ -110,8 +110,7 @@ class Message:
         return f"<Message {self.msg_id} {self.message_queue} offset {self.queue_offset}>"
 
     def __reduce__(self) -> tuple[object, ...]:
-        start, block = self._start, self.block
-        record = block.data[start : start + self.store_size]
+        start, block, record = self._start, self.block, self.record
         places = (self._body_start - start, self._body_end - start, self.queue_offset, self.store_timestamp)
         opened = None if block.decompressed is None or start not in block.decompressed else self.body
         return _restore, (record, block.message_queue, block.namespace, opened, places)
@@ -270,6 +269,11 @@ class Message:
     def stored_body(self) -> bytes:
         """The body as stored, compressed where the producer compressed it."""
         return self.block.data[self._body_start : self._body_end]
+
+    @property
+    def record(self) -> bytes:
+        """The message as the broker stores it; of a member of a batch, as if it was stored alone."""
+        return self.block.data[self._start : self._start + self.store_size]
 
     @property
     def stored_size(self) -> int:

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from rmqd.errors import ProtocolError
 from rmqd.wire.compression import compress
 from rmqd.wire.message_decode import decode_messages
-from rmqd.wire.message_encode import StoredMessage, encode_message
+from rmqd.wire.message_encode import BatchMember, StoredMessage, encode_message
 from rmqd.wire.sys_flag import CompressionType, compressed_flag
 from tests.spark.needed import need
+from tests.wire.batch_records import batch_of
 from tests.wire.test_message import PLAIN, QUEUE, STORED
 
 need("pyarrow")
@@ -89,6 +90,49 @@ def test_compressed_bodies(stored: StoredMessage, kind: CompressionType) -> None
     """Of each kind, beside one that is not."""
     packed = replace(stored, body=compress(stored.body, kind), sys_flag=stored.sys_flag | compressed_flag(kind))
     assert table(encode_message(packed) + encode_message(stored), "body") == {"body": [stored.body] * 2}
+
+
+BATCH = [BatchMember(b"0", {"TAGS": "x"}, 4), BatchMember(b"1", {"TAGS": "y", "A": "b"}), BatchMember(b"", {})]
+
+
+@pytest.mark.parametrize("kind", [None, *CompressionType])
+def test_members_of_a_batch_are_rows(kind: CompressionType | None) -> None:
+    """As handlers see them; a range may begin and end within a batch."""
+    single = encode_message(replace(STORED, queue_offset=3))
+    reply = encode_message(batch_of(BATCH, 0, STORED, kind)) + single
+    builder = BatchBuilder(tuple(COLUMNS), QUEUE)
+    builder.records.add(reply, 0, *ALL)
+    batch = builder.finish()
+    batch.validate(full=True)
+    views = decode_messages(reply, QUEUE).messages
+    found = batch.select(TIMELESS).to_pydict()
+    assert found["body"] == [view.body for view in views] == [b"0", b"1", b"", STORED.body]
+    assert found["queue_offset"] == [0, 1, 2, 3]
+    assert [dict(entries) for entries in found["properties"]] == [view.properties for view in views]
+    records = Records()
+    records.add(reply, 0, 1, 2)
+    assert offsets(records) == [1]
+    records.add(reply, 0, *ALL)
+    assert offsets(records, frozenset({"x"})) == [0, 3]
+
+
+@pytest.mark.parametrize("low", [0, 1])
+def test_a_batch_that_cannot_be_taken_apart_is_told(low: int) -> None:
+    """Also where it begins before the range: one of its members may be in it."""
+    bad = replace(batch_of(BATCH, 0, STORED), body=b"no batch")
+    records = Records()
+    records.add(encode_message(bad), 0, low, 10)
+    with pytest.raises(ProtocolError, match="message 1 of a batch"):
+        records.finish()
+    records.add(encode_message(bad), 0, low, 10)
+    assert "of a batch" in records.finish(permissive=True).errors[0]
+
+
+def test_unknown_flags_are_told_by_name() -> None:
+    records = Records()
+    records.add(encode_message(replace(STORED, sys_flag=0x800)), 0, *ALL)
+    with pytest.raises(ProtocolError, match="0x800"):
+        records.finish()
 
 
 def test_offsets_and_tags_choose() -> None:

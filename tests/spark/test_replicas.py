@@ -13,6 +13,7 @@ import pytest
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
 from rmqd.codes import RequestCode, ResponseCode
+from rmqd.consumer.opening import open_bodies
 from rmqd.errors import DataLossError, RemotingError
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader
@@ -140,7 +141,7 @@ async def by_source(queue_range: QueueRange) -> list[int]:
 async def by_handler(queue_range: QueueRange) -> list[int]:
     """The offsets that a handler of `engine: spark` is given of a range."""
     client = ClientInstance(queue_range.access.client_options())
-    pulls = RangePulls(client, queue_range)
+    pulls = RangePulls(client, queue_range, lambda block, low: open_bodies(block, 1 << 20, 1 << 20, low))
     found: list[int] = []
     try:
         while pulls.more:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -19,7 +20,7 @@ from rmqd.errors import ProtocolError, RmqdError, RouteNotFoundError
 from rmqd.spark.cluster import replicas_of
 from rmqd.spark.source.range_plan import AskAgain, Lost, RangePlan, ResetByOperator
 from rmqd.wire.message import MessageBlock
-from rmqd.wire.message_decode import decode_messages
+from rmqd.wire.message_decode import frame_messages
 from rmqd.wire.sys_flag import PullSysFlag
 
 if TYPE_CHECKING:
@@ -59,15 +60,20 @@ class _Pull:
     reply: asyncio.Future[RemotingCommand]
 
 
+OpenBodies = Callable[["MessageBlock", int], Awaitable[None]]
+"""Opens a reply's bodies as far as there is room, those from an offset on."""
+
+
 class RangePulls:
     """Pulls a range, as far ahead as its caller lets it."""
 
-    def __init__(self, client: ClientInstance, queue_range: QueueRange) -> None:
+    def __init__(self, client: ClientInstance, queue_range: QueueRange, open_bodies: OpenBodies) -> None:
         self.lost = 0
         """Offsets that the broker holds no more."""
         self.largest_bytes = 0
         """Of the answers so far."""
         self._client = client
+        self._open_bodies = open_bodies
         self._range = queue_range
         self._queue = queue_range.queue
         self._settings = queue_range.pull
@@ -137,8 +143,8 @@ class RangePulls:
 
     async def _settle(self, reply: RemotingCommand, asked_at: float) -> Pulled | None:
         # decoded before the plan takes the span for dealt with: bytes that are no messages are asked for again
-        block = self._decoded(reply) if reply.code == _FOUND else None
-        decision = self._plan.answered(reply)
+        block = await self._decoded(reply) if reply.code == _FOUND else None
+        decision = self._plan.answered(reply, None if block is None else block.cut_at)
         if isinstance(decision, ResetByOperator):
             raise ResetByOperatorError(decision.offset)
         if isinstance(decision, AskAgain):
@@ -150,8 +156,13 @@ class RangePulls:
             self.largest_bytes = max(self.largest_bytes, block.size_bytes)
         return Pulled(decision.low, decision.high, block, time.monotonic() - asked_at)
 
-    def _decoded(self, reply: RemotingCommand) -> MessageBlock:
-        return decode_messages(reply.payload, self._queue, reply.body_start, self._client.options.namespace)
+    async def _decoded(self, reply: RemotingCommand) -> MessageBlock:
+        block = frame_messages(reply.payload, self._queue, reply.body_start, self._client.options.namespace)
+        if block.broken is not None:
+            raise ProtocolError(block.broken)
+        if block.is_closed:
+            await self._open_bodies(block, self._plan.spans[0].low)
+        return block
 
     def _leave_out(self, lost: Lost) -> Pulled:
         skipped = lost.high - lost.low

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from rmqd.consumer.flow_control import Reason, Thresholds, exceeded
+from rmqd.consumer.opening import open_bodies
 from rmqd.consumer.process_queue import ProcessQueue
 from rmqd.spark.handlers.range_pulls import Pulled, RangePulls, ResetByOperatorError
 from rmqd.wire.filter import tag_subscription
@@ -51,7 +52,7 @@ class RangeRun:
         self.failure = ""
         """Why it cannot go on there."""
         self.queue = ProcessQueue(queue_range.queue, queue_range.start, stats, options.namespace)
-        self.pulls = RangePulls(client, queue_range)
+        self.pulls = RangePulls(client, queue_range, self._open)
         self._range = queue_range
         self._options = options
         self._service = service
@@ -81,6 +82,10 @@ class RangeRun:
         finally:
             self.pulls.close()
         await self._until(lambda: not self.queue.cached_count)
+
+    async def _open(self, block: MessageBlock, low: int) -> None:
+        room = self._thresholds.size_bytes - self.queue.cached_bytes
+        await open_bodies(block, self._options.max_body_size_bytes, room, low)
 
     async def _step(self) -> None:
         """Take one answer, with pulls under way for as much as may be cached."""

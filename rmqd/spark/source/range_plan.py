@@ -138,9 +138,10 @@ class RangePlan(Generic[P]):
         """How many messages a pull of a span is to bring at most."""
         return min(self._range.pull.batch_size, span.high - span.low)
 
-    def answered(self, reply: RemotingCommand) -> Decision:
+    def answered(self, reply: RemotingCommand, cut_at: int | None = None) -> Decision:
         """Settle the first span by an answer: it ends, or begins later and is to be pulled again.
 
+        What an answer with messages has from the offset `cut_at` on was not taken, as there was no room.
         Raises DataLossError where a loss is to fail the task, and what `may_pass` judges: BrokerError for a refusal,
         ProtocolError, and NotOnReplicaError.
         """
@@ -148,7 +149,7 @@ class RangePlan(Generic[P]):
         if code != _FOUND and code not in _NOTHING and code != _MOVED:
             raise BrokerError.of(code, reply.remark, self._range.broker_name)
         header = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
-        following = header.next_begin_offset
+        following = header.next_begin_offset if cut_at is None else cut_at
         if code == _MOVED and reply.remark == OPERATOR_RESET:
             return ResetByOperator(following)
         if code == _FOUND and following > span.low:

@@ -15,12 +15,13 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from rmqd.errors import ProtocolError
+from rmqd.spark.source.inner_batches import unwrapped, why_closed
 from rmqd.spark.source.property_arrays import PropertyArrays
 from rmqd.spark.source.slices import Ints, cut
 from rmqd.wire.compression import decompress
 from rmqd.wire.message import MAGIC_V1, MAGIC_V2
 from rmqd.wire.properties import TAGS
-from rmqd.wire.sys_flag import BORN_HOST_V6, COMPRESSED, STORE_HOST_V6
+from rmqd.wire.sys_flag import BORN_HOST_V6, COMPRESSED, KNOWN, NEED_UNWRAP, STORE_HOST_V6
 
 Array = np.ndarray[tuple[int], np.dtype[Any]]
 
@@ -97,10 +98,15 @@ class Records:
         """
         data = b"".join(self._parts)
         starts = np.array(self._starts, np.int64)
-        lows, highs = np.array(self._spans or [(0, 0)], np.int64).T
+        lows, highs = (np.repeat(each, self._rows or [0]) for each in np.array(self._spans or [(0, 0)], np.int64).T)
         layout = _Layout(data, starts)
-        offsets = layout.head["queue_offset"]
-        taken = (np.repeat(lows, self._rows or [0]) <= offsets) & (offsets < np.repeat(highs, self._rows or [0]))
+        batches = frozenset(np.flatnonzero(layout.head["sys_flag"] & NEED_UNWRAP).tolist())
+        if batches:
+            data, starts, rows = unwrapped(data, starts, layout.ends, batches)
+            layout, lows, highs = _Layout(data, starts), lows[rows], highs[rows]
+        offsets, is_batch = layout.head["queue_offset"], (layout.head["sys_flag"] & NEED_UNWRAP) != 0
+        # a batch that could not be taken apart may begin before the range and have members in it
+        taken = ((lows <= offsets) | is_batch) & (offsets < highs)
         if tags:
             present = PropertyArrays(layout.properties()).column(TAGS)
             taken &= np.array([tag in tags for tag in present.to_pylist()], np.bool_)
@@ -114,7 +120,7 @@ class _Layout:
 
     def __init__(self, data: bytes, starts: Ints) -> None:
         self.data = data
-        self.starts = starts
+        self.starts = self.ends = starts
         self.head = _gather(data, _HEAD, starts)
         sizes = self.head["store_size"].astype(np.int64)
         if (sizes < LEAST_BYTES).any():
@@ -132,7 +138,8 @@ class _Layout:
         self.store_timestamps = self.born_hosts + _host_bytes(self.born_long)
         self.store_hosts = self.store_timestamps + _LONG.itemsize
         tails = self.store_hosts + _host_bytes(self.store_long)
-        self._lay_out_rest(starts + sizes, tails, is_v2)
+        self.ends = starts + sizes
+        self._lay_out_rest(self.ends, tails, is_v2)
 
     def _lay_out_rest(self, ends: Ints, tails: Ints, is_v2: Array) -> None:
         self.body_starts = tails + _TAIL.itemsize
@@ -204,6 +211,10 @@ class Decoded:
         # Java keeps 31 of its bits
         for row in np.flatnonzero((found ^ layout.head["body_crc"]) & 0x7FFFFFFF).tolist():
             self._corrupt(row, "the CRC of its body does not match", permissive=permissive)
+        for row in np.flatnonzero(layout.head["sys_flag"] & (NEED_UNWRAP | ~KNOWN)).tolist():
+            if row not in self.errors:
+                record = layout.data[layout.starts[row] : layout.ends[row]]
+                self._corrupt(row, why_closed(record), permissive=permissive)
 
     def _decode_bodies(self, *, permissive: bool) -> pa.Array:
         layout = self._layout
