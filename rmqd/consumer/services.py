@@ -44,8 +44,11 @@ class ConsumeMessageService(Protocol):
     def calls(self) -> list[RunningCall]:
         """What handlers do now; each call takes one slot of the group's concurrency."""
 
-    async def call_apart(self, batch: Batch) -> None:
-        """Call the handler outside of the slots, for an operator. Raises what it raises; settles nothing."""
+    async def call_apart(self, batch: Batch, ended: Callable[[], None]) -> None:
+        """Call the handler outside of the slots, for an operator. Raises what it raises; settles nothing.
+
+        `ended` is called when the call has ended, which may be long after this was cancelled.
+        """
 
 
 class WaysBack(Protocol):

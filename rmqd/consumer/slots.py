@@ -137,9 +137,9 @@ class HandlerSlots:
             if worker.queue is not None and worker.batch is not None
         ]
 
-    async def call_apart(self, batch: Batch) -> None:
+    async def call_apart(self, batch: Batch, ended: Callable[[], None]) -> None:
         """Call the handler outside of the slots."""
-        await call_handler(self._handler, batch)
+        await call_handler(self._handler, batch, ended)
 
     def settle_at_once(self, queue: ProcessQueue, batch: Batch) -> bool | None:
         """As `settle`, for a batch whose handler returned; None, and nothing done, if a broker must be asked."""

@@ -86,23 +86,29 @@ class HandlerThread:
         self._line = None
         future.set_result(None)
 
-    def stop(self) -> None:
-        """Let the thread end after its call."""
+    def stop(self, ended: Callable[[], None] = lambda: None) -> None:
+        """Let the thread end after its call; `ended` is called in the thread when it does."""
         if self._line is not None:
-            self._line.stop(lambda: None)
+            self._line.stop(ended)
             self._line = None
 
 
-async def call_handler(handler: LoadedHandler, batch: Batch) -> None:
-    """Call a handler once, beside the group's slots. Raises what it raises, and HandlerNotAwaitedError."""
+async def call_handler(handler: LoadedHandler, batch: Batch, ended: Callable[[], None]) -> None:
+    """Call a handler once, beside the group's slots. Raises what it raises, and HandlerNotAwaitedError.
+
+    `ended` is called in the event loop when the call has ended: who is cancelled does not wait for a thread.
+    """
     if handler.is_async:
-        await handler.handle(batch)
+        try:
+            check_result(await handler.handle(batch), handler.name)
+        finally:
+            ended()
         return
-    thread = HandlerThread(handler, 0)
+    loop, thread = asyncio.get_running_loop(), HandlerThread(handler, 0)
     try:
         await thread.call(batch)
     finally:
-        thread.stop()
+        thread.stop(partial(call_in_loop, loop, ended))
 
 
 async def call_start_or_stop(function: Callable[[], Any] | None) -> None:

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import structlog
 import uvloop
 
+from rmqd.daemon.garbage import CAN_BE_WATCHED
 from rmqd.daemon.log_writer import finish_writing
 from rmqd.plain_text import describe
 
@@ -23,8 +24,8 @@ log = structlog.get_logger(__name__)
 
 Result = TypeVar("Result")
 
-# Messages make no reference cycles worth looking for every 700 objects.
-GC_THRESHOLD = 50_000
+# Messages make no reference cycles worth looking for every 700 objects; for those that handlers make see `garbage`.
+GC_THRESHOLD = 50_000 if CAN_BE_WATCHED else 2_000
 THREAD_PATIENCE_SECONDS = 0.5
 LEFTOVER_SECONDS = 1.0
 
@@ -97,14 +98,25 @@ def keep_running(loop: asyncio.AbstractEventLoop, is_over: Callable[[], bool]) -
 def _complete(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Result]) -> Result:
     task = loop.create_task(work)
     task.add_done_callback(lambda _: loop.stop())
-    keep_running(loop, task.done)
+    try:
+        keep_running(loop, task.done)
+    finally:
+        _take_note(task)
     return task.result()
 
 
 async def _ended(tasks: set[asyncio.Task[Any]], patience_seconds: float) -> None:
     if tasks:
         await asyncio.wait(tasks, timeout=patience_seconds)
+    for task in tasks:
+        if (error := _take_note(task)) is not None:
+            log.error("task.failed_at_end", task=task.get_name(), error=describe(error), exc_info=error)
     await asyncio.get_running_loop().shutdown_asyncgens()
+
+
+def _take_note(task: asyncio.Task[Any]) -> BaseException | None:
+    """What a task raised, if it has ended so; asyncio does not report it any more, when nobody is there to hear."""
+    return task.exception() if task.done() and not task.cancelled() else None
 
 
 def _may_come_from_terminal() -> bool:

@@ -26,6 +26,7 @@ from rmqd import __version__
 from rmqd.clock import Clock, SystemClock
 from rmqd.daemon.config import RootConfig
 from rmqd.daemon.engine import local_engine
+from rmqd.daemon.garbage import collect_as_memory_grows
 from rmqd.daemon.group_host import GroupHost, HostView
 from rmqd.daemon.health import LoopMonitor, readiness
 from rmqd.daemon.http_access import AccessPolicy
@@ -209,6 +210,7 @@ class Daemon:
         groups = tasks.create_task(self.host.run(), name="groups")
         background = [
             tasks.create_task(self.monitor.run(), name="loop monitor"),
+            tasks.create_task(collect_as_memory_grows(), name="garbage"),
             tasks.create_task(self._manager.keep_watchdog_quiet(), name="watchdog"),
             tasks.create_task(self._flush_logs(), name="log flush"),
         ]

@@ -150,6 +150,8 @@ class GroupSupervisor:
         try:
             await asyncio.wait({running, stop}, return_when=asyncio.FIRST_COMPLETED)
             if running.done() and not self._stop.is_set():
+                if running.cancelled():
+                    raise GroupEndedError("the group was cancelled although nobody stopped it")
                 running.result()
                 raise GroupEndedError("the group ended although nobody stopped it")
             await self._end(running)

@@ -30,6 +30,7 @@ from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.verdict import not_acknowledged
 from rmqd.daemon.span_export import ReportingExporter, report_the_sdks_own_words
 from rmqd.handler import Batch, Outcome
+from rmqd.plain_text import encodable, text_of, traceback_of
 from rmqd.wire.message import Message
 
 log = structlog.get_logger(__name__)
@@ -159,11 +160,21 @@ class GroupSpans:
             error_type = "timeout" if is_late else "cancelled"
         elif context.outcome == "failed" and error is not None:
             error_type = _name_of(type(error))
-            span.record_exception(error)
+            # as `record_exception` does, but for texts that fail or cannot be encoded: one such would take all spans
+            # along that are exported with it
+            span.add_event(
+                "exception",
+                {
+                    "exception.type": error_type,
+                    "exception.message": text_of(error),
+                    "exception.stacktrace": traceback_of(error),
+                    "exception.escaped": "False",
+                },
+            )
         elif outcomes[Outcome.DEAD_LETTER]:
             error_type = "dead_letter"
         span.set_attribute("error.type", error_type)
-        span.set_status(Status(StatusCode.ERROR, str(error) if error is not None else None))
+        span.set_status(Status(StatusCode.ERROR, text_of(error) if error is not None else None))
 
 
 def _message_attributes(message: Message) -> dict[str, AttributeValue]:
@@ -185,4 +196,4 @@ def _link_to_sender(message: Message) -> Link | None:
 
 def _name_of(kind: type) -> str:
     module = kind.__module__
-    return kind.__qualname__ if module == "builtins" else f"{module}.{kind.__qualname__}"
+    return encodable(kind.__qualname__ if module == "builtins" else f"{module}.{kind.__qualname__}")

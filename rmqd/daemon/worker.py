@@ -21,6 +21,7 @@ from rmqd.clock import SystemClock
 from rmqd.consumer.pauses import PauseScope
 from rmqd.daemon.config import RootConfig
 from rmqd.daemon.engine import local_engine
+from rmqd.daemon.garbage import collect_as_memory_grows
 from rmqd.daemon.health import LoopMonitor
 from rmqd.daemon.local_groups import LocalGroups, Share
 from rmqd.daemon.loop import run_in_loop, settle_garbage_collection
@@ -101,6 +102,7 @@ class Worker:
                 running = tasks.create_task(self._groups.run(), name="groups")
                 helpers = [
                     tasks.create_task(self._monitor.run(), name="loop monitor"),
+                    tasks.create_task(collect_as_memory_grows(), name="garbage"),
                     tasks.create_task(self._listen(tasks), name="requests"),
                     tasks.create_task(_flush_logs(), name="log flush"),
                 ]

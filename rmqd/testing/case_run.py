@@ -66,7 +66,7 @@ def run_case(case: Case) -> CaseReport:
             result = rocketmq.run_group(case.group, case.timeout_seconds)
         except RmqdError as error:
             return CaseReport(case, (str(error),), {}, 0, 0.0)
-        except Exception as error:  # noqa: BLE001 - whatever the handler's constructor, start or stop raises
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the handler's constructor, start or stop raises
             return CaseReport(case, (f"the handler could not be run: {why(error)}",), {}, 0, 0.0)
     fates = _fates(case, result, names)
     problems = tuple(_problems(case, fates))

@@ -23,6 +23,7 @@ from tests.client.peer import eventually
 from tests.consumer.blocks import corrupted
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.members import Member, member
+from tests.consumer.odd_handlers import NoText
 from tests.consumer.scripted_broker import BROKER, ScriptedBroker
 
 DIRECTLY = RequestCode.CONSUME_MESSAGE_DIRECTLY
@@ -223,3 +224,101 @@ async def test_what_is_no_message_is_refused(broker: ScriptedBroker, queue: Mess
         ):
             answer = await broker.peer.ask(DIRECTLY, FIELDS, body)
             assert (answer.code, reason in (answer.remark or "")) == (ResponseCode.SYSTEM_ERROR, True), answer.remark
+
+
+async def ask(m: Member) -> tuple[int, str]:
+    """The code of the answer, and its remark or the refusal."""
+    try:
+        answer = await m.consumer.on_request(RemotingCommand(DIRECTLY, ext_fields=FIELDS, body=encode_message(MESSAGE)))
+    except RmqdError as error:
+        return ResponseCode.SYSTEM_ERROR, str(error)
+    assert answer is not None
+    return answer[0], ConsumeMessageDirectlyResult.from_json(answer[3]).remark or ""
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_as_many_at_once_as_the_concurrency_says(
+    broker: ScriptedBroker, queue: MessageQueue, is_async: bool
+) -> None:
+    """The others wait for their turn."""
+    at_once = [0]
+    go_on = threading.Event()
+
+    def begin_and_end(by: int) -> None:
+        at_once.append(at_once[-1] + by)
+
+    async def handle(batch: Batch) -> None:
+        begin_and_end(1)
+        await asyncio.to_thread(go_on.wait, 5)
+        begin_and_end(-1)
+
+    def handle_in_thread(batch: Batch) -> None:
+        begin_and_end(1)
+        go_on.wait(5)
+        begin_and_end(-1)
+
+    async with member(
+        broker.peer.address, handle if is_async else handle_in_thread, is_async=is_async, concurrency=2
+    ) as m:
+        await runs(m)
+        answers = [asyncio.create_task(ask(m)) for _ in range(6)]
+        await eventually(lambda: len(at_once) == 3, "two have begun")
+        go_on.set()
+        assert await asyncio.gather(*answers) == [(ResponseCode.SUCCESS, "")] * 6
+    assert max(at_once) == 2
+
+
+async def test_more_than_may_wait_are_refused(
+    broker: ScriptedBroker, queue: MessageQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a word that lets the operator ask again."""
+    monkeypatch.setattr("rmqd.consumer.direct_consumption.MOST_WAITING", 1)
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def handle(batch: Batch) -> None:
+        begun.set()
+        await go_on.wait()
+
+    async with member(broker.peer.address, handle, concurrency=1) as m:
+        await runs(m)
+        first = asyncio.create_task(ask(m))
+        await begun.wait()
+        second = asyncio.create_task(ask(m))
+        await asyncio.sleep(0)
+        code, remark = await ask(m)
+        assert code == ResponseCode.SYSTEM_ERROR
+        assert "the handler has 1 messages of operators already, and 1 more wait" in remark
+        go_on.set()
+        assert [await first, await second] == [(ResponseCode.SUCCESS, "")] * 2
+
+
+async def test_a_thread_that_hangs_keeps_its_turn(
+    broker: ScriptedBroker, queue: MessageQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until it comes back: an operator who asks again and again must not make threads without end."""
+    monkeypatch.setattr("rmqd.consumer.direct_consumption.ANSWER_SECONDS", 0.1)
+    go_on, calls = threading.Event(), list[Batch]()
+
+    def handle(batch: Batch) -> None:
+        calls.append(batch)
+        go_on.wait(5)
+
+    async with member(broker.peer.address, handle, is_async=False, concurrency=1) as m:
+        await runs(m)
+        assert "took longer than" in (await ask(m))[1]
+        assert "none was done in 0.1 s" in (await ask(m))[1]
+        assert len(calls) == 1
+        go_on.set()
+        remarks = ["none was done"]
+        while "none was done" in remarks[-1]:
+            remarks.append((await ask(m))[1])
+        assert len(calls) == 2
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), ValueError("half of \ud83d"), DeadLetter("\ud83d"), NoText()])
+async def test_whatever_it_raises_is_told(broker: ScriptedBroker, queue: MessageQueue, error: BaseException) -> None:
+    async with member(broker.peer.address, raising(error)) as m:
+        await runs(m)
+        found = await consume(broker)
+    assert found.consume_result in ("CR_THROW_EXCEPTION", "CR_LATER")
+    assert found.remark

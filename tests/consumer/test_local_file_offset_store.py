@@ -305,3 +305,15 @@ async def test_two_groups_of_a_process_do(tmp_path: Path, clock: ManualClock) ->
         await store.commit(A, number)
 
     assert OffsetsFile(tmp_path / "offsets" / "i").load() == {A: 2}
+
+
+async def test_offsets_are_written_though_the_loops_executor_is_full(store: LocalFileOffsetStore) -> None:
+    """Calls of handlers hang in all of its threads."""
+    go_on, loop = threading.Event(), asyncio.get_running_loop()
+    hanging = [loop.run_in_executor(None, go_on.wait) for _ in range(64)]
+    try:
+        await store.commit(A, 7)
+    finally:
+        go_on.set()
+        await asyncio.gather(*hanging)
+    assert store.committed[A] == 7

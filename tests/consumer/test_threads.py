@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from typing import Any
 
 import pytest
@@ -128,3 +128,36 @@ async def test_an_async_handler_is_awaited(broker: ScriptedBroker) -> None:
     async with member(broker.peer.address, handle, persist_consumer_offset_interval_seconds=0.05):
         await broker.committed(GROUP, queue, 1)
     assert decorated.ran
+
+
+async def test_a_forgotten_await_is_an_error_too(broker: ScriptedBroker) -> None:
+    """An asynchronous handler returns what it should have awaited: nothing of that ran, so nothing is acknowledged."""
+    [queue] = broker.create_topic(TOPIC)
+    await broker.store(queue, b"x")
+    decorated = Coroutines()
+
+    async def handle(batch: Batch) -> Any:
+        return decorated.handle(batch)
+
+    async def run_until_it_fails() -> None:
+        async with member(broker.peer.address, handle) as running:
+            await eventually(running.task.done, "the group has ended")
+
+    with pytest.raises(ExceptionGroup) as raised:
+        await run_until_it_fails()
+    assert raised.group_contains(HandlerNotAwaitedError)
+    assert broker.offsets.get((GROUP, queue), 0) == 0
+    assert not decorated.ran
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: (number for number in range(3)), lambda: _generate()], ids=["generator", "async generator"]
+)
+async def test_a_generator_would_never_run(make: Callable[[], Any]) -> None:
+    """As of a function with `yield` behind a decorator."""
+    with pytest.raises(HandlerNotAwaitedError, match="generator"):
+        await call(lambda _: make())
+
+
+async def _generate() -> AsyncGenerator[None, None]:
+    yield

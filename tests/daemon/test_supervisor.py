@@ -168,3 +168,22 @@ async def test_a_pause_holds_over_a_restart() -> None:
         assert build.made[1].pauses.scopes == (WHOLE_GROUP, PauseScope("orders"))
         group.resume()
         assert not build.made[1].pauses.scopes
+
+
+async def test_a_group_that_is_cancelled_by_its_own_code_comes_back() -> None:
+    """Nobody asked for its end, so it is a failure like any other."""
+
+    class Cancelled(FakeConsumer):
+        async def run(self) -> None:
+            if len(made) == 1:
+                raise asyncio.CancelledError
+            await super().run()
+
+    made: list[FakeConsumer] = []
+
+    def build() -> FakeConsumer:
+        made.append(Cancelled("mailer"))
+        return made[-1]
+
+    async with supervised(build):
+        await until(lambda: len(made) == 2, "it is made anew")

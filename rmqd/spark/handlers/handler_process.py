@@ -27,6 +27,7 @@ from rmqd.consumer.orderly import ConsumeMessageOrderlyService
 from rmqd.consumer.send_back import SendBack, reconsume_limit
 from rmqd.consumer.threads import call_start_or_stop
 from rmqd.daemon import logs
+from rmqd.daemon.garbage import collect_as_memory_grows
 from rmqd.daemon.handler_registry import load_handler
 from rmqd.daemon.hook_registry import load_hooks
 from rmqd.daemon.loop import keep_running, new_loop, settle_garbage_collection
@@ -161,6 +162,7 @@ class HandlerProcess:
         self._tasks = [
             asyncio.create_task(self._service.run(), name=f"handlers:{order.name}"),
             asyncio.create_task(self._client.run(), name="client"),
+            asyncio.create_task(collect_as_memory_grows(), name="garbage"),
         ]
         if self._trace is not None:
             self._tasks.append(asyncio.create_task(self._trace.dispatcher.run(), name=f"trace:{order.name}"))

@@ -1,0 +1,59 @@
+"""Garbage that only Python's collector frees, found by the memory that it takes.
+
+A handler's `except ValueError as error: kept = error` makes a cycle of a few objects, which keeps the message, and so
+the whole reply that brought it: a megabyte and more. Python's collector goes by the number of objects, and the daemon
+has it look at every 50,000 (`settle_garbage_collection`), as messages make no cycles; until then such garbage would
+take gigabytes. So the process's memory is watched, and a collection is made when it has grown by half, and by 64 MiB
+at least, since the last one. Where memory does not grow, that costs nothing.
+
+What was freed must go back to the system, too: malloc keeps it, so that the next look would not tell garbage from what
+is free, and would let the memory grow by half again and again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import gc
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+TICK_SECONDS: Final = 0.1
+LEAST_GROWTH_BYTES: Final = 64 * 1024 * 1024
+_STATM: Final = Path("/proc/self/statm")
+_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+
+CAN_BE_WATCHED: Final = _STATM.exists()
+"""Whether the system tells how much memory the process takes: Linux does."""
+
+
+async def collect_as_memory_grows() -> None:
+    """Watch the memory until cancelled; where it cannot be watched, do nothing for so long."""
+    if not CAN_BE_WATCHED:
+        await asyncio.get_running_loop().create_future()
+    statm = os.open(_STATM, os.O_RDONLY | os.O_CLOEXEC)
+    trim = _trim()
+    try:
+        floor = _resident_bytes(statm)
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            now = _resident_bytes(statm)
+            if now - floor > max(LEAST_GROWTH_BYTES, floor // 2):
+                gc.collect()
+                trim(0)
+                floor = now = _resident_bytes(statm)
+            floor = min(floor, now)
+    finally:
+        os.close(statm)
+
+
+def _resident_bytes(statm: int) -> int:
+    return int(os.pread(statm, 64, 0).split()[1]) * _PAGE_BYTES
+
+
+def _trim() -> Callable[[int], object]:
+    """glibc's malloc_trim; other C libraries have none, and give more back by themselves."""
+    trim: Callable[[int], object] = getattr(ctypes.CDLL(None), "malloc_trim", lambda _: 0)
+    return trim

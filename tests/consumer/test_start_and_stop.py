@@ -1,0 +1,109 @@
+"""A handler's `start` and `stop`: whatever they do, it is the group's failure and nobody else's."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rmqd.consumer.threads import HandlerEndedError, call_start_or_stop
+from tests.consumer.odd_handlers import NoText, Panic, own_task
+
+VARIABLE = contextvars.ContextVar("variable", default="nothing")
+
+
+def raising(error: BaseException) -> Callable[[], Any]:
+    def start() -> None:
+        raise error
+
+    return start
+
+
+def raising_in_the_loop(error: BaseException) -> Callable[[], Any]:
+    async def start() -> None:
+        raise error
+
+    return start
+
+
+async def cancel_itself() -> None:
+    own_task().cancel()
+    await asyncio.sleep(1)
+
+
+async def let_out_a_cancellation() -> None:
+    raise asyncio.CancelledError
+
+
+@pytest.mark.parametrize("start", [raising, raising_in_the_loop])
+@pytest.mark.parametrize("error", [ValueError("x"), NoText()])
+async def test_an_exception_is_raised_as_it_is(
+    start: Callable[[BaseException], Callable[[], Any]], error: Exception
+) -> None:
+    with pytest.raises(type(error)) as raised:
+        await call_start_or_stop(start(error))
+    assert raised.value is error
+
+
+@pytest.mark.parametrize("start", [raising, raising_in_the_loop])
+@pytest.mark.parametrize("error", [SystemExit("no credentials"), KeyboardInterrupt(), GeneratorExit(), Panic("x")])
+async def test_what_would_end_the_process_ends_the_group(
+    start: Callable[[BaseException], Callable[[], Any]], error: BaseException
+) -> None:
+    """By an error that names it."""
+    with pytest.raises(HandlerEndedError, match=type(error).__name__) as raised:
+        await call_start_or_stop(start(error))
+    assert raised.value.__cause__ is error
+
+
+@pytest.mark.parametrize("start", [cancel_itself, let_out_a_cancellation])
+async def test_cancelling_itself_is_a_failure_too(start: Callable[[], Any]) -> None:
+    """And no cancellation of the group's own task, which would end it without a word."""
+    with pytest.raises(HandlerEndedError, match="cancelled itself"):
+        await call_start_or_stop(start)
+    task = asyncio.current_task()
+    assert task is not None
+    assert not task.cancelling()
+
+
+async def test_what_it_sets_in_its_context_is_there_for_the_handler() -> None:
+    async def start() -> None:
+        VARIABLE.set("a connection")
+
+    await call_start_or_stop(start)
+    assert VARIABLE.get() == "a connection"
+
+
+async def test_who_is_cancelled_ends_the_call() -> None:
+    """A group that is given up while its handler starts."""
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def start() -> None:
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.set()
+
+    starting = asyncio.create_task(call_start_or_stop(start))
+    await begun.wait()
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert ended.is_set()
+
+
+async def test_a_function_begins_though_the_loops_executor_is_full() -> None:
+    """Calls of another group's handler hang there."""
+    go_on, loop = threading.Event(), asyncio.get_running_loop()
+    hanging = [loop.run_in_executor(None, go_on.wait) for _ in range(64)]
+    try:
+        await call_start_or_stop(lambda: sys.getsizeof(1))
+    finally:
+        go_on.set()
+        await asyncio.gather(*hanging)
