@@ -92,7 +92,7 @@ def _decode_until_broken(block: MessageBlock, start: int) -> tuple[int, str] | N
         while at < size:
             total, magic, crc, queue_offset, sys_flag, store_timestamp, body_size = _unpack_ipv4(data, at)
             body_start = at + 88
-            if sys_flag & _HOSTS_V6:
+            if sys_flag and sys_flag & _HOSTS_V6:
                 body_start, store_timestamp, body_size = _long_hosts(data, at, sys_flag)
             body_end = body_start + body_size
             properties = body_end + 1 + data[body_end]
@@ -101,13 +101,15 @@ def _decode_until_broken(block: MessageBlock, start: int) -> tuple[int, str] | N
             end = properties + 2 + (data[properties] << 8 | data[properties + 1])
             if end - at != total:
                 return at, f"a message announces {total} bytes; its parts take {end - at}"
-            if queue_offset != following:
+            if queue_offset == following:
+                following += 1
+            else:
                 block.runs += 1
-            following = queue_offset + 1
+                following = queue_offset + 1
             message = Message(block, at, body_start, body_end, queue_offset, store_timestamp)
             if (crc32(view[body_start:body_end]) ^ crc) & 0x7FFFFFFF:
                 block.corrupt.append(CorruptMessage(message, "the CRC of its body does not match"))
-            elif sys_flag & _UNUSUAL:
+            elif sys_flag and sys_flag & _UNUSUAL:
                 if reason := _unknown(sys_flag):
                     block.corrupt.append(CorruptMessage(message, reason))
                 else:
