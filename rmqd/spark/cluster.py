@@ -98,7 +98,7 @@ class Cluster:
     def replicas(self, queue: MessageQueue) -> tuple[Replica, ...]:
         """The replicas of a queue's broker, the master first; empty where none is known."""
         with contextlib.suppress(RmqdError):
-            self._run(self._client.routes.lookup(queue.topic))
+            self._run(self._know_master(queue))
         return replicas_of(self._client.routes, queue)
 
     def replicas_now(self, queue: MessageQueue) -> tuple[Replica, ...]:
@@ -224,9 +224,7 @@ class Cluster:
 
     async def _address(self, queue: MessageQueue, *, of_slaves: bool) -> str:
         routes, name = self._client.routes, queue.broker_name
-        await routes.lookup(queue.topic)
-        if routes.master(name) is None:
-            await self._look_for_master(queue.topic)
+        await self._know_master(queue)
         address = routes.address(name) if of_slaves else routes.master(name)
         if address is not None:
             return address
@@ -234,12 +232,13 @@ class Cluster:
             raise MasterAwayError(name, "no route names its master: it is down, or is being replaced")
         raise RouteNotFoundError(queue.topic, f"no address is known for broker {name}")
 
-    async def _look_for_master(self, topic: str) -> None:
-        """Ask for a route that was learnt while a master was away; a query polls often, and need not ask as often."""
-        now = time.monotonic()
-        if now - self._looked_at.get(topic, -math.inf) >= ROUTE_SECONDS:
+    async def _know_master(self, queue: MessageQueue) -> None:
+        """Have a topic's route, and anew where it was learnt while the master was away: a query asks far more often."""
+        routes, topic, now = self._client.routes, queue.topic, time.monotonic()
+        await routes.lookup(topic)
+        if routes.master(queue.broker_name) is None and now - self._looked_at.get(topic, -math.inf) >= ROUTE_SECONDS:
             self._looked_at[topic] = now
-            await self._client.routes.refresh(topic)
+            await routes.refresh(topic)
 
     def _each(self, queues: Iterable[MessageQueue], ask: Callable[[MessageQueue], Awaitable[T]]) -> Answers[T]:
         answers: Answers[T] = Answers()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 import pytest
@@ -183,6 +183,15 @@ async def test_a_route_that_names_no_master_is_asked_for_anew(cluster: Replicas,
     cluster.know(SLAVE)
     cluster.after_refusals = lambda: cluster.know(MASTER, SLAVE)
     assert await read(cluster.range(SLAVE, loss_fails=False)) == EVERYTHING
+
+
+@pytest.mark.parametrize("read", READERS)
+@pytest.mark.parametrize("refusal", ["PULL_OFFSET_MOVED", "PULL_RETRY_IMMEDIATELY"])
+async def test_a_broker_that_is_master_no_more_loses_nothing(cluster: Replicas, read: Read, refusal: str) -> None:
+    """The plan was made before another one was elected."""
+    cluster.refusal = ResponseCode[refusal]
+    former = Replica(MASTER, cluster.slave.address)
+    assert await read(replace(cluster.range(loss_fails=False), replicas=(former,))) == EVERYTHING
 
 
 @pytest.mark.parametrize("read", READERS)

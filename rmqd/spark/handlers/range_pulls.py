@@ -18,7 +18,7 @@ from rmqd.client.connection import OPAQUE, RemotingConnection
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import ProtocolError, RmqdError, RouteNotFoundError
 from rmqd.spark.cluster import replicas_of
-from rmqd.spark.source.range_plan import AskAgain, Lost, RangePlan, ResetByOperator
+from rmqd.spark.source.range_plan import AskAgain, AskWhoIsMaster, Lost, RangePlan, ResetByOperator
 from rmqd.wire.message import MessageBlock
 from rmqd.wire.message_decode import frame_messages
 from rmqd.wire.sys_flag import PullSysFlag
@@ -149,6 +149,12 @@ class RangePulls:
             raise ResetByOperatorError(decision.offset)
         if isinstance(decision, AskAgain):
             await asyncio.sleep(decision.pause_seconds)
+            return None
+        if isinstance(decision, AskWhoIsMaster):
+            self._connection = None
+            self._forget_replies()
+            await self._client.routes.refresh(self._queue.topic)
+            self._plan.confirm(replicas_of(self._client.routes, self._queue))
             return None
         if isinstance(decision, Lost):
             return self._leave_out(decision)

@@ -17,7 +17,7 @@ from rmqd.spark.cluster import cluster_of
 from rmqd.spark.process_log import log_to_stderr
 from rmqd.spark.source.arrow import BatchBuilder
 from rmqd.spark.source.pull_connection import PullConnection, keep_connection, next_opaque, take_connection
-from rmqd.spark.source.range_plan import AskAgain, Dealt, Lost, RangePlan
+from rmqd.spark.source.range_plan import AskAgain, AskWhoIsMaster, Dealt, Lost, RangePlan
 from rmqd.wire.filter import tag_subscription
 from rmqd.wire.heartbeat import EXPRESSION_TAG
 from rmqd.wire.sys_flag import PullSysFlag
@@ -125,6 +125,9 @@ class RangePuller:
                 self._tell_loss(decision)
             elif isinstance(decision, AskAgain):
                 time.sleep(decision.pause_seconds)
+            elif isinstance(decision, AskWhoIsMaster):
+                self._disconnect()
+                self._plan.confirm(cluster_of(self._range.access).replicas_now(self._queue))
             else:  # the batch has the range that the checkpoint says; who moves the group there is not asked here
                 log.warning("spark.reset_ignored", queue=str(self._queue), offset=first, reset_to=decision.offset)
 

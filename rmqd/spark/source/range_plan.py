@@ -7,7 +7,8 @@ offsets are asked for next, from which replica, and whether messages are lost is
   answer of a slave that it does not have an offset says nothing of the message: the answer counts as no answer, and the
   others are asked. So does any refusal by a slave, whose topics, groups and permissions are copies too.
 - A route that was learnt while the master was away names slaves alone. It is asked for anew after every failure, and
-  the master is asked first once it is there.
+  the master is asked first once it is there. One that was learnt before another broker became master calls a slave so:
+  what a master says is lost counts as lost if it says so again, by a route that was asked for after that.
 - Who gets nothing for `patience_seconds` fails, and has lost nothing: the next attempt begins at the same offset.
 - A range is lost without the master's word only where no route names the broker any more at the end of that time.
 
@@ -77,7 +78,12 @@ class ResetByOperator:
     offset: int
 
 
-Decision = Dealt | Lost | AskAgain | ResetByOperator
+@dataclass(frozen=True, slots=True)
+class AskWhoIsMaster:
+    """What is known as the master does not have the offset: ask for the route, give it to `confirm`, and ask again."""
+
+
+Decision = Dealt | Lost | AskAgain | AskWhoIsMaster | ResetByOperator
 
 
 class Span(Generic[P]):
@@ -105,6 +111,7 @@ class RangePlan(Generic[P]):
         self._turn = 0
         self._stride = queue_range.pull.batch_size
         self._empty_answers = 0
+        self._is_confirmed = False  # whether the route was asked for because of a loss
         self._failing_since: float | None = None
         self._pause = FIRST_PAUSE_SECONDS
 
@@ -156,14 +163,15 @@ class RangePlan(Generic[P]):
             return self._went_on(span, following, found=True)
         self._see_that_master_says_so(header)
         held = header.min_offset, header.max_offset
-        if code == _MOVED:
-            return self._lose(span, following if following > span.low else self._range.end, held)
-        if following > span.low:
-            return self._went_on(span, following, found=False)
-        self._empty_answers += 1
-        if self._empty_answers < EMPTY_ANSWERS:
-            return AskAgain(self._pause)
-        return self._lose(span, self._range.end, held)
+        if code != _MOVED:
+            if following > span.low:
+                return self._went_on(span, following, found=False)
+            self._empty_answers += 1
+            if self._empty_answers < EMPTY_ANSWERS:
+                return AskAgain(self._pause)
+        if not self._is_confirmed:
+            return AskWhoIsMaster()
+        return self._lose(span, following if code == _MOVED and following > span.low else self._range.end, held)
 
     def may_pass(self, error: RmqdError) -> bool:
         """Whether an attempt that ended so may end otherwise later, or with another replica."""
@@ -193,6 +201,14 @@ class RangePlan(Generic[P]):
         if not _with_master(self._replicas) and _with_master(replicas):
             self._turn = 0
         self._replicas = tuple(sorted(replicas))
+
+    def confirm(self, replicas: Sequence[Replica]) -> None:
+        """Take over what a route names that was asked for after `AskWhoIsMaster`. Pulls under way are lost."""
+        for span in self.spans:
+            span.pull = None
+        self.learn(replicas)
+        self._turn = 0
+        self._is_confirmed = True
 
     def lose_rest(self) -> Lost:
         """No route names the broker, or the topic, any more: the rest of the range is lost. Raises DataLossError."""
