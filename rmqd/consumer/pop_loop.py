@@ -23,7 +23,7 @@ from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.pop import PopMessageResponseHeader
 from rmqd.wire.heartbeat import EXPRESSION_TAG
 from rmqd.wire.message import MessageQueue
-from rmqd.wire.message_decode import decode_messages
+from rmqd.wire.message_decode import decode_readable
 from rmqd.wire.topics import retry_topic
 
 log = structlog.get_logger(__name__)
@@ -168,13 +168,13 @@ class PopLoop:
     def _read(self, reply: RemotingCommand) -> tuple[PopMessageResponseHeader, list[PopBlock]]:
         header = PopMessageResponseHeader.from_ext_fields(reply.ext_fields)
         options = self._context.options
-        try:
-            found = decode_messages(reply.payload, self._place, reply.body_start, options.namespace)
-            due = self._context.clock.monotonic() + header.invisible_time / 1000
-            return header, divided(found, self._place, options.group, header, due)
-        except ProtocolError as error:
-            self._request.close_corrupt(error)
-            raise
+        found = decode_readable(reply.payload, self._place, reply.body_start, options.namespace)
+        if found.broken is not None:
+            # nothing names them to the broker, so they can only be left alone: they come again when their time is over
+            self._context.client.remoting.traffic.doubted_replies += 1
+            log.warning("pop.doubted", queue=str(self._place), reason=found.broken)
+        due = self._context.clock.monotonic() + header.invisible_time / 1000
+        return header, divided(found, self._place, options.group, header, due)
 
     def _queue(self, block: PopBlock) -> PopProcessQueue:
         """The cache of the block's queue, made with its first message."""

@@ -10,7 +10,7 @@ from rmqd.client.connection import OPAQUE
 from rmqd.client.instance import ClientInstance
 from rmqd.codes import RequestCode
 from rmqd.consumer.options import ConsumerOptions
-from rmqd.errors import BrokerAwayError, ProtocolError
+from rmqd.errors import BrokerAwayError
 from rmqd.wire.command import RemotingCommand, encode_request
 from rmqd.wire.headers.pop import PopMessageRequestHeader
 from rmqd.wire.heartbeat import SubscriptionData
@@ -88,13 +88,6 @@ class PopRequest:
             return False
         self._tells_time = not self._tells_time
         return True
-
-    def close_corrupt(self, error: ProtocolError) -> None:
-        """Close the connection that brought what cannot be decoded."""
-        address = self._client.routes.master(self._place.broker_name)
-        connection = self._client.remoting.connected(address) if address else None
-        if connection is not None:
-            connection.corrupt(error)
 
     def _late(self, future: asyncio.Future[RemotingCommand]) -> None:
         if not future.cancelled() and future.exception() is None:

@@ -49,6 +49,19 @@ def decode_messages(data: bytes, message_queue: MessageQueue, start: int = 0, na
     block = frame_messages(data, message_queue, start, namespace)
     if block.broken is not None:
         raise ProtocolError(block.broken)
+    return open_all(block)
+
+
+def decode_readable(data: bytes, message_queue: MessageQueue, start: int = 0, namespace: str = "") -> MessageBlock:
+    """The same without the records that cannot be decoded; `MessageBlock.broken` tells that there are some."""
+    block = frame_messages(data, message_queue, start, namespace)
+    if block.broken is not None:
+        block.corrupt = [one for one in block.corrupt if not isinstance(one.message, UnreadableMessage)]
+    return open_all(block)
+
+
+def open_all(block: MessageBlock) -> MessageBlock:
+    """Open the messages of a block at once, whatever they become."""
     if block.is_closed:
         opening = Opening(block)
         opening.rest()

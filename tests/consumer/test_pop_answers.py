@@ -24,7 +24,7 @@ from rmqd.wire.pop_bodies import (
     QueryAssignmentResponseBody,
 )
 from tests.client.peer import Reply, eventually
-from tests.consumer.blocks import corrupted
+from tests.consumer.blocks import corrupted, with_bit_flipped
 from tests.consumer.groups import GROUP, TOPIC, Blocked
 from tests.consumer.members import Member, member
 from tests.consumer.scripted_broker import BROKER, ScriptedBroker
@@ -289,6 +289,25 @@ async def test_a_corrupt_message_goes_by_its_policy_and_holds_nothing_up(
         assert one.topic().dead_letters["corrupt"] == (policy == "dead_letter")
     assert ((0, 4, 5) in pop.acked()) == (policy != "stop")
     assert len(broker.sent) == (policy == "dead_letter")
+
+
+@pytest.mark.parametrize("at", [2, 4, 86], ids=["size", "magic", "parts"])
+async def test_what_cannot_be_decoded_is_left_alone_and_costs_no_connection(
+    pop: PopBroker, broker: ScriptedBroker, seen: Seen, at: int
+) -> None:
+    """The others of its pop are handled."""
+    good, bad = (
+        encode_message(StoredMessage(topic=TOPIC, queue_id=0, queue_offset=offset, body=b"body%d" % offset))
+        for offset in (4, 5)
+    )
+    pop.add(4, 5, record=good + with_bit_flipped(bad, at))
+    async with member(pop.address, seen, consume_mode="pop", on_corrupt_message="skip") as one:
+        pop.add(6)
+        await seen.has(b"body4", b"x")
+        await eventually(lambda: (0, 6, 6) in pop.acked(), "the next one is acknowledged")
+        figures = one.client.snapshot()
+        assert (figures.corrupt_frames, figures.doubted_replies) == (0, 1)
+    assert (0, 4, 5) not in pop.acked()
 
 
 async def test_a_broker_that_takes_0_for_the_year_1970_is_told_the_time(pop: PopBroker, seen: Seen) -> None:

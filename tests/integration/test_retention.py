@@ -1,0 +1,80 @@
+"""Retention on a real broker passes a member that holds messages back: what it has in memory is handled."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from rmqd.handler import Batch
+from tests.consumer.members import member
+from tests.integration.consuming import Seen, until
+from tests.rocketmq import ClusterSpec, RealCluster, offsets, rpc
+from tests.rocketmq.producer import Producer
+
+pytestmark = [pytest.mark.rocketmq, pytest.mark.slow]
+
+DELETE_EXPIRED_COMMITLOG = 329
+GET_MIN_OFFSET = 31
+COUNT, PULLED = 200, 64
+WITHIN_SECONDS = 120.0  # a broker deletes nothing in its first minute
+# files of some thirty messages, which may go as soon as an administrator says so
+FORGETFUL = {
+    "mappedFileSizeCommitLog": str(64 << 10),
+    "fileReservedTime": "0",
+    "cleanResourceInterval": "500",
+}
+
+
+def min_offset(cluster: RealCluster, topic: str) -> int:
+    """The queue's first kept message."""
+    fields: dict[str, object] = {"topic": topic, "queueId": 0}
+    return int(rpc.call(cluster.broker.address, GET_MIN_OFFSET, fields).fields["offset"])
+
+
+def store(cluster: RealCluster, topic: str, low: int, high: int) -> None:
+    """Store messages."""
+    with Producer(cluster.broker.address, topic, 1) as producer:
+        for number in range(low, high):
+            producer.send(b"x" * 2000, key=f"m{number}")
+
+
+async def test_what_is_cached_outlives_the_brokers_retention() -> None:
+    """Each message that was pulled is handled, and retried where it fails, though the broker has it no more."""
+    seen, release, topic, group = Seen(), asyncio.Event(), "retained", "g_retained"
+
+    async def fail_once(batch: Batch) -> None:
+        await release.wait()
+        await seen(batch)
+        if batch[0].reconsume_times == 0 and batch[0].keys in ("m3", "m40"):
+            raise RuntimeError("not now")
+
+    with RealCluster.start(ClusterSpec(settings=FORGETFUL)) as cluster:
+        cluster.create_topic(topic, queues=1)
+        await asyncio.to_thread(store, cluster, topic, 0, COUNT)
+        options: dict[str, Any] = {"pull_threshold_for_queue": PULLED - 10, "delay_level_when_next_consume": 1}
+        async with member(
+            cluster.nameserver, fail_once, group=group, subscriptions=[topic],
+            persist_consumer_offset_interval_seconds=0.2, **options,
+        ) as m:  # fmt: skip
+            await until(lambda: (q := m.queue()) and q.cached == PULLED, "messages are cached", WITHIN_SECONDS)
+
+            def is_passed() -> bool:
+                rpc.call(cluster.broker.address, DELETE_EXPIRED_COMMITLOG)
+                return min_offset(cluster, topic) > PULLED + 20
+
+            await until(is_passed, "retention has passed what is cached", WITHIN_SECONDS)
+            await until(
+                lambda: (q := m.queue()) and (q.position or 0) > PULLED, "the member hears of it", WITHIN_SECONDS
+            )
+            gone = min_offset(cluster, topic)
+            assert set(offsets.committed(cluster, group, topic).values()) <= {0}
+            release.set()
+            await until(lambda: offsets.lag(cluster, group, topic) == 0, "all is committed", WITHIN_SECONDS)
+            await until(lambda: len(seen.of("m3")) == len(seen.of("m40")) == 2, "two are retried", WITHIN_SECONDS)
+            store(cluster, topic, COUNT, COUNT + 1)
+            await until(lambda: seen.of(f"m{COUNT}"), "what comes then is handled", WITHIN_SECONDS)
+    handled = {int(key[1:]) for key in seen.keys}
+    assert handled >= set(range(PULLED)) | set(range(gone, COUNT + 1))
+    assert len(seen.keys) == len(handled) + 2
