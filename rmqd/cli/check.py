@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rmqd.cli.render import say
+
 if TYPE_CHECKING:
     from rmqd.cli.connect import Check
     from rmqd.daemon.config import RootConfig
@@ -48,14 +50,14 @@ def check(
         if output == "json":
             _print_json({"ok": False, "groups": [], "problems": [_problem(problem) for problem in error.problems]})
         for problem in error.problems:
-            typer.echo(str(problem), err=True)
+            say([str(problem)], err=True)
         raise typer.Exit(ExitCode.CONFIG) from None
     checks, code = _ask_cluster(checked) if connect else ([], ExitCode.OK)
     if output == "json":
         document: dict[str, Any] = {"ok": code == ExitCode.OK, "groups": list(checked.groups), "problems": []}
         _print_json(document | ({"checks": [one.document() for one in checks]} if connect else {}))
     else:
-        typer.echo("\n".join([*_ok_lines(checked), *(one.line() for one in checks)]))
+        say([*_ok_lines(checked), *(one.line() for one in checks)])
     raise typer.Exit(code)
 
 
@@ -147,4 +149,4 @@ def _problem(problem: object) -> dict[str, str]:
 def _print_json(document: dict[str, Any]) -> None:
     import json
 
-    typer.echo(json.dumps(document, indent=2, ensure_ascii=False))
+    typer.echo(json.dumps(document, indent=2))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
 
 import typer
 
+from rmqd.cli.render import say
 from rmqd.exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -124,8 +125,7 @@ def ask_cluster(options: ClientOptions, question: Callable[[ClientInstance], Awa
 
 def fail(code: int, *lines: str) -> NoReturn:
     """End the command with these lines on standard error."""
-    for line in lines:
-        typer.echo(line, err=True)
+    say(lines, err=True)
     raise typer.Exit(code)
 
 

@@ -35,6 +35,10 @@ Broker = Annotated[str | None, typer.Option("--broker", help="Only queues on thi
 Queue = Annotated[int | None, typer.Option("--queue", min=0, help="Only queues with this number")]
 Config = Annotated[Path | None, typer.Option("--config", "-c", help="Where to find the daemon's address and token")]
 Http = Annotated[str | None, typer.Option("--http", help="The daemon's address, as 127.0.0.1:9464 or a URL")]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option("--token-file", help="The daemon's token, where it is not that of the configuration"),
+]
 Output = Annotated[str, typer.Option("-o", "--output", help="table or json")]
 
 
@@ -45,11 +49,12 @@ def pause(
     queue: Queue = None,
     config: Config = None,
     http: Http = None,
+    token_file: TokenFile = None,
     output: Output = "table",
 ) -> None:
     """Pause a group of the running daemon, or some queues of it."""
     check_output(output)
-    report = ask(config, http, lambda daemon: daemon.pause(group, topic, broker, queue))
+    report = ask(config, http, token_file, lambda daemon: daemon.pause(group, topic, broker, queue))
     _tell(report, output, _paused(report))
 
 
@@ -60,18 +65,19 @@ def resume(
     queue: Queue = None,
     config: Config = None,
     http: Http = None,
+    token_file: TokenFile = None,
     output: Output = "table",
 ) -> None:
     """Let a paused group of the running daemon, or some queues of it, go on."""
     check_output(output)
-    report = ask(config, http, lambda daemon: daemon.resume(group, topic, broker, queue))
+    report = ask(config, http, token_file, lambda daemon: daemon.resume(group, topic, broker, queue))
     _tell(report, output, _resumed(report))
 
 
-def reload(config: Config = None, http: Http = None, output: Output = "table") -> None:
+def reload(config: Config = None, http: Http = None, token_file: TokenFile = None, output: Output = "table") -> None:
     """Have the running daemon read its configuration again."""
     check_output(output)
-    report = ask(config, http, lambda daemon: daemon.reload())
+    report = ask(config, http, token_file, lambda daemon: daemon.reload())
     names = ("unchanged", "updated", "restarted", "started", "stopped")
     done = "; ".join(f"{name}: {', '.join(report[name])}" for name in names if report.get(name))
     _tell(report, output, f"the configuration was taken over ({done or 'no groups'})")
@@ -98,14 +104,19 @@ def _written(scope: dict[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in scope.items() if value is not None)
 
 
-def ask(config: Path | None, http: str | None, question: Callable[[DaemonClient], dict[str, Any]]) -> dict[str, Any]:
+def ask(
+    config: Path | None,
+    http: str | None,
+    token_file: Path | None,
+    question: Callable[[DaemonClient], dict[str, Any]],
+) -> dict[str, Any]:
     """The running daemon's answer; ends the command with the documented exit code where there is none."""
     from rmqd.cli.daemon_client import DaemonRefusedError, DaemonUnreachableError, find_daemon
     from rmqd.errors import ConfigError
     from rmqd.exit_codes import ExitCode
 
     try:
-        return question(find_daemon(http, config))
+        return question(find_daemon(http, config, token_file=token_file))
     except ConfigError as error:
         fail(ExitCode.CONFIG, *(str(problem) for problem in error.problems))
     except DaemonUnreachableError as error:

@@ -1,19 +1,34 @@
-"""Asks a running daemon over HTTP: where it listens and its token come from `--http`, or from its configuration."""
+"""Asks a running daemon over HTTP: where it listens and its token come from its configuration, or from the options.
+
+A token is for the daemon whose configuration holds it: it goes to the address that this names, and along no redirect.
+"""
 
 from __future__ import annotations
 
+import http.client
 import json
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from rmqd.errors import ConfigError, RmqdError
+
+if TYPE_CHECKING:
+    from rmqd.daemon.config import HttpConfig
 
 TIMEOUT_SECONDS = 10.0
 # A reload answers when the groups that it changes have drained.
 RELOAD_TIMEOUT_SECONDS = 600.0
+MAX_ANSWER_BYTES = 256 * 1024 * 1024
+# What rmqd's answers have, and others' hardly all.
+_STATUS_KEYS = frozenset({"version", "client_id", "groups"})
+_SWITCH_KEYS = frozenset({"group", "result", "scope", "queues", "pauses"})
+_RELOAD_KEYS = frozenset({"unchanged", "updated", "restarted", "started", "stopped"})
+_THIS_MACHINE = frozenset({"127.0.0.1", "localhost", "::1"})
+_EVERY_ADDRESS = frozenset({"", "0.0.0.0", "::", "*"})
 
 
 class DaemonUnreachableError(RmqdError):
@@ -38,46 +53,70 @@ class DaemonClient:
 
     def status(self) -> dict[str, Any]:
         """The document of /api/v1/status."""
-        return self._ask("GET", "/api/v1/status", TIMEOUT_SECONDS)
+        return self._ask("GET", "/api/v1/status", _STATUS_KEYS, TIMEOUT_SECONDS)
 
     def pause(
         self, group: str, topic: str | None = None, broker: str | None = None, queue: int | None = None
     ) -> dict[str, Any]:
         """Pause a group, or the queues that agree with all that is given."""
-        return self._ask("POST", _switch(group, "pause", topic, broker, queue), TIMEOUT_SECONDS)
+        return self._ask("POST", _switch(group, "pause", topic, broker, queue), _SWITCH_KEYS, TIMEOUT_SECONDS)
 
     def resume(
         self, group: str, topic: str | None = None, broker: str | None = None, queue: int | None = None
     ) -> dict[str, Any]:
         """Resume a group, or the queues that agree with all that is given."""
-        return self._ask("POST", _switch(group, "resume", topic, broker, queue), TIMEOUT_SECONDS)
+        return self._ask("POST", _switch(group, "resume", topic, broker, queue), _SWITCH_KEYS, TIMEOUT_SECONDS)
 
     def reload(self) -> dict[str, Any]:
         """Have the configuration read again; answers when it is taken over."""
-        return self._ask("POST", "/api/v1/reload", RELOAD_TIMEOUT_SECONDS)
+        return self._ask("POST", "/api/v1/reload", _RELOAD_KEYS, RELOAD_TIMEOUT_SECONDS)
 
-    def _ask(self, method: str, path: str, timeout_seconds: float) -> dict[str, Any]:
+    def _ask(self, method: str, path: str, keys: frozenset[str], timeout_seconds: float) -> dict[str, Any]:
         headers = {"Accept": "application/json"}
-        if self.token:
+        if self.token and method != "GET":  # whoever only looks needs none
             headers["Authorization"] = f"Bearer {self.token}"
         request = urllib.request.Request(self.url + path, method=method, headers=headers)
         # Not by a proxy from the environment: the daemon is ours, and mostly on this machine.
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect())
         try:
             with opener.open(request, timeout=timeout_seconds) as response:
-                return _document(response.read())
+                document = _document(response.read(MAX_ANSWER_BYTES))
         except urllib.error.HTTPError as error:
-            raise DaemonRefusedError(error.code, _document(error.read())) from None
-        except OSError as error:
+            raise self._refusal(error.code, _document(error.read(MAX_ANSWER_BYTES))) from None
+        except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", None) or error
             raise DaemonUnreachableError(f"no rmqd answers at {self.url}: {reason}") from None
+        if not keys <= document.keys():
+            raise DaemonUnreachableError(f"what answers at {self.url} is not rmqd")
+        return document
+
+    def _refusal(self, status: int, document: dict[str, Any]) -> RmqdError:
+        if 300 <= status < 400:
+            return DaemonUnreachableError(f"what answers at {self.url} is not rmqd: it sends elsewhere (HTTP {status})")
+        if status == 401 and not self.token:
+            document = {"error": "it wants a token; a configuration's is for its own http.listen, see --token-file"}
+        return DaemonRefusedError(status, document)
 
 
-def find_daemon(http: str | None, config: Path | None, overrides: list[str] | None = None) -> DaemonClient:
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A daemon sends nobody elsewhere, and its token must not go there."""
+
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        """Have the redirect be the answer."""
+
+
+def find_daemon(
+    address: str | None,
+    config: Path | None,
+    overrides: list[str] | None = None,
+    token_file: Path | None = None,
+) -> DaemonClient:
     """The daemon at `--http`, else the one of the configuration. Raises ConfigError where that cannot be read."""
-    if http is not None:
-        url = http if "://" in http else f"http://{http}"
-        return DaemonClient(url.rstrip("/"), _token_or_none(config, overrides))
+    given = None if token_file is None else _token_in(token_file)
+    if address is not None:
+        url = (address if "://" in address else f"http://{address}").rstrip("/")
+        _check_url(url)
+        return DaemonClient(url, _own_token(url, config, overrides) if given is None else given)
     from rmqd.daemon.config_file import load_config
 
     settings = load_config(config, overrides or (), to_run=False).http
@@ -85,19 +124,52 @@ def find_daemon(http: str | None, config: Path | None, overrides: list[str] | No
         token = settings.read_token()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError([f"http.token_file: cannot read {settings.token_file}: {error}"]) from error
-    return DaemonClient(f"http://{_reachable(settings.listen)}", token)
+    return DaemonClient(f"http://{_reachable(settings.listen)}", token if given is None else given)
 
 
-def _token_or_none(config: Path | None, overrides: list[str] | None) -> str:
-    """With `--http` a configuration is not needed, but where one is here, its token is used."""
+def _check_url(url: str) -> None:
+    """Raises ConfigError for what is no address to ask at."""
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        raise ConfigError([f"--http {url}: not an address; accepted: 127.0.0.1:9464, http://host:port"])
+
+
+def _token_in(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError([f"--token-file {path}: cannot be read: {error}"]) from error
+
+
+def _own_token(url: str, config: Path | None, overrides: list[str] | None) -> str:
+    """With `--http` a configuration is not needed; where one is here and the URL is its daemon's, its token is used."""
     from rmqd.daemon.config_file import load_config
 
     try:
-        return load_config(config, overrides or (), to_run=False).http.read_token()
+        settings = load_config(config, overrides or (), to_run=False).http
+        return settings.read_token() if _is_own(url, settings, any_port=config is not None) else ""
     except (ConfigError, OSError, UnicodeDecodeError):
         if config is not None:
             raise
         return ""
+
+
+def _is_own(url: str, settings: HttpConfig, any_port: bool) -> bool:
+    """Whether the URL leads to where a daemon with these settings listens.
+
+    A configuration that is named beside `--http` is said to be that daemon's: its port may have been chosen for it.
+    """
+    from rmqd.daemon.listener import split_listen_address
+
+    parts = urlsplit(url)
+    host, port = split_listen_address(settings.listen)
+    asked = parts.hostname or ""
+    names = {host} | (_THIS_MACHINE if host in _THIS_MACHINE | _EVERY_ADDRESS else set())
+    return asked in names and (any_port or parts.port == port)
 
 
 def _reachable(listen: str) -> str:

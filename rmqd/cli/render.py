@@ -1,12 +1,22 @@
-"""How commands print tables for people."""
+"""How commands print for people: tables, and lines in which others' words stand."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+
+import typer
+
+from rmqd.daemon.printable import printable, printable_lines
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """The lines of a table: the columns' names in capitals, then the rows, each column as wide as it needs."""
-    every = [[column.upper() for column in columns], *rows]
+    every = [[column.upper() for column in columns], *([printable(cell) for cell in row] for row in rows)]
     widths = [max(len(row[index]) for row in every) for index in range(len(columns))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in every]
+
+
+def say(lines: Iterable[str], err: bool = False) -> None:
+    """Print lines; what brokers and producers chose of them does nothing to the terminal, and begins no line."""
+    for line in lines:
+        typer.echo(printable_lines(line), err=err)

@@ -12,6 +12,7 @@ import typer
 
 from rmqd.cli.cluster import Cluster, ConfigPath, NameServer, Overrides, ask_cluster, find_target
 from rmqd.cli.control import Output, check_output
+from rmqd.cli.render import say
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
@@ -190,10 +191,8 @@ class _LineReport(_Report):
     def write(self, result: SendResult) -> None:
         queue = result.queue
         slow = "" if result.status == 0 else f"  {result.status.name}: stored, but not yet as safely as the broker asks"
-        typer.echo(
-            f"{result.msg_id}  {queue.topic}  {queue.broker_name}  queue {queue.queue_id}  "
-            f"offset {result.queue_offset}{slow}"
-        )
+        where = f"{queue.topic}  {queue.broker_name}  queue {queue.queue_id}  offset {result.queue_offset}"
+        say([f"{result.msg_id}  {where}{slow}"])
 
 
 class _JsonReport(_Report):

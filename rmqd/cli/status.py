@@ -7,7 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
+from rmqd.cli.cluster import fail
 from rmqd.cli.render import table
+from rmqd.daemon.printable import printable_values
+from rmqd.exit_codes import ExitCode
 
 HELP = """Show the groups and queues of the running daemon, once.
 
@@ -27,9 +30,9 @@ def status(
     from rmqd.cli.control import ask, check_output
 
     check_output(output)
-    document = ask(config, http, lambda daemon: daemon.status())
+    document = ask(config, http, None, lambda daemon: daemon.status())
     if group is not None:
-        document["groups"] = [one for one in document["groups"] if one["name"] == group]
+        document["groups"] = [one for one in document["groups"] if one.get("name") == group]
         if not document["groups"]:
             typer.echo(f"rmqd: the daemon has no group {group}", err=True)
             raise typer.Exit(1)
@@ -38,7 +41,13 @@ def status(
 
         typer.echo(json.dumps(document, indent=2))
         return
-    typer.echo("\n".join(status_lines(document)))
+    try:
+        lines = status_lines(printable_values(document))
+    except (KeyError, TypeError, AttributeError):
+        fail(
+            ExitCode.UNAVAILABLE, "rmqd: what answers is no rmqd of this version; -o json shows what it says"
+        )
+    typer.echo("\n".join(lines))
 
 
 def status_lines(document: dict[str, Any]) -> list[str]:

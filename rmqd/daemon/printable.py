@@ -6,7 +6,7 @@ A terminal obeys escape sequences, and a reader believes what looks like a line 
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Any, Final
 
 # Controls, what turns the direction of writing, other ends of lines, what is not seen, halves of surrogate pairs.
 _UNSAFE: Final = re.compile(
@@ -23,6 +23,19 @@ def printable(text: str) -> str:
 def printable_lines(text: str, indent: str = "    ") -> str:
     """As `printable`, but ends of lines stay, and every line after the first is indented: none passes for another's."""
     return _UNSAFE_BUT_LINES.sub(_escaped, text).replace("\n", f"\n{indent}")
+
+
+def printable_values(value: Any) -> Any:
+    """A document of JSON with every text in it printable."""
+    match value:
+        case str():
+            return printable(value)
+        case list():
+            return [printable_values(member) for member in value]
+        case dict():
+            return {key: printable_values(member) for key, member in value.items()}
+        case _:
+            return value
 
 
 def _escaped(found: re.Match[str]) -> str:

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import re
 import socket
+import socketserver
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +99,114 @@ def test_where_no_daemon_runs(command: tuple[str, ...]) -> None:
     assert ended.code == ExitCode.UNAVAILABLE
     assert f"no rmqd answers at http://{address}" in ended.err
     assert ended.out == ""
+
+
+class Stranger:
+    """Something that is not rmqd, and notes what it is sent."""
+
+    def __init__(self, status: int, headers: dict[str, str], body: bytes) -> None:
+        self.requests: list[str] = []
+        heard, reply = self.requests, b"HTTP/1.1 %d Answer\r\nContent-Length: %d\r\n" % (status, len(body))
+        reply += b"".join(f"{name}: {value}\r\n".encode() for name, value in headers.items()) + b"\r\n" + body
+
+        class Handler(socketserver.BaseRequestHandler):
+            def handle(self) -> None:
+                heard.append(self.request.recv(65536).decode())
+                self.request.sendall(reply)
+
+        self.server = socketserver.TCPServer(("127.0.0.1", 0), Handler)
+        self.port = self.server.server_address[1]
+        threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+
+
+@contextlib.contextmanager
+def stranger(status: int = 200, body: bytes = b"{}", **headers: str) -> Iterator[Stranger]:
+    """One that answers, until the end of the block."""
+    one = Stranger(status, headers, body)
+    try:
+        yield one
+    finally:
+        one.server.shutdown()
+        one.server.server_close()
+
+
+def secret_config(folder: Path, listen: str = "127.0.0.1:9464") -> Path:
+    """A configuration with a token."""
+    path = folder / "rmqd.yaml"
+    path.write_text(f"nameserver: a:1\nhttp: {{listen: '{listen}', token: secret}}\n")
+    return path
+
+
+def test_the_token_goes_to_no_other_host(tmp_path: Path) -> None:
+    """It is for the daemon whose configuration holds it."""
+    config = secret_config(tmp_path, "10.0.0.7:9464")
+    with stranger() as other:
+        ended = rmqd("pause", "mailer", "--http", f"http://127.0.0.1:{other.port}", "--config", config)
+    assert ended.code == ExitCode.UNAVAILABLE
+    assert "secret" not in "".join(other.requests)
+
+
+def test_the_token_goes_to_no_other_port_of_a_configuration_that_was_merely_found(tmp_path: Path) -> None:
+    """What listens there may be anybody's."""
+    config = secret_config(tmp_path)
+    with stranger() as other:
+        rmqd("pause", "mailer", "--http", f"localhost:{other.port}", variables={"RMQD_CONFIG": str(config)})
+    assert other.requests
+    assert "secret" not in "".join(other.requests)
+
+
+def test_the_token_goes_along_no_redirect(tmp_path: Path) -> None:
+    """A daemon sends nobody elsewhere."""
+    with stranger() as second, stranger(302, Location=f"http://127.0.0.1:{second.port}/") as first:
+        address = f"127.0.0.1:{first.port}"
+        ended = rmqd("pause", "mailer", "--config", secret_config(tmp_path, address))
+    assert ended.code == ExitCode.UNAVAILABLE
+    assert "is not rmqd: it sends elsewhere" in ended.err
+    assert "Bearer secret" in first.requests[0]
+    assert not second.requests
+
+
+def test_a_token_may_be_given(tmp_path: Path) -> None:
+    """From a file, as a command line is seen by everybody."""
+    (tmp_path / "token").write_text("given\n")
+    with stranger() as other:
+        rmqd("reload", "--http", f"127.0.0.1:{other.port}", "--token-file", tmp_path / "token")
+    assert "Bearer given" in other.requests[0]
+
+
+@pytest.mark.parametrize("body", [b'{"hello": 1}', b"[]", b"<html>", b'{"version": 1, "client_id": 2, "groups": [{}]}'])
+def test_what_is_not_rmqd_is_said_to_be_so(body: bytes) -> None:
+    """Exit 69, and no traceback."""
+    with stranger(body=body) as other:
+        ended = rmqd("status", "--http", f"127.0.0.1:{other.port}")
+    assert ended.code == ExitCode.UNAVAILABLE
+    assert "not" in ended.err
+    assert "rmqd" in ended.err
+    assert "Traceback" not in ended.err
+
+
+def test_what_strangers_chose_does_nothing_to_the_terminal() -> None:
+    """A broker's name, and what a handler raised over a message."""
+    group = {
+        "name": "mailer", "engine": "local", "message_model": "clustering", "state": "failed", "paused": False,
+        "failing": False, "failure": "KeyError('\x1b]0;pwned\x07\\u202e\nmailer  running')", "not_ready_reason": None,
+        "per_second": {}, "last_error": None, "pauses": [], "problems": [], "queues": [],
+    }  # fmt: skip
+    document = {"version": "\x9b31m", "client_id": "one", "groups": [group]}
+    with stranger(body=json.dumps(document).encode()) as other:
+        ended = rmqd("status", "--http", f"127.0.0.1:{other.port}")
+    assert ended.code == ExitCode.OK
+    assert not set(ended.out) & set("\x1b\x07\x9b\u202e")
+    assert "mailer  running" not in ended.out.splitlines()
+    assert r"\x1b]0;pwned\x07" in ended.out
+
+
+@pytest.mark.parametrize("address", ["ftp://localhost:1", "http://", "localhost:port", "file:///etc/passwd"])
+def test_an_address_that_is_none_is_refused(address: str) -> None:
+    """With what is accepted."""
+    ended = rmqd("status", "--http", address)
+    assert ended.code == ExitCode.CONFIG
+    assert "accepted: 127.0.0.1:9464" in ended.err
 
 
 def test_a_bad_config_is_exit_code_78(tmp_path: Path) -> None:
