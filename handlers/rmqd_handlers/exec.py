@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import re
 import shutil
 import signal
 import sys
@@ -32,6 +33,12 @@ OUTPUT_CHUNK_BYTES = 64 << 10
 LEFTOVER_GRACE_SECONDS = 1.0
 
 
+# Names of variables that hold what the daemon was trusted with, and the command was not.
+_SECRET = re.compile(
+    r"SECRET|TOKEN|PASSW|PASSPHRASE|CREDENTIAL|(ACCESS|PRIVATE|API)_?KEY|OTLP_.*HEADERS", re.IGNORECASE
+)
+
+
 class CommandFailed(Exception):
     """The command ended with a status that has no meaning of its own; the batch is retried."""
 
@@ -46,6 +53,9 @@ class Exec:
             description="program and arguments; no shell is involved, use [sh, -c, ...] for one"
         )
         env: dict[str, str] = Field(default_factory=dict, description="variables added to the daemon's own")
+        pass_env: list[str] = Field(
+            default_factory=list, description="variables of the daemon that are called like secrets, and yet passed on"
+        )
         cwd: Path | None = Field(None, description="working directory; default: the daemon's own")
         kill_after: DurationSeconds = Field(
             "5s",  # type: ignore[assignment]
@@ -54,7 +64,10 @@ class Exec:
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._env = {**os.environ, **options.env}
+        inherited = {
+            name: value for name, value in os.environ.items() if name in options.pass_env or not _SECRET.search(name)
+        }
+        self._env = {**inherited, **options.env}
 
     def start(self) -> None:
         """Look the program up now: a wrong name fails the start instead of every message."""

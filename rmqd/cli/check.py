@@ -40,6 +40,7 @@ def check(
 ) -> None:
     """Check a configuration and its handlers; with --connect whether the cluster agrees, too."""
     from rmqd.cli.control import check_output
+    from rmqd.daemon.config_exposure import exposed_secrets
     from rmqd.errors import ConfigError
     from rmqd.exit_codes import ExitCode
 
@@ -52,6 +53,7 @@ def check(
         for problem in error.problems:
             say([str(problem)], err=True)
         raise typer.Exit(ExitCode.CONFIG) from None
+    say((f"warning: {exposed}" for exposed in exposed_secrets(config)), err=True)
     checks, code = _ask_cluster(checked) if connect else ([], ExitCode.OK)
     if output == "json":
         document: dict[str, Any] = {"ok": code == ExitCode.OK, "groups": list(checked.groups), "problems": []}
@@ -114,7 +116,7 @@ def _ok_lines(config: RootConfig) -> list[str]:
     lines = []
     for name, cluster in clusters.items():
         named = f"{name}: " if len(clusters) > 1 else ""
-        lines.append(f"OK           {named}nameserver {';'.join(cluster.nameserver) or cluster.nameserver_url}")
+        lines.append(f"OK           {named}nameserver {cluster.client_options().shown_nameserver}")
     for name, group in config.groups.items():
         topics = ", ".join(f"{topic} ({wanted.expression})" for topic, wanted in group.subscriptions.items())
         spark = f" on Spark ({(group.spark or SparkConfig()).master})" if group.engine == "spark" else ""

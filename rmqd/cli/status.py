@@ -44,9 +44,7 @@ def status(
     try:
         lines = status_lines(printable_values(document))
     except (KeyError, TypeError, AttributeError):
-        fail(
-            ExitCode.UNAVAILABLE, "rmqd: what answers is no rmqd of this version; -o json shows what it says"
-        )
+        fail(ExitCode.UNAVAILABLE, "rmqd: what answers is no rmqd of this version; -o json shows what it says")
     typer.echo("\n".join(lines))
 
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import socket
+from base64 import b64encode
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rmqd.own_threads import in_own_thread
+
+if TYPE_CHECKING:
+    from urllib.request import Request
 
 LOOKUP_TIMEOUT_SECONDS: Final = 3.0  # Java: TopAddressing's readTimeoutMillis
 MAX_ADDRESS_LIST_BYTES: Final = 64 * 1024
@@ -56,9 +60,22 @@ def _read(url: str, sockets: list[socket.socket]) -> str:
             return self.do_open(noting(http.client.HTTPSConnection), request)
 
     try:
-        with urllib.request.build_opener(Http, Https).open(url, timeout=LOOKUP_TIMEOUT_SECONDS) as reply:
+        with urllib.request.build_opener(Http, Https).open(_request(url), timeout=LOOKUP_TIMEOUT_SECONDS) as reply:
             body: bytes = reply.read(MAX_ADDRESS_LIST_BYTES)
     except urllib.error.HTTPError as error:
         error.close()  # it is the reply, too
         raise
     return body.decode()
+
+
+def _request(url: str) -> Request:
+    """A request; a user and a password in the URL are sent as HTTP wants them, and along no redirect."""
+    from urllib.parse import unquote, urlsplit
+    from urllib.request import Request
+
+    parts = urlsplit(url)
+    user, at, host = parts.netloc.rpartition("@")
+    request = Request(parts._replace(netloc=host).geturl())
+    if at:
+        request.add_unredirected_header("Authorization", f"Basic {b64encode(unquote(user).encode()).decode()}")
+    return request

@@ -18,6 +18,7 @@ from rmqd.client.address_server import LOOKUP_TIMEOUT_SECONDS, fetch_text
 from rmqd.client.api.route import get_route
 from rmqd.client.coalesce import Coalesced
 from rmqd.client.first_answer import first_answer
+from rmqd.client.options import without_password
 from rmqd.codes import ResponseCode
 from rmqd.errors import BrokerError, CircuitOpenError, NameServerError, RmqdError
 from rmqd.own_threads import in_own_thread
@@ -60,6 +61,7 @@ class NameServers:
         self._remoting = remoting
         self._configured = tuple(addresses)
         self._url = "" if addresses else _address_server_url(url, unit_name)
+        self._shown_url = without_password(self._url)
         self._resolve = resolve or resolve_host
         self._fetch = fetch or fetch_text
         self._addresses: list[str] = []  # resolved, the one that answered last first
@@ -90,7 +92,7 @@ class NameServers:
                 return error
 
         if not self._addresses:
-            raise NameServerError(self._url, f"no name server is known: {self._origin()}")
+            raise NameServerError(self._shown_url, f"no name server is known: {self._origin()}")
         try:
             answer = await first_answer(self._addresses, asking, patience_seconds=PATIENCE_SECONDS)
         except ExceptionGroup as group:
@@ -128,11 +130,11 @@ class NameServers:
             async with asyncio.timeout(2 * LOOKUP_TIMEOUT_SECONDS):
                 text = await self._fetch(self._url)
         except (OSError, ValueError, http.client.HTTPException) as error:  # OSError: TimeoutError too
-            log.warning("name_server.lookup_failed", url=self._url, error=str(error) or type(error).__name__)
+            log.warning("name_server.lookup_failed", url=self._shown_url, error=str(error) or type(error).__name__)
             return
         listed = parse_addresses(text)
         if not listed:
-            log.warning("name_server.lookup_failed", url=self._url, error="it lists no address")
+            log.warning("name_server.lookup_failed", url=self._shown_url, error="it lists no address")
             return
         self._configured = listed
 
@@ -180,7 +182,7 @@ class NameServers:
         return NameServerError(";".join(self._addresses), f"no name server answered: {reasons}", is_told=told)
 
     def _origin(self) -> str:
-        return f"the address server {self._url} has named none" if self._url else "none is configured"
+        return f"the address server {self._shown_url} has named none" if self._url else "none is configured"
 
 
 def parse_addresses(text: str) -> tuple[str, ...]:

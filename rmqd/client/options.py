@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -48,6 +49,16 @@ class ClientOptions:
     security_token: str = field(default="", repr=False)
     tls: TlsOptions = field(default_factory=TlsOptions)
     max_frame_size_bytes: int = 16 * 1024 * 1024
+
+    @property
+    def shown_nameserver(self) -> str:
+        """The name servers, for people."""
+        return ";".join(self.nameservers) or without_password(self.nameserver_url)
+
+
+def without_password(url: str) -> str:
+    """A URL as it may be shown: `http://user:password@host` without the password."""
+    return re.sub(r"(?<=://)([^/@:]*):[^/]*@", r"\1:***@", url)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import structlog
 from rmqd.clock import Clock
 from rmqd.consumer import process_lock
 from rmqd.consumer.offsets_file import OffsetsFile
+from rmqd.consumer.private_files import make_folder
 from rmqd.consumer.services import OffsetWatcher
 from rmqd.errors import OffsetStoreError
 from rmqd.own_threads import in_own_thread
@@ -119,7 +120,7 @@ class LocalFileOffsetStore:
             self._wanted[queue] = offset
 
     def _prepare(self) -> None:
-        self._directory.mkdir(parents=True, exist_ok=True)
+        make_folder(self._directory)
         process_lock.hold(self._directory / LOCK_NAME)
 
     async def _flush(self) -> OSError | None:

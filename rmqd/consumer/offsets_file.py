@@ -16,6 +16,7 @@ from typing import Final
 
 import structlog
 
+from rmqd.consumer.private_files import make_folder, open_file
 from rmqd.errors import OffsetStoreError, ProtocolError
 from rmqd.wire import fields, loose_json
 from rmqd.wire.message import MessageQueue
@@ -59,7 +60,7 @@ class OffsetsFile:
     def save(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Store these offsets on the disk, and what was stored before as the backup. Raises OSError."""
         content = _content(offsets)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(self.path.parent)
         if self._stored is not None:
             _replace(self.backup, self._stored)
         _replace(self.path, content)
@@ -116,7 +117,7 @@ def _replace(path: Path, content: bytes) -> None:
     """Have the content on the disk before the name leads to it."""
     temporary = path.with_name(path.name + ".tmp")
     try:
-        with temporary.open("wb") as file:
+        with os.fdopen(open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

@@ -14,6 +14,7 @@ import threading
 from pathlib import Path
 from typing import Final
 
+from rmqd.consumer.private_files import open_file
 from rmqd.errors import InUseError
 
 _AT_ONCE: Final = fcntl.LOCK_EX | fcntl.LOCK_NB
@@ -46,7 +47,7 @@ def _locked(path: Path) -> int:
 
     It is open for reading where that is enough: a file open for writing keeps its disk from being made read-only.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CREAT, 0o644)
+    descriptor = open_file(path, os.O_RDONLY | os.O_CREAT)
     try:
         try:
             fcntl.flock(descriptor, _AT_ONCE)

@@ -94,7 +94,7 @@ def _group_properties(options: ConsumerOptions) -> dict[str, str]:
 
 def _client_properties(options: ClientOptions) -> dict[str, str]:
     return {
-        "namesrvAddr": ";".join(options.nameservers) or options.nameserver_url,
+        "namesrvAddr": options.shown_nameserver,
         "instanceName": options.instance_name,
         "unitName": options.unit_name,
         "unitMode": _text(options.unit_mode),

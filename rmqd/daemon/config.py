@@ -16,6 +16,7 @@ from rmqd.daemon.config_section import Section, setting
 from rmqd.daemon.config_types import Choice, Flag, Text
 from rmqd.daemon.config_values import is_listen_address
 from rmqd.daemon.group_config import GroupConfig, HandlerConfig
+from rmqd.daemon.substitution import read_small_file
 
 __all__ = [
     "ClientConfig",
@@ -49,7 +50,7 @@ class HttpConfig(Section):
     def read_token(self) -> str:
         """The token, from its file where one is named; "" for none. Raises OSError and UnicodeDecodeError."""
         if self.token_file:
-            return Path(self.token_file).read_text(encoding="utf-8").strip()
+            return read_small_file(Path(self.token_file)).decode("utf-8").strip()
         return self.token
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from types import NoneType, UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -17,12 +17,19 @@ _BASIC_KEYS = ("subscriptions", "handler")
 _PLACEHOLDERS = {"groups": "NAME"}
 
 
+MOST_GUESSES: Final = 100
+"""Of so many unknown keys is said what was meant: it takes a look at every key there is, for each."""
+
+
 def problems_of(error: ValidationError, root: type[BaseModel], places: Places) -> Iterator[tuple[Path, Problem, bool]]:
     """One problem for each thing that pydantic found, the path that it is about, and whether a key is missing."""
+    unknown_keys = 0
     for details in error.errors(include_url=False, include_context=False):
         path: Path = tuple(details["loc"])
         if details["type"] == "extra_forbidden":
-            yield path, Problem(places.of_key(path), path, _unknown_key(root, path)), False
+            unknown_keys += 1
+            what = _unknown_key(root, path) if unknown_keys <= MOST_GUESSES else "unknown key"
+            yield path, Problem(places.of_key(path), path, what), False
         elif details["type"] == "missing":
             yield path, Problem(places.of_key(path[:-1]), path, _missing_key(root, path)), True
         else:

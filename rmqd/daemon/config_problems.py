@@ -77,7 +77,8 @@ def path_text(path: Path) -> str:
 
 def one_line(text: str) -> str:
     """The text without line breaks and other characters that would move a terminal's cursor."""
-    return "".join(char if char.isprintable() else " " for char in " ".join(text.split()))
+    line = " ".join(text.split())
+    return line if line.isprintable() else "".join(char if char.isprintable() else " " for char in line)
 
 
 def nearest(wrong: str, known: Iterable[str]) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from collections.abc import Mapping as ReadOnly
 from dataclasses import dataclass, field
@@ -32,6 +33,8 @@ SECRET_KEYS: Final = (
     ("http", "token"),
 )
 """What `--set` does not take as it is: command lines are no place for secrets."""
+_OPTIONS: Final = ("groups", ANY_NAME, "handler", "options")
+_SECRET_OPTION: Final = re.compile(r"(.*_)?(password|passwd|passphrase|secret|token|secret_key|access_key|api_key)")
 
 
 @dataclass(slots=True)
@@ -196,18 +199,27 @@ def _override(source: Source, override: str) -> None:
         mapping = entry.node
     node = _override_value(source, text, tuple(steps), place)
     mapping.entries[steps[-1]] = Entry(place, node)
-    for found in _literal_secrets(node, tuple(steps)):
+    for _, found in literal_secrets(node, tuple(steps)):
         message = "everybody here sees it in `ps`; accepted: '${NAME}', '${file:PATH}', or the configuration file"
         source.problems.append(Problem(place, found, message))
 
 
-def _literal_secrets(node: Node, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """Where in a value text stands that is a secret, and not only the name of where the secret is."""
+def literal_secrets(node: Node, path: tuple[str, ...] = ()) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Where in a value text stands that is a secret, and not only the name of where the secret is: place and path.
+
+    Of a handler's own options those count that are called like one.
+    """
     if isinstance(node, Mapping):
         for key, entry in node.entries.items():
-            yield from _literal_secrets(entry.node, (*path, key))
-    elif any(_is_meant(secret, path) for secret in SECRET_KEYS) and _is_literal(node):
-        yield path
+            yield from literal_secrets(entry.node, (*path, key))
+    elif _is_secret(path) and _is_literal(node):
+        yield node.place, path
+
+
+def _is_secret(path: tuple[str, ...]) -> bool:
+    if any(_is_meant(secret, path) for secret in SECRET_KEYS):
+        return True
+    return _is_meant(_OPTIONS, path[: len(_OPTIONS)]) and bool(_SECRET_OPTION.fullmatch(path[-1].lower()))
 
 
 def _is_literal(node: Node) -> bool:

@@ -25,6 +25,7 @@ import structlog
 from rmqd import __version__
 from rmqd.clock import Clock, SystemClock
 from rmqd.daemon.config import RootConfig
+from rmqd.daemon.config_exposure import exposed_secrets
 from rmqd.daemon.engine import local_engine
 from rmqd.daemon.garbage import collect_as_memory_grows
 from rmqd.daemon.group_host import GroupHost, HostView
@@ -233,6 +234,8 @@ class Daemon:
                 log.warning("daemon.not_ready", check=check.name, reason=check.reason)
         self._manager.ready(self._status_line())
         log.info("daemon.started", http=self._http.address)
+        for exposed in await asyncio.to_thread(exposed_secrets, self._options.config):
+            log.warning("config.exposed", problem=str(exposed))
 
     async def _flush_logs(self) -> None:
         while True:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rmqd.consumer import process_lock
 from rmqd.consumer.local_file_offset_store import LOCK_NAME
+from rmqd.consumer.private_files import make_folder
 from rmqd.daemon.config import RootConfig
 from rmqd.errors import ConfigError
 
@@ -18,7 +19,7 @@ def prepare_state_dir(config: RootConfig) -> None:
     """Make the folders of the broadcasting groups' offsets, if there are such groups. Raises ConfigError."""
     for directory, group in _folders(config).items():
         with _told_with_its_place(config, group, directory):
-            directory.mkdir(parents=True, exist_ok=True)
+            make_folder(directory)
             probe = directory / f"probe.{os.getpid()}"
             probe.touch()
             probe.unlink()

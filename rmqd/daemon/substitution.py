@@ -5,7 +5,10 @@ They are replaced in values that were parsed already, so that nothing in a varia
 
 from __future__ import annotations
 
+import errno
+import os
 import re
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -39,6 +42,17 @@ def substitute(text: str, environ: Mapping[str, str]) -> str:
     return Substituted(replaced)
 
 
+def read_small_file(path: Path) -> bytes:
+    """The first bytes of a file, one more than it may have. Raises OSError, also for what is no regular file.
+
+    Opening a pipe waits for who writes to it, and reading a device may never end.
+    """
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file")
+        return file.read(MAX_FILE_BYTES + 1)
+
+
 def _value_of(reference: str, environ: Mapping[str, str]) -> str:
     if reference.startswith("file:"):
         return _content(reference.removeprefix("file:"))
@@ -59,8 +73,7 @@ def _value_of(reference: str, environ: Mapping[str, str]) -> str:
 def _content(name: str) -> str:
     path = Path(name).absolute()
     try:
-        with path.open("rb") as file:
-            content = file.read(MAX_FILE_BYTES + 1)
+        content = read_small_file(path)
         if len(content) > MAX_FILE_BYTES:
             raise SubstitutionError(f"the file {path} is longer than 1MiB; accepted: a file that holds one value")
         return content.decode("utf-8").rstrip("\r\n")

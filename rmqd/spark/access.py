@@ -32,7 +32,7 @@ class Access:
     @property
     def nameserver(self) -> str:
         """The name servers, for people."""
-        return ";".join(self.options.nameservers) or self.options.nameserver_url
+        return self.options.shown_nameserver
 
     def client_options(self) -> ClientOptions:
         """With the values of this process. Raises RmqdError where one of them is not there."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.server
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
+from structlog.testing import capture_logs
 
 from rmqd.client import name_server
 from rmqd.client.address_server import fetch_text
@@ -248,3 +250,22 @@ async def test_what_an_address_server_cannot_be(address_server: str) -> None:
 def test_address_lists(text: str) -> None:
     """However they are separated, each address counts once."""
     assert parse_addresses(text) == ("a:1", "b:2")
+
+
+async def test_a_password_in_an_address_servers_url_is_sent_and_not_shown(remoting: RemotingClient) -> None:
+    """As HTTP wants it; nobody who reads logs, errors or `rmqd check` sees it."""
+    heard: list[bytes] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heard.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.0 403 No\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        servers = NameServers(remoting, (), url=f"http://user:s3cret@{address}/ns")
+        with capture_logs() as lines, pytest.raises(NameServerError) as caught:
+            await servers.get_route("orders")
+    assert b"Authorization: Basic dXNlcjpzM2NyZXQ=" in heard[0]
+    assert "user:***@" in str(caught.value)
+    assert "s3cret" not in f"{caught.value} {lines}"

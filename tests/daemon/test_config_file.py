@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -331,3 +332,35 @@ def test_files_that_cannot_be_replaced_are_told() -> None:
     }.items():
         (found,) = problems(f"{ROOT}state_dir: ${{file:{name}}}\n")
         assert found == f"test.yaml:2:12: state_dir: the file {Path(name).absolute()} {reason}"
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    """Nobody may ever write to it."""
+    os.mkfifo(tmp_path / "pipe")
+    path = tmp_path / "rmqd.yaml"
+    path.write_text(f"nameserver: ${{file:{tmp_path}/pipe}}\n")
+    with pytest.raises(ConfigError, match="cannot be read: it is no regular file"):
+        load_config(path, to_run=False)
+    path.write_text(f"nameserver: a:1\nhttp: {{token_file: {tmp_path}/pipe}}\n")
+    with pytest.raises(ConfigError, match="it is no regular file"):
+        load_config(path)
+
+
+def test_of_very_many_unknown_keys_the_first_are_explained(tmp_path: Path) -> None:
+    """And all are told: what was meant takes a look at every key that there is."""
+    path = tmp_path / "rmqd.yaml"
+    path.write_text("nameserver: a:1\n" + "".join(f"nameservr{number}: 1\n" for number in range(300)))
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, to_run=False)
+    problems = [str(problem) for problem in caught.value.problems]
+    assert len(problems) == 300
+    assert sum("did you mean nameserver?" in problem for problem in problems) == 100
+    assert problems[-1].endswith("nameservr299: unknown key")
+
+
+def test_a_handlers_password_does_not_stand_on_the_command_line(tmp_path: Path) -> None:
+    """As any other secret."""
+    path = tmp_path / "rmqd.yaml"
+    path.write_text("nameserver: a:1\n")
+    with pytest.raises(ConfigError, match="db_password: everybody here sees it in `ps`"):
+        load_config(path, ["groups.g.handler.options.db_password=abc"], to_run=False)

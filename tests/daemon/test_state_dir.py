@@ -6,15 +6,20 @@ import errno
 import fcntl
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from rmqd.clock import SystemClock
+from rmqd.consumer.local_file_offset_store import LOCK_NAME, LocalFileOffsetStore
 from rmqd.daemon.config import RootConfig
+from rmqd.daemon.config_exposure import exposed_secrets
 from rmqd.daemon.config_file import load_config
 from rmqd.daemon.state_dir import prepare_state_dir, refuse_second_process
 from rmqd.errors import ConfigError
 from rmqd.exit_codes import ExitCode
+from rmqd.wire.message import MessageQueue
 from tests.consumer.disks import disk_error, small_disk
 from tests.daemon.daemon_process import daemon, write_config
 
@@ -165,3 +170,57 @@ async def test_a_reload_refuses_a_group_that_could_not_keep_its_offsets(tmp_path
         (problem,) = (await running.event("config.reload_refused"))["problems"]
         assert no_room_for_it in problem
         assert not running.events("group.left")
+
+
+@pytest.fixture
+def lenient_umask() -> Iterator[None]:
+    """Everybody may do everything with what is made."""
+    former = os.umask(0)
+    yield
+    os.umask(former)
+
+
+@pytest.mark.usefixtures("lenient_umask")
+async def test_state_is_for_its_owner_and_the_group(tmp_path: Path) -> None:
+    """Whatever the umask is, and whatever mode an older file has."""
+    folder = tmp_path / "state" / "offsets"
+    folder.parent.mkdir()
+    folder.mkdir()
+    (folder / LOCK_NAME).touch()
+    store = LocalFileOffsetStore(str(folder), "mailer", SystemClock())
+    await store.open()
+    await store.persist({MessageQueue("orders", "broker-a", 0): 5})
+    await store.close()
+    modes = {path.name: oct(path.stat().st_mode & 0o777) for path in folder.rglob("*")}
+    assert modes == {"mailer": oct(0o750), "offsets.json": oct(0o640), LOCK_NAME: oct(0o640)}
+
+
+@pytest.mark.parametrize(
+    ("mode", "text", "said"),
+    [
+        (0o644, "http: {token: abc}", True),
+        (0o640, "http: {token: abc}", False),
+        (0o644, "http: {token: '${TOKEN:-abc}'}", False),
+        (0o644, "groups: {g: {subscriptions: {t: '*'}, handler: {plugin: log, options: {db_password: abc}}}}", True),
+    ],
+)
+def test_a_secret_that_everybody_can_read_is_told(tmp_path: Path, mode: int, text: str, said: bool) -> None:
+    """With its place, and without itself."""
+    path = tmp_path / "rmqd.yaml"
+    path.write_text(f"nameserver: a:1\n{text}\n")
+    path.chmod(mode)
+    found = exposed_secrets(path)
+    assert bool(found) == said
+    for problem in found:
+        assert str(problem).startswith(f"{path}:2:")
+        assert "abc" not in str(problem)
+
+
+async def test_a_daemon_says_which_of_its_secrets_everybody_can_read(tmp_path: Path) -> None:
+    """It runs all the same."""
+    path = write_config(tmp_path, "mailer", extra="client: {access_key: AK, secret_key: SK}\n")
+    path.chmod(0o644)
+    async with daemon(path) as running:
+        assert "client.access_key" in (await running.event("config.exposed"))["problem"]
+        running.send(signal.SIGTERM)
+        assert await running.exit_code() == ExitCode.OK

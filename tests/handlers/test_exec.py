@@ -170,3 +170,18 @@ def test_a_working_directory_that_is_missing_fails_the_start(tmp_path: Path) -> 
 def test_wrong_options_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         Exec.Options.model_validate(options)
+
+
+def test_a_command_does_not_get_the_daemons_secrets(
+    run: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """But for those that are named for it."""
+    for name in ("RMQD_SECRET_KEY", "RMQD_ACCESS_KEY", "DB_PASSWORD", "GITHUB_TOKEN", "PLAIN"):
+        monkeypatch.setenv(name, "value")
+    command = ["sh", "-c", f"env > {tmp_path}/seen"]
+    given = {"command": command, "pass_env": ["DB_PASSWORD"], "env": {"MY_TOKEN": "mine"}}
+    options = Exec.Options.model_validate(given)
+    run(Exec(options).handle(make_batch(make_message())))
+    seen = {line.partition("=")[0] for line in (tmp_path / "seen").read_text().splitlines()}
+    assert {"DB_PASSWORD", "MY_TOKEN", "PLAIN", "PATH"} <= seen
+    assert not {"RMQD_SECRET_KEY", "RMQD_ACCESS_KEY", "GITHUB_TOKEN"} & seen

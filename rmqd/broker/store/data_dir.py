@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -25,6 +26,7 @@ from rmqd.errors import ProtocolError, StorageError
 log = structlog.get_logger(__name__)
 
 FILE_NAME: Final = "broker.sqlite3"
+FILE_MODE: Final = 0o640  # messages, which are not everybody's to read
 DISK_BYTES: Final = 1024 * 1024 * 1024
 APPLICATION_ID: Final = 0x524D5144  # "RMQD"
 SCHEMA_VERSION: Final = 1
@@ -241,7 +243,9 @@ class DataDir:
 def _open(path: Path) -> sqlite3.Connection:
     """The database of a folder, made where there is none, and locked."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_RDONLY | os.O_CREAT, FILE_MODE))  # SQLite gives its log the mode of the database
+        path.chmod(path.stat().st_mode & FILE_MODE)
         connection = sqlite3.connect(path, timeout=0, isolation_level=None)
     except (OSError, sqlite3.Error) as error:
         raise StorageError(f"the data dir {path.parent} cannot be used: {error}") from error

@@ -21,11 +21,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from rmqd.consumer.private_files import make_folder
 from rmqd.daemon.spark_config import SparkConfig
 from rmqd.errors import RouteNotFoundError
 from rmqd.spark.answers import Answers, those_there
@@ -75,6 +78,9 @@ def generations_of(order: GroupOrder, spark: SparkSession) -> Generations:
     """Those of a group, through the session's file systems. Raises RmqdError."""
     from rmqd.spark.hadoop_folder import HadoopFolder
 
+    if not (order.settings.spark or SparkConfig()).checkpoint:
+        with suppress(OSError):  # Hadoop says so, too, or keeps it elsewhere
+            make_folder(Path(checkpoint_folder(order)))  # what Hadoop makes is everybody's to read
     is_written = None
     if order.settings.pipeline is not None:
         from rmqd.spark.pipelines.pipeline_sinks import written_batches
