@@ -7,7 +7,7 @@ import contextlib
 from dataclasses import dataclass
 from typing import Final
 
-from rmqd.errors import RemotingClosedError, RemotingTimeoutError, RmqdError
+from rmqd.errors import RemotingClosedError, RemotingTimeoutError, RmqdError, TlsError
 from rmqd.wire.message import MessageQueue
 
 SETTLE_SECONDS: Final = 2.0  # in which a broker has taken up what it had read of a connection that ended
@@ -33,7 +33,7 @@ class UnheardCommits:
         if isinstance(error, RemotingTimeoutError) and error.on_late is not None:
             unheard = _Unheard(offset, now + FORGOTTEN_SECONDS)
             error.on_late(lambda is_answered: self._settle(unheard, 0.0 if is_answered else SETTLE_SECONDS))
-        elif isinstance(error, RemotingClosedError):
+        elif isinstance(error, RemotingClosedError | TlsError):  # TLS is one explanation of why it ended
             unheard = _Unheard(offset, now + SETTLE_SECONDS)
         else:
             return

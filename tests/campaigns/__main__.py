@@ -16,6 +16,7 @@ from tests.campaigns.durability import Durability, DurabilityPlan
 from tests.campaigns.fault_kinds import KINDS
 from tests.campaigns.fault_series import FaultSeries
 from tests.campaigns.fuzz import FEWEST_FRAMES, Fuzz, FuzzError
+from tests.campaigns.histories import run as run_histories
 from tests.campaigns.lagging_slave import with_slave
 from tests.campaigns.older import Older
 from tests.campaigns.orderly import SLOTS, Orderly, OrderlyError, OrderlyResult, plans
@@ -109,6 +110,16 @@ def fuzz(options: argparse.Namespace) -> bool:
     print(result.report(), flush=True)
     add_row("fuzz", result.cells())
     return result.passed
+
+
+def histories(options: argparse.Namespace) -> bool:
+    """Random histories of the offset store (ten times as many) and of hand-overs, with answers in any order."""
+    seed: int = options.seed if options.seed is not None else 1
+    results = [run_histories("offsets", seed, 10 * options.count), run_histories("hand_over", seed, options.count)]
+    for result in results:
+        print(result.report(), flush=True)
+        add_row("histories", result.cells())
+    return all(result.passed for result in results)
 
 
 def faults(options: argparse.Namespace) -> bool:
@@ -230,6 +241,7 @@ def main() -> int:
         (fuzz, "frames", 300_000),
         (durability, "kills", 100),
         (faults, "times", 3),
+        (histories, "count", 2000),
         (pop, "messages", 100_000),
         (spark_cluster, "kills", 5),
         (spark_connect, "messages", 10_000),

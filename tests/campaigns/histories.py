@@ -1,0 +1,47 @@
+"""Histories: thousands of random ones of the offset store and of hand-overs, in time that jumps."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+
+LINES_ON_PAGE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Histories:
+    """What the histories of one kind gave."""
+
+    kind: str
+    seed: int
+    figures: dict[str, int]
+    failures: tuple[str, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether all of them held."""
+        return not self.failures
+
+    def report(self) -> str:
+        """For the person who ran it."""
+        return "\n".join([f"{self.kind} from seed {self.seed}: {self.figures}", *self.failures])
+
+    def cells(self) -> list[object]:
+        """The row of docs/campaigns.md, without date and commit."""
+        figures = dict(self.figures)
+        ran, failed, seconds = (figures.pop(name, 0) for name in ("histories", "failed", "seconds"))
+        return [self.kind, self.seed, ran, failed, "; ".join(f"{name}: {n}" for name, n in figures.items()), seconds]
+
+
+def run(kind: str, seed: int, count: int) -> Histories:
+    """Run `count` of a kind in a process of their own, whose sets have an order that can be had again."""
+    command = [sys.executable, "-m", "tests.consumer.histories", kind, "--seed", str(seed), "--count", str(count)]
+    environment = os.environ | {"PYTHONHASHSEED": "0"}
+    ended = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    *failures, last = ended.stdout.splitlines() or [""]
+    if not last.startswith("{"):
+        raise RuntimeError(f"{' '.join(command)} ended with {ended.returncode}: {ended.stderr}")
+    return Histories(kind, seed, json.loads(last), tuple(failures))
