@@ -28,7 +28,7 @@ class ConnectionPool:
     """One connection for each address, kept until it ends.
 
     Each of `opened` is called with the address that a new connection begins to serve, each of `lost` with the address
-    of a connection that ended, and why it did.
+    of a connection that ended while it served it, and why it did.
     """
 
     def __init__(
@@ -175,16 +175,16 @@ class ConnectionPool:
         if self._closed:
             connection.fail_waiting(lambda: RemotingClosedError(address, connection.close_reason))
             return
-        if is_current or is_successor:
-            self._judge(connection, is_successor=is_successor)
         if is_current and not connection.was_answered and not connection.was_closed_here:
             task = asyncio.create_task(self._explain(connection), name=f"why was {address} closed")
             self._explaining[address] = task
             task.add_done_callback(lambda _: self._explaining.pop(address, None))
         else:
             connection.fail_waiting(lambda: RemotingClosedError(address, connection.close_reason))
-        for callback in self.lost:
-            callback(address, connection.close_reason)
+        if is_current or is_successor:  # not one that was left for another one, or given up with its address
+            self._judge(connection, is_successor=is_successor)
+            for callback in self.lost:
+                callback(address, connection.close_reason)
 
     def _judge(self, connection: RemotingConnection, *, is_successor: bool) -> None:
         """See whether the end of a connection says something against its address."""

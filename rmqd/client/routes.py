@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from rmqd.wire.limits import MOST_QUEUES
 from rmqd.wire.message import MessageQueue
 from rmqd.wire.route import QueueData, TopicRouteData
 from rmqd.wire.static_topic import leaders
@@ -87,7 +88,8 @@ def _ordered_counts(route: TopicRouteData) -> dict[str, int]:
         broker_name, _, count = part.partition(":")
         if count.isdigit():
             counts[broker_name] = int(count)
-    return counts
+    # read by nobody's rule in RocketMQ: one that names more queues than a topic can have is no order
+    return counts if sum(counts.values()) <= MOST_QUEUES else {}
 
 
 def _content(route: TopicRouteData | None) -> object:

@@ -7,6 +7,7 @@ from typing import Final
 
 import structlog
 
+from rmqd.client.parsing import parsed
 from rmqd.client.remoting import Reply
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.context import GroupContext
@@ -25,6 +26,7 @@ from rmqd.wire.headers.group import (
     GetConsumerRunningInfoRequestHeader,
     GetConsumerStatusRequestHeader,
 )
+from rmqd.wire.limits import check_reset_size
 from rmqd.wire.message import MessageQueue
 
 log = structlog.get_logger(__name__)
@@ -42,6 +44,7 @@ class OperatorRequests:
         self._rates = Rates(context.stats, context.clock)
         self._direct = DirectConsumption(context)
         self._started_at = context.clock.wall()
+        self._resetting = asyncio.Lock()
 
     async def run(self) -> None:
         """Watch the group's counters, until cancelled; calls of the handler that are under way end then too."""
@@ -61,7 +64,7 @@ class OperatorRequests:
     async def _answer(self, command: RemotingCommand) -> Reply | None:
         match command.code:
             case RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
-                self._reset(command)
+                await self._reset(command)
                 return None
             case RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT:
                 body = self._offsets(GetConsumerStatusRequestHeader.from_ext_fields(command.ext_fields).topic)
@@ -75,14 +78,15 @@ class OperatorRequests:
                 return (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark, {}, b"")
         return (_SUCCESS, "", {}, body)
 
-    def _reset(self, command: RemotingCommand) -> None:
+    async def _reset(self, command: RemotingCommand) -> None:
         """Move the queues of a topic that this member has. All members get the same list, each has its own queues."""
         topic = command.ext_fields.get("topic", "")
-        table = ResetOffsetBody.from_json(command.body).offset_table
+        async with self._resetting:  # a small one must not overtake a large one
+            table = await parsed(_reset_table, command.body)
         if any(offset < 0 for offset in table.values()):
             raise ProtocolError("an offset to go on at must not be below 0")
         moved = {queue: offset for queue, offset in table.items() if queue.topic == topic}
-        ours = {queue: offset for queue, offset in moved.items() if self._rebalance.move(queue, offset)}
+        ours = self._rebalance.move_all(moved)
         log.warning(
             "reset.pushed",
             topic=topic,
@@ -109,3 +113,8 @@ class OperatorRequests:
     def _queues(self) -> dict[MessageQueue, ProcessQueue]:
         entries = self._rebalance.assigned.items()
         return {key: entry.process_queue for key, entry in entries if entry.process_queue is not None}
+
+
+def _reset_table(body: bytes) -> dict[MessageQueue, int]:
+    check_reset_size(body)
+    return ResetOffsetBody.from_json(body).offset_table

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Sequence
+import contextlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,7 +26,8 @@ from rmqd.wire.topics import is_retry_topic, retry_topic
 log = structlog.get_logger(__name__)
 
 INTERVAL_SECONDS: Final = 20.0  # Java: rocketmq.client.rebalance.waitInterval
-UNBALANCED_SECONDS: Final = 1.0  # Java: rocketmq.client.rebalance.minInterval
+UNBALANCED_SECONDS: Final = 1.0
+APART_SECONDS: Final = 1.0  # Java: rocketmq.client.rebalance.minInterval
 
 _WITH_RETRIES: Final = ("clustering", "concurrently")
 _KEPT: Final = "until then the member keeps the queues that it has; docs/configuration.md says what the strategies need"
@@ -57,7 +59,7 @@ class Rebalance:
         self._context = context
         context.move = self.move
         self._soon = asyncio.Event()
-        self._ending = False
+        self._ending = asyncio.Event()
         self._moves: dict[MessageQueue, tuple[int, float]] = {}  # of queues not held here: where to, and when asked
         self._members = MemberList(context)
         self._notices = Notices(context)
@@ -65,7 +67,7 @@ class Rebalance:
         self._rivals = Rivals(context.options.group, context.client.client_id, context.clock)
 
     def soon(self) -> None:
-        """Have the next pass at once."""
+        """Have the next pass at once, or a second after the one before."""
         self._soon.set()
 
     def noticed(self) -> None:
@@ -82,8 +84,9 @@ class Rebalance:
         self._tell_of_retries()
         cannot_run: GroupHeldElsewhereError | PopNotSupportedError | None = None
         async with asyncio.TaskGroup() as tasks:
-            while not self._ending:
+            while not self._ending.is_set():
                 self._soon.clear()
+                began = asyncio.get_running_loop().time()
                 try:
                     balanced = await self._pass(tasks)
                 except (GroupHeldElsewhereError, PopNotSupportedError) as error:
@@ -92,12 +95,23 @@ class Rebalance:
                     break
                 pause_seconds = INTERVAL_SECONDS if balanced else UNBALANCED_SECONDS
                 await self._notices.wait(self._soon, pause_seconds, self._others_came)
+                await self._keep_apart(began)
         if cannot_run is not None:
             raise cannot_run
 
+    async def _keep_apart(self, began: float) -> None:
+        """Wait until a second after the last pass has begun, or the end.
+
+        Each pass asks brokers for every topic's members. While a deployment replaces its members one after the other,
+        brokers tell each of them of every change, many times a second; one pass answers for all that came before it.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(began + APART_SECONDS):
+                await self._ending.wait()
+
     def leave_all(self, drain_seconds: float) -> None:
         """Give up every queue, and take no more."""
-        self._ending = True
+        self._ending.set()
         if self._context.pop is not None:
             self._context.pop.leave_all(drain_seconds)
         for assigned in self.assigned.values():
@@ -109,25 +123,32 @@ class Rebalance:
         await asyncio.gather(*(assigned.abandon() for assigned in self._cut_short))
 
     def move(self, queue: MessageQueue, offset: int) -> bool:
-        """Have a queue go on at `offset`, as an operator says; False if it is not held here.
+        """Have a queue go on at `offset`, as an operator says; False if it is not held here."""
+        return bool(self.move_all({queue: offset}))
 
-        Whoever holds it moves it. It may be between two members just now: if it is taken within 5 s, it is moved then.
+    def move_all(self, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
+        """Have queues go on at these offsets, as an operator says; returns those that are held here.
+
+        Whoever holds a queue moves it. It may be between two members just now: if it is taken within 5 s, it is moved
+        then.
         """
-        if (assigned := self.assigned.get(queue)) is not None:
-            assigned.move_to(offset)
-            return True
         now = self._context.clock.monotonic()
-        self._moves = {key: move for key, move in self._moves.items() if now - move[1] < MOVE_SECONDS}
-        if queue.topic in self._context.subscriptions:
-            self._moves[queue] = offset, now
-        return False
+        self._moves = {queue: move for queue, move in self._moves.items() if now - move[1] < MOVE_SECONDS}
+        held: dict[MessageQueue, int] = {}
+        for queue, offset in offsets.items():
+            if (assigned := self.assigned.get(queue)) is not None:
+                assigned.move_to(offset)
+                held[queue] = offset
+            elif queue.topic in self._context.subscriptions:
+                self._moves[queue] = offset, now
+        return held
 
     async def _pass(self, tasks: asyncio.TaskGroup) -> bool:
         """One pass over all topics; False if another one should follow soon."""
         members: set[str] = set()
         pop, topics = self._context.pop, list(self._context.subscriptions)
         results = await asyncio.gather(*(self._share_of(topic, members) for topic in topics))
-        if self._ending:
+        if self._ending.is_set():
             return True
         if members:
             self._notices.listed(members)
@@ -138,7 +159,8 @@ class Rebalance:
         for topic, share in zip(topics, results, strict=True):
             held = {queue for queue in self.assigned if queue.topic == topic}
             if share is None:
-                balanced = balanced and is_retry_topic(topic)
+                # a topic without queues is looked for by the route table, which tells when it has some
+                balanced = balanced and (is_retry_topic(topic) or not self._context.client.routes.queues(topic))
                 continue
             self.unrouted -= {topic}
             if pop is not None:

@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from rmqd.errors import ProtocolError
-from rmqd.wire import fields, loose_json
+from rmqd.wire import fields, limits, loose_json
 from rmqd.wire.static_topic import TopicQueueMappingInfo
 
 PERM_READ: Final = 4
 PERM_WRITE: Final = 2
 MASTER_ID: Final = 0
-_MAX_QUEUES: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -124,10 +123,14 @@ class TopicRouteData:
 
     @classmethod
     def from_json(cls, body: bytes) -> Self:
-        """Read the body of the reply to 105. Raises ProtocolError."""
+        """Read the body of the reply to 105. Raises ProtocolError, also for a route beyond `wire.limits`."""
+        limits.check_route_size(body)
         data = fields.body_object(body)
+        limits.check_brokers(max(len(fields.items(data, name)) for name in ("queueDatas", "brokerDatas")))
+        queue_datas = tuple(QueueData.from_dict(item) for item in fields.items(data, "queueDatas"))
+        limits.check_queues(max(queues.read_queue_nums, queues.write_queue_nums) for queues in queue_datas)
         return cls(
-            queue_datas=tuple(QueueData.from_dict(item) for item in fields.items(data, "queueDatas")),
+            queue_datas=queue_datas,
             broker_datas=tuple(BrokerData.from_dict(item) for item in fields.items(data, "brokerDatas")),
             order_topic_conf=fields.optional_text(data, "orderTopicConf"),
             mappings=tuple(
@@ -139,6 +142,6 @@ class TopicRouteData:
 
 def _queue_count(data: dict[Any, Any], name: str) -> int:
     count = fields.integer(data, name)
-    if not 0 <= count <= _MAX_QUEUES:
-        raise ProtocolError(f"{name} must be a number of queues, and is {count}")
+    if not 0 <= count <= limits.MOST_QUEUES:
+        raise ProtocolError(f"{name} must be a number of queues up to {limits.MOST_QUEUES}, and is {count}")
     return count

@@ -11,12 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 from rmqd.errors import ProtocolError
-from rmqd.wire import fields
+from rmqd.wire import fields, limits
 
 MOCK_BROKER_PREFIX: Final = "__syslo__"  # Java: LOGICAL_QUEUE_MOCK_BROKER_PREFIX
 NO_BROKER: Final = "__syslo__none__"  # of a logical queue that no broker has
 GLOBAL_SCOPE: Final = "__global__"
-_MAX_QUEUES: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +44,8 @@ class TopicQueueMappingInfo:
         """Read the JSON object. Raises ProtocolError."""
         data = fields.as_object(value, "topicQueueMappingByBroker")
         total = fields.integer(data, "totalQueues", 0)
-        if not 0 <= total <= _MAX_QUEUES:
-            raise ProtocolError(f"totalQueues must be a number of queues, and is {total}")
+        if not 0 <= total <= limits.MOST_QUEUES:
+            raise ProtocolError(f"totalQueues must be a number of queues up to {limits.MOST_QUEUES}, and is {total}")
         ids = {
             fields.as_integer(logical, "a queue id"): fields.as_integer(own, "a queue id")
             for logical, own in fields.mapping(data, "currIdMap").items()

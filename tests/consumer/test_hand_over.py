@@ -84,9 +84,10 @@ async def test_the_lock_never_has_the_groups_own_name(broker: ScriptedBroker) ->
 
 
 async def test_past_the_time_the_new_owner_begins_and_the_old_one_commits_nothing_more(
-    broker: ScriptedBroker,
+    broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was finished before the slow batch is committed all the same; the rest counts as duplicates by cause."""
+    monkeypatch.setattr("rmqd.consumer.rebalance.APART_SECONDS", 0.0)  # the time for the hand-over is shorter here
     queues = broker.create_topic(TOPIC, 2)
     gates = {3: asyncio.Event(), 5: asyncio.Event()}
     seen = Counter[tuple[int, int]]()

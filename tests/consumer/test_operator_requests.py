@@ -351,3 +351,17 @@ async def test_what_is_asked_of_an_unknown_group_or_with_an_unknown_code_is_refu
             )
         incomplete = await broker.peer.ask(STATUS, {"group": GROUP})
         assert incomplete.code == ResponseCode.SYSTEM_ERROR
+
+
+async def test_a_reset_of_very_many_queues_costs_no_more_for_each_of_them(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen
+) -> None:
+    """Most are other members': the group goes on at once."""
+    foreign = {MessageQueue(TOPIC, BROKER, number): 1 for number in range(1, 40_000)}
+    async with member(broker.peer.address, seen) as m:
+        await eventually(lambda: m.owned() == {(TOPIC, 0)}, "it runs")
+        await broker.peer.push(RESET, reset_fields(), as_list(foreign), oneway=True)
+        answer = await broker.peer.ask(STATUS, {"topic": TOPIC, "group": GROUP})
+        assert answer.code == ResponseCode.SUCCESS
+        await broker.store(queue, b"0")
+        await seen.has(b"0")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rmqd.client.api.request import REQUEST_TIMEOUT_SECONDS, request
+from rmqd.client.parsing import parsed
 from rmqd.wire.headers.route import GetRouteInfoRequestHeader
 from rmqd.wire.route import TopicRouteData
 
@@ -23,4 +24,4 @@ async def get_route(
         header,
         timeout_seconds=timeout_seconds,
     )
-    return TopicRouteData.from_json(reply.body)
+    return await parsed(TopicRouteData.from_json, reply.body)

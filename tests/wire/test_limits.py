@@ -1,0 +1,45 @@
+"""Routes and resets that are too large to be held are refused, before they take the memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from rmqd.errors import ProtocolError
+from rmqd.wire.limits import MOST_BROKERS, MOST_QUEUES, MOST_ROUTE_BYTES, check_reset_size
+from rmqd.wire.route import BrokerData, QueueData, TopicRouteData
+
+
+def route(brokers: int, queues_each: int) -> TopicRouteData:
+    names = [f"broker-{number}" for number in range(brokers)]
+    return TopicRouteData(
+        tuple(QueueData(name, queues_each, queues_each, 6) for name in names),
+        tuple(BrokerData("c", name, {0: "10.0.0.1:10911", 1: "10.0.0.2:10911"}) for name in names),
+    )
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_topic_at_the_limits_is_read(strict: bool) -> None:
+    for large in (route(MOST_BROKERS, MOST_QUEUES // MOST_BROKERS), route(1, MOST_QUEUES)):
+        assert TopicRouteData.from_json(large.to_json(strict=strict)) == large
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        pytest.param(route(1, MOST_QUEUES + 1).to_json(), "up to 65536", id="queues of one broker"),
+        pytest.param(route(2, MOST_QUEUES // 2 + 1).to_json(), "65538 queues of one topic", id="queues in all"),
+        pytest.param(route(MOST_BROKERS + 1, 1).to_json(), "4097 brokers", id="brokers"),
+        pytest.param(b'{"queueDatas":[' + b"1," * (MOST_ROUTE_BYTES // 2) + b"1]}", "bytes", id="bytes"),
+        pytest.param(b'{"a":[' + b"{0:1}," * 100_000 + b"1]}", "objects", id="objects"),
+    ],
+)
+def test_what_is_beyond_them_is_refused_with_its_size(body: bytes, reason: str) -> None:
+    with pytest.raises(ProtocolError, match=reason):
+        TopicRouteData.from_json(body)
+
+
+def test_a_reset_has_limits_too() -> None:
+    check_reset_size(b"{" * 2 * MOST_QUEUES)
+    for body in (b" " * (8 * 1024 * 1024 + 1), b"{" * (2 * MOST_QUEUES + 1)):
+        with pytest.raises(ProtocolError, match="a reset of"):
+            check_reset_size(body)
