@@ -255,6 +255,7 @@ class PullLoop:
 
     async def wait_for_operator(self) -> None:
         """Wait before it is looked whether an operator moved the queue."""
+        self.looked_at = self._context.clock.monotonic()
         await asyncio.sleep(PROBE_SECONDS)
 
     async def wait_at(self, offset: int) -> None:

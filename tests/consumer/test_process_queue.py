@@ -236,3 +236,26 @@ def test_any_order_of_finishing_keeps_the_offset_right(data: st.DataObject) -> N
         assert queue.commit_offset() == min(model, default=next_offset)
         assert queue.cached_count == len(model)
     assert (queue.cached_bytes == 0) == (not model)
+
+
+def test_a_queue_that_is_to_go_on_further_down_commits_no_higher() -> None:
+    """Until what is cached is finished, that would be in the way of other messages with the same offsets."""
+    queue = queue_of(block_of(range(10, 14)))
+    queue.finish(queue.take(3))
+    queue.next_offset = 11
+    assert (queue.commit_offset(), queue.reaches_past()) == (11, True)
+    queue.finish(queue.take(1))
+    assert (queue.commit_offset(), queue.reaches_past()) == (11, False)
+
+
+def test_what_is_held_is_handed_to_nobody_and_not_passed_by_a_commit() -> None:
+    queue = queue_from(10)
+    block = block_of(range(10, 13))
+    held = block.messages[1]
+    queue.put(block, 13, [held])
+    taken = queue.take(5)
+    assert offsets(taken) == [10, 12]
+    queue.finish(taken)
+    assert queue.commit_offset() == 11
+    queue.finish([held])
+    assert (queue.commit_offset(), queue.cached_count) == (13, 0)
