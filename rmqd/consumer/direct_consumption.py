@@ -10,12 +10,13 @@ from typing import Final
 import structlog
 
 from rmqd.consumer.context import GroupContext
+from rmqd.consumer.opening import open_bodies
 from rmqd.consumer.settlement import ConsumeTimeoutError, default_decision
 from rmqd.errors import ProtocolError, RmqdError
 from rmqd.handler import Batch, Closing, DeadLetter, ManualBatch, OrderlyBatch, Outcome, Retry, Suspend
 from rmqd.plain_text import describe, text_of
 from rmqd.wire.message import Message, MessageQueue
-from rmqd.wire.message_decode import decode_messages
+from rmqd.wire.message_decode import frame_messages
 from rmqd.wire.running_info import CMResult, ConsumeMessageDirectlyResult
 
 log = structlog.get_logger(__name__)
@@ -54,7 +55,9 @@ class DirectConsumption:
         Raises RmqdError where it cannot be decoded, where too many others are being handled, and at the group's end.
         """
         self._check_open()
-        clock, message = self._context.clock, _decode(record, broker_name, self._context.options.namespace)
+        clock, options = self._context.clock, self._context.options
+        message = await _decode(record, broker_name, options.namespace, options.max_body_size_bytes)
+        self._check_open()
         batch = self._batch(message)
         asked = clock.monotonic()
         await self._take_turn()
@@ -63,7 +66,6 @@ class DirectConsumption:
         seconds = clock.monotonic() - started
         outcome, remark = _outcome(batch, error)
         log.info("message.handled_directly", msg_id=message.msg_id, queue=str(message.message_queue), result=outcome)
-        options = self._context.options
         orderly = options.consume_mode == "orderly"
         return ConsumeMessageDirectlyResult(
             outcome, orderly, not isinstance(batch, ManualBatch), remark, round(seconds * 1000)
@@ -130,10 +132,12 @@ class DirectConsumption:
         return error
 
 
-def _decode(record: bytes, broker_name: str, namespace: str) -> Message:
+async def _decode(record: bytes, broker_name: str, namespace: str, max_body_size: int) -> Message:
     """A stored message, as if it was pulled from its queue; a retried one shows its original topic by itself."""
     queue_id = int.from_bytes(record[_QUEUE_ID], signed=True)
-    block = decode_messages(record, MessageQueue("", broker_name, queue_id), namespace=namespace)
+    block = frame_messages(record, MessageQueue("", broker_name, queue_id), namespace=namespace)
+    if block.is_closed:
+        await open_bodies(block, max_body_size)
     if block.corrupt:
         raise ProtocolError(f"the message is corrupt: {block.corrupt[0].reason}")
     if len(block.messages) != 1:

@@ -10,7 +10,7 @@ from typing import Final
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.process_queue import ProcessQueue
 from rmqd.wire.message import MessageBlock
-from rmqd.wire.message_opening import Opening
+from rmqd.wire.message_opening import NO_LIMIT, Opening
 
 THREADS: Final = 2  # of the process; each decompresses one reply, as far as there is room for it
 
@@ -28,12 +28,14 @@ async def open_pulled(block: MessageBlock, context: GroupContext, queue: Process
     return context.subscriptions[topic] is subscription and queue.next_offset == offset and not queue.dropped
 
 
-async def open_bodies(block: MessageBlock, max_body_size: int, room_bytes: int, low: int) -> None:
+async def open_bodies(
+    block: MessageBlock, max_body_size: int, room_bytes: int = NO_LIMIT, low: int = 0, *, unwraps: bool = True
+) -> None:
     """Open the block's messages, and leave its rest out, from `cut_at` on, where they become more than `room_bytes`.
 
-    Members of batches that lie below the offset `low` are left out too.
+    Members of batches that lie below the offset `low` are left out too; where it `unwraps` none, a batch is corrupt.
     """
-    opening = Opening(block, max_body_size, room_bytes, low)
+    opening = Opening(block, max_body_size, room_bytes, low, unwraps=unwraps)
     if not opening.at_once():
         try:
             await asyncio.get_running_loop().run_in_executor(_threads(), opening.rest)

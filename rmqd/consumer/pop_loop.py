@@ -12,6 +12,7 @@ import structlog
 from rmqd.codes import ResponseCode
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.flow_control import Reason
+from rmqd.consumer.opening import open_bodies
 from rmqd.consumer.pop_block import PopBlock, divided
 from rmqd.consumer.pop_queue import PopProcessQueue
 from rmqd.consumer.pop_receipts import PopReceipts
@@ -22,13 +23,15 @@ from rmqd.errors import BrokerError, ConnectionRenewedError, FlowControlError, P
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.pop import PopMessageResponseHeader
 from rmqd.wire.heartbeat import EXPRESSION_TAG
-from rmqd.wire.message import MessageQueue
-from rmqd.wire.message_decode import decode_readable
+from rmqd.wire.message import MessageBlock, MessageQueue
+from rmqd.wire.message_decode import frame_readable
 from rmqd.wire.topics import retry_topic
 
 log = structlog.get_logger(__name__)
 
 POPS_AT_ONCE: Final = 3  # while messages wait on the broker; otherwise one is held there
+
+LEFT_SHARE: Final = 2  # of the invisible time, in which bodies that there is no room for may be opened here
 
 _FOUND: Final = int(ResponseCode.SUCCESS)
 _FULL: Final = int(ResponseCode.POLLING_FULL)
@@ -139,7 +142,8 @@ class PopLoop:
 
     async def _found(self, reply: RemotingCommand, seconds: float) -> None:
         context = self._context
-        header, blocks = self._read(reply)
+        header, framed = self._read(reply)
+        arrived = context.clock.monotonic()
         self.rest = header.rest_num
         if header.rest_num:
             self._more.set()
@@ -147,6 +151,23 @@ class PopLoop:
             self._more.clear()
         stats = context.stats[self._place.topic]
         stats.pull_took(seconds)
+        while True:
+            if framed.is_closed:
+                await open_bodies(framed, context.options.max_body_size_bytes, self._room(), unwraps=False)
+            left = framed.take_left() if framed.left else None
+            await self._take_in(self._divided(framed, header, arrived))
+            if left is None:
+                break
+            framed = left
+            if not await self._wait_for_room(arrived + header.invisible_time / LEFT_SHARE / 1000):
+                for block in self._divided(framed, header, arrived):
+                    self._receipts.show_again(block, [message.queue_offset for message in block.messages])
+                break
+        self.moved_at = self.answered_at
+        self.cached.set()
+
+    async def _take_in(self, blocks: list[PopBlock]) -> None:
+        context = self._context
         for block in blocks:
             queue = self._queue(block)
             if self._tags:
@@ -162,19 +183,33 @@ class PopLoop:
             queue.stats.pulled(block)
             queue.take_in(block)
             context.service.submit(queue)
-        self.moved_at = self.answered_at
-        self.cached.set()
 
-    def _read(self, reply: RemotingCommand) -> tuple[PopMessageResponseHeader, list[PopBlock]]:
+    def _read(self, reply: RemotingCommand) -> tuple[PopMessageResponseHeader, MessageBlock]:
         header = PopMessageResponseHeader.from_ext_fields(reply.ext_fields)
-        options = self._context.options
-        found = decode_readable(reply.payload, self._place, reply.body_start, options.namespace)
-        if found.broken is not None:
+        block = frame_readable(reply.payload, self._place, reply.body_start, self._context.options.namespace)
+        if block.broken is not None:
             # nothing names them to the broker, so they can only be left alone: they come again when their time is over
             self._context.client.remoting.traffic.doubted_replies += 1
-            log.warning("pop.doubted", queue=str(self._place), reason=found.broken)
-        due = self._context.clock.monotonic() + header.invisible_time / 1000
-        return header, divided(found, self._place, options.group, header, due)
+            log.warning("pop.doubted", queue=str(self._place), reason=block.broken)
+        return header, block
+
+    def _divided(self, found: MessageBlock, header: PopMessageResponseHeader, arrived: float) -> list[PopBlock]:
+        due = arrived + header.invisible_time / 1000
+        return divided(found, self._place, self._context.options.group, header, due)
+
+    def _room(self) -> int:
+        """Bytes that bodies may become: what is popped counts for the queue's size threshold, opened."""
+        return self._context.thresholds.size_bytes - sum(queue.cached_bytes for queue in self.queues.values())
+
+    async def _wait_for_room(self, until: float) -> bool:
+        """Wait until handlers are done with what is cached; False if they are not by then (monotonic seconds)."""
+        clock = self._context.clock
+        while self._room() < 0 and clock.monotonic() < until:
+            self._relief.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(RECHECK_SECONDS):
+                    await self._relief.wait()
+        return self._room() >= 0
 
     def _queue(self, block: PopBlock) -> PopProcessQueue:
         """The cache of the block's queue, made with its first message."""
@@ -270,6 +305,6 @@ class PopLoop:
         if reply.code != _FOUND:
             return
         with contextlib.suppress(ProtocolError):
-            _, blocks = self._read(reply)
-            for block in blocks:
+            header, framed = self._read(reply)
+            for block in self._divided(framed, header, self._context.clock.monotonic()):
                 self._receipts.show_again(block, [message.queue_offset for message in block.messages])

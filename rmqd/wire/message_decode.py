@@ -52,12 +52,12 @@ def decode_messages(data: bytes, message_queue: MessageQueue, start: int = 0, na
     return open_all(block)
 
 
-def decode_readable(data: bytes, message_queue: MessageQueue, start: int = 0, namespace: str = "") -> MessageBlock:
-    """The same without the records that cannot be decoded; `MessageBlock.broken` tells that there are some."""
+def frame_readable(data: bytes, message_queue: MessageQueue, start: int = 0, namespace: str = "") -> MessageBlock:
+    """As `frame_messages`, without what cannot be decoded; `MessageBlock.broken` tells that there are such records."""
     block = frame_messages(data, message_queue, start, namespace)
     if block.broken is not None:
         block.corrupt = [one for one in block.corrupt if not isinstance(one.message, UnreadableMessage)]
-    return open_all(block)
+    return block
 
 
 def open_all(block: MessageBlock) -> MessageBlock:

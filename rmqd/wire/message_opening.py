@@ -27,7 +27,7 @@ class Opening:
     """The bodies of one block. Call `at_once`; if it says that more is to be done, `rest`; then `finish`.
 
     `room_bytes` is what the block may take, of which one body at most is exceeded; members of batches that lie below
-    the offset `low` are left out.
+    the offset `low` are left out. Where it `unwraps` none, a batch is corrupt.
     """
 
     def __init__(
@@ -36,12 +36,15 @@ class Opening:
         max_body_size: int = MAX_BODY_BYTES,
         room_bytes: int = NO_LIMIT,
         low: int = 0,
+        *,
+        unwraps: bool = True,
     ) -> None:
         self.cancelled = False  # nobody wants the result any more
         self._block = block
         self._max = max_body_size
         self._room = room_bytes
         self._low = low
+        self._unwraps = unwraps
         self._next = 0  # of block.messages
         self._opened: list[Message] = []
         self._corrupt: list[CorruptMessage] = []
@@ -62,8 +65,8 @@ class Opening:
         """Have the block show what was opened."""
         block, at = self._block, self._next
         if at < len(block.messages):
-            block.cut_at = cut = block.messages[at].queue_offset
-            block.corrupt = [one for one in block.corrupt if one.message.queue_offset < cut]
+            block.left = block.messages[at:]
+            block.corrupt = [one for one in block.corrupt if one.message.is_before(block.left[0])]
         block.messages = self._opened
         if self._corrupt:
             block.corrupt = sorted([*block.corrupt, *self._corrupt], key=lambda one: one.message.queue_offset)
@@ -98,6 +101,8 @@ class Opening:
 
     def _open_one(self, message: Message, most_bytes: int) -> None:
         sys_flag, body = message.sys_flag, message.stored_body
+        if sys_flag & NEED_UNWRAP and not self._unwraps:
+            raise ProtocolError("it is a whole batch (queue.type=BatchCQ), whose members POP cannot acknowledge")
         if sys_flag & COMPRESSED:
             body = decompress(body, sys_flag, most_bytes)
         if sys_flag & NEED_UNWRAP:

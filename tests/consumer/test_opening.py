@@ -1,0 +1,88 @@
+"""Bodies that are compressed: how much of a reply is taken at a time, and what is too large."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from rmqd.handler import Batch
+from rmqd.wire.compression import compress
+from rmqd.wire.message import MessageQueue
+from rmqd.wire.sys_flag import CompressionType, compressed_flag
+from tests.client.peer import eventually
+from tests.consumer.groups import GROUP
+from tests.consumer.members import member
+from tests.consumer.popping import popping
+from tests.consumer.scripted_broker import ScriptedBroker
+
+pytestmark = pytest.mark.usefixtures("hasty")
+
+MIB = 1 << 20
+KINDS = pytest.mark.parametrize("kind", CompressionType)
+
+
+class Sizes:
+    """A handler that remembers how large bodies were."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    async def __call__(self, batch: Batch) -> None:
+        self.sizes += [len(message.body) for message in batch]
+
+
+async def store(broker: ScriptedBroker, queue: MessageQueue, kind: CompressionType, *sizes: int) -> None:
+    bodies = [compress(bytes(size), kind) for size in sizes]
+    await broker.store(queue, *bodies, sys_flag=compressed_flag(kind))
+
+
+@KINDS
+async def test_a_reply_is_taken_as_far_as_the_threshold_has_room(
+    broker: ScriptedBroker, queue: MessageQueue, kind: CompressionType
+) -> None:
+    """By what bodies become, one over it at most; the rest is pulled again once handlers are done."""
+    seen = Sizes()
+    await store(broker, queue, kind, *[2 * MIB] * 10)
+    options: dict[str, Any] = {
+        "pull_threshold_size_for_queue_bytes": 5 * MIB,
+        "persist_consumer_offset_interval_seconds": 0.05,
+    }
+    async with member(broker.peer.address, seen, **options):
+        await broker.committed(GROUP, queue, 10)
+    assert seen.sizes == [2 * MIB] * 10
+    starts = broker.pulled_offsets(queue)
+    assert starts[:4] == [0, 3, 6, 9]
+
+
+@KINDS
+async def test_a_body_above_max_body_size_is_corrupt(
+    broker: ScriptedBroker, queue: MessageQueue, kind: CompressionType
+) -> None:
+    seen = Sizes()
+    await store(broker, queue, kind, 3 * MIB, 3 * MIB + 1, 10)
+    options: dict[str, Any] = {"max_body_size_bytes": 3 * MIB, "on_corrupt_message": "skip"}
+    with capture_logs() as logs:
+        async with member(broker.peer.address, seen, persist_consumer_offset_interval_seconds=0.05, **options) as m:
+            await broker.committed(GROUP, queue, 3)
+            assert m.topic().handled["corrupt"] == 1
+    assert sorted(seen.sizes) == [10, 3 * MIB]
+    [entry] = [entry for entry in logs if entry["event"] == "message.corrupt"]
+    assert (entry["offset"], entry["reason"]) == (1, f"the body decompresses to more than {3 * MIB} bytes")
+
+
+@KINDS
+async def test_what_was_popped_is_opened_as_far_as_there_is_room(kind: CompressionType) -> None:
+    """The rest once handlers are done; nothing comes twice, and what is too large is corrupt."""
+    seen = Sizes()
+    sizes = [*[2 * MIB] * 10, 3 * MIB + 1]
+    async with popping(queues=1) as pop:
+        flag = compressed_flag(kind)
+        await pop.send(*[compress(bytes(size), kind) for size in sizes], sys_flag=flag)
+        options: dict[str, Any] = {"max_body_size_bytes": 3 * MIB, "on_corrupt_message": "skip"}
+        async with pop.member(seen, pull_threshold_size_for_queue_bytes=5 * MIB, **options) as one:
+            await eventually(lambda: len(seen.sizes) >= 10, "all are handled")
+            await eventually(pop.hides_nothing, "nothing will come again")
+            assert one.topic().handled["corrupt"] == 1
+    assert seen.sizes == [2 * MIB] * 10
