@@ -9,6 +9,8 @@ from typing import ClassVar, Final
 
 from rmqd.codes import ResponseCode
 
+MOST_REMARK_CHARACTERS: Final = 4096  # of a server's reason; a frame has room for 16 MiB, and every log line for it
+
 
 class RmqdError(Exception):
     """Base of all errors of rmqd."""
@@ -219,15 +221,16 @@ class BrokerError(RmqdError):
             cls.codes[int(code)] = cls
 
     def __init__(self, code: int, remark: str | None, address: str) -> None:
-        name = ResponseCode(code).name
+        name, remark = ResponseCode(code).name, (remark or "")[:MOST_REMARK_CHARACTERS]
         super().__init__(f"{name} ({int(code)}) from {address}: {remark or 'no reason given'}")
         self.code = code
-        self.remark = remark or ""
+        self.remark = remark
         self.address = address
 
     @classmethod
     def of(cls, code: int, remark: str | None, address: str) -> BrokerError:
         """The error for a response code; codes without a class of their own give a plain BrokerError."""
+        remark = (remark or "")[:MOST_REMARK_CHARACTERS]
         if remark and (refusal := AccessRefusal.of(code, remark)) is not None:
             return AccessRefusedError(code, remark, address, refusal)
         return cls.codes.get(code, BrokerError)(code, remark, address)

@@ -91,6 +91,11 @@ class RemotingConnection(asyncio.Protocol):
         return self._transport is not None
 
     @property
+    def is_read(self) -> bool:
+        """Whether the peer takes what is sent, and not slower than it is sent."""
+        return self._writable.is_set()
+
+    @property
     def silent_seconds(self) -> float:
         """How long the peer has sent nothing while a request waited for its answer; 0 where none waits."""
         oldest_at = self._pending.oldest_at

@@ -36,7 +36,6 @@ UNREGISTER_DEADLINE_SECONDS = 3.0
 
 # In which field a broker's request names the group it is for.
 GROUP_FIELDS = {
-    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: "consumerGroup",
     RequestCode.RESET_CONSUMER_CLIENT_OFFSET: "group",
     RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: "group",
     RequestCode.GET_CONSUMER_RUNNING_INFO: "consumerGroup",
@@ -84,6 +83,7 @@ class ClientInstance:
         self._stop = asyncio.Event()
         for code in GROUP_FIELDS:
             self.remoting.on_request(code, self._asked)
+        self.remoting.on_notice(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, self._noticed)
 
     @property
     def groups(self) -> Mapping[str, GroupMembership]:
@@ -196,7 +196,11 @@ class ClientInstance:
         if membership is None:
             log.debug("request.unknown_group", code=int(command.code), group=group, address=address)
             return ResponseCode.SYSTEM_ERROR, f"the consumer group <{group}> is not in this client", {}, b""
-        if command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
-            membership.on_consumer_ids_changed()
-            return None
         return await membership.on_request(command)
+
+    def _noticed(self, command: RemotingCommand, address: str) -> None:
+        group = command.ext_fields.get("consumerGroup", "")
+        if (membership := self._memberships.get(group)) is not None:
+            membership.on_consumer_ids_changed()
+        else:
+            log.debug("request.unknown_group", code=int(command.code), group=group, address=address)

@@ -9,7 +9,7 @@ from rmqd.client.breaker import Breakers
 from rmqd.client.connection import RemotingConnection
 from rmqd.client.connection_pool import ConnectionPool
 from rmqd.client.options import ClientOptions
-from rmqd.client.peer_requests import PeerRequests, Reply, RequestHandler
+from rmqd.client.peer_requests import NoticeHandler, PeerRequests, Reply, RequestHandler
 from rmqd.client.security import Security
 from rmqd.client.traffic import Traffic
 from rmqd.codes import ResponseCode
@@ -47,6 +47,10 @@ class RemotingClient:
     def on_request(self, code: int, handler: RequestHandler) -> None:
         """Let `handler(command, address)` answer the peers' requests with this code; None for a one-way request."""
         self._peer_requests.on_request(code, handler)
+
+    def on_notice(self, code: int, handler: NoticeHandler) -> None:
+        """Call `handler(command, address)` for the peers' requests with this code, which want no answer."""
+        self._peer_requests.on_notice(code, handler)
 
     def on_open(self, callback: Callable[[str], None]) -> None:
         """Call `callback(address)` whenever a new connection begins to serve an address."""

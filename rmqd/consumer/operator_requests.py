@@ -7,6 +7,7 @@ from typing import Final
 
 import structlog
 
+from rmqd.client.coalesce import Coalesced
 from rmqd.client.parsing import parsed
 from rmqd.client.remoting import Reply
 from rmqd.codes import RequestCode, ResponseCode
@@ -45,6 +46,7 @@ class OperatorRequests:
         self._direct = DirectConsumption(context)
         self._started_at = context.clock.wall()
         self._resetting = asyncio.Lock()
+        self._running_infos = Coalesced(self._running_info)
 
     async def run(self) -> None:
         """Watch the group's counters, until cancelled; calls of the handler that are under way end then too."""
@@ -69,7 +71,8 @@ class OperatorRequests:
             case RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT:
                 body = self._offsets(GetConsumerStatusRequestHeader.from_ext_fields(command.ext_fields).topic)
             case RequestCode.GET_CONSUMER_RUNNING_INFO:
-                body = self._running_info(GetConsumerRunningInfoRequestHeader.from_ext_fields(command.ext_fields))
+                asked = GetConsumerRunningInfoRequestHeader.from_ext_fields(command.ext_fields)
+                body = await self._running_infos(bool(asked.jstack_enable))
             case RequestCode.CONSUME_MESSAGE_DIRECTLY:
                 header = ConsumeMessageDirectlyResultRequestHeader.from_ext_fields(command.ext_fields)
                 body = (await self._direct.consume(command.body, header.broker_name or "")).to_json()
@@ -99,7 +102,8 @@ class OperatorRequests:
         queues = self._queues().items()
         return GetConsumerStatusBody({key: q.commit_offset() for key, q in queues if key.topic == topic}).to_json()
 
-    def _running_info(self, header: GetConsumerRunningInfoRequestHeader) -> bytes:
+    async def _running_info(self, with_stacks: bool) -> bytes:
+        await asyncio.sleep(0)  # so that whoever asks in the same turn shares what takes long
         self._rates.look_at(self._queues())
         return running_info(
             self._context,
@@ -107,7 +111,7 @@ class OperatorRequests:
             self._rates,
             self._status.state,
             self._started_at,
-            stacks() if header.jstack_enable else None,
+            stacks() if with_stacks else None,
         ).to_json()
 
     def _queues(self) -> dict[MessageQueue, ProcessQueue]:

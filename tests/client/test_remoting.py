@@ -7,7 +7,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from rmqd.client.api.route import get_route
 from rmqd.client.options import ClientOptions
+from rmqd.client.peer_requests import MOST_AT_ONCE
 from rmqd.client.remoting import RemotingClient
 from rmqd.client.remoting import Reply as ClientReply
 from rmqd.client.security import Security
@@ -18,6 +20,7 @@ from rmqd.errors import (
     RemotingConnectError,
     RemotingTimeoutError,
     RmqdError,
+    SystemBusyError,
 )
 from rmqd.wire.acl import Credentials
 from rmqd.wire.command import RemotingCommand
@@ -265,3 +268,37 @@ async def test_a_frame_that_is_too_large_is_not_sent(remoting: RemotingClient, p
         await remoting.invoke(peer.address, ASK, {}, b"x" * (16 * 1024 * 1024 + 1))
     assert (await remoting.invoke(peer.address, OTHER, {})).code == ResponseCode.SUCCESS
     assert peer.connections == 1
+
+
+async def test_a_flood_of_requests_is_answered_so_many_at_a_time(remoting: RemotingClient, peer: Peer) -> None:
+    """The others are told to ask again, and notices among them are heard all the same."""
+    release, noticed = asyncio.Event(), asyncio.Event()
+
+    async def slow(command: RemotingCommand, address: str) -> ClientReply:
+        await release.wait()
+        return (ResponseCode.SUCCESS, "", {}, b"")
+
+    remoting.on_request(ASK, slow)
+    remoting.on_notice(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, lambda command, address: noticed.set())
+    await remoting.connection(peer.address)
+    await eventually(lambda: peer.connections, "the peer has the connection")
+    asked = [await peer.push(ASK, {}) for _ in range(MOST_AT_ONCE + 100)]
+    await peer.push(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {}, oneway=True)
+    await eventually(lambda: len(peer.answers) == 100, "those beyond the limit are answered")
+    assert {answer.code for answer in peer.answers.values()} == {ResponseCode.SYSTEM_BUSY}
+    await noticed.wait()
+    release.set()
+    await eventually(lambda: len(peer.answers) == len(asked), "the others are answered too")
+    assert [peer.answers[opaque].code for opaque in asked[:MOST_AT_ONCE]] == [ResponseCode.SUCCESS] * MOST_AT_ONCE
+    assert (await peer.ask(ASK, {})).code == ResponseCode.SUCCESS, "there is room again"
+
+
+async def test_a_long_remark_is_cut(peer: Peer) -> None:
+    """It is in the text of an error, and in every log line about it."""
+    peer.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, Reply(ResponseCode.SYSTEM_BUSY, "because " * 1_000_000))
+    client = RemotingClient()
+    with pytest.raises(SystemBusyError) as caught:
+        await get_route(client, peer.address, "T")
+    assert len(str(caught.value)) < 5000
+    assert len(caught.value.remark) == 4096
+    await client.close()
