@@ -12,18 +12,13 @@ from collections.abc import Iterable, MutableMapping
 from datetime import UTC, datetime
 from typing import IO, Any, Literal
 
-# structlog prefers rich for tracebacks where it is installed, and its import takes as long as all the rest of ours.
-_rich = sys.modules.setdefault("rich", None)  # type: ignore[arg-type]
-import structlog  # noqa: E402
+import structlog
 
-from rmqd.daemon.log_handlers import OwnHandler, QueueingHandler  # noqa: E402
-from rmqd.daemon.log_repeats import RepeatLimiter  # noqa: E402
-from rmqd.daemon.log_values import escape_values, shorten_values  # noqa: E402
-from rmqd.daemon.log_writer import writer_of  # noqa: E402
-from rmqd.wire.namespace import without_namespace  # noqa: E402
-
-if _rich is None:
-    del sys.modules["rich"]
+from rmqd.daemon.log_handlers import OwnHandler, QueueingHandler
+from rmqd.daemon.log_repeats import RepeatLimiter
+from rmqd.daemon.log_values import escape_values, shorten_values
+from rmqd.daemon.log_writer import writer_of
+from rmqd.wire.namespace import without_namespace
 
 LogFormat = Literal["auto", "json", "console"]
 EventDict = MutableMapping[str, Any]

@@ -15,15 +15,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-# First of our own: it keeps structlog from importing rich, see there.
-from rmqd.daemon import logs
-
-# isort: split
-
 import structlog
 
 from rmqd import __version__
 from rmqd.clock import Clock, SystemClock
+from rmqd.daemon import logs
 from rmqd.daemon.config import RootConfig
 from rmqd.daemon.config_exposure import exposed_secrets
 from rmqd.daemon.engine import local_engine

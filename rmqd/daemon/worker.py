@@ -11,14 +11,11 @@ import signal
 import socket
 import sys
 
-from rmqd.daemon import logs
-
-# isort: split
-
 import structlog
 
 from rmqd.clock import SystemClock
 from rmqd.consumer.pauses import PauseScope
+from rmqd.daemon import logs
 from rmqd.daemon.config import RootConfig
 from rmqd.daemon.engine import local_engine
 from rmqd.daemon.garbage import collect_as_memory_grows

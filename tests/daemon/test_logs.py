@@ -11,6 +11,7 @@ import os
 import re
 import signal
 import socket
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -214,12 +215,13 @@ def test_fields_of_any_kind_can_be_logged() -> None:
     assert written(stream)[0]["topic"] == ["a", "b"]
 
 
-def test_importing_logs_does_not_import_rich() -> None:
+@pytest.mark.parametrize("module", ["cli.run", "daemon.loop", "daemon.process", "daemon.worker"])
+def test_what_a_start_imports_does_not_import_rich(module: str) -> None:
     """It would take as long as everything else that a start needs."""
-    import subprocess
-    import sys
-
-    script = "import sys, rmqd.daemon.logs; print([name for name in sys.modules if name.split('.')[0] == 'rich'])"
+    script = (
+        f"import sys, rmqd.{module}, rmqd.daemon.loop, rmqd.daemon.process; "
+        "print([name for name in sys.modules if name.split('.')[0] == 'rich'])"
+    )
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
 
