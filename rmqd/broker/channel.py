@@ -35,6 +35,8 @@ class Channel(asyncio.Protocol):
         self.local_address = ""
         self.closed = False
         self.last_heard = 0.0  # loop time
+        self.half_frame_bytes = 0
+        self.half_frame_since = 0.0  # loop time
         self._server = server
         self._decoder = FrameDecoder()
         self._transport: asyncio.Transport | None = None
@@ -113,6 +115,11 @@ class Channel(asyncio.Protocol):
             self._server.flush()
             self._transport.close()
 
+    def abort(self) -> None:
+        """End the connection at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by the loop."""
         self._transport = cast("asyncio.Transport", transport)
@@ -129,7 +136,10 @@ class Channel(asyncio.Protocol):
         """Called by the loop."""
         self.last_heard = self._server.now()
         try:
-            for payload in self._decoder.feed(data):
+            payloads = self._decoder.feed(data)
+            if self._decoder.held_bytes or self.half_frame_bytes:
+                self._server.half_frame(self, self._decoder.held_bytes, begins=bool(payloads))
+            for payload in payloads:
                 command = decode_command(payload)
                 if command.is_response:
                     future = self._calls.get(command.opaque)

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import json
+from typing import Final
 
 from rmqd.broker.journal import Journal, Kind
+from rmqd.broker.reply import Refusal
+from rmqd.codes import ResponseCode
+
+MAX_CHARACTERS: Final = 64 * 1024
+MAX_ENTRIES: Final = 1000
 
 
 class KVConfigManager:
@@ -22,7 +28,12 @@ class KVConfigManager:
         return self._tables.get(namespace, {}).get(key)
 
     def put(self, namespace: str, key: str, value: str) -> None:
-        """Keep a value."""
+        """Keep a value. Raises Refusal where it is too long, or too many are kept already."""
+        known = self.get(namespace, key)
+        if len(namespace) + len(key) + len(value) > MAX_CHARACTERS:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, f"a key and its value have at most {MAX_CHARACTERS} characters")
+        if known is None and sum(map(len, self._tables.values())) >= MAX_ENTRIES:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, f"at most {MAX_ENTRIES} keys are kept")
         self._tables.setdefault(namespace, {})[key] = value
         self._journal.put(Kind.KEY_VALUE, json.dumps([namespace, key]), value)
 

@@ -17,6 +17,9 @@ from rmqd.wire.command import RemotingCommand
 log = structlog.get_logger(__name__)
 
 IDLE_SECONDS: Final = 120.0  # Java: serverChannelMaxIdleTimeSeconds
+HALF_FRAME_SECONDS: Final = 30.0
+HALF_FRAMES_BYTES: Final = 64 * 1024 * 1024
+MAX_CONNECTIONS: Final = 1000
 _IDLE_SCAN_SECONDS: Final = 10.0
 
 
@@ -32,6 +35,8 @@ class RemotingServer:
         self.name = name
         self.channels: set[Channel] = set()
         self.open_requests = 0
+        self._half_frames: dict[Channel, None] = {}  # in the order in which they began
+        self._half_frames_bytes = 0
         self._processors: dict[int, Processor] = {}
         self._before_flush = before_flush
         self._dirty: list[Channel] = []
@@ -77,12 +82,38 @@ class RemotingServer:
         return self._loop.time()
 
     def opened(self, channel: Channel) -> None:
-        """A client connected."""
+        """A client connected; one too many is turned away."""
         self.channels.add(channel)
+        if len(self.channels) > MAX_CONNECTIONS:
+            log.warning("broker.connections_full", server=self.name, limit=MAX_CONNECTIONS)
+            channel.abort()
 
     def lost(self, channel: Channel) -> None:
         """A client's connection ended."""
         self.channels.discard(channel)
+        self.half_frame(channel, 0, begins=False)
+
+    def half_frame(self, channel: Channel, held_bytes: int, *, begins: bool) -> None:
+        """A channel holds so much of a frame that has not ended; `begins` where an earlier one ended just now.
+
+        Where all of them hold too much, those that began first are given up: what a client sends at once is whole soon.
+        """
+        self._half_frames_bytes += held_bytes - channel.half_frame_bytes
+        if begins or not channel.half_frame_bytes:
+            self._half_frames.pop(channel, None)
+            channel.half_frame_since = self.now()
+        channel.half_frame_bytes = held_bytes
+        if held_bytes:
+            self._half_frames[channel] = None
+        else:
+            self._half_frames.pop(channel, None)
+        while self._half_frames_bytes > HALF_FRAMES_BYTES:
+            self._give_up(next(iter(self._half_frames)))
+
+    def _give_up(self, channel: Channel) -> None:
+        log.warning("broker.frame_unfinished", client=channel.address, bytes=channel.half_frame_bytes)
+        self.half_frame(channel, 0, begins=False)
+        channel.abort()
 
     def flush_soon(self, channel: Channel) -> None:
         """A channel has frames to send at the end of this turn."""
@@ -149,6 +180,9 @@ class RemotingServer:
             channel.flush()
 
     def _close_idle(self) -> None:
+        for channel in list(self._half_frames):
+            if self.now() - channel.half_frame_since > HALF_FRAME_SECONDS:
+                self._give_up(channel)
         for channel in list(self.channels):
             if self.now() - channel.last_heard > IDLE_SECONDS:
                 channel.close()

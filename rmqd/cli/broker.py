@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -86,6 +87,7 @@ async def _run(options: EmbeddedOptions) -> int:
             async with embedded_rocketmq(options) as rocketmq:
                 print(f"nameserver: {rocketmq.nameserver}", flush=True)
                 _print_hints(options, rocketmq.nameserver, rocketmq.broker.address)
+                _warn_of_strangers(options.host)
                 settle_garbage_collection()
                 await stop.wait()
     except OSError as error:
@@ -95,6 +97,17 @@ async def _run(options: EmbeddedOptions) -> int:
         print(f"rmqd broker: {error}", file=sys.stderr)
         return ExitCode.FAILURE
     return ExitCode.OK
+
+
+def _warn_of_strangers(host: str) -> None:
+    from ipaddress import ip_address
+
+    with contextlib.suppress(ValueError):  # a name
+        if ip_address(host).is_loopback:
+            return
+    if host != "localhost":
+        warning = "everybody who reaches this address may read, send, delete and change settings; it is for development"
+        print(f"rmqd broker: warning: {warning}", file=sys.stderr)
 
 
 def _print_hints(options: EmbeddedOptions, nameserver: str, address: str) -> None:

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from rmqd.cli.render import say
+
 HELP = """Pack rmqd, all distributions with plugins and what they need into an archive for a cluster.
 
 rmqd spark submit does so by itself; an archive that lies where the cluster finds it (HDFS, S3) saves sending it along
@@ -22,6 +24,9 @@ def pack(
     include: Annotated[
         list[Path] | None, typer.Option("--include", help="Add a module or a package by its path; repeatable")
     ] = None,
+    include_secrets: Annotated[
+        bool, typer.Option("--include-secrets", help="Leave nothing of --include out: .env, .git, private keys, ...")
+    ] = False,
 ) -> None:
     """Pack what executors need into an archive."""
     from rmqd.errors import RmqdError
@@ -29,9 +34,12 @@ def pack(
     from rmqd.spark.submit import packed_environment
     from rmqd.spark.submit.packed_files import packed_files
 
+    left_out: list[str] = []
     try:
-        packed_environment.pack(packed_files(included=include or ()), archive)
+        files = packed_files(included=include or (), left_out=None if include_secrets else left_out)
+        packed_environment.pack(files, archive)
     except (RmqdError, OSError) as error:
         typer.echo(f"rmqd spark pack: {error}", err=True)
         raise typer.Exit(ExitCode.FAILURE) from None
+    say((f"left out: {one}" for one in left_out), err=True)
     typer.echo(f"{archive}: {archive.stat().st_size / 1e6:.0f} MB")

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rmqd.cli.render import say
+
 if TYPE_CHECKING:
     from rmqd.spark.engine.group_order import GroupOrder
     from rmqd.spark.submit.submission import Submission
@@ -104,5 +106,7 @@ def _pack(order: GroupOrder, include: list[Path], archive: Path) -> None:
     settings = order.settings
     plugins = [part.plugin for part in (settings.handler, settings.pipeline, settings.sink) if part and part.plugin]
     typer.echo("rmqd spark submit: packing what executors need", err=True)
-    pack(packed_files(plugins, include), archive)
+    left_out: list[str] = []
+    pack(packed_files(plugins, include, left_out), archive)
+    say((f"left out: {one}" for one in left_out), err=True)
     typer.echo(f"rmqd spark submit: {archive.stat().st_size / 1e6:.0f} MB", err=True)

@@ -24,6 +24,11 @@ class FrameDecoder:
         self._held = 0
         self._wanted = LENGTH.size
 
+    @property
+    def held_bytes(self) -> int:
+        """How much of an unfinished frame is here."""
+        return self._held
+
     def feed(self, data: bytes) -> list[bytes]:
         """Return the payloads that `data` completes, without their length field.
 

@@ -180,3 +180,21 @@ def test_the_archive_tells_nobody_who_packed_it_and_everybody_may_read_it(tmp_pa
         entries = {entry.name: (entry.mode, entry.uid, entry.uname) for entry in tar}
 
     assert entries == {"bin/python": (0o755, 0, ""), "lib/module.py": (0o644, 0, "")}
+
+
+def test_secrets_beside_a_package_are_left_out_and_named(tmp_path: Path) -> None:
+    """An archive goes to many machines; what was the owner's alone would be everybody's there."""
+    package, outside = tmp_path / "shop", tmp_path / "outside.txt"
+    (package / ".git").mkdir(parents=True)
+    outside.write_text("x")
+    for name in ("__init__.py", ".env", ".git/config", "private.py"):
+        (package / name).write_text("")
+    (package / "private.py").chmod(0o600)
+    (package / "cert.txt").write_text("-----BEGIN RSA PRIVATE KEY-----\n")
+    (package / "link.txt").symlink_to(outside)
+    left_out: list[str] = []
+    names = {file.name for file in packed_files(included=[package], left_out=left_out)}
+    assert {name for name in names if name.startswith("shop/")} == {"shop/__init__.py"}
+    assert len(left_out) == 5
+    everything = {file.name for file in packed_files(included=[package])}
+    assert "shop/.env" in everything

@@ -279,8 +279,10 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _unusable(path: Path, error: sqlite3.Error) -> StorageError:
-    if error.sqlite_errorcode in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+    # Python's own errors, such as for text that is not UTF-8, have no code: the database holds what we never wrote.
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return StorageError(f"the data dir {path.parent} is in use by another broker; end that one, or name another")
-    if error.sqlite_errorcode in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
+    if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
         return StorageError(f"{path} is damaged, or no database ({error}); move it away to start with an empty one")
     return StorageError(f"{path} cannot be used: {error}")

