@@ -22,6 +22,8 @@ ONEWAY_FLAG: Final = 2
 
 _PREFIX: Final = Struct(">II")
 _MAX_HEADER_BYTES: Final = 0xFFFFFF
+MOST_HEADER_FIELDS: Final = 4096  # RocketMQ's own have some dozens
+_LARGE_HEADER_BYTES: Final = 64 * 1024
 _INT_MIN, _INT_MAX = -(2**31), 2**31 - 1
 _LANGUAGES: Final = {language.name: language for language in LanguageCode}
 _LANGUAGES_BY_BYTE: Final = {int(language): language for language in LanguageCode}
@@ -175,6 +177,9 @@ _scan: Final[Callable[[str, int], tuple[Any, int]]] = _DECODER.scan_once  # type
 
 
 def _decode_json(payload: bytes, body_start: int) -> RemotingCommand:
+    # a long remark costs nothing, as it is one string; each of very many fields costs more memory than bytes
+    if body_start > _LARGE_HEADER_BYTES and payload.count(b'":', 4, body_start) > MOST_HEADER_FIELDS:
+        raise ProtocolError(f"a header of more than {MOST_HEADER_FIELDS} fields")
     try:
         text = str(payload[4:body_start], "utf-8")
         try:

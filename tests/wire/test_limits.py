@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rmqd.errors import ProtocolError
+from rmqd.wire.command import MOST_HEADER_FIELDS, RemotingCommand, decode_command, encode_command, encode_request
 from rmqd.wire.limits import MOST_BROKERS, MOST_QUEUES, MOST_ROUTE_BYTES, check_reset_size
 from rmqd.wire.route import BrokerData, QueueData, TopicRouteData
 
@@ -43,3 +44,12 @@ def test_a_reset_has_limits_too() -> None:
     for body in (b" " * (8 * 1024 * 1024 + 1), b"{" * (2 * MOST_QUEUES + 1)):
         with pytest.raises(ProtocolError, match="a reset of"):
             check_reset_size(body)
+
+
+def test_a_header_has_a_limited_number_of_fields() -> None:
+    """A remark may be long."""
+    header = encode_command(RemotingCommand(1, remark="x" * 1_000_000))[4:]
+    assert decode_command(header).remark == "x" * 1_000_000
+    many = encode_request(1, 1, {f"field-{number}-of-many": "" for number in range(MOST_HEADER_FIELDS + 1)})[4:]
+    with pytest.raises(ProtocolError, match="fields"):
+        decode_command(many)
