@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Any, Final
 
 from rmqd.daemon.printable import printable, printable_lines
+from rmqd.plain_text import text_of
 
 EventDict = MutableMapping[str, Any]
 
@@ -58,7 +59,7 @@ def _shortened(value: Any, levels: int) -> Any:
         case list() | tuple() | set() | frozenset() if levels:
             return _shortened_list(value, len(value), levels)
         case _:
-            return _cut(_text(value))
+            return _cut(text_of(value))
 
 
 def _shortened_list(values: Iterable[Any], count: int, levels: int) -> list[Any]:
@@ -67,14 +68,7 @@ def _shortened_list(values: Iterable[Any], count: int, levels: int) -> list[Any]
 
 
 def _key(key: object) -> str:
-    return _cut(key if isinstance(key, str) else _text(key))
-
-
-def _text(value: object) -> str:
-    try:
-        return str(value)
-    except Exception as error:  # noqa: BLE001 an object of a handler's, whose way of being shown is broken
-        return f"<{type(value).__name__}, whose text cannot be had: {type(error).__name__}>"
+    return _cut(key if isinstance(key, str) else text_of(key))
 
 
 def _cut(text: str, length: int | None = None) -> str:

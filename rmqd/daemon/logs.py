@@ -18,6 +18,7 @@ from rmqd.daemon.log_handlers import OwnHandler, QueueingHandler
 from rmqd.daemon.log_repeats import RepeatLimiter
 from rmqd.daemon.log_values import escape_values, shorten_values
 from rmqd.daemon.log_writer import writer_of
+from rmqd.plain_text import text_of, traceback_of
 from rmqd.wire.namespace import without_namespace
 
 LogFormat = Literal["auto", "json", "console"]
@@ -105,16 +106,21 @@ def _formatter(console: bool, terminal: bool, shared: list[Any]) -> logging.Form
         plain = structlog.dev.plain_traceback
         renderers = [escape_values, structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=plain)]
     else:
-        renderers = [_in_order, structlog.processors.JSONRenderer(default=str)]
+        renderers = [_in_order, structlog.processors.JSONRenderer(default=text_of)]
     return structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=shared,
         processors=[
             structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-            structlog.processors.format_exc_info,
+            structlog.processors.ExceptionRenderer(_traceback),
             shorten_values,
             *renderers,
         ],
     )
+
+
+def _traceback(exc_info: structlog.typing.ExcInfo) -> str:
+    """Also of an exception that fails when it is asked for its attributes: its line must not be lost."""
+    return traceback_of(exc_info[1]).removesuffix("\n")
 
 
 def _timestamp(_logger: object, _method: str, event: EventDict) -> EventDict:

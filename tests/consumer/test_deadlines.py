@@ -84,6 +84,31 @@ async def test_a_cancellation_that_a_handler_lets_out_is_a_failure_of_its_own(
     assert queue.stats.snapshot().exceptions == {"CancelledError": 1}
 
 
+async def test_taking_the_cancellation_back_does_not_keep_the_slot(pool: StartPool, broker: ScriptedBroker) -> None:
+    """As code does that catches a timeout of its own making, and goes on."""
+    clock, let_go = ManualClock(), asyncio.Event()
+
+    async def handle(batch: Batch) -> None:
+        while batch[0].queue_offset == 0 and not let_go.is_set():
+            try:
+                await let_go.wait()
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                assert task is not None
+                task.uncancel()
+
+    async with pool(handle, clock=clock, concurrency=2) as running:
+        queue = running.queue(2)
+        await eventually(lambda: queue.in_flight == 1, "the handler has a batch")
+        clock.advance(TIMEOUT_SECONDS)
+        await asyncio.sleep(0.6)
+        clock.advance(GRACE_SECONDS)
+        await eventually(done(queue), "the batch is sent back, and the other one is handled")
+        let_go.set()
+        await eventually(lambda: running.service.abandoned == 0, "the call has ended")
+    assert handled(queue) == {"acked": 1, "expired": 1}
+
+
 async def test_a_handler_that_ignores_its_cancellation_loses_its_slot(pool: StartPool, broker: ScriptedBroker) -> None:
     """Its batch is sent back, another worker takes over, and what it returns in the end is nobody's result."""
     clock, let_go = ManualClock(), asyncio.Event()

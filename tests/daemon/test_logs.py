@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from rmqd.daemon import log_handlers, logs
 from rmqd.daemon.log_repeats import MOST_REPEATED_KINDS, RepeatLimiter
 from rmqd.daemon.log_writer import finish_writing, lines_dropped
 from rmqd.daemon.logs import configure_logging
+from tests.consumer.odd_handlers import NoAttributes, NoText, NoTextToSpeakOf, nested_groups, odd_syntax_error
 from tests.daemon.daemon_process import write_config
 
 
@@ -213,6 +214,19 @@ def test_fields_of_any_kind_can_be_logged() -> None:
     configure_logging("info", "json", stream=stream)
     structlog.get_logger("shop").error("odd", topic=["a", "b"], queue={"id": 1}, who=object())
     assert written(stream)[0]["topic"] == ["a", "b"]
+
+
+@pytest.mark.parametrize("make", [NoAttributes, NoText, NoTextToSpeakOf, odd_syntax_error, nested_groups])
+def test_an_error_that_cannot_be_printed_is_a_line_too(make: Callable[[], BaseException]) -> None:
+    """Of an exception that fails by itself, as a value and as a traceback."""
+    logging.getLogger().handlers.clear()  # pytest's own cannot write it
+    stream = io.StringIO()
+    configure_logging("info", "json", stream=stream)
+    error = make()
+    structlog.get_logger("rmqd.test").error("handler.failed", error=error, exc_info=error)
+    (line,) = written(stream)
+    assert (line["event"], type(line["error"])) == ("handler.failed", str)
+    assert line["exception"]
 
 
 @pytest.mark.parametrize("module", ["cli.run", "daemon.loop", "daemon.process", "daemon.worker"])
