@@ -87,12 +87,15 @@ class QueueOwnership:
         Where brokers tell nobody of members that come, that time begins when the owner must have seen it.
         """
         patience_seconds = self._timeout + notice_seconds
-        deadline = self._clock.monotonic() + patience_seconds
+        begun = self._clock.monotonic()
+        deadline = begun + patience_seconds
         waited = timed_out = False
         while not await self._lock(queue):
-            if not (self._members() - {self._client.client_id} or len(self._surely_gone()) < len(self._gone)):
-                break  # nobody is there who could still commit
-            left = deadline - self._clock.monotonic()
+            now = self._clock.monotonic()
+            is_alone = not (self._members() - {self._client.client_id} or len(self._surely_gone()) < len(self._gone))
+            if is_alone and now - begun >= SURE_SECONDS:
+                break  # nobody is there who could still commit, nor on the way back to a broker that cut its connection
+            left = deadline - now
             if left <= 0:
                 self.timeouts += 1
                 timed_out = True

@@ -343,3 +343,28 @@ async def test_a_changed_interval_of_commits_needs_no_restart(
     async with member(broker.peer.address, seen, persist_consumer_offset_interval_seconds=0.05) as m:
         await change(m, persist_consumer_offset_interval_seconds=60.0)
         assert replace(group_options(), persist_consumer_offset_interval_seconds=60.0) == m.consumer._context.options
+
+
+async def test_a_change_that_is_given_up_is_taken_back(broker: ScriptedBroker, queue: MessageQueue, seen: Seen) -> None:
+    """Brokers may have heard of it: they are told the old filter as one that is newer still."""
+    beat, go_on = broker._heartbeat, asyncio.Event()
+    async with member(broker.peer.address, seen) as m:
+        await eventually(lambda: m.queue(), "it consumes")
+
+        async def slow_heartbeat(command: RemotingCommand) -> Reply:
+            await go_on.wait()
+            return await beat(command)
+
+        broker.peer.on(RequestCode.HEART_BEAT, slow_heartbeat)
+        before = len(broker.peer.got(RequestCode.HEART_BEAT))
+        changing = asyncio.create_task(change(m, "a"))
+        await broker.peer.received(RequestCode.HEART_BEAT, before + 1)
+        changing.cancel()
+        await asyncio.wait((changing,))
+        go_on.set()
+        beats = await broker.peer.received(RequestCode.HEART_BEAT, before + 2)
+        told, last = subscribed(beats[before]), subscribed(beats[-1])
+        assert (told.sub_string, last.sub_string) == ("a", "*")
+        assert last.sub_version > told.sub_version
+        await store(broker, queue, "a", "b")
+        await seen.has(b"a", b"b")
