@@ -162,19 +162,19 @@ def report(queue: ProcessQueue, batch: Batch, error: BaseException | None, at: f
     first = batch[0]
     text = text_of(error, repr)
     queue.stats.of(first).raised(error, text, first, at)
-    bound = log.bind(
+    logger = log.bind(
         msg_id=first.msg_id, queue=str(queue.message_queue), first_offset=first.queue_offset, messages=len(batch)
     )
     if error is EXPIRED:
-        bound.error("handler.timed_out")
+        logger.error("handler.timed_out")
         return
     if isinstance(error, Retry | DeadLetter | Suspend):
-        bound.info("handler.declined", decision=class_name(error))
+        logger.info("handler.declined", decision=class_name(error))
         return
     try:
-        bound.error("handler.failed", error=text, exc_info=error)
+        logger.error("handler.failed", error=text, exc_info=error)
     except BaseException:  # noqa: BLE001  its traceback cannot be printed, which asks the exception for its attributes
-        bound.error("handler.failed", error=text)
+        logger.error("handler.failed", error=text)  # noqa: TRY400  without the traceback
 
 
 def told_of_fault(message: Message, fault: Exception) -> None:

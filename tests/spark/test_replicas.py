@@ -178,6 +178,18 @@ async def test_a_slave_that_is_behind_costs_no_message(
 
 
 @pytest.mark.parametrize("read", READERS)
+async def test_a_connection_that_fell_silent_is_replaced(cluster: Replicas, read: Read) -> None:
+    """It stays open, and nothing comes back by it: a balancer or a firewall has forgotten it."""
+    cluster.know(MASTER)
+    cluster.master.on(
+        RequestCode.PULL_MESSAGE,
+        lambda command: None if cluster.master.connections < 2 else cluster.answer(command, COUNT),
+    )
+    asked = cluster.range(MASTER)
+    assert await read(replace(asked, pull=replace(asked.pull, timeout_seconds=0.2, patience_seconds=3.0))) == EVERYTHING
+
+
+@pytest.mark.parametrize("read", READERS)
 async def test_a_route_that_names_no_master_is_asked_for_anew(cluster: Replicas, read: Read) -> None:
     """The plan was made while the master was away."""
     cluster.know(SLAVE)

@@ -16,7 +16,7 @@ import structlog
 
 from rmqd.client.connection import OPAQUE, RemotingConnection
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.errors import ProtocolError, RmqdError, RouteNotFoundError
+from rmqd.errors import ProtocolError, RemotingTimeoutError, RmqdError, RouteNotFoundError
 from rmqd.spark.cluster import replicas_of
 from rmqd.spark.source.range_plan import AskAgain, AskWhoIsMaster, Lost, RangePlan, ResetByOperator
 from rmqd.wire.message import MessageBlock
@@ -180,6 +180,8 @@ class RangePulls:
         """Turn to the next replica after a pause, or give up."""
         if isinstance(error, ProtocolError) and self._connection is not None:
             self._connection.corrupt(error)
+        if isinstance(error, RemotingTimeoutError) and self._connection is not None:
+            self._client.remoting.leave(self._connection, "a pull was not answered")  # it may never be again
         self._connection = None
         self._forget_replies()
         pause = self._plan.failed(time.monotonic())

@@ -108,8 +108,11 @@ class GroupOffsets:
                 ahead[queue] = at
         ends = cluster.max_offsets(ahead).found if ahead else {}
         made_anew = {queue: changed[queue] for queue, at in ahead.items() if at > ends.get(queue, at)}
-        self._tell("spark.group_is_ahead", {queue: at for queue, at in ahead.items() if queue not in made_anew})
-        self._tell("spark.group_moved_by_others", others)
+        ahead = {queue: at for queue, at in ahead.items() if queue not in made_anew}
+        if self._is_due("ahead", ahead):
+            log.warning("spark.group_is_ahead", **self._facts(ahead))
+        if self._is_due("moved", others):
+            log.warning("spark.group_moved_by_others", **self._facts(others))
         return due | made_anew
 
     def _is_in_use(self, queues: Mapping[MessageQueue, int]) -> bool:
@@ -129,9 +132,14 @@ class GroupOffsets:
             self._has_told_that = True
             log.info("spark.commits_nothing", group=self._options.group, accepted="commitOffsets=true")
 
-    def _tell(self, event: str, committed: Mapping[MessageQueue, int]) -> None:
+    def _is_due(self, what: str, committed: Mapping[MessageQueue, int]) -> bool:
+        """Whether to warn of these offsets: there are some, and the last warning of the kind is long enough ago."""
         now = time.monotonic()
-        if committed and now - self._warned_at.get(event, -TELL_SECONDS) >= TELL_SECONDS:
-            self._warned_at[event] = now
-            offsets = {str(queue): committed[queue] for queue in sorted(committed)}
-            log.warning(event, group=self._options.group, committed=offsets, follows="the checkpoint")
+        if not committed or now - self._warned_at.get(what, -TELL_SECONDS) < TELL_SECONDS:
+            return False
+        self._warned_at[what] = now
+        return True
+
+    def _facts(self, committed: Mapping[MessageQueue, int]) -> dict[str, object]:
+        offsets = {str(queue): committed[queue] for queue in sorted(committed)}
+        return {"group": self._options.group, "committed": offsets, "follows": "the checkpoint"}
