@@ -67,7 +67,7 @@ bench: venv ## rmqd against the Java and Go clients and the broker's limit: docs
 bench-spark: spark ## Spark beside the raw puller, Kafka's source, mapInArrow and a bare micro-batch: docs/benchmarks.md
 	$(PYTHON) -m bench.spark_source $(ARGS)
 
-campaign: venv ## a long run with faults: make campaign churn, orderly, owners, faults, durability, fuzz, histories, pop, spark_moves, spark_kills, spark_cluster, spark_connect; or on an older RocketMQ: 4.9.7
+campaign: venv ## a long run with faults: make campaign churn, orderly, owners, faults, durability, fuzz, grow, histories, pop, spark_moves, spark_kills, spark_cluster, spark_connect; or on an older RocketMQ: 4.9.7
 	$(PYTHON) -m tests.campaigns $(NAME) $(ARGS)
 
 conformance: venv ## each behaviour beside Java's, to docs/conformance.md; VERSION=embedded, or 4.9.7

@@ -63,9 +63,15 @@ class BrokerFounding(Founding):
     """
 
     def __init__(
-        self, client: ClientInstance, options: ConsumerOptions, clock: Clock, store: RemoteBrokerOffsetStore
+        self,
+        client: ClientInstance,
+        options: ConsumerOptions,
+        clock: Clock,
+        store: RemoteBrokerOffsetStore,
+        *,
+        leaves_brokers_out: bool = True,
     ) -> None:
-        super().__init__(client, options, clock)
+        super().__init__(client, options, clock, leaves_brokers_out=leaves_brokers_out)
         self._store = store
         self._retry = retry_topic(options.group)
 
@@ -89,9 +95,9 @@ class BrokerFounding(Founding):
         deadline = self.clock.monotonic() + FOUNDER_SECONDS
         while True:
             marks = self._marks(by_broker(first))
-            found = await self._look([*first, *marks])
-            if found.certain(marks):
+            if (await self._look(marks)).certain(marks):
                 return None
+            found = await self._look(first)
             stored = found.certain(first)
             if not (found.missing(first) or found.failed):
                 if found.refused and not stored:

@@ -35,7 +35,9 @@ QUESTIONS: Final = 32  # under way at once at one broker
 class Founding(ABC):
     """Where a group begins in queues that it has no offset of. One for each group that runs."""
 
-    def __init__(self, client: ClientInstance, options: ConsumerOptions, clock: Clock) -> None:
+    def __init__(
+        self, client: ClientInstance, options: ConsumerOptions, clock: Clock, *, leaves_brokers_out: bool = True
+    ) -> None:
         started_ms = int(clock.wall() * 1000)
         self.policy = StartPolicy(client, options.consume_from_where, options.consume_timestamp_ms or 0, started_ms)
         self.client = client
@@ -43,6 +45,7 @@ class Founding(ABC):
         self._topics = tuple(options.subscriptions)
         self._first: dict[str, frozenset[MessageQueue]] = {}  # the queues of each topic's first route
         self._turn = asyncio.Lock()
+        self._leaves_brokers_out = leaves_brokers_out
         self._is_known = options.consume_from_where == "first_offset"  # then a new group and a new queue begin alike
         self._began: float | None = None
         self._owed: dict[MessageQueue, int] = {}  # left out, and when (Unix milliseconds): their broker was away
@@ -87,7 +90,8 @@ class Founding(ABC):
 
     def _be_patient(self, failed: Mapping[str, RmqdError]) -> None:
         """Raise what brokers of the first routes fail with, for a while: they may know the group, or come back."""
-        if failed and self._began is not None and self.clock.monotonic() - self._began < AWAY_SECONDS:
+        waited = 0.0 if self._began is None else self.clock.monotonic() - self._began
+        if failed and (waited < AWAY_SECONDS or not self._leaves_brokers_out):
             raise next(iter(failed.values()))
 
     def _owe(self, queues: Iterable[MessageQueue]) -> None:

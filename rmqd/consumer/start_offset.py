@@ -75,7 +75,7 @@ class StartPolicy:
 
     async def _came_after_start(self, queue: MessageQueue) -> bool:
         stored_ms = await earliest_store_time(self.client.remoting, self._address(queue), queue)
-        return stored_ms is not None and stored_ms > self.started_ms
+        return stored_ms is not None and stored_ms >= self.started_ms
 
     def _address(self, queue: MessageQueue) -> str:
         address = self.client.routes.address(self.client.routes.endpoint(queue))

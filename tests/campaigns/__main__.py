@@ -16,6 +16,7 @@ from tests.campaigns.durability import Durability, DurabilityPlan
 from tests.campaigns.fault_kinds import KINDS
 from tests.campaigns.fault_series import FaultSeries
 from tests.campaigns.fuzz import FEWEST_FRAMES, Fuzz, FuzzError
+from tests.campaigns.grow import GROUPS, Grow, GrowPlan
 from tests.campaigns.histories import run as run_histories
 from tests.campaigns.lagging_slave import with_slave
 from tests.campaigns.older import Older
@@ -161,6 +162,22 @@ def pop(options: argparse.Namespace) -> bool:
     return result.passed
 
 
+def grow(options: argparse.Namespace) -> bool:
+    """A topic gets more queues, and a second broker, under load: groups there, away, and on Spark lose nothing."""
+    directory, seed = _place("grow", f"--groups {options.groups}", options)
+    groups = tuple(options.groups.split(","))
+    if unknown := set(groups) - set(GROUPS):
+        raise ClusterError(f"no group {', '.join(sorted(unknown))}; accepted: {', '.join(GROUPS)}")
+    cluster = _cluster(directory / "cluster", ClusterSpec(brokers=2))
+    try:
+        result = Grow(GrowPlan(seed, groups), cluster, directory / "run").run()
+    finally:
+        cluster.stop(now=False)  # in order: an interrupted run goes on with all that was committed
+    print(result.report(), flush=True)
+    add_row("grow", result.cells())
+    return result.passed
+
+
 def spark_moves(options: argparse.Namespace) -> bool:
     """A group that moves from engine: local to engine: spark and back while messages are sent."""
     directory, seed = _place("spark_moves", f"--moves {options.moves}", options)
@@ -267,6 +284,11 @@ def main() -> int:
                 default=",".join(SLOTS),
                 help="who comes and goes: rmqd-… or java-…, with commas (default %(default)s)",
             )
+    sub = commands.add_parser(grow.__name__, help=grow.__doc__, description=grow.__doc__)
+    sub.set_defaults(call=grow)
+    sub.add_argument("--groups", default=",".join(GROUPS), help="which, with commas (default %(default)s)")
+    sub.add_argument("--seed", type=int, help="of an earlier run, to have the same again")
+    sub.add_argument("--dir", help="where a run keeps its files; that of an interrupted run goes on")
     sub = commands.add_parser(OLDER, help=older.__doc__, description=older.__doc__)
     sub.set_defaults(call=older)
     sub.add_argument("--dir", help="where a run keeps its files; that of an interrupted run goes on")

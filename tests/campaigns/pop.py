@@ -112,7 +112,11 @@ class PopCampaign:
             f"{TOPIC}-{plan.name}",
             self._directory,
             {"seconds": plan.usual_seconds},
-            {"consume_mode": "pop", "pop_invisible_time": f"{plan.invisible_seconds:g}s"},
+            {
+                "consume_mode": "pop",
+                "pop_invisible_time": f"{plan.invisible_seconds:g}s",
+                "consume_from_where": "first_offset",  # a backlog is drained
+            },
             {"pop": "true", "pop_invisible_millis": invisible_ms},
         )
         self._roster = Roster(self._group)

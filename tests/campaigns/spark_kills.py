@@ -188,6 +188,7 @@ class Kills:
             self._ledger,
             "handling",
             handler_options={"seconds": plan.handler_seconds},
+            consume_from_where="first_offset",
             **self._on_spark(HANDLING),
         )
         archiving = {

@@ -210,6 +210,7 @@ class Moves:
         plan = self._plan
         options = {"seconds": plan.handler_seconds, "fail_every": plan.fail_every}
         more: dict[str, Any] = {"engine": engine, "delay_level_when_next_consume": 1}
+        more["consume_from_where"] = "first_offset"  # messages are sent before it begins
         if engine == "spark":
             more["spark"] = {"master": "local[2,4]", "checkpoint": str(self._directory / "checkpoint")}
         return ledger_group(TOPIC, self._ledger(number), f"{number}-{engine}", handler_options=options, **more)

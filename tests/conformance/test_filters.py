@@ -57,7 +57,7 @@ async def test_filters_choose_what_they_choose_for_java(rocketmq: RealCluster, g
             for key, (tags, properties) in MESSAGES.items():
                 producer.send(key=key, tags=tags, properties=properties)
 
-    async with both(rocketmq, group, tmp_path, subscriptions) as sides:
+    async with both(rocketmq, group, tmp_path, subscriptions, consume_from_where="first_offset") as sides:
         for topic in subscriptions:
             await until(
                 lambda topic=topic: offsets.lag(rocketmq, sides.rmqd.group, topic) == 0,  # type: ignore[misc]

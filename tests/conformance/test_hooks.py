@@ -57,7 +57,9 @@ async def test_hooks_are_called_as_java_calls_its_own(rocketmq: RealCluster, gro
     recording = Recording()
     hook = Hook("recording", recording.before, recording.after, recording.wants)
     path = tmp_path / "hooks"
-    async with both(rocketmq, group, tmp_path, [topic], java={"hooks": path}, hooks=[hook]) as sides:
+    async with both(
+        rocketmq, group, tmp_path, [topic], java={"hooks": path}, hooks=[hook], consume_from_where="first_offset"
+    ) as sides:
         seen_by_java, seen_by_rmqd = await sides.finish(topic, attempts=3)
 
     assert set(seen_by_rmqd.keys) == set(seen_by_java.keys) == {"good", "bad", "last"}

@@ -32,7 +32,7 @@ async def test_a_message_has_the_fields_that_java_shows(
         with start_producer(peer, messages=4, prefix=prefix, bytes=size, tags="TagA") as java:
             assert java.wait() == 0
 
-    async with both(rocketmq, group, tmp_path, [topic]) as sides:
+    async with both(rocketmq, group, tmp_path, [topic], consume_from_where="first_offset") as sides:
         await sides.handled(12)
         seen_by_java, seen_by_rmqd = await sides.stop()
 
@@ -61,7 +61,7 @@ async def test_batches_are_cut_as_java_cuts_them(rocketmq: RealCluster, topic: s
         "consume_message_batch_max_size": 4,
         "concurrency": 1,
     }
-    async with both(rocketmq, group, tmp_path, [topic], **options) as sides:
+    async with both(rocketmq, group, tmp_path, [topic], **options, consume_from_where="first_offset") as sides:
         await sides.handled(10)
         seen_by_java, seen_by_rmqd = await sides.stop()
 

@@ -46,7 +46,16 @@ async def test_popped_messages_go_java_s_way(rocketmq: RealCluster, topic: str, 
             properties = {"script": script, "colour": "red", "UNIQ_KEY": f"{topic}.{key}"}
             producer.send(f"body of {key}".encode(), key=key, tags="T", properties=properties)
 
-    async with both(rocketmq, group, tmp_path / "both", [topic], {"pop": "true"}, names, consume_mode="pop") as sides:
+    async with both(
+        rocketmq,
+        group,
+        tmp_path / "both",
+        [topic],
+        {"pop": "true"},
+        names,
+        consume_mode="pop",
+        consume_from_where="first_offset",
+    ) as sides:
         await sides.handled(len(SCRIPTS) + 2, 90)
         java, rmqd = await sides.stop()
 

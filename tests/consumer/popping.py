@@ -19,6 +19,7 @@ from rmqd.clock import SystemClock
 from rmqd.codes import RequestCode
 from rmqd.wire.message import MessageQueue
 from rmqd.wire.settings import SetMessageRequestModeRequestBody
+from rmqd.wire.topics import retry_topic
 from tests.client.running import running
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.members import Member, member
@@ -83,4 +84,6 @@ async def popping(queues: int = 4) -> AsyncIterator[Popping]:
         async with running(client.run()):
             pop = Popping(rocketmq, client)
             await pop.set_mode("POP")
+            # the group is known, so that what is sent before its first member starts is consumed
+            rocketmq.broker.offsets.commit(GROUP, retry_topic(GROUP), 0, 0)
             yield pop

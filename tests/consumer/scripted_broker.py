@@ -53,7 +53,11 @@ class Sent:
 
 
 class ScriptedBroker:
-    """Topics are made by `create_topic`; a group's retry topic by its first heartbeat."""
+    """Topics are made by `create_topic`; a group's retry topic by its first heartbeat.
+
+    Groups are known, unless `knows_groups` is false: they have an offset on their retry topic, so that what a test
+    stores before its first member starts is consumed, as by a group that was away.
+    """
 
     def __init__(self, peer: Peer, name: str = BROKER) -> None:
         self.peer = peer
@@ -70,7 +74,9 @@ class ScriptedBroker:
         self.before_heartbeat: list[Callable[[], object]] = []  # each is called once
         self.damaged: dict[tuple[MessageQueue, int], Callable[[bytes], bytes]] = {}  # what became of stored records
         self.notifies = True  # whether members are told of others that come and go
+        self.knows_groups = True
         self.redelivers = False  # whether what is sent back comes again at once
+        self._met: set[str] = set()  # groups that sent a heartbeat
         self._log: list[StoredMessage] = []  # by commit log offset
         self._by_topic: dict[str, TopicRouteData] = {}
         self._answers: dict[MessageQueue, deque[Reply | None]] = defaultdict(deque)
@@ -200,6 +206,9 @@ class ScriptedBroker:
             group = consumer.group_name
             if retry_topic(group) not in self._by_topic:
                 self.create_topic(retry_topic(group))
+            if self.knows_groups and group not in self._met:
+                self._met.add(group)
+                self.offsets.setdefault((group, MessageQueue(retry_topic(group), self.name, 0)), 0)
             if data.client_id not in self.members[group]:
                 self.members[group].append(data.client_id)
                 await self._notify(group)

@@ -40,8 +40,8 @@ class Place:
         self.path = path
 
     def __call__(self, **options: Any) -> dict[str, Any]:
-        """The options of a broadcasting group that keeps its offsets here."""
-        quick = {"persist_consumer_offset_interval_seconds": 0.02}
+        """The options of a broadcasting group that keeps its offsets here, and begins with what is there."""
+        quick = {"persist_consumer_offset_interval_seconds": 0.02, "consume_from_where": "first_offset"}
         return {"message_model": "broadcasting", "local_offsets_directory": str(self.path)} | quick | options
 
     def stored(self) -> dict[MessageQueue, int]:
@@ -249,6 +249,36 @@ async def test_kill_9_repeats_what_was_not_stored_and_loses_nothing(
         await running.die()
     async with member(broker.peer.address, seen, **place()):
         await seen.has(b"a", b"b", b"c", b"c")
+
+
+async def test_a_queue_that_is_not_in_the_file_came_later(broker: ScriptedBroker, place: Place, seen: Seen) -> None:
+    """While the member ran, and while it was away: from the first message. A new group's file has all queues."""
+    queues = broker.create_topic(TOPIC, 2)
+    for queue in queues:
+        await broker.store(queue, b"old")
+    options: dict[str, Any] = place(consume_from_where="last_offset", poll_seconds=0.05)
+    async with member(broker.peer.address, seen, **options):
+        await eventually(lambda: place.stored() == dict.fromkeys(queues, 1), "the group is founded")
+        [later] = broker.create_topic(TOPIC, 3)[2:]
+        await broker.store(later, b"running")
+        await seen.has(b"running")
+        await place.has(later, 1)
+    [latest] = broker.create_topic(TOPIC, 4)[3:]
+    await broker.store(latest, b"away")
+    async with member(broker.peer.address, seen, **options):
+        await seen.has(b"running", b"away")
+
+
+async def test_a_member_that_waits_for_its_topic_is_known(broker: ScriptedBroker, place: Place, seen: Seen) -> None:
+    """Its file says so, though no queue is in it: what made the topic is consumed after a restart, too."""
+    other = broker.create_topic("other")[0]
+    options: dict[str, Any] = place(consume_from_where="last_offset", subscriptions=[TOPIC, "other"])
+    async with member(broker.peer.address, seen, **options):
+        await place.has(other, 0)
+    [queue] = broker.create_topic(TOPIC)
+    await broker.store(queue, b"first")
+    async with member(broker.peer.address, seen, **options):
+        await seen.has(b"first")
 
 
 @pytest.mark.parametrize(("where", "first"), [("last_offset", 2), ("first_offset", 0)])

@@ -22,10 +22,23 @@ from tests.consumer.two_masters import Two
 WHERES = ["last_offset", "first_offset", "timestamp"]
 RETRY = retry_topic(GROUP)
 QUICK: dict[str, Any] = {
-    "consume_from_where": "last_offset",
     "poll_seconds": 0.05,
     "persist_consumer_offset_interval_seconds": 0.05,
 }
+
+
+@pytest.fixture
+def broker(broker: ScriptedBroker) -> ScriptedBroker:
+    """One that knows of a group what a test says, and nothing else."""
+    broker.knows_groups = False
+    return broker
+
+
+@pytest.fixture
+def two(two: Two) -> Two:
+    """The same, of two masters."""
+    two.forget_groups()
+    return two
 
 
 def starts_in(logs: list[Any]) -> dict[str, tuple[int, str]]:
@@ -116,12 +129,12 @@ async def test_nothing_is_passed_over_at_a_broker_that_is_added(two: Two, seen: 
     two.route(two.a)
     know(two.a, queue)
     await two.b.store(MessageQueue(TOPIC, "b", 0), b"b0")
-    async with two.member(seen, consume_from_where="last_offset") as one:
+    async with two.member(seen) as one:
         await eventually(lambda: one.owned() == {(TOPIC, 0)}, "it has the first broker's queue")
         two.route(two.a, two.b)
         await seen.has(b"b0")
     two.b.offsets.clear()
-    async with two.member(seen, consume_from_where="last_offset"):
+    async with two.member(seen):
         await seen.has(b"b0", b"b0")
 
 
@@ -272,7 +285,7 @@ async def test_a_broker_that_is_silent_while_the_group_is_founded_is_neither_los
     await two.a.store(a, b"old")
     await two.b.store(b, b"old", store_timestamp=1000)
     await two.b.peer.down()
-    async with two.member(seen, consume_from_where="last_offset"):
+    async with two.member(seen):
         await eventually(lambda: two.a.pulled_offsets(a), "the queue of the other broker is pulled")
         await two.a.store(a, b"a0")
         await seen.has(b"a0")
@@ -289,7 +302,7 @@ async def test_a_silent_broker_may_know_the_group(two: Two, seen: Seen, monkeypa
     know(two.b, b)
     await two.b.peer.down()
     with capture_logs() as logs:
-        async with two.member(seen, consume_from_where="last_offset"):
+        async with two.member(seen):
             await two.a.peer.received(RequestCode.QUERY_CONSUMER_OFFSET, 8)
             assert not two.a.pulls
             await two.b.peer.listen()

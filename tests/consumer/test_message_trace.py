@@ -79,6 +79,7 @@ async def test_each_message_has_a_record_before_and_one_after(
         is_async=is_async,
         consume_mode=consume_mode,
         message_model=message_model,
+        consume_from_where="first_offset",
         local_offsets_directory=str(tmp_path),
     )
     async with traced:

@@ -264,7 +264,7 @@ async def test_running_info_has_every_option_under_javas_name(broker: ScriptedBr
             "allocateMessageQueueStrategy": "AVG",
             "awaitTerminationMillisWhenShutdown": "5000",
             "consumeConcurrentlyMaxSpan": "2000",
-            "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
+            "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
             "consumeMessageBatchMaxSize": "1",
             "consumeThreadMax": "20",
             "consumeThreadMin": "20",

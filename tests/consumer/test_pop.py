@@ -62,6 +62,26 @@ async def test_every_message_is_handled_once_and_acknowledged(pop: Popping, seen
     assert await pop.lag() == 0
 
 
+async def test_a_queue_that_comes_later_is_popped_from_its_first_message(pop: Popping, seen: Seen) -> None:
+    """A new group begins at the end. The broker pops queues that no member knows of yet, and is told to begin first."""
+    pop.rocketmq.broker.offsets.forget(group=GROUP)
+    await pop.send(*[b"old"] * 8)
+    async with pop.member(seen):
+        await eventually(lambda: len(pop.rocketmq.broker.offsets.queues(GROUP, TOPIC)) == 4, "the group is founded")
+        await pop.send(*[b"new"] * 4)
+        await eventually(lambda: len(seen.bodies) >= 4, "what is new is handled")
+        await create_topic(pop.client.remoting, pop.rocketmq.broker.address, TOPIC, 8)
+        await pop.client.routes.refresh(TOPIC)
+        await pop.send(*[b"more"] * 16)
+        await eventually(lambda: seen.bodies.count(b"more") >= 16, "all of it is handled")
+    await create_topic(pop.client.remoting, pop.rocketmq.broker.address, TOPIC, 12)
+    await pop.client.routes.refresh(TOPIC)
+    await pop.send(*[b"away"] * 24)
+    async with pop.member(seen):
+        await eventually(lambda: seen.bodies.count(b"away") >= 24, "also what came while the group was away")
+    assert Counter(seen.bodies) == {b"new": 4, b"more": 16, b"away": 24}
+
+
 async def test_what_a_handler_has_is_kept_hidden_for_as_long_as_it_takes(pop: Popping) -> None:
     calls: Counter[bytes] = Counter()
     handler = Blocked()

@@ -147,6 +147,7 @@ async def test_a_group_that_is_new_begins_at_a_time_by_offsets_of_its_own(
         await broker.store(queue, b"before", store_timestamp=1000)
         await broker.store(queue, b"then", store_timestamp=2000)
     broker.offsets[GROUP, old] = 2
+    broker.knows_groups = False
     async with member(pop.address, seen, consume_mode="pop", consume_from_where="timestamp", consume_timestamp_ms=1500):
         await pop.peer.received(RequestCode.POP_MESSAGE)
         codes = [command.code for command in pop.peer.requests]

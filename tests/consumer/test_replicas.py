@@ -34,6 +34,7 @@ class Replicated:
 
     def __init__(self, broker: ScriptedBroker, name_server: Peer, slave: Peer) -> None:
         self.broker = broker
+        broker.knows_groups = False
         self.name_server = name_server
         self.master, self.slave = broker.peer, slave
         self._routes: dict[str, TopicRouteData] = {}
@@ -64,6 +65,7 @@ class Replicated:
             heartbeat_seconds=heartbeat_seconds,
             poll_seconds=0.2,
             persist_consumer_offset_interval_seconds=0.05,
+            consume_from_where="first_offset",
         )
 
 

@@ -19,6 +19,13 @@ async def ignore(batch: Batch) -> None:
     """Handle nothing."""
 
 
+@pytest.fixture
+def broker(broker: ScriptedBroker) -> ScriptedBroker:
+    """One that knows no group."""
+    broker.knows_groups = False
+    return broker
+
+
 @pytest.mark.parametrize(
     ("where", "expected", "expected_retry"),
     [("last_offset", 13, 4), ("first_offset", 10, 4), ("timestamp", 11, 6)],

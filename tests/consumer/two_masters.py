@@ -6,6 +6,7 @@ import contextlib
 from typing import Any
 
 from rmqd.codes import RequestCode
+from rmqd.wire.message import MessageQueue
 from rmqd.wire.route import TopicRouteData
 from rmqd.wire.topics import is_retry_topic, retry_topic
 from tests.client.peer import Peer, route_of, routes
@@ -22,6 +23,8 @@ class Two:
         self._routes: dict[str, TopicRouteData] = {}
         name_server.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, routes(self._routes))
         self.route(a, b)
+        for broker in (a, b):
+            broker.offsets[GROUP, MessageQueue(retry_topic(GROUP), broker.name, 0)] = 0
 
     def route(
         self, *brokers: ScriptedBroker, queues: int = 1, topics: tuple[str, ...] = (TOPIC, retry_topic(GROUP))
@@ -32,6 +35,12 @@ class Two:
             for broker in brokers:
                 broker.create_topic(topic, number)
             self._routes[topic] = route_of({broker.name: broker.peer.address for broker in brokers}, number)
+
+    def forget_groups(self) -> None:
+        """Groups are new to both."""
+        for broker in (self.a, self.b):
+            broker.knows_groups = False
+            broker.offsets.clear()
 
     def member(self, seen: Any, **options: Any) -> contextlib.AbstractAsyncContextManager[Member]:
         options = {"persist_consumer_offset_interval_seconds": 0.05, "heartbeat_seconds": 0.3, **options}

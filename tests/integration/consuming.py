@@ -81,6 +81,6 @@ async def dead_letters(cluster: RealCluster, group: str, count: int) -> list[Han
     seen, topic = Seen(), f"%DLQ%{group}"
     await until(lambda: dead_letter_count(cluster, group) == count, f"{count} dead letters are stored")
     reader = fresh_name("dead_letters", "group")
-    async with member(cluster.nameserver, seen, group=reader, subscriptions=[topic]):
+    async with member(cluster.nameserver, seen, group=reader, subscriptions=[topic], consume_from_where="first_offset"):
         await until(lambda: len(seen.attempts) >= count, "the dead letters are read")
     return seen.attempts

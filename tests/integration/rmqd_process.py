@@ -32,7 +32,6 @@ def ledger_group(topic: str, ledger: Path, member: str, *, concurrency: int = 20
     options = {"path": str(ledger), "member": member, **_mapping(group.pop("handler_options", {}))}
     return {
         "subscriptions": {topic: "*"},
-        "consume_from_where": "first_offset",
         "handler": {"plugin": LEDGER_HANDLER, "options": options, "concurrency": concurrency},
         **group,
     }

@@ -38,6 +38,7 @@ class Member:
         self.ledger = directory / "ledger"
         self.file = OffsetsFile(directory / "state" / "offsets" / group)
         options = {"message_model": "broadcasting", "persist_consumer_offset_interval": f"{PERSIST_SECONDS:g}s"}
+        options["consume_from_where"] = "first_offset"  # what was sent before is part of what is compared
         directory.mkdir(parents=True, exist_ok=True)
         config = ledger_group(topic, self.ledger, directory.name, **(options | settings))
         self.rmqd = RmqdProcess(directory, cluster.nameserver, {group: config})

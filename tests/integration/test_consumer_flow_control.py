@@ -58,6 +58,7 @@ def test_each_threshold_alone_stops_pulling_and_bounds_memory(rocketmq: RealClus
             handler_options={"seconds": 600},
             shutdown_timeout="1s",
             **limits[reason],
+            consume_from_where="first_offset",
         )
         for group, reason in groups.items()
     }

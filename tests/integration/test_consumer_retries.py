@@ -59,7 +59,7 @@ async def test_failing_messages_are_retried_with_growing_levels_and_end_in_the_d
         first.send(b"bad body", key="bad", tags="T", properties={"colour": "red"})
         second.send(key="worse")
     options: dict[str, Any] = {"subscriptions": [topic, other], "max_reconsume_times": 2}
-    async with member(cluster.nameserver, handle, group=group, **options) as one:
+    async with member(cluster.nameserver, handle, group=group, **options, consume_from_where="first_offset") as one:
         await until(lambda: len(seen.of("bad")) == len(seen.of("worse")) == 3, "both were tried three times")
         letters = {letter.key: letter for letter in await dead_letters(cluster, group, 2)}
         handled = counts(one)
@@ -116,7 +116,12 @@ async def test_each_message_of_a_batch_goes_its_own_way(cluster: RealCluster, to
     with Producer(cluster.broker.address, topic) as producer:
         producer.send_batch(["done", "retry", "dead", "rest"], queue=0)
     async with member(
-        cluster.nameserver, handle, group=group, subscriptions=[topic], consume_message_batch_max_size=4
+        cluster.nameserver,
+        handle,
+        group=group,
+        subscriptions=[topic],
+        consume_message_batch_max_size=4,
+        consume_from_where="first_offset",
     ) as one:
         await until(lambda: len(seen.keys) == 6, "two messages came again")
         [letter] = await dead_letters(cluster, group, 1)
@@ -138,7 +143,9 @@ async def test_a_dead_letter_carries_as_much_of_its_exception_as_fits(
 
     with Producer(cluster.broker.address, topic) as producer:
         producer.send(b"body" * 1000, key="k", properties={"mine": "x" * 10_000})
-    async with member(cluster.nameserver, handle, group=group, subscriptions=[topic]):
+    async with member(
+        cluster.nameserver, handle, group=group, subscriptions=[topic], consume_from_where="first_offset"
+    ):
         [letter] = await dead_letters(cluster, group, 1)
     assert letter.body == b"body" * 1000
     assert letter.properties["mine"] == "x" * 10_000

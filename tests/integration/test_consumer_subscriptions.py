@@ -39,6 +39,7 @@ async def test_only_messages_with_the_wanted_tags_come(rocketmq: RealCluster, to
         group=group,
         subscriptions={topic: "BB || paid"},
         persist_consumer_offset_interval_seconds=PERSIST_SECONDS,
+        consume_from_where="first_offset",
     ) as one:
         await until(lambda: len(seen.keys) >= 16, "the wanted messages are handled")
         await until(lambda: offsets.lag(rocketmq, group, topic) == 0, "what was not wanted is no lag")
@@ -70,6 +71,7 @@ async def test_sql_conditions_are_evaluated_by_the_broker(rocketmq: RealCluster,
         group=group,
         subscriptions=subscriptions,
         persist_consumer_offset_interval_seconds=PERSIST_SECONDS,
+        consume_from_where="first_offset",
     ):
         await until(lambda: len(seen.keys) >= 6, "the wanted messages are handled")
         await until(lambda: offsets.lag(rocketmq, group, topic) == 0, "what was not wanted is no lag")
@@ -99,6 +101,7 @@ async def test_broker_offsets_follow_what_was_handled(rocketmq: RealCluster, top
         group=group,
         subscriptions=[topic],
         persist_consumer_offset_interval_seconds=PERSIST_SECONDS,
+        consume_from_where="first_offset",
     ) as one:
         await until(
             lambda: offsets.committed(rocketmq, group, topic) == {**expected, held: slow_offset},

@@ -32,7 +32,7 @@ def loaded_daemon(
     topic = cluster.create_topic(fresh_name("faults", "topic"))
     group = fresh_name("faults", "group")
     path = tmp_path / "ledger"
-    config = ledger_group(topic, path, "a", handler_options={"seconds": 0.01})
+    config = ledger_group(topic, path, "a", handler_options={"seconds": 0.01}, consume_from_where="first_offset")
     with (
         Load(cluster, topic, messages, per_second=200) as load,
         RmqdProcess(tmp_path / "rmqd", nameserver, {group: config}) as rmqd,

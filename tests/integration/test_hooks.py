@@ -47,8 +47,10 @@ def test_hooks_hear_of_every_batch_in_every_worker_and_leave_out_what_they_do_no
     monkeypatch.setenv("AUDIT_FILE", str(audit))
     other = fresh_name("hooks_other", "group")
     groups = {
-        group: ledger_group(topic, tmp_path / "ledger", "a"),
-        other: ledger_group(topic, tmp_path / "other", "b", handler_options={"fail_every": 50}),
+        group: ledger_group(topic, tmp_path / "ledger", "a", consume_from_where="first_offset"),
+        other: ledger_group(
+            topic, tmp_path / "other", "b", handler_options={"fail_every": 50}, consume_from_where="first_offset"
+        ),
     }
     with Producer(rocketmq.broker.address, topic) as producer:
         for number in range(400):

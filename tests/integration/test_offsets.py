@@ -41,7 +41,11 @@ def test_offsets_after_five_seconds_equal_what_was_handled(
         for start in range(0, 2000, 25):
             producer.send_batch([f"m{number}" for number in range(start, start + 25)])
 
-    with RmqdProcess(tmp_path / "rmqd", rocketmq.nameserver, {group: ledger_group(topic, path, "a")}):
+    with RmqdProcess(
+        tmp_path / "rmqd",
+        rocketmq.nameserver,
+        {group: ledger_group(topic, path, "a", consume_from_where="first_offset")},
+    ):
         wait_until(lambda: len(finished(path)) == 2000, "2000 messages are handled", 30)
         wait_until(
             lambda: offsets.committed(rocketmq, group, topic) == offsets.stored(rocketmq, topic),
@@ -71,7 +75,9 @@ def test_unfinished_message_holds_its_queues_offset(
         for number in range(10):
             producer.send(key=f"after{number}", queue=3)
     options = {"slow_key": "slow", "slow_seconds": 60}
-    config = ledger_group(topic, path, "a", handler_options=options, shutdown_timeout="1s")
+    config = ledger_group(
+        topic, path, "a", handler_options=options, shutdown_timeout="1s", consume_from_where="first_offset"
+    )
 
     with RmqdProcess(tmp_path / "rmqd", rocketmq.nameserver, {group: config}) as rmqd:
         wait_until(lambda: len(finished(path)) == 20, "all but the slow message are handled")
@@ -103,7 +109,11 @@ def test_mqadmin_shows_the_group_its_client_and_no_lag(
         for number in range(100):
             producer.send(key=f"m{number}")
 
-    with RmqdProcess(tmp_path / "rmqd", rocketmq.nameserver, {group: ledger_group(topic, path, "a")}) as rmqd:
+    with RmqdProcess(
+        tmp_path / "rmqd",
+        rocketmq.nameserver,
+        {group: ledger_group(topic, path, "a", consume_from_where="first_offset")},
+    ) as rmqd:
         wait_until(lambda: offsets.lag(rocketmq, group, topic) == 0, "the lag is 0")
         queues = rocketmq.admin("consumerProgress", "-g", group)
         groups = rocketmq.admin("consumerProgress")
@@ -129,7 +139,9 @@ def test_sigterm_under_load_commits_all_that_was_finished(
 ) -> None:
     """The end is in order, in time and complete: the next daemon handles the rest, and nothing twice."""
     path = tmp_path / "ledger"
-    config = ledger_group(topic, path, "a", handler_options={"seconds": 0.05}, shutdown_timeout="60s")
+    config = ledger_group(
+        topic, path, "a", handler_options={"seconds": 0.05}, shutdown_timeout="60s", consume_from_where="first_offset"
+    )
     with (
         Load(rocketmq, topic, 3000, per_second=500) as load,
         RmqdProcess(tmp_path / "rmqd", rocketmq.nameserver, {group: config}) as rmqd,
@@ -171,7 +183,14 @@ def test_kill_loses_nothing(rocketmq: RealCluster, topic: str, group: str, tmp_p
     with Producer(rocketmq.broker.address, topic) as producer:
         for start in range(0, 3000, 30):
             producer.send_batch([f"m{number}" for number in range(start, start + 30)])
-    config = ledger_group(topic, path, "a", handler_options={"seconds": 0.02}, persist_consumer_offset_interval="200ms")
+    config = ledger_group(
+        topic,
+        path,
+        "a",
+        handler_options={"seconds": 0.02},
+        persist_consumer_offset_interval="200ms",
+        consume_from_where="first_offset",
+    )
     with RmqdProcess(tmp_path / "rmqd", rocketmq.nameserver, {group: config}) as rmqd:
         for target in (500, 1200, 2000):
             wait_until(partial(more_than, path, target), f"{target} messages are handled", 40)

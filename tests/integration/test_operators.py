@@ -70,7 +70,9 @@ def test_consumer_status_tells_all_of_a_member(
     monkeypatch.chdir(tmp_path)  # where mqadmin writes a file for each member
     path = tmp_path / "ledger"
     send(rocketmq, topic, "m", 80)
-    config = ledger_group(topic, path, "a", handler_options={"slow_key": "slow", "slow_seconds": 300.0})
+    config = ledger_group(
+        topic, path, "a", handler_options={"slow_key": "slow", "slow_seconds": 300.0}, consume_from_where="first_offset"
+    )
     with RmqdProcess(tmp_path / "rmqd", rocketmq.nameserver, {group: config}) as rmqd:
         wait_until(lambda: offsets.lag(rocketmq, group, topic) == 0, "all is handled and committed")
         with Producer(rocketmq.broker.address, topic) as producer:
@@ -113,7 +115,11 @@ def test_running_info_has_what_javas_has(
     peer = peers.PeerOptions(rocketmq.nameserver, topic, tmp_path / "java", rocketmq.spec.version)
     with (
         peers.start_consumer(peer, group) as java,
-        RmqdProcess(tmp_path / "rmqd", rocketmq.nameserver, {group: ledger_group(topic, tmp_path / "a", "a")}) as rmqd,
+        RmqdProcess(
+            tmp_path / "rmqd",
+            rocketmq.nameserver,
+            {group: ledger_group(topic, tmp_path / "a", "a", consume_from_where="first_offset")},
+        ) as rmqd,
     ):
         wait_until(lambda: len(offsets.members(rocketmq, group)) == 2, "both are there")
         # a Java member may stall for 30 s on topics that are filled at its start
@@ -164,11 +170,15 @@ async def test_one_message_is_consumed_directly(rocketmq: RealCluster, topic: st
     with peers.start_producer(java, 8) as producer:
         await asyncio.to_thread(producer.wait)
     handler = Handler()
-    async with member(rocketmq.nameserver, handler, group=group, subscriptions=[topic]) as m:
+    async with member(
+        rocketmq.nameserver, handler, group=group, subscriptions=[topic], consume_from_where="first_offset"
+    ) as m:
         await until(lambda: len(handler.messages) == 8, "all are handled")
         await m.stop()
     before = offsets.committed(rocketmq, group, topic)
-    async with member(rocketmq.nameserver, handler, group=group, subscriptions=[topic]) as m:
+    async with member(
+        rocketmq.nameserver, handler, group=group, subscriptions=[topic], consume_from_where="first_offset"
+    ) as m:
         await until(lambda: len(m.owned()) == 8, "it runs again")
         message, client_id = handler.messages[0], m.client.client_id
 
@@ -202,7 +212,15 @@ async def test_one_message_is_consumed_directly(rocketmq: RealCluster, topic: st
 def test_accumulated_messages_are_skipped(rocketmq: RealCluster, topic: str, group: str, tmp_path: Path) -> None:
     path = tmp_path / "ledger"
     send(rocketmq, topic, "old", 400)
-    config = ledger_group(topic, path, "a", handler_options={"seconds": 0.2}, concurrency=1, shutdown_timeout="1s")
+    config = ledger_group(
+        topic,
+        path,
+        "a",
+        handler_options={"seconds": 0.2},
+        concurrency=1,
+        shutdown_timeout="1s",
+        consume_from_where="first_offset",
+    )
     with RmqdProcess(tmp_path / "rmqd", rocketmq.nameserver, {group: config}) as rmqd:
         wait_until(lambda: len(finished(path)) > 2, "it is busy")
         until_done(rocketmq, "skipAccumulatedMessage", "-g", group, "-t", topic)
@@ -282,7 +300,11 @@ def test_deleted_group_that_is_not_made_anew_is_told_of(
     """Where brokers make no groups by themselves: its queues say why they stand still, and go on once it is there."""
     path = tmp_path / "ledger"
     send(rocketmq, topic, "m", 80)
-    with RmqdProcess(tmp_path / "rmqd", rocketmq.nameserver, {group: ledger_group(topic, path, "a")}) as rmqd:
+    with RmqdProcess(
+        tmp_path / "rmqd",
+        rocketmq.nameserver,
+        {group: ledger_group(topic, path, "a", consume_from_where="first_offset")},
+    ) as rmqd:
         wait_until(lambda: offsets.lag(rocketmq, group, topic) == 0, "all is handled and committed")
         rocketmq.set_broker(autoCreateSubscriptionGroup="false")
         try:

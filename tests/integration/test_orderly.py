@@ -86,7 +86,9 @@ async def test_queues_move_to_a_java_member_and_back(rocketmq: RealCluster, grou
     topic = rocketmq.create_topic(fresh_name(group, "topic"), QUEUES)
     fill(rocketmq, topic)
     writer, path = Writer(0.05), tmp_path / "java.ledger"
-    async with member(rocketmq.nameserver, writer, group=group, subscriptions=[topic], **OPTIONS) as one:
+    async with member(
+        rocketmq.nameserver, writer, group=group, subscriptions=[topic], **OPTIONS, consume_from_where="first_offset"
+    ) as one:
         await until(lambda: writer.finished > QUEUES * 5, "rmqd is at work")
         peer = PeerOptions(rocketmq.nameserver, topic, path)
         writer.seconds = 0.5  # so that something is left for Java, however long it takes to start
@@ -119,7 +121,14 @@ async def test_a_broker_that_forgot_its_locks_gives_them_back(rocketmq_faulty: R
     topic = rocketmq_faulty.create_topic(fresh_name(group, "topic"), QUEUES)
     fill(rocketmq_faulty, topic)
     writer = Writer(0.05)
-    async with member(rocketmq_faulty.nameserver, writer, group=group, subscriptions=[topic], **OPTIONS) as one:
+    async with member(
+        rocketmq_faulty.nameserver,
+        writer,
+        group=group,
+        subscriptions=[topic],
+        **OPTIONS,
+        consume_from_where="first_offset",
+    ) as one:
         await until(lambda: writer.finished > QUEUES * 5, "it is at work")
         await asyncio.to_thread(rocketmq_faulty.restart, "broker")
         await until(lambda: offsets.lag(rocketmq_faulty, group, topic) == 0, "all is committed", 60)

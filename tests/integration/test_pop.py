@@ -102,8 +102,12 @@ async def test_a_group_is_switched_to_pull_and_back_under_load_and_loses_nothing
         "pop_invisible_time_seconds": INVISIBLE_SECONDS,
     }
     async with (
-        member(rocketmq.nameserver, handle, consume_mode="pop", concurrency=4, **options) as one,
-        member(rocketmq.nameserver, handle, consume_mode="pop", concurrency=4, **options) as two,
+        member(
+            rocketmq.nameserver, handle, consume_mode="pop", concurrency=4, **options, consume_from_where="first_offset"
+        ) as one,
+        member(
+            rocketmq.nameserver, handle, consume_mode="pop", concurrency=4, **options, consume_from_where="first_offset"
+        ) as two,
     ):
         members = [one, two]
         producing = asyncio.create_task(produce())

@@ -47,7 +47,7 @@ def state(m: Member, number: int = 0) -> str:
     "queues",
     "Queues that are added are consumed, and those removed are given up",
     java="with the next refresh of the route, every 30 s",
-    rmqd="the same; nothing is handled twice, and what was removed is committed",
+    rmqd="the same, from their first message; nothing is handled twice, and what was removed is committed",
     checked="updateTopic on a running group",
 )
 async def test_queues_that_are_added_are_consumed_and_those_removed_are_given_up(
@@ -81,7 +81,7 @@ async def test_queues_that_are_added_are_consumed_and_those_removed_are_given_up
     "queues",
     "A topic that is created after the start is consumed",
     java="at the next refresh of the route, within 30 s, and the next rebalance, within 20 s",
-    rmqd="within seconds; until then the group is not ready, and says which topic it waits for",
+    rmqd="within seconds, from its first message; until then the group is not ready, and says what it waits for",
     checked="a group of two topics, one of which comes later",
 )
 async def test_a_topic_that_is_created_after_the_start_is_consumed_within_seconds(
@@ -122,6 +122,7 @@ async def test_a_topic_that_is_only_read_is_consumed_to_its_end(rocketmq: RealCl
         subscriptions=[topic],
         poll_seconds=POLL_SECONDS,
         persist_consumer_offset_interval_seconds=PERSIST_SECONDS,
+        consume_from_where="first_offset",
     ) as m:
         await all_handled(seen, keys)
         rocketmq.create_topic(topic, permission=6)
@@ -236,12 +237,12 @@ async def test_a_queue_that_is_taken_away_while_its_messages_are_handled(
         "concurrency": 160,  # for all messages at once: each queue has some in handlers then
         "queue_handover_timeout_seconds": 100.0,  # longer than all waits of this test
     }
-    async with member(rocketmq.nameserver, slow, **options) as m:
+    async with member(rocketmq.nameserver, slow, **options, consume_from_where="first_offset") as m:
         await until(lambda: len(m.consumer.snapshot().queues) == 9, "it has all queues")
         await until(
             lambda: sum(queue.handling > 0 for queue in m.consumer.snapshot().queues) == 8, "it handles some of each"
         )
-        async with member(rocketmq.nameserver, second, **options) as other:
+        async with member(rocketmq.nameserver, second, **options, consume_from_where="first_offset") as other:
             await until(lambda: len(m.owned()) == 8 and m.consumer.snapshot().assigned[topic] == 8, "queues wait")
             await asyncio.sleep(1)
             assert not second.keys

@@ -108,7 +108,11 @@ def test_idle_group_goes_back(rocketmq: RealCluster, topic: str, group: str, tmp
     send(rocketmq, topic, "before", 40)
     moment = now_ms()
     send(rocketmq, topic, "after", 40)
-    with RmqdProcess(tmp_path / "rmqd", rocketmq.nameserver, {group: ledger_group(topic, path, "a")}) as rmqd:
+    with RmqdProcess(
+        tmp_path / "rmqd",
+        rocketmq.nameserver,
+        {group: ledger_group(topic, path, "a", consume_from_where="first_offset")},
+    ) as rmqd:
         wait_until(lambda: offsets.lag(rocketmq, group, topic) == 0, "all is handled and committed")
         pid = rmqd.pid
         reset(rocketmq, group, topic, moment)
@@ -141,7 +145,7 @@ def test_pulling_group_goes_back(rocketmq: RealCluster, topic: str, group: str, 
     """While messages come all the time, with batches under way."""
     path = tmp_path / "ledger"
     send(rocketmq, topic, "early", 400)
-    config = ledger_group(topic, path, "a", handler_options={"seconds": 0.01})
+    config = ledger_group(topic, path, "a", handler_options={"seconds": 0.01}, consume_from_where="first_offset")
     with (
         RmqdProcess(tmp_path / "rmqd", rocketmq.nameserver, {group: config}) as rmqd,
         Load(rocketmq, topic, 100_000, per_second=200),
@@ -167,7 +171,9 @@ def test_busy_group_goes_forward(rocketmq: RealCluster, topic: str, group: str, 
     with Producer(rocketmq.broker.address, topic) as producer:
         for queue in range(8):
             producer.send_batch([f"old{queue}.{number}" for number in range(200)], queue=queue)
-    config = ledger_group(topic, path, "a", handler_options={"seconds": 0.1}, concurrency=1)
+    config = ledger_group(
+        topic, path, "a", handler_options={"seconds": 0.1}, concurrency=1, consume_from_where="first_offset"
+    )
     with (
         RmqdProcess(tmp_path / "rmqd", rocketmq.nameserver, {group: config}) as rmqd,
         Load(rocketmq, topic, 100_000, per_second=5),
@@ -213,6 +219,7 @@ def test_group_that_is_held_back_goes_forward(
         pull_threshold_for_queue=1,
         shutdown_timeout="1s",
         on_offset_illegal="stop",
+        consume_from_where="first_offset",
     )
     if held_by == "blocked":
         make_illegal(rocketmq, group, topic)
@@ -236,7 +243,9 @@ def test_group_that_is_held_back_goes_forward(
             switch(rmqd, group, "resume")
         if held_by == "full":
             rmqd.terminate()
-            rmqd.write_config(rocketmq.nameserver, {group: ledger_group(topic, path, "a")})
+            rmqd.write_config(
+                rocketmq.nameserver, {group: ledger_group(topic, path, "a", consume_from_where="first_offset")}
+            )
             rmqd.start()
             rmqd.wait_ready()
         send(rocketmq, topic, "new", 40)
@@ -260,7 +269,7 @@ def test_last_commit_of_a_group_does_not_undo_a_reset(
     """It stops right after the reset, with more handled than was committed: the next start begins at the reset."""
     path = tmp_path / "ledger"
     send(rocketmq, topic, "m", 80)
-    config = ledger_group(topic, path, "a", persist_consumer_offset_interval="1s")
+    config = ledger_group(topic, path, "a", persist_consumer_offset_interval="1s", consume_from_where="first_offset")
     with RmqdProcess(tmp_path / "rmqd", rocketmq.nameserver, {group: config}) as rmqd:
         wait_until(lambda: offsets.lag(rocketmq, group, topic) == 0, "all is committed")
         switch(rmqd, group, "pause")

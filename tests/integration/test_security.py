@@ -43,7 +43,7 @@ def test_all_works_with_the_right_keys_beside_a_java_member(world: World) -> Non
     """Consuming, retries, dead letters, commands, and a member that is Java's; nothing is complained about."""
     world.send(0, 200)
     options = {"fail_every": 7}
-    group = ledger_group(world.topic, world.ledger, "a", handler_options=options)
+    group = ledger_group(world.topic, world.ledger, "a", handler_options=options, consume_from_where="first_offset")
     with RmqdProcess(
         world.directory / "rmqd", world.cluster.nameserver, {world.group: group}, client=world.client()
     ) as rmqd:
@@ -122,7 +122,11 @@ def test_what_is_wrong_is_named_and_put_right_without_a_restart(world: World) ->
 def test_workers_share_one_line_and_show_no_keys(world: World) -> None:
     """Not in tracebacks, in what is logged for developers, in `ps`, or in what the commands print."""
     world.send(0, 40)
-    group = {world.group: ledger_group(world.topic, world.ledger, "a", handler_options={"fail_every": 7})}
+    group = {
+        world.group: ledger_group(
+            world.topic, world.ledger, "a", handler_options={"fail_every": 7}, consume_from_where="first_offset"
+        )
+    }
     wrong, options = world.client(secret=WRONG_SECRET), ("--workers", "2", "--set", "log.level=debug")
     with RmqdProcess(world.directory / "rmqd", world.cluster.nameserver, group, *options, client=wrong) as rmqd:
         wait_refused(rmqd, WRONG, 1)

@@ -95,6 +95,7 @@ async def test_a_slave_serves_what_it_has_while_its_master_does_not_answer(
         heartbeat_seconds=1.0,
         poll_seconds=1.0,
         persist_consumer_offset_interval_seconds=0.2,
+        consume_from_where="first_offset",
     ) as m:
         await before_the_fault(cluster, topic, group, m, seen)
         await asyncio.to_thread(begin, "broker")

@@ -75,8 +75,9 @@ async def stands_still(m: Member, cause: str, state: str) -> Problem:
 
 @contextlib.asynccontextmanager
 async def consuming(cluster: RealCluster, group: str, topic: str, handle: Any, **options: Any) -> AsyncIterator[Member]:
-    """A member that commits often, and asks for routes often."""
-    options = {"persist_consumer_offset_interval_seconds": PERSIST_SECONDS, "poll_seconds": 0.5, **options}
+    """A member that commits often, asks for routes often, and begins with what is there."""
+    quick = {"persist_consumer_offset_interval_seconds": PERSIST_SECONDS, "poll_seconds": 0.5}
+    options = {**quick, "consume_from_where": "first_offset", **options}
     async with member(cluster.nameserver, handle, group=group, subscriptions=[topic], **options) as m:
         yield m
 
@@ -392,6 +393,7 @@ def stalled_daemon(rocketmq: RealCluster, tmp_path: Path) -> Iterator[tuple[Rmqd
             handler_options={"seconds": 45 if name == "slow" else 0},
             concurrency=2,
             persist_consumer_offset_interval="1s",
+            consume_from_where="first_offset",
         )
         for name, topic in topics.items()
     }

@@ -45,7 +45,7 @@ def test_workers_share_a_group_and_outlive_one_another(
     """The sums never fall: not when a worker is killed, not when a reload restarts the group."""
     path = tmp_path / "ledger"
     send(rocketmq, topic, range(1000))
-    groups = {group: ledger_group(topic, path, "a")}
+    groups = {group: ledger_group(topic, path, "a", consume_from_where="first_offset")}
     with RmqdProcess(tmp_path / "rmqd", rocketmq.nameserver, groups, "--workers", "2") as rmqd:
 
         def acked() -> float:

@@ -234,12 +234,21 @@ class RealCluster:
     # --- changing and asking
 
     def create_topic(
-        self, name: str, queues: int = 8, *, permission: int = 6, message_type: str = "", attributes: str = ""
+        self,
+        name: str,
+        queues: int = 8,
+        *,
+        permission: int = 6,
+        message_type: str = "",
+        attributes: str = "",
+        brokers: Iterable[Node] | None = None,
     ) -> str:
         """Create or change a topic on every master, and wait until the name server lists it; returns its name.
 
-        `permission` is 6 to read and write, 4 to read, 2 to write.
+        `permission` is 6 to read and write, 4 to read, 2 to write; `brokers` are those that are to have it in place of
+        every master, all of them.
         """
+        nodes = self.masters if brokers is None else list(brokers)
         fields: dict[str, object] = {
             "topic": name,
             "defaultTopic": "TBW102",
@@ -251,9 +260,9 @@ class RealCluster:
             "order": "false",
             "attributes": attributes or (f"+message.type={message_type}" if message_type else ""),
         }
-        for node in self.masters:
+        for node in nodes:
             rpc.call(node.address, rpc.UPDATE_AND_CREATE_TOPIC, fields, credentials=self.credentials)
-        self._wait_route(name, [queues] * len(self.masters))
+        self._wait_route(name, [queues] * len(nodes))
         return name
 
     def set_broker(self, **values: object) -> None:

@@ -113,6 +113,9 @@ class FakeParts:
         self.queries.append(FakeQuery(self.log, pause_file, on_batch))
         return self.queries[-1]
 
+    async def found(self) -> None:
+        """Nothing is to be done."""
+
     async def join(self) -> None:
         """Alone, unless the test says otherwise."""
         self.log.append("join")

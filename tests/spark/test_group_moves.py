@@ -75,7 +75,13 @@ class Group:
     async def on_local(self) -> AsyncIterator[None]:
         handler = LedgerHandler(LedgerHandler.Options(path=self._ledger, member="local"))
         handler.start()
-        async with member(self._broker.nameserver, handler.handle, group=GROUP, subscriptions=[TOPIC]) as one:
+        async with member(
+            self._broker.nameserver,
+            handler.handle,
+            group=GROUP,
+            subscriptions=[TOPIC],
+            consume_from_where="first_offset",
+        ) as one:
             yield
             await one.stop()
         handler.stop()

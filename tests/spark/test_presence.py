@@ -43,8 +43,9 @@ def topic(broker: EmbeddedBroker) -> None:
     broker.fill("orders", 4, 2)
 
 
-def order_of(broker: EmbeddedBroker, **client: object) -> GroupOrder:
+def order_of(broker: EmbeddedBroker, *, where: str = "last_offset", **client: object) -> GroupOrder:
     group = {"engine": "spark", "subscriptions": {"orders": "*"}, "handler": {"plugin": "noop"}}
+    group["consume_from_where"] = where
     values = {"nameserver": broker.nameserver, "client": client, "groups": {GROUP: group}}
     return GroupOrder(GROUP, RootConfig.model_validate(values))
 
@@ -64,7 +65,9 @@ async def driver(broker: EmbeddedBroker) -> AsyncIterator[Presence]:
 async def local(broker: EmbeddedBroker, seen: Seen) -> AsyncIterator[Member]:
     """A member of the local engine; that the group is held elsewhere is how it may have ended."""
     try:
-        async with member(broker.nameserver, seen, group=GROUP, subscriptions=["orders"]) as one:
+        async with member(
+            broker.nameserver, seen, group=GROUP, subscriptions=["orders"], consume_from_where="first_offset"
+        ) as one:
             yield one
     except ExceptionGroup as error:
         if error.split(GroupHeldElsewhereError)[1] is not None:
@@ -286,3 +289,37 @@ async def test_an_operator_who_asks_it_hears_that_it_is_spark(broker: EmbeddedBr
 async def test_leaving_without_having_joined_does_nothing(broker: EmbeddedBroker) -> None:
     await Presence(order_of(broker)).leave()
     assert await members(broker) == []
+
+
+@pytest.mark.parametrize(
+    ("where", "starts"),
+    [("last_offset", {0: 2, 1: 2, 2: 2, 3: 2}), ("timestamp", {0: 0, 1: 0, 2: 0, 3: 0}), ("first_offset", {})],
+)
+async def test_a_new_group_is_founded_as_by_the_local_engine(
+    broker: EmbeddedBroker, where: str, starts: Mapping[int, int]
+) -> None:
+    """In all queues, before the query asks where the group is; by first_offset it begins where later queues do."""
+    presence = Presence(order_of(broker, where=where))
+    await presence.join()
+    try:
+        await presence.found()
+    finally:
+        await presence.leave()
+    assert broker.offsets(GROUP, "orders") == starts
+
+
+async def test_a_group_that_the_other_engine_had_is_not_new(broker: EmbeddedBroker) -> None:
+    """The topic has grown since: the query finds no offset there, and begins at the first message."""
+    async with member(
+        broker.nameserver, Seen(), group=GROUP, subscriptions=["orders"], consume_from_where="last_offset"
+    ) as one:
+        await eventually(lambda: len(one.owned()) == 4, "it has the queues")
+    broker.create_topic("orders", 6)
+    broker.send("orders", "later", queue_id=5)
+    presence = Presence(order_of(broker))
+    await presence.join()
+    try:
+        await presence.found()
+    finally:
+        await presence.leave()
+    assert broker.offsets(GROUP, "orders") == {0: 2, 1: 2, 2: 2, 3: 2}

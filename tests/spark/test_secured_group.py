@@ -39,7 +39,14 @@ def test_nothing_that_spark_shows_or_keeps_has_the_keys(
     }
     on_spark: dict[str, Any] = {"engine": "spark", "spark": {"master": "local[2,4]", "conf": conf}}
     group = {
-        world.group: ledger_group(world.topic, world.ledger, "s", handler_options={"fail_every": 7}, **on_spark),
+        world.group: ledger_group(
+            world.topic,
+            world.ledger,
+            "s",
+            handler_options={"fail_every": 7},
+            **on_spark,
+            consume_from_where="first_offset",
+        ),
     }
     world.send(0, 40)
     wrong = world.client(secret=WRONG_SECRET)

@@ -150,6 +150,7 @@ class GroupRun:
             self._watching = asyncio.create_task(presence.watch(), name="presence")
             places = self._parts.places(self._figures)
             helpers += [self._watching, asyncio.create_task(places.watch(), name="places of queues")]
+            await self._unless_stopped(presence.found())
             began = self._clock.monotonic()
             session = await self._unless_stopped(thread.call(lambda: self._parts.session(self._heard)))
             self._log.info("spark.session_started", seconds=round(self._clock.monotonic() - began, 1))

@@ -22,9 +22,11 @@ from rmqd.client.instance import ClientInstance
 from rmqd.clock import Clock, SystemClock
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.assembly import subscriptions_of
+from rmqd.consumer.broker_founding import BrokerFounding
+from rmqd.consumer.offset_store import RemoteBrokerOffsetStore
 from rmqd.consumer.rivals import Rivals
 from rmqd.consumer.running_info import CLIENT_VERSION
-from rmqd.errors import GroupHeldElsewhereError, ProtocolError, RmqdError
+from rmqd.errors import GroupHeldElsewhereError, ProtocolError, RmqdError, RouteNotFoundError
 from rmqd.wire import running_info as wire
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.group import ResetOffsetBody
@@ -41,6 +43,7 @@ log = structlog.get_logger(__name__)
 LOOK_SECONDS: Final = 20.0  # as often as members of the local engine do; at once where a broker says that members came
 LOOK_AGAIN_SECONDS: Final = 1.0  # while somebody else is there
 LEAVE_SECONDS: Final = 10.0
+PATIENCE_SECONDS: Final = 60.0  # for brokers, at the start; as the source's unavailableToleranceMs
 
 _WHERE: Final = {
     "last_offset": ConsumeFromWhere.LAST_OFFSET,
@@ -74,6 +77,9 @@ class Presence:
         self._options = order.options
         self._subscriptions = subscriptions_of(self._options, int(self._clock.wall() * 1000))
         self._rivals = Rivals(self.group, self.client_id, self._clock)
+        store = RemoteBrokerOffsetStore(self._client, self.group, self._clock)
+        # Spark's query needs all brokers at its start, so none is left out
+        self._founding = BrokerFounding(self._client, self._options, self._clock, store, leaves_brokers_out=False)
         self._on_reset = on_reset
         self._started_at = self._clock.wall()
         self._changed = asyncio.Event()
@@ -96,6 +102,22 @@ class Presence:
             await self.leave()
             raise
         log.info("presence.joined", group=self.group, client_id=self.client_id)
+
+    async def found(self) -> None:
+        """Have a new group begin where it is told, by the rule of the local engine. Raises RmqdError.
+
+        To be called before a query asks where the group is: a queue that it then has no offset of came later.
+        """
+        deadline = self._clock.monotonic() + PATIENCE_SECONDS
+        while True:
+            try:
+                await self._founding.ensure()
+                return
+            except RmqdError as error:
+                if self._clock.monotonic() >= deadline:
+                    raise
+                log.warning("presence.not_founded", group=self.group, error=str(error))
+            await asyncio.sleep(LOOK_AGAIN_SECONDS)
 
     async def watch(self) -> None:
         """See that nobody else comes, until cancelled. Raises GroupHeldElsewhereError where somebody stays."""
@@ -231,7 +253,10 @@ class Presence:
         for topic in topics:
             try:
                 await self._client.routes.lookup(topic)
+                self._founding.note_route(topic)
             except RmqdError as error:
+                if isinstance(error, RouteNotFoundError):
+                    self._founding.note_route(topic)
                 missing = error
         if missing is not None and not self._brokers():
             raise missing

@@ -28,6 +28,9 @@ class Membership(Protocol):
     async def join(self) -> None:
         """Raises GroupHeldElsewhereError."""
 
+    async def found(self) -> None:
+        """Store where the group begins, if it is new."""
+
     async def watch(self) -> None:
         """Until cancelled. Raises GroupHeldElsewhereError."""
 

@@ -14,14 +14,11 @@ from rmqd.spark.engine.watched_offsets import WatchedOffsets
 from rmqd.spark.handlers.batch_time import BatchTimes
 from rmqd.spark.handlers.pace import TARGET_SECONDS, Pace
 from rmqd.spark.source.batch_reader import check_filter
-from rmqd.spark.source.bounds import Bound
 from rmqd.spark.source.columns import DEFAULT_COLUMNS, PERMISSIVE_COLUMNS
 from rmqd.spark.source.offsets import Offsets
 from rmqd.spark.source.options import SourceOptions
-from rmqd.spark.source.positions import resolve
 from rmqd.spark.source.queue_range import Filter, PullSettings
 from rmqd.spark.source.stream_reader import RocketMQStreamReader
-from rmqd.wire.topics import is_retry_topic
 
 if TYPE_CHECKING:
     from rmqd.spark.engine.group_order import GroupOrder
@@ -113,7 +110,10 @@ class GroupStreamReader(RocketMQStreamReader):
         return end
 
     def _resolve_start(self) -> Offsets:
-        """Where the plan says, else where the group is on the brokers, else by `consume_from_where`, as in Java."""
+        """Where the plan says, else where the group is on the brokers, else at the first message.
+
+        A new group was founded by `Presence.found`, so a queue without an offset came later.
+        """
         cluster, options = cluster_of(self._options.access), self._options
         # a group that goes on elsewhere does so without a topic that is gone; at its very start it may be misspelt
         queues = self._subscribed.now(cluster, all_topics=self._group_plan.starting is None)
@@ -121,19 +121,7 @@ class GroupStreamReader(RocketMQStreamReader):
         starts = {queue: offset for queue, offset in (self._group_plan.starting or {}).items() if queue in queues}
         committed = everyone(cluster.committed(options.group, queues - starts.keys()))
         starts |= {queue: offset for queue, offset in committed.items() if offset is not None}
-        for is_retry in (False, True):
-            missing = [queue for queue in queues - starts.keys() if is_retry_topic(queue.topic) == is_retry]
-            if missing:
-                starts |= resolve(cluster, options, self._from_where(is_retry=is_retry), missing, Bound("latest"))
+        starts |= everyone(cluster.min_offsets(queues - starts.keys()))
         # so that the same comes out if the process ends before this is in the checkpoint
         self._group.pin(starts)
         return Offsets(starts)
-
-    def _from_where(self, *, is_retry: bool) -> Bound:
-        settings = self._group_plan.order.settings
-        where = settings.consume_from_where
-        if where == "first_offset" or (where == "last_offset" and is_retry):
-            return Bound("earliest")
-        if where == "last_offset" or is_retry:
-            return Bound("latest")
-        return Bound("timestamp", timestamp_ms=self._group_plan.order.options.consume_timestamp_ms or 0)

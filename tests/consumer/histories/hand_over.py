@@ -97,6 +97,7 @@ class HandOver:
         self.broker = HistoryBroker(self.peer)
         self.broker.notifies = chance.random() < 0.8
         self.options = group_options(
+            consume_from_where="first_offset",  # what is sent before the first member is there is to be handled, too
             consume_mode="orderly" if self.is_orderly else "concurrently",
             concurrency=4,
             persist_consumer_offset_interval_seconds=chance.choice((1.0, 5.0, 30.0)),

@@ -35,7 +35,8 @@ public final class LedgerConsumer {
         // by the value that is there: MessageModel is in another package in 4.x
         consumer.setMessageModel(
             Enum.valueOf(consumer.getMessageModel().getDeclaringClass(), options.text("model", "CLUSTERING")));
-        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.setConsumeFromWhere(
+            ConsumeFromWhere.valueOf(options.text("from-where", "CONSUME_FROM_FIRST_OFFSET")));
         consumer.setConsumeMessageBatchMaxSize(options.number("batch", 1));
         consumer.setConsumeThreadMin(options.number("threads", 20));
         consumer.setConsumeThreadMax(options.number("threads", 20));

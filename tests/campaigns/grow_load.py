@@ -1,0 +1,48 @@
+"""Sends at a pace to all queues that a topic has by now, of several brokers; they become more while it sends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from tests.integration.background import Background
+from tests.rocketmq.ledger import SENT, Entry
+from tests.rocketmq.producer import Producer
+
+Place = tuple[str, int]
+"""A broker's address and a queue there."""
+
+
+class GrowingLoad(Background):
+    """Sends the keys m`first`, m`first + 1` and so on, each once, until `stop`; whatever fails ends the run."""
+
+    def __init__(self, topic: str, places: Iterable[Place], *, per_second: float, first: int, path: Path) -> None:
+        super().__init__(f"load {topic}")
+        self.places = list(places)
+        """Where it sends to, in turn; to be replaced as a whole."""
+        self.sent = first
+        self._topic = topic
+        self._per_second = per_second
+        self._path = path
+
+    def work(self) -> None:
+        """Send, each message when it is due."""
+        begin, first = time.monotonic(), self.sent
+        producers: dict[str, Producer] = {}
+        try:
+            with self._path.open("a", buffering=1) as file:
+                while not self.stop.is_set():
+                    due = begin + (self.sent - first) / self._per_second
+                    if self.stop.wait(max(0.0, due - time.monotonic())):
+                        break
+                    address, queue = self.places[self.sent % len(self.places)]
+                    if address not in producers:
+                        producers[address] = Producer(address, self._topic)
+                    key = f"m{self.sent}"
+                    _, offset = producers[address].send(key=key, queue=queue)
+                    file.write(Entry(SENT, key, address, queue, offset, "producer", time.time_ns() // 1000, 0).line())
+                    self.sent += 1
+        finally:
+            for producer in producers.values():
+                producer.close()
