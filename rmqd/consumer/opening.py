@@ -9,7 +9,7 @@ from typing import Final
 
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.process_queue import ProcessQueue
-from rmqd.wire.message import MessageBlock
+from rmqd.wire.message import Message, MessageBlock
 from rmqd.wire.message_opening import NO_LIMIT, Opening
 
 THREADS: Final = 2  # of the process; each decompresses one reply, as far as there is room for it
@@ -30,8 +30,8 @@ async def open_pulled(block: MessageBlock, context: GroupContext, queue: Process
 
 async def open_bodies(
     block: MessageBlock, max_body_size: int, room_bytes: int = NO_LIMIT, low: int = 0, *, unwraps: bool = True
-) -> None:
-    """Open the block's messages, and leave its rest out, from `cut_at` on, where they become more than `room_bytes`.
+) -> list[Message]:
+    """Open messages; leave out, and return, those from `cut_at` on where they become more than `room_bytes`.
 
     Members of batches that lie below the offset `low` are left out too; where it `unwraps` none, a batch is corrupt.
     """
@@ -41,7 +41,7 @@ async def open_bodies(
             await asyncio.get_running_loop().run_in_executor(_threads(), opening.rest)
         finally:
             opening.cancelled = True  # where it still runs, nobody waits for it any more
-    opening.finish()
+    return opening.finish()
 
 
 @cache

@@ -23,7 +23,7 @@ from rmqd.errors import BrokerError, ConnectionRenewedError, FlowControlError, P
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.pop import PopMessageResponseHeader
 from rmqd.wire.heartbeat import EXPRESSION_TAG
-from rmqd.wire.message import MessageBlock, MessageQueue
+from rmqd.wire.message import Message, MessageBlock, MessageQueue
 from rmqd.wire.message_decode import frame_readable
 from rmqd.wire.topics import retry_topic
 
@@ -152,13 +152,13 @@ class PopLoop:
         stats = context.stats[self._place.topic]
         stats.pull_took(seconds)
         while True:
+            left: list[Message] = []
             if framed.is_closed:
-                await open_bodies(framed, context.options.max_body_size_bytes, self._room(), unwraps=False)
-            left = framed.take_left() if framed.left else None
+                left = await open_bodies(framed, context.options.max_body_size_bytes, self._room(), unwraps=False)
             await self._take_in(self._divided(framed, header, arrived))
-            if left is None:
+            if not left:
                 break
-            framed = left
+            framed = framed.of(left)
             if not await self._wait_for_room(arrived + header.invisible_time / LEFT_SHARE / 1000):
                 for block in self._divided(framed, header, arrived):
                     self._receipts.show_again(block, [message.queue_offset for message in block.messages])

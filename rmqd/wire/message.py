@@ -53,7 +53,7 @@ class MessageBlock:
     """
 
     __slots__ = (
-        "broken", "corrupt", "cursor", "data", "decompressed", "is_closed", "left", "message_queue", "messages",
+        "broken", "corrupt", "cursor", "cut_at", "data", "decompressed", "is_closed", "message_queue", "messages",
         "namespace", "origin", "runs", "size_bytes", "unfinished",
     )  # fmt: skip
 
@@ -67,26 +67,20 @@ class MessageBlock:
         self.broken: str | None = None  # why the first record that cannot be decoded cannot
         self.runs = 0  # of queue offsets without a gap, over all records that can be decoded
         self.is_closed = False  # some messages are compressed, or batches, and not opened yet
-        self.left: list[Message] = []  # messages that were left out when it was opened, as there was no room
+        self.cut_at: int | None = None  # the offset of the first message that was left out, as there was no room
         self.decompressed: dict[int, bytes] | None = None  # bodies by where their records start
         self.size_bytes = len(data)  # memory that the block keeps alive: the reply, and what was decompressed from it
         # the consumer's bookkeeping: messages not finished, and an index that all before are finished
         self.unfinished = 0
         self.cursor = 0
 
-    @property
-    def cut_at(self) -> int | None:
-        """The offset of the first message that was left out."""
-        return self.left[0].queue_offset if self.left else None
-
-    def take_left(self) -> MessageBlock:
-        """What was left out, in a block of its own that can be opened."""
+    def of(self, left: list[Message]) -> MessageBlock:
+        """Messages that were left out when this block was opened, in a block of their own that can be opened."""
         block = MessageBlock(self.data, self.message_queue)
         block.namespace = self.namespace  # the queue is without it already
-        block.messages, block.is_closed, block.unfinished = self.left, True, len(self.left)
-        for message in block.messages:
+        block.messages, block.is_closed, block.unfinished = left, True, len(left)
+        for message in left:
             message.block = block
-        self.left = []
         return block
 
 

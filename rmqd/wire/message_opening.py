@@ -61,12 +61,15 @@ class Opening:
         """Open what is left, as far as there is room."""
         self._open(self._max, NO_LIMIT)
 
-    def finish(self) -> None:
-        """Have the block show what was opened."""
-        block, at = self._block, self._next
-        if at < len(block.messages):
-            block.left = block.messages[at:]
-            block.corrupt = [one for one in block.corrupt if one.message.is_before(block.left[0])]
+    def finish(self) -> list[Message]:
+        """Have the block show what was opened; the messages that were left out.
+
+        The block must not refer to them: with their own references to it, only the garbage collector would free it.
+        """
+        block, left = self._block, self._block.messages[self._next :]
+        if left:
+            block.cut_at = left[0].queue_offset
+            block.corrupt = [one for one in block.corrupt if one.message.is_before(left[0])]
         block.messages = self._opened
         if self._corrupt:
             block.corrupt = sorted([*block.corrupt, *self._corrupt], key=lambda one: one.message.queue_offset)
@@ -75,6 +78,7 @@ class Opening:
         block.size_bytes = self._size
         block.unfinished = len(self._opened)
         block.is_closed = False
+        return left
 
     def _open(self, most_bytes: int, all_bytes: int) -> bool:
         """Go on; False where a body becomes more than `most_bytes`, or all of them together more than `all_bytes`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 
 import pytest
@@ -97,3 +98,19 @@ def test_a_limit_below_what_is_opened_at_once_holds_there() -> None:
     assert opening.at_once()
     opening.finish()
     assert len(block.corrupt) == 1
+
+
+def test_what_was_left_out_keeps_no_block_alive() -> None:
+    """Else bodies that handlers are done with would wait for the garbage collector, whatever the thresholds say."""
+    block = framed(packed(MIB, CompressionType.ZSTD, 0), packed(MIB, CompressionType.ZSTD, 1))
+    opening = Opening(block, MIB, 0)
+    opening.rest()
+    assert [message.queue_offset for message in opening.finish()] == [1]
+    gc.collect()
+    gc.disable()
+    try:
+        block.messages.clear()  # as the consumer does once all of them are finished
+        del block, opening
+        assert gc.collect() == 0
+    finally:
+        gc.enable()

@@ -60,7 +60,7 @@ class _Pull:
     reply: asyncio.Future[RemotingCommand]
 
 
-OpenBodies = Callable[["MessageBlock", int], Awaitable[None]]
+OpenBodies = Callable[["MessageBlock", int], Awaitable[object]]
 """Opens a reply's bodies as far as there is room, those from an offset on."""
 
 
