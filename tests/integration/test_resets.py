@@ -21,6 +21,7 @@ from tests.rocketmq.settings import CLUSTER_NAME
 PULLING_SECONDS = 2.0  # until a reset holds on a queue that is pulling, from the end of mqadmin's command
 HELD_SECONDS = 12.0  # ... that is held back: it is asked for every 10 s
 IDLE_SECONDS = 25.0  # ... where a broker holds a pull: a reset on the broker does not wake it
+WATCHED_SECONDS = 10.0  # ... that a pull of a former connection was told of: two rounds of commits see it
 MARGIN_SECONDS = 7.0  # of a busy machine; pushed to Java, a reset takes 10 s
 
 Way = str
@@ -131,6 +132,27 @@ def test_idle_group_goes_back(rocketmq: RealCluster, topic: str, group: str, tmp
     assert times_handled(path, "after") == {2}
     before = [key for key in finished(path) if key.startswith("before")]
     assert len(before) <= 40 + one_in_each_queue(rocketmq)
+
+
+def test_group_that_was_restarted_goes_back(rocketmq: RealCluster, topic: str, group: str, tmp_path: Path) -> None:
+    """The broker still holds pulls of the connection before, and tells the reset to those."""
+    if rocketmq.spec.version.startswith("4"):
+        pytest.skip("RocketMQ 4 pushes resets to the members")
+    path = tmp_path / "ledger"
+    send(rocketmq, topic, "m", 24)
+    with RmqdProcess(tmp_path / "rmqd", rocketmq.nameserver, {group: ledger_group(topic, path, "a")}) as rmqd:
+        wait_until(lambda: offsets.lag(rocketmq, group, topic) == 0, "all is handled and committed")
+        rmqd.terminate()
+        rmqd.start()
+        rmqd.wait_ready()
+        reset(rocketmq, group, topic, 0)
+        wait_until(
+            lambda: times_handled(path, "m") == {2},
+            "all is handled again",
+            IDLE_SECONDS + WATCHED_SECONDS + MARGIN_SECONDS,
+        )
+        wait_until(lambda: offsets.lag(rocketmq, group, topic) == 0, "and committed")
+    assert times_handled(path, "m") == {2}
 
 
 @behaviour(
