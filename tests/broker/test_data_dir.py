@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import random
 import resource
 import shutil
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from rmqd.broker.embedded import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
 from rmqd.broker.journal import Kind
@@ -193,6 +195,14 @@ def _damaged(path: Path) -> None:
     path.write_bytes(data)
 
 
+def _no_text(path: Path) -> None:
+    store, data_dir = in_folder(path.parent)
+    with closing(data_dir):
+        put(store)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE record SET topic = CAST(X'FF' AS TEXT)")
+
+
 def _gap(path: Path) -> None:
     store, data_dir = in_folder(path.parent)
     with closing(data_dir):
@@ -210,6 +220,7 @@ def _gap(path: Path) -> None:
         (_newer, "written by a newer rmqd"),
         (_folder, "cannot be used"),
         (_damaged, "damaged"),
+        (_no_text, "damaged"),
         (_gap, "the queue T:0 goes on at 3 after 1"),
     ],
 )
@@ -324,3 +335,63 @@ async def test_a_full_disk_acknowledges_nothing_and_loses_nothing(tmp_path: Path
         store, data_dir = in_folder(directory)
         with closing(data_dir):
             assert bodies(store) == expected
+
+
+def _cut(log: Path) -> None:
+    os.truncate(log, log.stat().st_size // 2)
+
+
+def _flipped(log: Path) -> None:
+    data = bytearray(log.read_bytes())
+    data[len(data) // 2] ^= 1
+    log.write_bytes(data)
+
+
+def _gone(log: Path) -> None:
+    log.unlink()
+
+
+@pytest.mark.parametrize("spoil", [_cut, _flipped, _gone])
+async def test_messages_that_a_damaged_log_takes_are_told_once(tmp_path: Path, spoil: Callable[[Path], None]) -> None:
+    """SQLite itself drops all from the first damage on, and says nothing."""
+    clock = ManualClock()
+    store, data_dir = in_folder(tmp_path / "data", clock=clock)
+    with closing(data_dir):
+        for number in range(100):
+            put(store, str(number))
+            clock.advance(60)
+            await asyncio.sleep(0)
+        left = _crashed(tmp_path / "data")
+    spoil(left / f"{FILE_NAME}-wal")
+
+    with capture_logs() as logs:
+        store, data_dir = in_folder(left)
+        data_dir.close()
+    assert store.max_offset("T", 0) < 100
+    [told] = logs
+    assert (told["event"], told["last_stored"] > (told["last_found"] or "")) == ("broker.messages_missing", True)
+
+    with capture_logs() as logs:
+        in_folder(left)[1].close()
+    assert logs == []
+
+
+async def test_messages_that_were_deleted_or_moved_away_are_not_missing(tmp_path: Path) -> None:
+    """Also where the process dies behind the deletion."""
+    store, data_dir = in_folder(tmp_path / "data")
+    with closing(data_dir):
+        put(store, topic="T")
+        await asyncio.sleep(0)
+        put(store, topic="U")
+        store.delete_topic("U")
+        await asyncio.sleep(0)
+        store.delete_topic("T")
+        await asyncio.sleep(0)
+        left = _crashed(tmp_path / "data")
+        put(store)
+    (tmp_path / "data" / FILE_NAME).unlink()
+
+    with capture_logs() as logs:
+        in_folder(left)[1].close()
+        in_folder(tmp_path / "data")[1].close()
+    assert logs == []

@@ -111,6 +111,24 @@ async def test_keys_and_values(mq: Asking) -> None:
     assert body(await ns.call(KV_LIST, {"namespace": "N"})) == {"table": {}}
 
 
+async def test_keys_and_values_are_not_kept_without_end(mq: Asking) -> None:
+    """Anybody may put them; what is there may still be changed."""
+    ns = mq.name_server
+    place = {"namespace": "N", "key": "0"}
+    too_long = "x" * (64 * 1024)
+    assert told(await ns.call(PUT_KV, {**place, "value": too_long})) == (
+        1,
+        "a key and its value have at most 65536 characters",
+    )
+    for number in range(1000):
+        assert told(await ns.call(PUT_KV, {**place, "key": str(number), "value": "v"})) == (0, None)
+
+    assert told(await ns.call(PUT_KV, {**place, "key": "1000", "value": "v"})) == (1, "at most 1000 keys are kept")
+    assert told(await ns.call(PUT_KV, {**place, "namespace": "M", "value": "v"})) == (1, "at most 1000 keys are kept")
+    assert told(await ns.call(PUT_KV, {**place, "value": "changed"})) == (0, None)
+    assert (await ns.call(GET_KV, place)).ext_fields == {"value": "changed"}
+
+
 async def test_keys_and_values_survive_with_a_data_dir(tmp_path: Path) -> None:
     options = EmbeddedOptions(data_dir=tmp_path)
     async with asking(options) as mq:

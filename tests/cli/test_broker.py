@@ -100,6 +100,15 @@ def test_clients_are_told_an_address_that_they_can_connect_to(listen: str, host:
         assert send(nameserver, "orders").code == 0
 
 
+def test_an_address_for_everybody_is_warned_of() -> None:
+    with running(listen="0.0.0.0:0") as (process, nameserver):
+        assert send(nameserver, "orders").code == 0
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=20)
+
+    assert "rmqd broker: warning: everybody who reaches this address may" in errors
+
+
 def _has_ipv6() -> bool:
     try:
         with socket.socket(socket.AF_INET6) as probe:

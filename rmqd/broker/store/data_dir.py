@@ -19,6 +19,8 @@ import structlog
 
 from rmqd.broker.journal import Kind
 from rmqd.broker.reply import Refusal
+from rmqd.broker.store.last_record import FILE_NAME as LAST_RECORD_NAME
+from rmqd.broker.store.last_record import LastRecord
 from rmqd.broker.store.record_log import LogRow, RecordRow
 from rmqd.codes import ResponseCode
 from rmqd.errors import ProtocolError, StorageError
@@ -82,7 +84,7 @@ class DataDir:
         self._newest_bytes = 0
         self._commit_due = False
         self._failing = False
-        self._connection = _open(directory / FILE_NAME)
+        self._connection, self._last = _open(directory / FILE_NAME)
 
     def append(self, row: RecordRow) -> None:
         """Keep a record. Raises Refusal while the disk cannot be written."""
@@ -163,6 +165,7 @@ class DataDir:
         if self._failing:
             log.warning("broker.data_dir_recovered", path=self.name)
         self._failing = False
+        self._last.after_commit(self._appended, has_deleted=bool(self._discarded))
         self._nothing_to_write()
         self._forget_older()
 
@@ -172,6 +175,7 @@ class DataDir:
             self.commit()
         self._nothing_to_write()  # also where that failed: a retry may be due, and has no database any more
         self._connection.close()
+        self._last.close()
 
     def _select(self, query: str, *values: str | int) -> Iterator[Any]:
         try:
@@ -188,6 +192,7 @@ class DataDir:
                 connection.executemany(_APPEND, self._appended)
             if self._discarded:
                 connection.executemany(_DISCARD, [(offset,) for offset in self._discarded])
+                self._last.before_deletion()
             for (kind, key), value in self._values.items():
                 if value is None:
                     connection.execute(_DELETE, (kind, key))
@@ -240,24 +245,30 @@ class DataDir:
             self._loop.call_later(_RETRY_SECONDS, self._commit_now)
 
 
-def _open(path: Path) -> sqlite3.Connection:
-    """The database of a folder, made where there is none, and locked."""
+def _open(path: Path) -> tuple[sqlite3.Connection, LastRecord]:
+    """The database of a folder, made where there is none, and locked; the note beside it."""
     try:
         path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
         os.close(os.open(path, os.O_RDONLY | os.O_CREAT, FILE_MODE))  # SQLite gives its log the mode of the database
+        is_new = not path.stat().st_size
         path.chmod(path.stat().st_mode & FILE_MODE)
         connection = sqlite3.connect(path, timeout=0, isolation_level=None)
     except (OSError, sqlite3.Error) as error:
         raise StorageError(f"the data dir {path.parent} cannot be used: {error}") from error
     try:
         _prepare(connection, path)
+        last = LastRecord(path.with_name(LAST_RECORD_NAME), connection)
+        last.begin(is_new)
     except sqlite3.Error as error:
         connection.close()
         raise _unusable(path, error) from error
+    except OSError as error:
+        connection.close()
+        raise StorageError(f"the data dir {path.parent} cannot be used: {error}") from error
     except StorageError:
         connection.close()
         raise
-    return connection
+    return connection, last
 
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:

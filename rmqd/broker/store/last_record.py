@@ -1,0 +1,100 @@
+"""LastRecord: beside the database, the newest record that was committed, so that a damaged log of SQLite's is noticed.
+
+From the first frame of its WAL that does not match its checksum SQLite takes none, and says nothing: that may be the
+half of a transaction that the end of the process cut, or may be a thousand that were acknowledged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import structlog
+
+from rmqd.broker.store.record_log import RecordRow
+
+log = structlog.get_logger(__name__)
+
+FILE_NAME: Final = "broker.last-record"
+_NEWEST: Final = "SELECT commit_log_offset, store_timestamp FROM record ORDER BY commit_log_offset DESC LIMIT 1"
+
+
+class Place(NamedTuple):
+    """Of a record; `store_timestamp` is in milliseconds."""
+
+    commit_log_offset: int
+    store_timestamp: int
+
+
+_NONE: Final = Place(-1, 0)
+
+
+class LastRecord:
+    """A file that never names a record which is not in the database, unless that was lost.
+
+    So it is written behind the commit that stores a record, and before the one that deletes it. Each write is of the
+    same few bytes in place, which a full disk does not prevent and the end of a process does not halve. It is not
+    awaited on the disk, as commits are not. After a power cut it may name what the database has not: that is lost.
+    """
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        self._path = path
+        self._connection = connection
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o640)
+        self._place = _NONE
+
+    def begin(self, is_new: bool) -> None:
+        """Warn of what is missing, unless the database is new; from here on the file is about what is there."""
+        found = self._newest()
+        self._place = self._noted()
+        noted = _NONE if is_new else self._place
+        if noted.commit_log_offset > found.commit_log_offset:
+            log.warning(
+                "broker.messages_missing",
+                path=str(self._path),
+                last_stored=_time(noted),
+                last_found=_time(found) if found != _NONE else None,
+                bytes=noted.commit_log_offset - max(found.commit_log_offset, 0),
+            )
+        self._write(found)
+
+    def before_deletion(self) -> None:
+        """Within a transaction that deletes records."""
+        self._write(min(self._place, self._newest()))
+
+    def after_commit(self, appended: Sequence[RecordRow], *, has_deleted: bool) -> None:
+        """A transaction is over that appended these records, and deleted others or not."""
+        if has_deleted:
+            with contextlib.suppress(sqlite3.Error):  # which would not be one of the transaction
+                self._write(self._newest())
+        elif appended:
+            self._write(Place(appended[-1].commit_log_offset, appended[-1].store_timestamp))
+
+    def close(self) -> None:
+        os.close(self._file)
+
+    def _newest(self) -> Place:
+        row = self._connection.execute(_NEWEST).fetchone()
+        return _NONE if row is None else Place(*row)
+
+    def _noted(self) -> Place:
+        try:
+            return Place(*map(int, os.pread(self._file, 100, 0).split()))
+        except (TypeError, ValueError):  # nothing is in it yet, or it is damaged
+            return _NONE
+
+    def _write(self, place: Place) -> None:
+        if place == self._place:
+            return
+        self._place = place
+        with contextlib.suppress(OSError):  # it serves a warning alone; the database tells of its own errors
+            os.pwrite(self._file, b"%020d %020d\n" % place, 0)
+
+
+def _time(place: Place) -> str:
+    return datetime.fromtimestamp(place.store_timestamp / 1000, UTC).isoformat(timespec="seconds")
