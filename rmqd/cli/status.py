@@ -44,13 +44,13 @@ def status(
     try:
         lines = status_lines(printable_values(document))
     except (KeyError, TypeError, AttributeError):
-        fail(ExitCode.UNAVAILABLE, "rmqd: what answers is no rmqd of this version; -o json shows what it says")
+        fail(ExitCode.UNAVAILABLE, "rmqd: what answers is not an rmqd of this version; -o json shows what it says")
     typer.echo("\n".join(lines))
 
 
 def status_lines(document: dict[str, Any]) -> list[str]:
     """The document of /api/v1/status as a person reads it."""
-    from rmqd.daemon.status_text import last_error_line, rates_line
+    from rmqd.daemon.status_text import cell, last_error_line, problem_line, rates_line, slave_lines, stall_lines
 
     workers = document.get("workers")
     columns = _COLUMNS if workers is None else (*_COLUMNS, "worker")
@@ -71,40 +71,16 @@ def status_lines(document: dict[str, Any]) -> list[str]:
         error = last_error_line(group)
         lines += [f"  {_in_red(error)}"] if error else []
         lines += [f"  paused: {text}" for scope in group["pauses"] if (text := _scope(scope))]
-        lines += [f"  {_problem(problem)}" for problem in group["problems"]]
+        lines += [f"  {problem_line(problem)}" for problem in group["problems"]]
         lines += [f"  {line}" for line in stall_lines(group["queues"])]
         lines += [f"  {line}" for line in slave_lines(group["queues"])]
-        lines += _table(columns, [[_cell(queue, column) for column in columns] for queue in group["queues"]])
+        lines += _table(columns, [[cell(queue, column) for column in columns] for queue in group["queues"]])
     return lines
-
-
-def stall_lines(queues: list[dict[str, Any]]) -> list[str]:
-    """Which queues stand still, and why; those that do for one reason together."""
-    together: dict[str, list[str]] = {}
-    for queue in queues:
-        if queue["stall"] is not None:
-            name = f"{_cell(queue, 'topic')}@{queue['broker']}:{queue['queue']}"
-            together.setdefault(_problem(queue["stall"]), []).append(name)
-    return [f"{', '.join(names)} stands still: {problem}" for problem, names in together.items()]
-
-
-def slave_lines(queues: list[dict[str, Any]]) -> list[str]:
-    """Which queues are pulled from a slave, by slave."""
-    slaves: dict[str, list[str]] = {}
-    for queue in queues:
-        if queue["at_slave"]:
-            name = f"{_cell(queue, 'topic')}@{queue['broker']}:{queue['queue']}"
-            slaves.setdefault(queue["pulled_from"], []).append(name)
-    return [f"{', '.join(names)} read from the slave {address}" for address, names in slaves.items()]
 
 
 def _in_red(text: str) -> str:
     """Red on a terminal; the colour is left out of what goes elsewhere."""
     return typer.style(text, fg=typer.colors.RED)
-
-
-def _problem(problem: dict[str, Any]) -> str:
-    return f"{problem['cause']}: {problem['evidence']}. Next: {problem['next']}"
 
 
 def _scope(scope: dict[str, Any]) -> str:
@@ -115,16 +91,3 @@ def _table(columns: tuple[str, ...], rows: list[list[str]]) -> list[str]:
     if not rows:
         return ["  no queues are assigned here"]
     return [f"  {line}" for line in table(columns, rows)]
-
-
-def _cell(queue: dict[str, Any], column: str) -> str:
-    from rmqd.wire.topics import is_retry_topic
-
-    value = queue[column]
-    if value is None:
-        return "-"
-    if column == "queue" and value < 0:
-        return "any"  # of the broker's, as the group pops
-    if column == "topic" and queue["is_retry"] and not is_retry_topic(value):
-        return f"{value} (retry)"  # the retry topic's queue, shown under the topic whose messages it holds
-    return f"{value:.1f}" if isinstance(value, float) else str(value)

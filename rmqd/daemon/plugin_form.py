@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from rmqd.daemon.config_problems import Path, unknown
-from rmqd.daemon.unknown_options import unknown_options
+from rmqd.daemon.unknown_options import unknown_keys, unknown_options
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,9 @@ def validated(kind: str, options: dict[str, Any], *, takes: bool, model: type[Ba
     try:
         made = model.model_validate(options)
     except ValidationError as error:
-        raise PluginFaultError(*(_option_fault(model, one) for one in error.errors(include_url=False))) from None
-    faults = [_unknown_option(("options", *path), known) for path, known in unknown_options(options, made)]
+        invalid = [_option_fault(model, one) for one in error.errors(include_url=False)]
+        raise PluginFaultError(*invalid, *_unknown_faults(unknown_keys(options, model))) from None
+    faults = _unknown_faults(unknown_options(options, made))
     if faults:
         raise PluginFaultError(*faults)
     return made
@@ -123,3 +124,7 @@ def _option_fault(model: type[BaseModel], details: ErrorDetails) -> Fault:
 
 def _unknown_option(path: Path, known: list[str]) -> Fault:
     return Fault(path, unknown("option", str(path[-1]), known), at_key=True)
+
+
+def _unknown_faults(found: Iterable[tuple[Path, list[str]]]) -> list[Fault]:
+    return [_unknown_option(("options", *path), known) for path, known in found]

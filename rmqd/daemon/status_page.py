@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
-from rmqd.daemon.status_text import last_error_line, rates_line
+from rmqd.daemon.status_text import cell, last_error_line, problem_line, rates_line, stall_lines
 
 REFRESH_SECONDS = 5
 _COLUMNS = tuple("topic broker queue state committed max lag lag_seconds cached worker client_id".split())
@@ -34,8 +34,7 @@ def _group(group: dict[str, Any]) -> str:
     model += " on Spark" if group["engine"] == "spark" else ""
     head = f"<h2>{escape(group['name'])} <small class='{escape(state)}'>{escape(state)}{model}</small></h2>"
     why = f"<p class='{escape(state)}'>{escape(reason)}</p>" if reason else ""
-    problems = [*group["problems"], *(queue["stall"] for queue in group["queues"] if queue["stall"] is not None)]
-    told = dict.fromkeys(f"{problem['cause']}: {problem['evidence']}. Next: {problem['next']}" for problem in problems)
+    told = [*map(problem_line, group["problems"]), *stall_lines(group["queues"])]
     why += "".join(f"<p class='stuck'>{escape(line)}</p>" for line in told)
     why = _results(group) + why
     titles = "".join(f"<th>{escape(column)}</th>" for column in _COLUMNS)
@@ -49,11 +48,5 @@ def _results(group: dict[str, Any]) -> str:
 
 
 def _row(queue: dict[str, Any]) -> str:
-    cells = "".join(f"<td>{escape(_text(queue[column]))}</td>" for column in _COLUMNS)
+    cells = "".join(f"<td>{escape(cell(queue, column))}</td>" for column in _COLUMNS)
     return f"<tr class='{escape(queue['state'])}'>{cells}</tr>"
-
-
-def _text(value: object) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.1f}" if isinstance(value, float) else str(value)

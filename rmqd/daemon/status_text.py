@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+from rmqd.wire.topics import is_retry_topic
+
 
 def rates_line(group: dict[str, Any]) -> str:
     """What the handler's attempts come to, over the last minute."""
@@ -18,3 +20,40 @@ def last_error_line(group: dict[str, Any]) -> str:
         return ""
     at = datetime.fromtimestamp(error["at"], UTC)
     return f"last error: {at:%Y-%m-%d %H:%M:%S} UTC, {error['topic']}, message {error['msg_id']}: {error['error']}"
+
+
+def problem_line(problem: dict[str, Any]) -> str:
+    """A problem's cause and evidence, and what to do next."""
+    return f"{problem['cause']}: {problem['evidence']}. Next: {problem['next']}"
+
+
+def stall_lines(queues: list[dict[str, Any]]) -> list[str]:
+    """Which queues stand still, and why; the queues that have the same reason share a line."""
+    together: dict[str, list[str]] = {}
+    for queue in queues:
+        if queue["stall"] is not None:
+            name = f"{cell(queue, 'topic')}@{queue['broker']}:{queue['queue']}"
+            together.setdefault(problem_line(queue["stall"]), []).append(name)
+    return [f"{', '.join(names)} stands still: {problem}" for problem, names in together.items()]
+
+
+def slave_lines(queues: list[dict[str, Any]]) -> list[str]:
+    """Which queues are pulled from a slave, by slave."""
+    slaves: dict[str, list[str]] = {}
+    for queue in queues:
+        if queue["at_slave"]:
+            name = f"{cell(queue, 'topic')}@{queue['broker']}:{queue['queue']}"
+            slaves.setdefault(queue["pulled_from"], []).append(name)
+    return [f"{', '.join(names)} read from the slave {address}" for address, names in slaves.items()]
+
+
+def cell(queue: dict[str, Any], column: str) -> str:
+    """What the table of queues shows of a queue in a column."""
+    value = queue[column]
+    if value is None:
+        return "-"
+    if column == "queue" and value < 0:
+        return "any"  # of the broker's, as the group pops
+    if column == "topic" and queue["is_retry"] and not is_retry_topic(value):
+        return f"{value} (retry)"  # the retry topic's queue, shown under the topic whose messages it holds
+    return f"{value:.1f}" if isinstance(value, float) else str(value)

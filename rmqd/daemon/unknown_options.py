@@ -17,7 +17,7 @@ def unknown_options(given: object, model: object, path: Path = ()) -> Iterator[t
     such keys by itself, and is left alone; so is what is not a model.
     """
     if isinstance(model, BaseModel) and isinstance(given, Mapping):
-        yield from _unknown_here(given, model, path)
+        yield from unknown_keys(given, type(model), path)
         for name, field in type(model).model_fields.items():
             for key in _names(name, field):
                 if key in given:
@@ -30,10 +30,13 @@ def unknown_options(given: object, model: object, path: Path = ()) -> Iterator[t
             yield from unknown_options(one, held, (*path, index))
 
 
-def _unknown_here(given: Mapping[str, object], model: BaseModel, path: Path) -> Iterator[tuple[Path, list[str]]]:
+def unknown_keys(
+    given: Mapping[str, object], model: type[BaseModel], path: Path = ()
+) -> Iterator[tuple[Path, list[str]]]:
+    """The same for one model alone, without those that its fields hold: `given` need not be valid for this."""
     if "extra" in model.model_config:
         return
-    known = [name for field in type(model).model_fields.items() for name in _names(*field)]
+    known = [name for field in model.model_fields.items() for name in _names(*field)]
     for key in given:
         if key not in known:
             yield (*path, key), known

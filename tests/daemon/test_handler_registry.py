@@ -304,6 +304,13 @@ def test_wrong_options_are_told_with_their_places(options: str, expected: list[s
 
 TYPOS = {
     "at the top": ("{dry_rn: true}", ["7:17: options.dry_rn: unknown option; did you mean dry_run?"]),
+    "beside a wrong value": (
+        "{dry_rn: true, others: 7}",
+        [
+            "7:17: options.dry_rn: unknown option; did you mean dry_run?",
+            "7:39: options.others: the value should be a valid list",
+        ],
+    ),
     "in a model of its own": (
         "{server: {hots: a, tcp_port: 26}}",
         ["7:26: options.server.hots: unknown option; did you mean host?"],

@@ -330,7 +330,7 @@ async def test_status_metrics_and_page_tell_what_stands_still_and_why(served: Se
     """One queue's stall, one problem of the group."""
     stall = Problem("no_permission", "the topic may not be <read>", "let it be read")
     problem = Problem("subscription_mismatch", "others subscribe to more", "make them equal")
-    queues = (replace(queue_snapshot(0, state="stuck"), stall=stall), queue_snapshot(1))
+    queues = (replace(queue_snapshot(0, state="stuck"), stall=stall), replace(queue_snapshot(1), is_retry=True))
     shown = replace(served.engine.last("audit").snapshot(), queues=queues, problems=(problem,))
     served.engine.last("audit").snapshot = lambda: shown  # type: ignore[method-assign]
     (_, group) = (await served.client.get("/api/v1/status")).json()["groups"]
@@ -341,7 +341,10 @@ async def test_status_metrics_and_page_tell_what_stands_still_and_why(served: Se
     assert 'rmqd_stalled_queues{cause="paused",engine="local",group="audit"} 0.0' in metrics
     assert 'rmqd_group_problems{cause="subscription_mismatch",engine="local",group="audit"} 1.0' in metrics
     page = (await served.client.get("/")).text
-    assert "no_permission: the topic may not be &lt;read&gt;. Next: let it be read" in page
+    assert (
+        "orders@broker-a:0 stands still: no_permission: the topic may not be &lt;read&gt;. Next: let it be read" in page
+    )
+    assert "<td>orders (retry)</td>" in page
     assert "subscription_mismatch: others subscribe to more. Next: make them equal" in page
 
 
