@@ -8,6 +8,7 @@ of that moment.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import structlog
@@ -48,7 +49,7 @@ class CorruptMessages:
         """The cache that they were held in was let go."""
         self._held.clear()
 
-    def hold(self, block: MessageBlock, records: list[BadRecord]) -> list[Message]:
+    def hold(self, block: MessageBlock, records: Sequence[BadRecord]) -> list[Message]:
         """Take in what was passed over in a block; those that the block is to hold, in their places."""
         for record in records:
             self._tell(record)

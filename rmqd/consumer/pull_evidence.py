@@ -65,6 +65,14 @@ class PullEvidence:
         self._bad = None
         self._fruitless = 0
 
+    def is_plain(self, block: MessageBlock, asked: int, header: PullMessageResponseHeader) -> bool:
+        """Whether all of a reply is believed, as it nearly always is."""
+        if not is_plain(block, asked, header):
+            return False
+        if self._gaps:
+            self._refute(asked)
+        return True
+
     def found(
         self, block: MessageBlock, asked: int, header: PullMessageResponseHeader, *, passes_over: bool
     ) -> Believed:
@@ -72,9 +80,7 @@ class PullEvidence:
 
         Raises ProtocolError.
         """
-        if is_plain(block, asked, header):
-            if self._gaps:
-                self._refute(asked)
+        if self.is_plain(block, asked, header):  # as one may be that is not opened yet
             return Believed(header.next_begin_offset)
         if header.next_begin_offset <= asked:
             raise ProtocolError(f"a pull at {asked} found messages, and is to go on at {header.next_begin_offset}")

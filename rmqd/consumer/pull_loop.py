@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 from typing import Final
 
 import structlog
@@ -39,6 +40,7 @@ from rmqd.wire.headers.pull import PullMessageResponseHeader
 from rmqd.wire.heartbeat import EXPRESSION_TAG
 from rmqd.wire.message import MessageBlock, MessageQueue
 from rmqd.wire.message_decode import frame_messages
+from rmqd.wire.pull_walk import BadRecord
 from rmqd.wire.sys_flag import PullSysFlag
 from rmqd.wire.topics import is_retry_topic, topic_of_pop_retry
 
@@ -196,36 +198,47 @@ class PullLoop:
 
     async def _found(self, reply: RemotingCommand) -> None:
         header = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
-        queue = self.process_queue
         self.request.broker_id, self.max_offset = header.suggest_which_broker_id, header.max_offset
         block = frame_messages(reply.payload, self._queue, reply.body_start, self._namespace, header.offset_delta)
         block.origin = self._origin
-        asked, passes_over = queue.next_offset, self._corrupt.policy != "stop"
+        asked = self.process_queue.next_offset
+        if not block.is_closed and self._evidence.is_plain(block, asked, header):
+            self._take(block, header.next_begin_offset)
+        else:
+            await self._take_believed(block, asked, header)
+
+    async def _take_believed(self, block: MessageBlock, asked: int, header: PullMessageResponseHeader) -> None:
+        """Take what is believed of a reply, and wait or ask again for the rest."""
+        queue, passes_over = self.process_queue, self._corrupt.policy != "stop"
         believed = self._evidence.found(block, asked, header, passes_over=passes_over)
         if block.is_closed:
             if not await open_pulled(block, self._context, queue):
                 return
             believed = self._evidence.opened(block, asked, believed, passes_over=passes_over)
-        if self._tags:
-            for message in block.messages:
-                if not message.has_tag(self._tags):
-                    queue.skip(message)
-        self._let_hooks_choose(block)
-        self._context.rate_limit.spend(block.unfinished)
-        queue.stats.pulled(block)
-        queue.stats.pull_took(self.answered_at - self.asked_at)
-        if believed.next_offset > asked:
-            self.stuck = None
-            self._is_well()
-        held = self._corrupt.hold(block, believed.bad) if believed.bad and passes_over else ()
-        queue.put(block, believed.next_offset, held)
-        self._context.service.submit(queue)
+        self._take(block, believed.next_offset, believed.bad if passes_over else ())
         if believed.bad and not passes_over:
             await self._corrupt.stop_at(believed.bad[-1])
         elif believed.doubt is not None:
             self.request.broker_id = 0
             if believed.next_offset == asked:
                 self._evidence.got_nowhere(believed.doubt)
+
+    def _take(self, block: MessageBlock, next_offset: int, passed_over: Sequence[BadRecord] = ()) -> None:
+        """Have these messages handled, and pull on at `next_offset`, behind what is `passed_over`."""
+        queue, context = self.process_queue, self._context
+        if self._tags:
+            for message in block.messages:
+                if not message.has_tag(self._tags):
+                    queue.skip(message)
+        self._let_hooks_choose(block)
+        context.rate_limit.spend(block.unfinished)
+        queue.stats.pulled(block)
+        queue.stats.pull_took(self.answered_at - self.asked_at)
+        if next_offset > queue.next_offset:
+            self.stuck = None
+            self._is_well()
+        queue.put(block, next_offset, self._corrupt.hold(block, passed_over) if passed_over else ())
+        context.service.submit(queue)
 
     def _is_well(self) -> None:
         """The broker has the queue, and our place in it."""
