@@ -40,7 +40,7 @@ class Routes:
 
     def endpoint(self, queue: MessageQueue) -> str:
         """The name of the broker that serves a queue: its own, or the one that leads a static topic's queue now."""
-        led = self._leaders.get(queue.topic)
+        led = self._leaders.get(queue.topic) if self._leaders else None
         return queue.broker_name if led is None else led.get((queue.broker_name, queue.queue_id), queue.broker_name)
 
     def readable(self, topic: str) -> list[MessageQueue]:

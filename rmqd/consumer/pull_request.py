@@ -71,11 +71,12 @@ class PullRequest:
 
     async def ask(self, offset: int, flags: int, suspend_ms: int, most: int) -> RemotingCommand:
         """Pull, and wait for the answer, whatever its code. Raises RmqdError, among them AskedAnewError."""
-        address = self._address()
+        client = self._client
+        broker_name = client.routes.endpoint(self._queue)
+        address = client.replicas.to_read(broker_name, self.broker_id)
         if address is None:
             raise BrokerAwayError(self._queue.topic, self._queue.broker_name)
-        client = self._client
-        self.address, self.at_master = address, address == client.routes.master(client.routes.endpoint(self._queue))
+        self.address, self.at_master = address, address == client.routes.master(broker_name)
         client.remoting.check(address)
         connection = client.remoting.connected(address) or await client.remoting.connection(address)
         if not client.heartbeat.is_known_on(connection):

@@ -83,7 +83,9 @@ class PullMessageResponseHeader(NamedTuple):
                 int(ext_fields["minOffset"]),
                 int(ext_fields["maxOffset"]),
                 int(ext_fields.get("suggestWhichBrokerId", "0")),
-                offset_delta=int(ext_fields.get("offsetDelta", "0")),
+                0,
+                0,
+                0 if (delta := ext_fields.get("offsetDelta")) is None else int(delta),
             )
         except (KeyError, ValueError) as error:
             raise ProtocolError(f"the reply to a pull lacks an offset: {error!r:.200}") from error
