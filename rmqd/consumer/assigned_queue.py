@@ -7,7 +7,7 @@ import random
 
 import structlog
 
-from rmqd.consumer.context import GroupContext
+from rmqd.consumer.context import Floor, GroupContext
 from rmqd.consumer.giving_up import GivingUp
 from rmqd.consumer.process_queue import ProcessQueue
 from rmqd.consumer.pull_backoff import EXCEPTION_DELAY_SECONDS
@@ -139,7 +139,7 @@ class AssignedQueue:
         context, queue = self._context, self.message_queue
         stored = await context.store.read(queue)
         if stored is None and (floor := context.floors.get(queue)) is not None:
-            start = Start(floor, "committed")  # by this process: the broker has lost it
+            start = await context.founding.policy.of_lost_queue(queue, *floor)
         else:
             start = await context.founding.start(queue, stored)
         context.store.take_over(queue, start.offset if start.is_stored else None, self, in_peace=self._in_peace)
@@ -150,8 +150,8 @@ class AssignedQueue:
     def _check_floor(self, offset: int) -> None:
         """Tell if the queue begins below what this process had committed for it before: the broker's word holds."""
         floor = self._context.floors.pop(self.message_queue, None)
-        if floor is not None and offset < floor:
-            log.warning("offset.fell", queue=str(self.message_queue), offset=offset, committed_before=floor)
+        if floor is not None and offset < floor.committed:
+            log.warning("offset.fell", queue=str(self.message_queue), offset=offset, committed_before=floor.committed)
             self._context.stats[self.message_queue.topic].falls["take_over"] += 1
 
     async def _pull(self, loop: PullLoop) -> None:
@@ -196,7 +196,7 @@ class AssignedQueue:
             return
         log.warning("queue.consumed_elsewhere", queue=str(place), committed=committed, stored=stored)
         if committed is not None:
-            context.floors[place] = committed
+            context.floors[place] = Floor(committed, 0)
         self._check_floor(stored)
         loop.start_again(stored, "lock_lost")
         context.store.take_over(place, stored, self)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from rmqd.client.instance import ClientInstance
 from rmqd.clock import Clock
@@ -24,6 +24,13 @@ from rmqd.wire.message import MessageQueue
 
 if TYPE_CHECKING:
     from rmqd.consumer.pop_group import PopGroup
+
+
+class Floor(NamedTuple):
+    """Where this process was in a queue when it gave it up."""
+
+    committed: int
+    stored_ms: int  # of the newest message that was pulled; 0 for none
 
 
 @dataclass(slots=True)
@@ -48,7 +55,7 @@ class GroupContext:
     announced: dict[str, SubscriptionData] = field(default_factory=dict)  # told to brokers, and not pulled by yet
     revision: int = 0  # raised whenever options, subscriptions or the rate limit changed while the group runs
     problems: GroupProblems = field(default_factory=GroupProblems)
-    floors: dict[MessageQueue, int] = field(default_factory=dict)  # what was committed last for queues given up since
+    floors: dict[MessageQueue, Floor] = field(default_factory=dict)  # of queues given up since
     pauses: Pauses = field(default_factory=Pauses)
     move: Callable[[MessageQueue, int], bool] = lambda _queue, _offset: False  # by an operator; whether it is held here
     notice_seconds: float = 0.0  # how long a member may take to see that others came, above what one that is told takes

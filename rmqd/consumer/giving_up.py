@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import structlog
 
-from rmqd.consumer.context import GroupContext
+from rmqd.consumer.context import Floor, GroupContext
 from rmqd.consumer.process_queue import ProcessQueue
 from rmqd.consumer.pull_loop import PullLoop
 from rmqd.errors import BrokerError, RemotingError, RmqdError, RouteNotFoundError
@@ -63,7 +63,7 @@ class GivingUp:
             if not drained and self.last:
                 return  # released when the group's handlers have ended
         if (floor := context.store.committed.get(place)) is not None:
-            context.floors[place] = floor
+            context.floors[place] = Floor(floor, loop.process_queue.newest_store_timestamp if loop is not None else 0)
         context.store.forget(place)
         await context.ownership.release(place)
 

@@ -25,17 +25,19 @@ class OffsetDoubt:
         self._queue = queue
         self._clock = clock
         self._said: tuple[str, float] | None = None  # by whom, and since when (monotonic)
+        self.lowest: int | None = None  # that was offered since then: the queue may have grown meanwhile
 
     def is_over(self, address: str, committed: int, offered: int) -> bool:
         """Whether to believe it; each call is one answer of a broker that offers less than what was committed."""
         now = self._clock.monotonic()
         if self._said is None or self._said[0] != address:
-            self._said = address, now
+            self._said, self.lowest = (address, now), offered
             log.warning(
                 "offset.doubted", queue=str(self._queue), address=address, committed=committed, broker_offers=offered
             )
+        self.lowest = offered if self.lowest is None else min(self.lowest, offered)
         return now - self._said[1] >= DOUBT_SECONDS
 
     def end(self) -> None:
         """The broker has the queue's offset after all, or was believed."""
-        self._said = None
+        self._said = self.lowest = None

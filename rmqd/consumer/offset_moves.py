@@ -13,14 +13,22 @@ offset stays at the first message that is not finished. Only the next pull begin
 | less, but all that is committed| goes on there, once what is cached is finished: the broker will give the same    |
 |                                | offsets to other messages, and the cache holds one message of an offset          |
 | less than what is committed    | the same, after `OffsetDoubt`; what is committed is set back at once             |
+
+A broker that offers less has lost its end, or the topic was made anew, and since then it may have given some of the
+asked offsets to other messages: the end that it offers lies behind those, and where it has got as far as before, it
+offers nothing. What is stored later than all that was pulled shows them. So a queue that is to go down goes to the
+first such message. One is also looked for when a queue is pulled by another connection, exists again, or is doubted no
+more.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from rmqd.client.connection import RemotingConnection
+from rmqd.codes import ResponseCode
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.offset_doubt import OffsetDoubt
 from rmqd.consumer.problem import Problem
@@ -29,11 +37,16 @@ from rmqd.errors import BrokerError, ProtocolError, RmqdError
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.pull import PullMessageResponseHeader
 from rmqd.wire.message import MessageQueue
+from rmqd.wire.message_decode import frame_messages
 
 if TYPE_CHECKING:
     from rmqd.consumer.pull_loop import PullLoop
 
 log = structlog.get_logger(__name__)
+
+_FOUND: Final = int(ResponseCode.SUCCESS)
+_MOVED: Final = int(ResponseCode.PULL_OFFSET_MOVED)
+_HAS_OFFSET: Final = frozenset((_FOUND, int(ResponseCode.PULL_NOT_FOUND), int(ResponseCode.PULL_RETRY_IMMEDIATELY)))
 
 
 class OffsetMoves:
@@ -44,6 +57,66 @@ class OffsetMoves:
         self._context = context
         self._queue = queue
         self._doubt = OffsetDoubt(queue, context.clock)
+        self._looked_on: RemotingConnection | None = None
+
+    @property
+    def must_look(self) -> bool:
+        """Whether offsets that were pulled may have been given to other messages since it was looked."""
+        request = self._loop.request
+        return request.connection is not self._looked_on and request.at_master
+
+    def look_again(self) -> None:
+        """What the broker has may be another queue from now on."""
+        self._looked_on = None
+
+    async def look_back(self, reply: RemotingCommand) -> bool:
+        """Look for messages that have offsets which were pulled before; whether the queue goes back to them.
+
+        `reply` is to a pull, and counts for nothing then. Raises RmqdError.
+        """
+        if reply.code not in _HAS_OFFSET:
+            return False
+        loop, connection = self._loop, self._loop.request.connection
+        asked, unseen = loop.process_queue.next_offset, await self._first_unseen()
+        if asked != loop.process_queue.next_offset:
+            return True
+        if unseen is None:
+            self._looked_on = connection
+            return False
+        if self._context.options.on_offset_illegal == "stop":
+            await self._stop(asked, unseen)
+        else:
+            await self._correct(asked, unseen, "OFFSETS_USED_AGAIN")
+        return True
+
+    async def _first_unseen(self) -> int | None:
+        """The first message that is stored later than all that was pulled, if it lies below the next pull.
+
+        What the broker finds by the time is looked at: some find the last message where none is as late.
+        """
+        queue, request = self._loop.process_queue, self._loop.request
+        if not queue.newest_store_timestamp:
+            return None
+        try:
+            found = await self._context.founding.policy.search(self._queue, queue.newest_store_timestamp + 1)
+        except BrokerError as error:  # it may have been forbidden, which must not end the consumption
+            log.debug("offset.not_found_by_time", queue=str(self._queue), error=str(error))
+            return None
+        if found >= queue.next_offset:
+            return None
+        reply = await request.ask(found, 0, 0, 1)
+        if reply.code not in (_FOUND, _MOVED):
+            return None
+        header = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
+        if reply.code == _MOVED:
+            if reply.remark == OPERATOR_RESET:
+                request.reset_to = header.next_begin_offset  # it is told once
+            return None
+        block = frame_messages(reply.payload, self._queue, reply.body_start, offset_delta=header.offset_delta)
+        for message in block.messages:
+            if message.queue_offset < queue.next_offset and message.store_timestamp > queue.newest_store_timestamp:
+                return found
+        return None
 
     def end_doubt(self) -> None:
         """The broker has the queue's offset after all."""
@@ -63,11 +136,15 @@ class OffsetMoves:
         asked, offered = loop.process_queue.next_offset, header.next_begin_offset
         _check(asked, header)
         if self._is_doubtful(offered):
+            self.look_again()
             self._context.client.routes.refresh_soon([self._queue.topic])
             await loop.pause()
         elif self._context.options.on_offset_illegal == "stop":
             await self._stop(asked, offered)
         else:
+            if offered < asked:
+                unseen = await self._first_unseen()
+                offered = min(place for place in (offered, unseen, self._doubt.lowest) if place is not None)
             await self._correct(asked, offered, remark)
 
     async def reset(self, offset: int) -> None:

@@ -31,6 +31,7 @@ class ProcessQueue:
         "last_store_timestamp",
         "leaving",
         "message_queue",
+        "newest_store_timestamp",
         "next_offset",
         "paused",
         "pending",
@@ -61,6 +62,7 @@ class ProcessQueue:
         self.handed_out_to = 0  # when it was left: no message from this offset on was handed out
         self.queued = False  # stands in the dispatcher's line
         self.last_store_timestamp = 0
+        self.newest_store_timestamp = 0  # a message that is stored later was never here
         self.relief: Future[None] | None = None  # a pull loop that waits until messages are finished
         self.idle: Future[None] | None = None  # whoever waits until nothing is in flight
 
@@ -68,6 +70,8 @@ class ProcessQueue:
         """Add a reply's messages and move on to `next_offset`; no handler gets those that are `held`."""
         self.next_offset = next_offset
         messages = block.messages
+        if messages and messages[-1].store_timestamp > self.newest_store_timestamp:
+            self.newest_store_timestamp = messages[-1].store_timestamp
         if not block.unfinished:
             messages.clear()
             return
@@ -82,6 +86,10 @@ class ProcessQueue:
         self.cached_count += block.unfinished
         self.cached_bytes += block.size_bytes
         self.last_store_timestamp = messages[-1].store_timestamp
+
+    def is_as_new_as(self, stored_ms: int) -> None:
+        """What was stored until then was passed over, as the group did not want it."""
+        self.newest_store_timestamp = max(self.newest_store_timestamp, stored_ms)
 
     def take(self, most: int) -> list[Message]:
         """Hand out up to `most` messages, in queue order."""

@@ -110,7 +110,9 @@ class PullLoop:
                 await self._wait_for_rate()
             try:
                 reply = await self._pull()
-                if reply.code == _FOUND:
+                if self._moves.must_look and await self._moves.look_back(reply):
+                    pass
+                elif reply.code == _FOUND:
                     await self._found(reply)
                 else:
                     await self._not_found(reply)
@@ -169,7 +171,10 @@ class PullLoop:
         self._evidence.takes_all = by_tag and not subscription.tags_set
         self._tags = frozenset(tag.encode() for tag in subscription.tags_set) if by_tag else frozenset[bytes]()
         self._batch_size = context.rate_limit.most(options.pull_batch_size)
-        return self.request.filter_by(subscription)
+        is_other = self.request.filter_by(subscription)
+        if is_other:
+            self.process_queue.is_as_new_as(int(context.clock.wall() * 1000))
+        return is_other
 
     async def _pull(self) -> RemotingCommand:
         self.asked_at = self._context.clock.monotonic()
@@ -294,6 +299,8 @@ class PullLoop:
         is_again = isinstance(error, SystemBusyError) and isinstance(before, SystemBusyError)
         if not (error.is_told or is_again or isinstance(error, FlowControlError | GoAwayError)):
             log.warning("pull.failed", queue=str(self._queue), error=str(error))
+        if isinstance(error, TopicNotExistError):
+            self._moves.look_again()
         retry_topic_is_gone = isinstance(error, TopicNotExistError) and is_retry_topic(self._queue.topic)
         if retry_topic_is_gone or isinstance(error, SUBSCRIPTION_AWAY):
             client.heartbeat.beat_soon()  # it makes the retry topic anew, which is deleted together with the group

@@ -39,6 +39,7 @@ class PullRequest:
         self.broker_id = 0
         self.address: str | None = None  # who was asked the last time
         self.at_master = True  # that was the broker's master
+        self.connection: RemotingConnection | None = None  # by which it was asked
         self.reset_to: int | None = None
         """An operator's reset, told in the answer to a pull that counted no more; whoever obeys it sets it to None."""
         self.successor: Callable[[int], object] | None = None
@@ -79,6 +80,7 @@ class PullRequest:
         self.address, self.at_master = address, address == client.routes.master(broker_name)
         client.remoting.check(address)
         connection = client.remoting.connected(address) or await client.remoting.connection(address)
+        self.connection = connection
         if not client.heartbeat.is_known_on(connection):
             await client.heartbeat.beat_address(address)
         if self._credentials is not client.remoting.security.credentials:

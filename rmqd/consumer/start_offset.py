@@ -66,6 +66,18 @@ class StartPolicy:
         """The start of a known group in a queue that it did not have: nothing in it may be passed over."""
         return Start(await self._first(queue), "first_offset" if self.where == "first_offset" else "later_queue")
 
+    async def of_lost_queue(self, queue: MessageQueue, committed: int, stored_ms: int) -> Start:
+        """The start where the broker has lost what this process committed, and perhaps the queue with it.
+
+        Where the queue is another one, of a topic that was made anew, it has messages below that are newer than all
+        that was pulled; or it ends below.
+        """
+        end = await get_max_offset(self.client.remoting, self._address(queue), queue)
+        unseen = await self.search(queue, stored_ms + 1) if stored_ms else committed
+        if min(end, unseen) >= committed:
+            return Start(committed, "committed")
+        return Start(max(await self._first(queue), unseen if stored_ms else 0), "later_queue")
+
     async def search(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The first message that was stored at a time, or after it. Raises RmqdError."""
         return await search_offset(self.client.remoting, self._address(queue), queue, timestamp_ms)
