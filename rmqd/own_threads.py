@@ -23,9 +23,9 @@ IDLE_SECONDS: Final = 30.0
 
 
 async def in_own_thread(function: Callable[[], T]) -> T:
-    """What the function returns, called in a thread; raises what it raises.
+    """Call the function in a thread; return what it returns, raise what it raises.
 
-    Who is cancelled meanwhile does not wait for it: the call goes on to its end, which nobody hears of.
+    A caller that is cancelled does not wait: the call goes on to its end, and its result is dropped.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()

@@ -1,4 +1,4 @@
-"""What can be said of objects that are not ours, such as what a handler raises.
+"""Texts of objects that are not rmqd's own, such as exceptions of handlers.
 
 Nothing here raises, whatever the object's own methods do, and all of it can be encoded as UTF-8.
 """

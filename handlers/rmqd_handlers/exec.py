@@ -54,7 +54,8 @@ class Exec:
         )
         env: dict[str, str] = Field(default_factory=dict, description="variables added to the daemon's own")
         pass_env: list[str] = Field(
-            default_factory=list, description="variables of the daemon to pass on though their names are those of secrets"
+            default_factory=list,
+            description="variables of the daemon to pass on though their names are those of secrets",
         )
         cwd: Path | None = Field(None, description="working directory; default: the daemon's own")
         kill_after: DurationSeconds = Field(

@@ -99,7 +99,7 @@ class DaemonClient:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A daemon sends nobody elsewhere, and its token must not go there."""
+    """Follows no redirect: a daemon sends none, and its token must not go to another address."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         """Have the redirect be the answer."""
@@ -146,7 +146,7 @@ def _token_in(path: Path) -> str:
 
 
 def _own_token(url: str, config: Path | None, overrides: list[str] | None) -> str:
-    """With `--http` a configuration is not needed; where one is here and the URL is its daemon's, its token is used."""
+    """`--http` needs no configuration. If there is one and the URL is its daemon's, its token is used."""
     from rmqd.daemon.config_file import load_config
 
     try:

@@ -102,7 +102,7 @@ class Breakers:
         return breaker is not None and breaker.is_silent
 
     def rest_seconds(self, address: str) -> float:
-        """How long the address is still left alone."""
+        """For how many seconds no request is sent to the address."""
         breaker = self._breakers.get(address)
         return 0.0 if breaker is None or breaker.error is None else max(0.0, breaker.until - self._now())
 

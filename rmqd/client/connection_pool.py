@@ -66,7 +66,7 @@ class ConnectionPool:
         return await asyncio.shield(opening)
 
     async def to_probe(self, address: str) -> RemotingConnection:
-        """The connection by which one request is to find out whether a silent peer still is silent.
+        """The connection on which one request is sent to find out whether a silent peer answers again.
 
         A peer that is silent and a line that is silent look alike from here. A stopped broker goes on with what it was
         sent once it runs again; what a proxy, a load balancer or a NAT has forgotten never answers, though TCP still
@@ -92,7 +92,7 @@ class ConnectionPool:
         return successor
 
     def heard(self, connection: RemotingConnection) -> None:
-        """The peer sent something by this connection: the first that it sent, or after a silence."""
+        """Note that the peer sent something on this connection, for the first time or after a silence."""
         address = connection.address
         self._breakers.answered(address)
         successor = self._successors.get(address)
@@ -110,7 +110,7 @@ class ConnectionPool:
             self._keep(self._end_silent(silent, reason), f"leave:{address}")
 
     def uses(self, connection: RemotingConnection) -> bool:
-        """Whether requests go by it."""
+        """Whether requests are sent on this connection."""
         address = connection.address
         return connection in (self._connections.get(address), self._successors.get(address))
 
@@ -121,15 +121,15 @@ class ConnectionPool:
                 connection.close(reason)
 
     def leave(self, connection: RemotingConnection, reason: str) -> None:
-        """Send nothing more by this connection, and close it once what is under way has had time for its answer."""
+        """Send no more requests on this connection, and close it after the requests under way had time."""
         if self._connections.get(connection.address) is connection:
             del self._connections[connection.address]
             log.info("connection.left", address=connection.address, reason=reason)
             self._keep(self._end(connection, reason), f"leave:{connection.address}")
 
     def give_up(self, address: str, reason: str) -> None:
-        """Forget an address at which nobody is to be asked any more; what waits for it fails with
-        ConnectionRenewedError: it can be asked elsewhere, at once."""
+        """Forget an address that requests are not to be sent to any more. Requests that wait for it fail with
+        ConnectionRenewedError, so that their callers can ask another address at once."""
         self._breakers.answered(address)
         for connections in (self._successors, self._connections):
             if (connection := connections.pop(address, None)) is not None:
@@ -137,22 +137,22 @@ class ConnectionPool:
                 connection.close(reason)
 
     def called(self, address: str, host: str) -> None:
-        """A numeric address is that of this host, for which its certificate is to be."""
+        """Note the host name of a numeric address: the peer's certificate is checked against this name."""
         self._connector.called(address, host)
 
     def start_anew(self) -> None:
-        """Forget what failed."""
+        """Forget which addresses failed, and how often."""
         self._connector.start_anew()
 
     def renew(self) -> None:
-        """Make every connection anew."""
+        """Replace every connection by a new one."""
         for connection in list(self._successors.values()):
             connection.close(RENEWED)
         for connection in list(self._connections.values()):
             self._keep(self._renew(connection), f"renew:{connection.address}")
 
     async def close(self) -> None:
-        """Close every connection and wait for what they had under way."""
+        """Close every connection, and end the tasks of this pool."""
         self._closed = True
         tasks = [*self._opening.values(), *self._explaining.values(), *self._kept]
         for task in tasks:
@@ -164,7 +164,7 @@ class ConnectionPool:
         await asyncio.gather(*(connection.ended(CLOSE_SECONDS) for connection in connections))
 
     def ended(self, connection: RemotingConnection) -> None:
-        """A connection was closed, by whichever end."""
+        """Note that a connection was closed, by this end or by the peer."""
         address = connection.address
         is_current = self._connections.get(address) is connection
         if is_current:
@@ -187,7 +187,7 @@ class ConnectionPool:
                 callback(address, connection.close_reason)
 
     def _judge(self, connection: RemotingConnection, *, is_successor: bool) -> None:
-        """See whether the end of a connection says something against its address."""
+        """Tell the circuit breaker if the way in which a connection ended speaks against its address."""
         address, reason = connection.address, connection.close_reason
         seconds = asyncio.get_running_loop().time() - connection.made_at
         by_peer = not connection.was_closed_here
@@ -213,7 +213,7 @@ class ConnectionPool:
             callback(address)
 
     async def _explain(self, connection: RemotingConnection) -> None:
-        """Tell those who wait for answers why the connection was closed."""
+        """Tell the callers who wait for answers why the connection was closed."""
         address, error = connection.address, None
         try:
             error = await self._connector.why_lost(connection)
@@ -255,7 +255,7 @@ class ConnectionPool:
         connection.close(reason)
 
     def _keep(self, work: _Work, name: str) -> None:
-        """Run what `close` ends."""
+        """Run a task that `close` cancels."""
         task = asyncio.create_task(work, name=name)
         self._kept.add(task)
         task.add_done_callback(self._kept.discard)

@@ -14,7 +14,7 @@ MOST_BYTES_HERE: Final = 32 * 1024  # fastjson's dialect is read at about a byte
 
 
 async def parsed(parse: Callable[[bytes], T], body: bytes) -> T:
-    """What `parse(body)` gives, or raises. Only a large body is worth the way to another thread."""
+    """Return what `parse(body)` returns, or raise what it raises. Only a large body is parsed in another thread."""
     if len(body) <= MOST_BYTES_HERE:
         return parse(body)
     return await asyncio.get_running_loop().run_in_executor(_thread(), parse, body)

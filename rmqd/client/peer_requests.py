@@ -48,7 +48,7 @@ class PeerRequests:
         self._notices[code] = handler
 
     def asked(self, connection: RemotingConnection, command: RemotingCommand) -> None:
-        """A request came."""
+        """Take a request that came."""
         if (notice := self._notices.get(command.code)) is not None:
             notice(command, connection.address)
             return
@@ -73,7 +73,7 @@ class PeerRequests:
             connection.write(encode_response(command, ResponseCode.SYSTEM_BUSY, remark))
 
     async def close(self) -> None:
-        """Answer nothing more."""
+        """Answer no more requests."""
         tasks = list(self._answering)
         for task in tasks:
             task.cancel()

@@ -30,7 +30,7 @@ class _Pending:
 
 
 class PendingRequests:
-    """Gives each reply to who asked. One timer serves the deadlines of all."""
+    """Gives each reply to the caller who sent its request. One timer serves the deadlines of all requests."""
 
     def __init__(self, address: str, traffic: Traffic, refusals: Refusals) -> None:
         self._address = address
@@ -49,12 +49,12 @@ class PendingRequests:
 
     @property
     def oldest_at(self) -> float | None:
-        """When the one that waits longest was sent, by the loop's clock; None where none waits."""
+        """When the oldest request that waits for an answer was sent, by the loop's clock; None if no request waits."""
         oldest = next(iter(self._pending.values()), None)
         return None if oldest is None else oldest.started
 
     def add(self, code: int, opaque: int, timeout_seconds: float) -> asyncio.Future[RemotingCommand]:
-        """A request is sent now. The future gives its reply, or RemotingTimeoutError."""
+        """Note a request that is being sent. The future gives its reply, or RemotingTimeoutError."""
         future: asyncio.Future[RemotingCommand] = self._loop.create_future()
         pending = _Pending(code, self._refusals.version, future, self._loop.time(), timeout_seconds)
         self._pending[opaque] = pending
@@ -63,11 +63,11 @@ class PendingRequests:
         return future
 
     def drop(self, opaque: int) -> None:
-        """Nobody waits for this one any more."""
+        """Forget a request: its caller does not wait for the reply any more."""
         self._pending.pop(opaque, None)
 
     def resolve(self, command: RemotingCommand) -> None:
-        """A reply came."""
+        """Give a reply that came to the caller who waits for it."""
         pending = self._pending.pop(command.opaque, None)
         if pending is None:  # came after its deadline
             if (hear := self._late.pop(command.opaque, None)) is not None:
@@ -80,20 +80,20 @@ class PendingRequests:
             pending.future.set_result(command)
 
     def hand_over(self, waiting: asyncio.Future[RemotingCommand], successor: asyncio.Future[RemotingCommand]) -> None:
-        """Give the reply that `waiting` would get to `successor`; `waiting` is the caller's to settle."""
+        """Give the reply that `waiting` would get to `successor`. The caller settles `waiting`."""
         for pending in self._pending.values():
             if pending.future is waiting:
                 pending.future = successor
                 return
 
     async def finished(self, timeout_seconds: float) -> None:
-        """Wait for the answers to what should have one within this time, and no longer."""
+        """Wait, for at most this time, for the answers to requests whose own timeout is not longer than it."""
         soon = [pending.future for pending in self._pending.values() if pending.timeout <= timeout_seconds]
         if soon:
             await asyncio.wait(soon, timeout=timeout_seconds)
 
     def fail(self, make_error: Callable[[], RemotingError]) -> None:
-        """Have every one fail; by an exception of its own each, as each is raised elsewhere."""
+        """Fail every request that waits, each with an exception of its own, as each is raised in another task."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer, self._timer_at = None, float("inf")

@@ -36,15 +36,15 @@ class _Found:
     refused: dict[MessageQueue, AccessRefusedError] = field(default_factory=dict)  # this client may not know
 
     def missing(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-        """Those that the group has no offset of."""
+        """The queues for which the group has no offset."""
         return [queue for queue in queues if queue in self.offsets and self.offsets[queue] is None]
 
     def certain(self, queues: Iterable[MessageQueue]) -> set[MessageQueue]:
-        """Those that the group surely has an offset of."""
+        """The queues for which the group certainly has an offset."""
         return {queue for queue in queues if (found := self.offsets.get(queue)) is not None and found.is_certain}
 
     def uncertain(self, queues: Iterable[MessageQueue]) -> set[MessageQueue]:
-        """Those of which a broker of 4.x says 0."""
+        """The queues for which a broker of 4.x answers 0: that is an offset, or none."""
         return {queue for queue in queues if (found := self.offsets.get(queue)) is not None and not found.is_certain}
 
 
@@ -91,7 +91,7 @@ class BrokerFounding(Founding):
         log.info("group.founded", queues=len(self._starts), brokers=brokers, consume_from_where=self.policy.where)
 
     async def _unfounded(self, first: list[MessageQueue]) -> _Found | None:
-        """What is there of a group that is new, or whose founding did not end; None for a known group."""
+        """What brokers have of a group that is new, or whose founding was cut short; None for a known group."""
         deadline = self.clock.monotonic() + FOUNDER_SECONDS
         while True:
             marks = self._marks(by_broker(first))
@@ -110,7 +110,7 @@ class BrokerFounding(Founding):
             await asyncio.sleep(LOOK_SECONDS)
 
     def _marks(self, brokers: Collection[str]) -> list[MessageQueue]:
-        """The queues of the retry topic. Each broker makes it with the first heartbeat, before name servers know it."""
+        """The queues of the retry topic. A broker makes it at the first heartbeat, before name servers know."""
         routed = self.client.routes.queues(self._retry)
         return sorted({*routed, *(MessageQueue(self._retry, name, 0) for name in brokers)})
 
@@ -127,7 +127,7 @@ class BrokerFounding(Founding):
         return found
 
     async def _store_starts(self, missing: list[MessageQueue], failed: Collection[str]) -> dict[str, RmqdError]:
-        """Store where the group begins, and look again; returns by name what brokers failed with.
+        """Store where the group begins, and look again. Returns the brokers' failures by broker name.
 
         A broker makes a table for a group's topic with its first commit, and no lock: where another member's first
         commit comes at the same time, one of the two is answered with success, and lost.
@@ -150,7 +150,7 @@ class BrokerFounding(Founding):
         await self._store.found(queue, self._starts[queue].offset)
 
     async def _mark(self, brokers: Collection[str]) -> None:
-        """Say that the group is founded. Where that fails, who takes the retry topic's queue over says it."""
+        """Mark the group as founded. Where that fails, the member that takes the retry topic's queue does it."""
         marks = [queue for queue in self._marks(brokers) if queue.broker_name in brokers]
         failed = await at_brokers(marks, self._store_start)
         for name, error in failed.items():

@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 
 
 class CorruptMessages:
-    """Of one queue, whose pull loop it belongs to."""
+    """Holds the corrupt messages of one queue. The queue's pull loop owns it."""
 
     def __init__(self, loop: PullLoop, context: GroupContext, queue: MessageQueue) -> None:
         self._loop = loop
@@ -46,7 +46,7 @@ class CorruptMessages:
         return bool(self._held)
 
     def forget(self) -> None:
-        """The cache that they were held in was let go."""
+        """Forget the held messages: the cache that held them was dropped."""
         self._held.clear()
 
     def hold(self, block: MessageBlock, records: Sequence[BadRecord]) -> list[Message]:
@@ -66,7 +66,7 @@ class CorruptMessages:
         return held
 
     async def settle(self) -> None:
-        """Do as the policy says about those that are held, until none is, or the queue was moved."""
+        """Treat the held messages by the policy, until none is held or the queue was moved."""
         queue = self._loop.process_queue
         while self._held and self._loop.process_queue is queue and self._loop.request.reset_to is None:
             record = self._held[0]
@@ -82,7 +82,7 @@ class CorruptMessages:
                 await self._loop.wait_at(record.offset)
 
     async def stop_at(self, record: BadRecord) -> None:
-        """Hold the queue until an operator acts; it is looked at again now and then."""
+        """Stop the queue at a record until an operator acts, and look now and then whether one has."""
         self._tell(record)
         self._loop.stuck = Problem(
             "corrupt_message",

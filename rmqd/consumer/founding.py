@@ -52,7 +52,7 @@ class Founding(ABC):
         self._starts: dict[MessageQueue, Start] = {}  # decided here
 
     def note_route(self, topic: str) -> None:
-        """What is known of a topic now is its first route: none, if name servers do not know it."""
+        """Note a topic's first route: its present queues, or none if name servers do not know the topic."""
         self._first.setdefault(topic, frozenset(self.client.routes.queues(topic)))
 
     async def start(self, queue: MessageQueue, stored: int | None) -> Start:
@@ -77,7 +77,7 @@ class Founding(ABC):
                 self._is_known = True
 
     def is_owed(self, queue: MessageQueue) -> bool:
-        """Whether the queue was in a first route and could not be founded, so that it has not come later."""
+        """Whether the queue was in a first route, but its start could not be stored: it is no later queue."""
         return queue in self._owed
 
     @abstractmethod
@@ -89,26 +89,26 @@ class Founding(ABC):
         """The group's offset of a queue, as it is now."""
 
     def _be_patient(self, failed: Mapping[str, RmqdError]) -> None:
-        """Raise what brokers of the first routes fail with, for a while: they may know the group, or come back."""
+        """Raise the error of a broker that fails, for a while: it may know the group, and may come back."""
         waited = 0.0 if self._began is None else self.clock.monotonic() - self._began
         if failed and (waited < AWAY_SECONDS or not self._leaves_brokers_out):
             raise next(iter(failed.values()))
 
     def _owe(self, queues: Iterable[MessageQueue]) -> None:
-        """Found the group without these."""
+        """Found the group without these queues, as their brokers are away."""
         now_ms = int(self.clock.wall() * 1000)
         for queue in queues:
             self._owed[queue] = now_ms
             log.warning("queue.not_founded", queue=str(queue))
 
     async def _owed_start(self, queue: MessageQueue, owed_ms: int) -> Start:
-        """As if it had been founded with the others: at its end of then, which is looked up by the time."""
+        """The start that the queue would have had with the others; its end at that time is looked up by the time."""
         if self.policy.where == "last_offset":
             return Start(await self.policy.search(queue, owed_ms - CLOCKS_APART_MS), "last_offset")
         return await self.policy.of_new_group(queue)
 
     async def _first_queues(self) -> list[MessageQueue]:
-        """Of the first routes, what the topics still have. A topic that had no route then has no queues here."""
+        """The queues of the first routes that still exist. A topic that had no route at first has none here."""
         for topic in self._topics:
             if topic not in self._first:
                 with contextlib.suppress(RouteNotFoundError):
@@ -121,9 +121,9 @@ class Founding(ABC):
 async def at_brokers(
     queues: Iterable[MessageQueue], action: Callable[[MessageQueue], Awaitable[None]]
 ) -> dict[str, RmqdError]:
-    """Do it for each queue, at all brokers at once. Returns by name the failures of brokers.
+    """Run an action for each queue, at all brokers at once. Returns the brokers' failures by broker name.
 
-    A broker's first failure ends that for its queues: each would take as long to fail.
+    A broker's first failure ends the actions for its queues: each of them would take as long to fail.
     """
     failed: dict[str, RmqdError] = {}
 
@@ -142,7 +142,7 @@ async def at_brokers(
 
 
 def by_broker(queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:
-    """Queues by the name of their broker."""
+    """Group queues by the name of their broker."""
     brokers: dict[str, list[MessageQueue]] = defaultdict(list)
     for queue in queues:
         brokers[queue.broker_name].append(queue)

@@ -27,7 +27,7 @@ def in_levels(queues: Iterable[MessageQueue]) -> list[list[MessageQueue]]:
 
 
 def is_unfinished(queues: Iterable[MessageQueue], stored: Collection[MessageQueue]) -> bool:
-    """Whether the group has offsets of `stored` among its queues because a founding has not come to its end."""
+    """Whether offsets in `stored`, and in no other of these queues, show a founding that has not ended."""
     for ids in _by_place(queues).values():
         has = [queue in stored for queue in ids]
         if has != sorted(has, reverse=True):

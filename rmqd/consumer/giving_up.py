@@ -25,7 +25,7 @@ AGAIN_SECONDS: Final = 0.2
 
 
 class GivingUp:
-    """Gives one queue up, when `begin` was called, with as much time as it said."""
+    """Gives one queue up once `begin` is called, within the time that `begin` was given."""
 
     def __init__(self, context: GroupContext, queue: MessageQueue) -> None:
         self.begun = asyncio.Event()
@@ -42,11 +42,11 @@ class GivingUp:
             self.begun.set()
 
     def hurry(self) -> None:
-        """Wait for handlers no longer."""
+        """Stop waiting for handlers."""
         self._hurry.set()
 
     async def run(self, loop: PullLoop | None, moved_to: Callable[[], int | None]) -> None:
-        """Give up what `loop` pulled. `moved_to` says where an operator moved the queue meanwhile."""
+        """Give up the queue that `loop` pulls. `moved_to` returns the offset that an operator moved it to meanwhile."""
         context, place = self._context, self._queue
         if loop is not None:
             cause, queue = "stopped" if self.last else "handed_over", loop.process_queue
@@ -68,7 +68,7 @@ class GivingUp:
         await context.ownership.release(place)
 
     async def abandon(self, loop: PullLoop | None) -> None:
-        """The group fails: commit what is finished. What handlers have now is not, and comes again."""
+        """Commit the finished messages of a group that fails. Messages that handlers still have are delivered again."""
         if loop is None:
             return
         queue = loop.process_queue
@@ -80,7 +80,7 @@ class GivingUp:
         queue.drop("stopped")
 
     def _prolong(self) -> None:
-        """The time for handlers may be over, but not that for the last commit: at a stop, or while the lock is ours."""
+        """Give the last commit more time than handlers had: at a stop, and while this member has the queue's lock."""
         now = asyncio.get_running_loop().time()
         if not self.last:
             self._until = max(self._until, now + self._context.ownership.linger(self._queue))
@@ -90,19 +90,20 @@ class GivingUp:
             self._until = max(self._until, now + LAST_COMMIT_SECONDS)
 
     def _count_repeated(self, queue: ProcessQueue, cause: str, *, is_committed: bool) -> None:
-        """Count what is finished here, and not by what is stored."""
+        """Count messages that are finished here above the stored offset: the next owner handles them again."""
         offset = queue.commit_offset()
         stored = offset if is_committed else self._context.store.committed.get(self._queue, offset)
         if repeated := queue.finished_above() + max(0, offset - stored):
             queue.stats.may_repeat(cause, repeated)
 
     def _may_commit(self) -> bool:
-        """Past the time, whoever waited for the queue has it; without its lock, whoever has that."""
+        """Whether a commit may still be sent. After the time, or without the lock, another member has the queue."""
         return self._context.ownership.holds(self._queue) and asyncio.get_running_loop().time() < self._until
 
     async def _drain(self, loop: PullLoop) -> bool:
         """Wait until no handler has a batch of the queue; False if the time for it ran out."""
-        # a reset leaves batches of a former cache behind: they count no more, but the next owner must not meet them
+        # a reset leaves batches of the former cache with handlers: their results are ignored, but they must end before
+        # the next owner begins
         queue = loop.process_queue
         busy = [one for one in (*loop.formers, queue) if one.in_flight]
         if not busy:
@@ -140,7 +141,7 @@ class GivingUp:
                 self._failed(offset, error)
 
     async def _commit(self, offset: int) -> bool:
-        """Have the offset stored, not below what the broker has; tried until it is, or the time is over.
+        """Store the offset, unless the broker has a higher one. Try until that is done or the time is over.
 
         The last word is what is stored once no earlier commit of ours can come any more.
         """
@@ -179,7 +180,7 @@ class GivingUp:
 
 
 def _may_pass(error: RmqdError) -> bool:
-    """Whether the same request may be taken a moment later."""
+    """Whether the broker may accept the same request a moment later."""
     if isinstance(error, BrokerError):
         return error.retriable
     return isinstance(error, RemotingError | RouteNotFoundError)

@@ -98,11 +98,11 @@ class LocalFileOffsetStore:
         return True
 
     async def settled(self, queue: MessageQueue, offset: int, until: float) -> bool:
-        """Nothing to wait for: writes end in their order."""
+        """Return at once: writes to the file end in their order."""
         return False
 
     def wrote(self, queue: MessageQueue, stored: int) -> bool:
-        """Always: nobody else writes the file."""
+        """Return True: no other member writes the file."""
         return True
 
     def may_be_lost(self, queue: MessageQueue) -> bool:

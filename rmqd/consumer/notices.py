@@ -27,12 +27,12 @@ class Notices:
         context.notice_seconds = LOOK_SECONDS
 
     def came(self) -> None:
-        """A broker tells of a change."""
+        """Note that a broker told this member of a change."""
         self._is_new = True
         self._context.notice_seconds = 0.0
 
     def listed(self, members: Collection[str]) -> bool:
-        """The members as a broker lists them; whether they are others than before. Nobody may have told of that."""
+        """Note the members that a broker lists. Returns whether they changed; perhaps no broker told us of that."""
         before, self._members = self._members, frozenset(members)
         is_other = bool(before) and before != self._members
         if is_other and not self._is_new:
@@ -41,7 +41,10 @@ class Notices:
         return is_other
 
     async def wait(self, told: asyncio.Event, seconds: float, look: Callable[[], Awaitable[bool]]) -> None:
-        """Wait for `told` so long; where brokers do not tell, until a look at the list shows others than before."""
+        """Wait for `told`, for at most `seconds`.
+
+        Where brokers do not tell, also `look` at the list now and then, and return when that shows other members.
+        """
         time = asyncio.get_running_loop().time
         until = time() + seconds
         while True:

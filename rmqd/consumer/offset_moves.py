@@ -50,7 +50,7 @@ _HAS_OFFSET: Final = frozenset((_FOUND, int(ResponseCode.PULL_NOT_FOUND), int(Re
 
 
 class OffsetMoves:
-    """Of one queue, whose pull loop it belongs to."""
+    """Moves one queue. The queue's pull loop owns it."""
 
     def __init__(self, loop: PullLoop, context: GroupContext, queue: MessageQueue) -> None:
         self._loop = loop
@@ -119,7 +119,7 @@ class OffsetMoves:
         return None
 
     def end_doubt(self) -> None:
-        """The broker has the queue's offset after all."""
+        """Note that the broker accepts the queue's offset after all."""
         self._doubt.end()
 
     async def answered(self, reply: RemotingCommand) -> None:
@@ -159,14 +159,14 @@ class OffsetMoves:
         await self.begin_at(offset)
 
     async def begin_at(self, offset: int) -> None:
-        """Let go of what is cached, at an operator's word; what handlers have now counts no more. Raises RmqdError."""
+        """Drop the cache, as an operator moved the queue, and ignore what handlers do now. Raises RmqdError."""
         if offset < self._context.store.committed.get(self._queue, 0):
             self._loop.process_queue.stats.falls["operator"] += 1
         self._loop.start_again(offset, "offset_moved")
         await self._context.store.commit(self._queue, offset, downward=True)
 
     def _is_doubtful(self, offered: int) -> bool:
-        """What was committed is not given up at a broker's first word."""
+        """Whether an offer below the committed offset has to be confirmed: one reply of a broker is not enough."""
         committed = self._context.store.committed.get(self._queue, 0)
         return offered < committed and not self._doubt.is_over(self._loop.request.address or "", committed, offered)
 

@@ -65,7 +65,7 @@ class RemoteBrokerOffsetStore:
         """Nothing to do: the brokers are there or not, queue by queue."""
 
     async def close(self) -> None:
-        """End what was left to itself: commits of queues that were given up when the time for that was over."""
+        """Cancel the commits that still run for queues that were given up."""
         for task in self._under_way:
             task.cancel()
         await asyncio.gather(*self._under_way, return_exceptions=True)
@@ -79,7 +79,7 @@ class RemoteBrokerOffsetStore:
         return None if found is None else found.offset
 
     async def look_up(self, queue: MessageQueue) -> StoredOffset | None:
-        """The same, with whether the broker knows the difference between 0 and nothing. Raises RmqdError."""
+        """As `read`, and whether the broker can tell an offset of 0 from no offset. Raises RmqdError."""
         async with self._turn(queue):
             return await self._look_up(queue)
 
@@ -192,7 +192,7 @@ class RemoteBrokerOffsetStore:
         return self._turns.setdefault(queue, asyncio.Lock())
 
     async def _send(self, queue: MessageQueue, work: Coroutine[None, None, bool]) -> bool:
-        """Have a commit done to its end, though who waits for it be cancelled."""
+        """Run a commit to its end, also if the caller is cancelled."""
         task = asyncio.create_task(work, name=f"commit:{queue}")
         self._under_way.add(task)
         task.add_done_callback(self._sent)
@@ -210,7 +210,7 @@ class RemoteBrokerOffsetStore:
             return await self._write(queue, offset, epoch, lambda: True)
 
     async def _look(self, queue: MessageQueue, offset: int) -> bool:
-        """Judge what is stored, while others may have moved it; whether to commit."""
+        """Look at the stored offset while others may still move it. Returns whether to commit."""
         watch = self._watches.get(queue)
         if watch is None:
             return True
@@ -223,7 +223,7 @@ class RemoteBrokerOffsetStore:
         return watch is self._watches.get(queue) and watch.may_commit(stored, offset, self._ours(queue), now)
 
     async def _write(self, queue: MessageQueue, offset: int, epoch: int, may_commit: Callable[[], bool]) -> bool:
-        """Store an offset, in the queue's turn; whether that was still wanted."""
+        """Store an offset when it is the queue's turn. Returns whether it was still wanted then."""
         async with self._firsts.alone(queue, again=self.committed.get(queue) == offset):
             if self._epoch(queue) != epoch or not may_commit():
                 return False

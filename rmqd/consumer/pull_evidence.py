@@ -34,33 +34,36 @@ log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class Believed:
-    """What is believed of a reply, whose block is cut to it."""
+    """The part of a reply that is believed. The reply's block keeps this part only."""
 
     next_offset: int
     bad: list[BadRecord] = field(default_factory=list)
-    """Proven to be bad. The last one may be at `next_offset`, where it is not passed over."""
+    """Records that were bad in two replies. The last one is at `next_offset` if it must not be passed over."""
     doubt: Doubt | None = None
-    """Why the queue is to be asked again there."""
+    """Why the queue is pulled again at `next_offset`; None if the whole reply is believed."""
 
 
 class PullEvidence:
-    """Of one queue."""
+    """Judges the replies to one queue's pulls, in their order."""
 
     def __init__(self, queue: MessageQueue, traffic: Traffic) -> None:
         self.takes_all = True  # no filter chooses among the messages
         self._queue = queue
         self._traffic = traffic
-        self._gaps: dict[int, int] = {}  # that one reply has: where they begin, and where they end
-        self._bad: BadRecord | None = None  # that one reply has
+        self._gaps: dict[int, int] = {}  # that one reply had, as {begin: end}; a second reply has to confirm them
+        self._bad: BadRecord | None = None  # that one reply had; a second reply has to confirm it
         self._step = 0  # offsets that the last filtered reply passed, of those that do not end at the queue's end
         self._fruitless = 0  # doubtful replies in turn that nothing could be taken from
 
     def most(self, offset: int, batch_size: int) -> int:
-        """How many messages to ask for. A record that seems not to end comes alone: the broker knows its size."""
+        """How many messages to ask for: one, where the last reply had a record whose end could not be found.
+
+        The broker knows the size of that record, and then sends nothing else in the reply.
+        """
         return 1 if self._bad is not None and self._bad.takes_rest and self._bad.at == offset else batch_size
 
     def forget(self) -> None:
-        """The queue goes on elsewhere."""
+        """Forget what earlier replies had: the queue is pulled at another place from here on."""
         self._gaps = {}
         self._bad = None
         self._fruitless = 0
@@ -76,9 +79,9 @@ class PullEvidence:
     def found(
         self, block: MessageBlock, asked: int, header: PullMessageResponseHeader, *, passes_over: bool
     ) -> Believed:
-        """Judge a reply with messages; the block keeps those that are believed. A bad record is passed over or not.
+        """Judge a reply with messages; the block keeps those that are believed. Raises ProtocolError.
 
-        Raises ProtocolError.
+        A record that is proven to be bad ends the part that is believed, unless the policy `passes_over` such records.
         """
         if self.is_plain(block, asked, header):  # as one may be that is not opened yet
             return Believed(header.next_begin_offset)
@@ -90,7 +93,7 @@ class PullEvidence:
         return believed
 
     def opened(self, block: MessageBlock, asked: int, believed: Believed, *, passes_over: bool) -> Believed:
-        """Judge what opening the believed messages showed: those that cannot be opened may have wrong flags."""
+        """Judge the believed messages again once they are opened: one that cannot be opened may have wrong flags."""
         if block.cut_at is not None and block.cut_at < believed.next_offset:
             believed = Believed(block.cut_at, [record for record in believed.bad if record.at < block.cut_at])
         for corrupt in block.corrupt:
@@ -113,17 +116,17 @@ class PullEvidence:
         return believed
 
     def got_further(self) -> None:
-        """Something could be taken from the last reply."""
+        """Note that the last reply brought the queue forward."""
         self._fruitless = 0
 
     def got_nowhere(self, doubt: Doubt) -> None:
-        """Nothing could. Raises ProtocolError where that was so the last time too."""
+        """Note that nothing of the last reply was believed. Raises ProtocolError at the second such reply in a row."""
         self._fruitless += 1
         if self._fruitless > 1:
             raise ProtocolError(f"the reply to a pull at {doubt.at} cannot be believed: {doubt.reason}")
 
     def nothing(self, asked: int, header: PullMessageResponseHeader) -> int:
-        """Judge a reply without messages; where to go on. Raises ProtocolError."""
+        """Judge a reply without messages. Returns the offset of the next pull. Raises ProtocolError."""
         to = header.next_begin_offset
         if to <= asked:
             return asked
@@ -174,7 +177,7 @@ class PullEvidence:
             log.info("queue.gap", queue=str(self._queue), offset=low, missing=high - low)
 
     def _refute(self, offset: int) -> None:
-        """Forget gaps; tell of the one at `offset`, as it is none."""
+        """Forget the gaps of the last reply, which this one does not confirm; log the one at `offset`."""
         to = self._gaps.get(offset, offset)
         if to > offset and self.takes_all:
             self._tell(Doubt(offset, f"it had no message from {offset} to {to - 1}, and there are some"))

@@ -46,7 +46,7 @@ class _Totals(NamedTuple):
 
 
 class RecentResults:
-    """Of one group. `look` is to be called every LOOK_SECONDS or so with the group's counters.
+    """Watches the attempts of one group. `look` is to be called about every LOOK_SECONDS with the group's counters.
 
     The handler is failing once at least LEAST_ATTEMPTS in a row were in vain, over FAILING_SECONDS or longer; fewer
     than one success in ten does not break the row. That ends when half of the attempts succeed. A group that has
@@ -61,7 +61,7 @@ class RecentResults:
         self._vain_since = 0.0
 
     def look(self, topics: Iterable[TopicSnapshot]) -> None:
-        """Take the counters into account."""
+        """Take in the counters of this moment."""
         topics, now = tuple(topics), self._clock.monotonic()
         totals = _totals(topics)
         self._judge(totals.since(self._samples[-1][1]), last_error(topics), now)

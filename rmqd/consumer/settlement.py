@@ -123,7 +123,7 @@ class Settlement:
     async def _return_alone(
         self, stats: TopicStats, message: Message, decision: Decision, error: BaseException | None
     ) -> str | None:
-        """The same as `_return_one`, and a fault of ours concerns this message alone: it is tried again."""
+        """As `_return_one`; a bug in rmqd concerns this message alone, which is tried again."""
         try:
             return await self._return_one(stats, message, decision, error)
         except Exception as fault:  # noqa: BLE001  logged in `told_of_fault`
@@ -178,7 +178,7 @@ def report(queue: ProcessQueue, batch: Batch, error: BaseException | None, at: f
 
 
 def told_of_fault(message: Message, fault: Exception) -> None:
-    """Log that what was to become of a message could not be carried out by a fault of ours."""
+    """Log that a bug in rmqd kept a decision about a message from being carried out."""
     log.error(
         "settlement.failed",
         queue=str(message.message_queue),

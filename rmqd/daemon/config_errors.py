@@ -18,7 +18,7 @@ _PLACEHOLDERS = {"groups": "NAME"}
 
 
 MOST_GUESSES: Final = 100
-"""Of so many unknown keys is said what was meant: it takes a look at every key there is, for each."""
+"""How many unknown keys get a guess at what was meant: each guess compares the key with all known keys."""
 
 
 def problems_of(error: ValidationError, root: type[BaseModel], places: Places) -> Iterator[tuple[Path, Problem, bool]]:

@@ -10,7 +10,7 @@ from rmqd.daemon.config_source import find_config, literal_secrets, read_source
 
 
 def exposed_secrets(path: Path | None) -> list[Problem]:
-    """Where they stand; none where the file cannot be read, which others tell."""
+    """Where the secrets stand; none if the file cannot be read, which is reported elsewhere."""
     try:
         source = read_source(find_config(path))
         readable = {str(file): oct(mode) for file in source.files if (mode := _mode(file)) & stat.S_IROTH}

@@ -30,7 +30,7 @@ CAN_BE_WATCHED: Final = _STATM.exists()
 
 
 async def collect_as_memory_grows() -> None:
-    """Watch the memory until cancelled; where it cannot be watched, do nothing for so long."""
+    """Watch the memory until cancelled. Where the system does not tell the memory, only wait to be cancelled."""
     if not CAN_BE_WATCHED:
         await asyncio.get_running_loop().create_future()
     statm = os.open(_STATM, os.O_RDONLY | os.O_CLOEXEC)

@@ -14,7 +14,7 @@ from urllib.parse import SplitResult, urlsplit
 
 _LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 _DEFAULT_PORTS = {"http": 80, "https": 443}
-# What proxies add to what they pass on.
+# Headers that proxies add to the requests that they forward.
 _FORWARDED = frozenset({"forwarded", "via", "x-real-ip", "x-client-ip", "true-client-ip"})
 _FORWARDED_PREFIXES = ("x-forwarded", "x-envoy-")
 
@@ -45,7 +45,7 @@ class AccessPolicy:
         return None
 
     def check_page(self, origin: str | None, host: str | None, own_port: int | None) -> Refusal | None:
-        """For what changes something: is the page that asks, where a browser names one, served by this daemon?
+        """Refuse a request that changes something if a web page sent it that is not this daemon's.
 
         Its name alone does not tell: other ports of localhost are other programs. The port is the one that the request
         came in by, or the one that the browser asked, which a forwarded port may change.
@@ -56,7 +56,7 @@ class AccessPolicy:
         if page is not None and page.scheme in _DEFAULT_PORTS:
             default = _DEFAULT_PORTS[page.scheme]
             ports = {own_port, None if asked is None else _port(asked) or default}
-            # Of a proxy that ends TLS, which speaks for names that the configuration allows.
+            # The default port too, for a name that the configuration allows: a proxy may end TLS there.
             ports |= {default} if page.hostname in self.allowed_hosts else set()
             if (_port(page) or default) in ports:
                 return None
@@ -65,7 +65,7 @@ class AccessPolicy:
     def check_change(
         self, authorization: str | None, client_address: str, header_names: Iterable[str] = ()
     ) -> Refusal | None:
-        """For what changes something: the token, or, where none is configured, a person at this machine.
+        """Refuse a request that changes something without the token; without a configured token, from other machines.
 
         A proxy's own connection comes from this machine, whoever it asks for. It gives itself away by a header, or by
         an address of 127.0.0.0/8 that nobody has by default; one that does neither cannot be told from a person.

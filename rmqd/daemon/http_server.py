@@ -105,7 +105,7 @@ class LimitedProtocol(H11Protocol):
 
     @property
     def _is_idle(self) -> bool:
-        """Whether the client has the next move."""
+        """Whether the server waits for the client."""
         cycle: RequestResponseCycle | None = self.cycle
         if cycle is None or cycle.response_complete:
             return True
@@ -152,7 +152,7 @@ class RequestLimits:
             return
         headers: list[tuple[bytes, bytes]] = scope["headers"]
         if {b"content-length", b"transfer-encoding"} <= {name for name, _ in headers}:
-            # Somebody in between may take the other one for the body's length: what follows is not to be trusted.
+            # A proxy in between may go by the other length, and then the next request is not what it seems.
             await _refuse(send, 400, b"both Content-Length and Transfer-Encoding\n")
             return
         if sum(len(name) + len(value) + 4 for name, value in headers) + len(scope["raw_path"]) > MAX_HEADER_BYTES:
@@ -176,7 +176,7 @@ class RequestLimits:
 
 
 class AnswerQueue:
-    """ASGI middleware: few answers are worked out at once, so that many that ask do not keep /livez waiting.
+    """ASGI middleware: only a few requests are answered at once, so that many requests do not delay /livez.
 
     A turn ends with the answer's first bytes, not with its last: a client that does not read holds nobody up.
     """

@@ -14,7 +14,7 @@ LINES_AT_ONCE: Final = 10_000
 
 
 class OwnHandler(logging.StreamHandler[IO[str]]):
-    """Tells our handler of the root logger from others'."""
+    """Marks rmqd's handlers of the root logger."""
 
 
 class QueueingHandler(OwnHandler):
@@ -41,7 +41,7 @@ class QueueingHandler(OwnHandler):
         return True
 
     def flush(self) -> None:
-        """Nothing: whoever ends the process waits for the writer."""
+        """Do nothing: the code that ends the process waits for the writer."""
 
     def _may_write(self) -> bool:
         now = time.monotonic()

@@ -33,7 +33,7 @@ def shorten_values(_logger: object, _method: str, event: EventDict) -> EventDict
 
 
 def escape_values(_logger: object, _method: str, event: EventDict) -> EventDict:
-    """A structlog processor for the console; JSON escapes by itself. What lines there are stay, but for the first's."""
+    """A structlog processor for the console: escapes control characters and indents a text's further lines."""
     for key, value in list(event.items()):
         if key in ("event", "exception", "stack"):
             event[key] = printable_lines(str(value))

@@ -1,4 +1,4 @@
-"""Writes log lines to a stream from a thread of its own, so that a stream that nobody reads holds up nobody.
+"""Writes log lines to a stream from a thread of its own, so that a stream without a reader delays no caller.
 
 A pipe whose reader stands still, a terminal in ^S and a hung journald block whoever writes to them, for as long as they
 like. The lines wait here instead, up to a bound; beyond it they are dropped and counted, and how many is said when the
@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import IO, Final
 
 QUEUE_BYTES: Final = 4 * 1024 * 1024
-# A reader that took nothing for so long does not read: until then, threads (not the event loop) wait for room.
+# A reader that took nothing for this long counts as away. Until then threads, but not the event loop, wait for room.
 READER_PATIENCE_SECONDS: Final = 1.0
 # Lines of several processes come together in one pipe: what is written at once is not torn up to this size.
 _ATOMIC_BYTES: Final = select.PIPE_BUF
@@ -64,7 +64,7 @@ class LogWriter:
             self._arrived.notify()
 
     def drop(self) -> None:
-        """Count a line that its door did not let in."""
+        """Count a line that the log handler dropped before it was queued."""
         with self._lock:
             self._drop(1)
 
@@ -74,14 +74,14 @@ class LogWriter:
         return self._dropped
 
     def finish(self, seconds: float = _FINISH_SECONDS) -> None:
-        """Wait until everything is written, or so long."""
+        """Wait until everything is written, for at most this time."""
         deadline = time.monotonic() + seconds
         with self._lock:
             while self._bytes and (left := deadline - time.monotonic()) > 0:
                 self._taken.wait(left)
 
     def _wait_for_room(self, size: int) -> bool:
-        """Whether room came. A fast handler thread goes on at the pace of a reader that reads; nobody else may wait."""
+        """Wait for room if this thread may wait. Returns whether there is room."""
         if threading.current_thread() is self._thread or runs_the_loop():
             return False
         while self._bytes + size > QUEUE_BYTES:
@@ -149,7 +149,7 @@ def runs_the_loop() -> bool:
 
 
 def writer_of(stream: IO[str], tell_dropped: Callable[[int], None]) -> LogWriter | None:
-    """The writer of a stream that is a file of the system's; None for one that is not, and can block nobody."""
+    """The writer of a stream that has a file descriptor; None for another one, as writing to it cannot block."""
     known = _writers.get(id(stream))
     if known is not None and known[0] is stream:
         return known[1]

@@ -65,7 +65,7 @@ def run_in_loop(main: Coroutine[Any, Any, Result]) -> Result:
 
 
 def close_loop(loop: asyncio.AbstractEventLoop, patience_seconds: float) -> None:
-    """End a loop that does not run any more: cancel the tasks that are left, and wait for them so long."""
+    """End a loop that has stopped: cancel the tasks that are left, and wait for them for at most this time."""
     leftover = asyncio.all_tasks(loop)
     for task in leftover:
         task.cancel()
@@ -75,7 +75,7 @@ def close_loop(loop: asyncio.AbstractEventLoop, patience_seconds: float) -> None
 
 
 def keep_running(loop: asyncio.AbstractEventLoop, is_over: Callable[[], bool]) -> None:
-    """Run the loop until `is_over`; who makes that true stops the loop then.
+    """Run the loop until `is_over`. The code that makes it true also stops the loop.
 
     Handlers run in this loop, and may stop it: by `loop.stop()`, or by a task of theirs that raises SystemExit or
     KeyboardInterrupt, which asyncio lets out of the loop. Then it goes on where it was: nothing in it is lost. A
@@ -115,7 +115,7 @@ async def _ended(tasks: set[asyncio.Task[Any]], patience_seconds: float) -> None
 
 
 def _take_note(task: asyncio.Task[Any]) -> BaseException | None:
-    """What a task raised, if it has ended so; asyncio does not report it any more, when nobody is there to hear."""
+    """The exception that ended a task, or None. Asyncio does not report it when the loop does not run any more."""
     return task.exception() if task.done() and not task.cancelled() else None
 
 

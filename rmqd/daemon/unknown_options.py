@@ -33,7 +33,7 @@ def unknown_options(given: object, model: object, path: Path = ()) -> Iterator[t
 def unknown_keys(
     given: Mapping[str, object], model: type[BaseModel], path: Path = ()
 ) -> Iterator[tuple[Path, list[str]]]:
-    """The same for one model alone, without those that its fields hold: `given` need not be valid for this."""
+    """The unknown keys at the top of `given` alone, which need not be valid otherwise."""
     if "extra" in model.model_config:
         return
     known = [name for field in model.model_fields.items() for name in _names(*field)]

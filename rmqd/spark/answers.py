@@ -28,12 +28,12 @@ class Answers(Generic[T]):
 
     @property
     def away(self) -> frozenset[MessageQueue]:
-        """Those whose topic, broker or master no route names: what is said of the others holds without them."""
+        """The queues whose topic, broker or master no route names. The other answers are complete without them."""
         return frozenset(queue for queue, error in self.failed.items() if isinstance(error, AWAY))
 
     @property
     def failures(self) -> list[RmqdError]:
-        """The errors of the others."""
+        """The errors of all other queues that were not answered."""
         return [error for error in self.failed.values() if not isinstance(error, AWAY)]
 
 

@@ -82,13 +82,13 @@ def bad_record(block: MessageBlock, corrupt: CorruptMessage, asked: int) -> BadR
 
 
 class ReplyWalk:
-    """One reply, whose header goes on above `asked`; `takes_all` if no filter chooses among the queue's messages."""
+    """Walks over one reply to a pull at `asked`. `takes_all` says that no filter chooses among the queue's messages."""
 
     def __init__(self, block: MessageBlock, asked: int, header: PullMessageResponseHeader, *, takes_all: bool) -> None:
         self.offset = asked
-        """All below is walked over."""
+        """The walk has passed every offset below this one."""
         self.messages: list[Message] = []
-        """The good ones among them."""
+        """The good messages that the walk has passed."""
         self._block = block
         self._next, self._max = header.next_begin_offset, header.max_offset
         self._takes_all = takes_all
@@ -100,7 +100,7 @@ class ReplyWalk:
         self._ended = False
 
     def advance(self) -> Doubt | None:
-        """Walk on; None at the reply's end."""
+        """Walk to the next doubt and return it; None at the end of the reply."""
         while not self._ended and self._index < len(self._records):
             if (doubt := self._doubt()) is not None:
                 return doubt
@@ -115,17 +115,17 @@ class ReplyWalk:
         return self._gap(self._next)
 
     def believe(self, to: int) -> None:
-        """Walk over a gap."""
+        """Walk over a gap that ends at `to`."""
         self.offset = to
 
     def pass_over(self, record: BadRecord) -> None:
-        """Walk over a bad record; the reply ends with one whose own end is not known."""
+        """Walk over a bad record. If the end of the record is not known, the walk over the reply ends with it."""
         self._index += 1
         self.offset = record.offset + (1 if record.takes_rest else _offsets_of(record.message))
         self._ended = record.takes_rest
 
     def gaps(self) -> dict[int, int]:
-        """All gaps from here on: where each begins, and where it ends."""
+        """All gaps from here to the end of the reply, as {begin: end}."""
         found, at = {}, self.offset
         for message, corrupt in self._records[self._index :]:
             if corrupt is None and message.queue_offset > at:
@@ -181,7 +181,7 @@ class ReplyWalk:
         return self._records[self._index + 1][0]._start
 
     def _known_before(self, asked: int) -> int:
-        """How many records come first that lie right before what was asked, and nothing else does."""
+        """How many records at the head of the reply lie below `asked`; 0 if there is a gap up to `asked`."""
         first = self._records[0][0].queue_offset if self._records else asked
         count = asked - first
         if not 0 < count <= len(self._records) or self._records[0][0].sys_flag & NEED_UNWRAP:

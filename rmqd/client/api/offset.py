@@ -29,7 +29,7 @@ TELLS_NEW_GROUPS: Final = 412  # V5_0_0_SNAPSHOT: since then setZeroIfNotFound i
 
 @dataclass(frozen=True, slots=True)
 class StoredOffset:
-    """A group's offset on a queue. A broker of 4.x says 0 also where a young queue has none: that is not certain."""
+    """A group's offset on a queue. A broker of 4.x also says 0 for a young queue without one, so 0 is not certain."""
 
     offset: int
     is_certain: bool

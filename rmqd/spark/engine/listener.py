@@ -39,7 +39,7 @@ class BatchProgress:
     retired: int = 0
     """Queues whose places it has dropped."""
     late_rows: int = 0
-    """Rows behind the watermark that it has dropped; Spark counts them after it has added up what it could."""
+    """Rows behind the watermark that it has dropped; Spark counts them after its first aggregation."""
     watermark: str = ""
     """Where that stood."""
 

@@ -54,7 +54,7 @@ class Pulled:
 
 @dataclass(frozen=True, slots=True)
 class _Pull:
-    """One that is under way."""
+    """A pull that is under way."""
 
     asked_at: float
     reply: asyncio.Future[RemotingCommand]

@@ -56,7 +56,7 @@ def read_range(queue_range: QueueRange, columns: Sequence[str]) -> Iterator[pa.R
 
 @dataclass(slots=True)
 class _Pull:
-    """One that is under way, and its answer once it is there."""
+    """A pull that is under way, and its answer once that is there."""
 
     opaque: int
     reply: RemotingCommand | None = None

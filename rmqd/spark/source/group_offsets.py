@@ -127,7 +127,7 @@ class GroupOffsets:
         return self._in_use
 
     def _tell_once_that_nothing_is_committed(self) -> None:
-        """Where nobody has said so: the group was named, and its lag is not what it may be taken for."""
+        """Log it if `commitOffsets` was not set: the group shows a lag though the query has read everything."""
         if self._options.group and "commitOffsets" not in self._options.given and not self._has_told_that:
             self._has_told_that = True
             log.info("spark.commits_nothing", group=self._options.group, accepted="commitOffsets=true")

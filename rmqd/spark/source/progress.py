@@ -31,7 +31,7 @@ class Heads:
         self._asked_at: float | None = None
         self._pinned: dict[MessageQueue, int] | None = None
         self.silent = SilentBrokers(options.tolerance_seconds)
-        """Those that did not answer when others did."""
+        """The queues whose brokers did not answer when others did."""
         self.last: dict[MessageQueue, int] = {}
         """As they were when they were last asked for."""
 
@@ -102,7 +102,7 @@ class Progress:
         return Offsets(positions, starts)
 
     def _back(self, cluster: Cluster, begin: Offsets, behind: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
-        """Of queues that seem to end before where the query is those that do; with their ends.
+        """The ends of those queues in `behind` that really end below the query's position.
 
         The masters are asked anew: a slave may have told the end, which only is behind its master.
         """

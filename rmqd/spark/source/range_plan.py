@@ -102,7 +102,7 @@ class RangePlan(Generic[P]):
 
     def __init__(self, queue_range: QueueRange) -> None:
         self.spans: deque[Span[P]] = deque()
-        """Those that are asked for, or are to be asked for again, in the queue's order."""
+        """The spans whose pulls are under way or have to be repeated, in the queue's order."""
         self.reaches_to = queue_range.start
         """The end of the last span."""
         self.one_by_one = not queue_range.subscription.takes_all or queue_range.pull.in_flight == 1
@@ -127,7 +127,7 @@ class RangePlan(Generic[P]):
 
     @property
     def replica(self) -> Replica | None:
-        """Whom to ask now; None while no address is known."""
+        """The replica to pull from now; None while no address is known."""
         return self._replicas[self._turn % len(self._replicas)] if self._replicas else None
 
     def extend(self) -> bool:
@@ -174,7 +174,7 @@ class RangePlan(Generic[P]):
         return self._lose(span, following if code == _MOVED and following > span.low else self._range.end, held)
 
     def may_pass(self, error: RmqdError) -> bool:
-        """Whether an attempt that ended so may end otherwise later, or with another replica."""
+        """Whether an attempt that ended with this error may succeed later, or at another replica."""
         if isinstance(error, BrokerError):
             return error.retriable or error.stale_route or not self._asks_master
         return isinstance(error, (RemotingError, RouteNotFoundError, ProtocolError))
@@ -195,7 +195,7 @@ class RangePlan(Generic[P]):
         return pause
 
     def learn(self, replicas: Sequence[Replica]) -> None:
-        """Take over what a route names now; where it names nobody, what is known may still hold."""
+        """Take over the replicas of a route. If it names none, keep those that are known: they may still hold."""
         if not replicas:
             return
         if not _with_master(self._replicas) and _with_master(replicas):
@@ -223,7 +223,7 @@ class RangePlan(Generic[P]):
         return self.replica is not None and self.replica.is_master
 
     def _see_that_master_says_so(self, header: PullMessageResponseHeader) -> None:
-        """Raise NotOnReplicaError for an answer without messages of somebody else.
+        """Raise NotOnReplicaError for an answer without messages that does not come from the master.
 
         By a filter a slave may find nothing as truly as a master, up to where its answer says that it has looked.
         """
@@ -252,7 +252,7 @@ class RangePlan(Generic[P]):
         return Lost(*self._end(span, until), held)
 
     def _end(self, span: Span[P], offset: int) -> tuple[int, int]:
-        """Have a span begin at `offset`, or be over; what is dealt with by that."""
+        """Move a span's begin to `offset`, or end the span. Returns the offsets that are dealt with by that."""
         low, high = span.low, min(offset, span.high)
         if high == span.high:
             self.spans.popleft()

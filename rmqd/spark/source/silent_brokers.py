@@ -31,7 +31,7 @@ class SilentBrokers:
         self._silent: dict[str, _Silence] = {}
 
     def look(self, answers: Answers[int]) -> None:
-        """Take note of who did not answer. Queues that are not there are nobody's silence."""
+        """Note which brokers did not answer. A queue that does not exist is not counted as silence."""
         failed: dict[str, list[str]] = {}
         for queue in answers.failed.keys() - answers.away:
             failed.setdefault(queue.broker_name, []).append(str(answers.failed[queue]))
