@@ -11,11 +11,16 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Gene
 from functools import partial
 from typing import Any, Final
 
+import structlog
+
 from rmqd.errors import RmqdError
 from rmqd.handler import Batch, LoadedHandler
 from rmqd.own_threads import call_in_loop, in_own_thread
 from rmqd.plain_text import class_name, describe
 
+log = structlog.get_logger(__name__)
+
+CANCEL_PATIENCE_SECONDS: Final = 1.0  # for a `start` or `stop` that was cancelled to end
 _UNDONE: Final = (Awaitable, Generator, AsyncGenerator)
 
 
@@ -122,7 +127,9 @@ async def call_start_or_stop(function: Callable[[], Any] | None) -> None:
         await asyncio.wait((call,))
     except asyncio.CancelledError:
         call.cancel()
-        await asyncio.wait((call,))
+        _, left = await asyncio.wait((call,), timeout=CANCEL_PATIENCE_SECONDS)
+        if left:  # it may ignore its cancellation for ever, and the group or the process could not end
+            log.error("handler.left_behind", handler=getattr(function, "__qualname__", ""), calls=1)
         raise
     for variable, value in context.items():  # what it sets there is for the handler, whose calls come from here
         variable.set(value)

@@ -5,6 +5,7 @@ Nobody waits for the log: lines go through a queue, of bounded length as each va
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sys
@@ -18,7 +19,7 @@ from rmqd.daemon.log_handlers import OwnHandler, QueueingHandler
 from rmqd.daemon.log_repeats import RepeatLimiter
 from rmqd.daemon.log_values import escape_values, shorten_values
 from rmqd.daemon.log_writer import writer_of
-from rmqd.plain_text import text_of, traceback_of
+from rmqd.plain_text import describe, text_of, traceback_of
 from rmqd.wire.namespace import without_namespace
 
 LogFormat = Literal["auto", "json", "console"]
@@ -76,7 +77,7 @@ def configure_logging(
             structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
         ],
         logger_factory=structlog.stdlib.LoggerFactory(),
-        wrapper_class=structlog.stdlib.BoundLogger,
+        wrapper_class=_OwnLogger,
         cache_logger_on_first_use=True,
     )
 
@@ -138,6 +139,20 @@ def _leave_to_parent(_logger: object, _method: str, event: EventDict) -> EventDi
     if event.get("event") in _SAID_BY_PARENT:
         raise structlog.DropEvent
     return event
+
+
+class _OwnLogger(structlog.stdlib.BoundLogger):
+    """Logs through the standard library, where handlers may have filters, log handlers or a record factory of theirs.
+
+    What these raise would be raised wherever a line of ours is written, and end groups that have nothing to do with it.
+    """
+
+    def _proxy_to_logger(self, method_name: str, event: str | None = None, *event_args: str, **event_kw: Any) -> Any:
+        try:
+            return super()._proxy_to_logger(method_name, event, *event_args, **event_kw)
+        except Exception as error:  # noqa: BLE001  see above
+            line = {"level": method_name, "event": event, "log_error": describe(error)}
+            write_line(json.dumps(_timestamp(None, method_name, line)))
 
 
 class _PlainNames:

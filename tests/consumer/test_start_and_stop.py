@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import sys
 import threading
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from rmqd.consumer.threads import HandlerEndedError, call_start_or_stop
 from tests.consumer.odd_handlers import NoText, Panic, own_task
@@ -107,3 +109,23 @@ async def test_a_function_begins_though_the_loops_executor_is_full() -> None:
     finally:
         go_on.set()
         await asyncio.gather(*hanging)
+
+
+async def test_one_that_ignores_its_cancellation_is_left_behind() -> None:
+    """Nothing could end otherwise: not the group, not the process."""
+    is_over = asyncio.Event()
+
+    async def stop() -> None:
+        while not is_over.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await is_over.wait()
+
+    ending = asyncio.create_task(call_start_or_stop(stop))
+    await asyncio.sleep(0)
+    ending.cancel()
+    with capture_logs() as logs:
+        _, left = await asyncio.wait((ending,), timeout=10)
+    is_over.set()
+    assert not left
+    assert ending.cancelled()
+    assert [line["event"] for line in logs] == ["handler.left_behind"]

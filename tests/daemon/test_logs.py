@@ -48,6 +48,45 @@ def written(stream: io.StringIO) -> list[dict[str, Any]]:
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
+def _make_records_badly() -> None:
+    def fail(*_: object, **__: object) -> logging.LogRecord:
+        raise KeyError("request_id")
+
+    logging.setLogRecordFactory(fail)
+
+
+def _add_bad_handler() -> None:
+    class Bad(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            raise KeyError("request_id")
+
+    logging.getLogger().addHandler(Bad())
+
+
+def _filter_badly() -> None:
+    def fail(_: logging.LogRecord) -> bool:
+        raise KeyError("request_id")
+
+    logging.getLogger().handlers[-1].addFilter(fail)
+
+
+@pytest.mark.parametrize("spoil", [_make_records_badly, _add_bad_handler, _filter_badly])
+def test_what_handlers_do_to_logging_is_not_raised_where_we_log(
+    spoil: Callable[[], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The event is written all the same, with why it is so short."""
+    configure_logging("info", "json", stream=io.StringIO())
+    before = logging.getLogRecordFactory()
+    try:
+        spoil()
+        structlog.get_logger("rmqd.test").warning("pull.failed", group="mailer")
+    finally:
+        logging.setLogRecordFactory(before)
+    [line] = capsys.readouterr().err.splitlines()
+    told = json.loads(line)
+    assert (told["level"], told["event"], told["log_error"]) == ("warning", "pull.failed", "KeyError: 'request_id'")
+
+
 def test_a_line_is_json_with_time_level_and_event_first() -> None:
     """One event per line; the time is UTC with milliseconds."""
     stream = io.StringIO()
