@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import Annotated
 
 import typer
@@ -41,7 +43,17 @@ app.command("_worker", hidden=True)(worker.worker)
 
 def main() -> None:
     """The entry point of the `rmqd` script and of `python -m rmqd`."""
+    _open_standard_streams()
     app(prog_name="rmqd")
+
+
+def _open_standard_streams() -> None:
+    """Where one was closed by who started us: its number would be that of a connection, which gets what is written."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            stream = open(os.devnull, mode)  # noqa: SIM115  kept until the end; it takes the lowest number, this one's
+            os.set_inheritable(stream.fileno(), True)  # commands of handlers write there, too
+            setattr(sys, name, stream)
 
 
 def _print_version(wanted: bool) -> None:

@@ -437,6 +437,34 @@ async def test_a_daemon_whose_log_nobody_reads_answers_and_stops(tmp_path: Path)
         os.close(reading)
 
 
+@pytest.mark.parametrize("closed", ["2>&-", "0<&- 1>&- 2>&-"])
+@pytest.mark.parametrize("more", [[], ["--workers", "2"]], ids=["alone", "workers"])
+async def test_a_daemon_without_standard_streams_runs(tmp_path: Path, closed: str, more: list[str]) -> None:
+    """And has none of its connections in their place."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    process = await asyncio.create_subprocess_exec(
+        "sh", "-c", f'exec "$@" {closed}', "sh",
+        sys.executable, "-m", "rmqd", "run", "--config", str(write_config(tmp_path, "mailer", listen=address)), *more,
+    )  # fmt: skip
+    try:
+        async with httpx.AsyncClient(base_url=f"http://{address}", trust_env=False) as client:
+            while process.returncode is None:
+                with suppress(httpx.ConnectError):  # it has not started yet
+                    assert (await client.get("/livez", timeout=10)).status_code == 200
+                    break
+                await asyncio.sleep(0.01)
+        assert os.readlink(f"/proc/{process.pid}/fd/2") == os.devnull
+        process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(30):
+            assert await process.wait() == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
 async def _ask(client: httpx.AsyncClient) -> httpx.Response:
     async with asyncio.timeout(30):
         while True:
