@@ -129,7 +129,8 @@ async def call_start_or_stop(function: Callable[[], Any] | None) -> None:
         call.cancel()
         _, left = await asyncio.wait((call,), timeout=CANCEL_PATIENCE_SECONDS)
         if left:  # it may ignore its cancellation for ever, and the group or the process could not end
-            log.error("handler.left_behind", handler=getattr(function, "__qualname__", ""), calls=1)
+            name = getattr(function, "__qualname__", "")
+            log.error("handler.left_behind", handler=name, calls=1)  # noqa: TRY400 - the traceback would be our own
         raise
     for variable, value in context.items():  # what it sets there is for the handler, whose calls come from here
         variable.set(value)
