@@ -85,7 +85,7 @@ def rows(queue_id: int) -> tuple[pa.RecordBatch, ...]:
 class MemoryPulls:
     """Stands for RangePulls: each pull is answered at once."""
 
-    def __init__(self, _client: object, queue_range: QueueRange) -> None:
+    def __init__(self, _client: object, queue_range: QueueRange, _open_bodies: object) -> None:
         self.lost = 0
         self.largest_bytes = 0
         self.under_way = 0

@@ -13,6 +13,10 @@ from collections.abc import Iterable, MutableMapping
 from datetime import UTC, datetime
 from typing import IO, Any, Literal
 
+from rmqd.daemon import structlog_without_rich  # noqa: F401  before structlog, see there
+
+# isort: split
+
 import structlog
 
 from rmqd.daemon.log_handlers import OwnHandler, QueueingHandler

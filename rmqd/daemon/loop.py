@@ -13,6 +13,10 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from rmqd.daemon import structlog_without_rich  # noqa: F401  before structlog, see there
+
+# isort: split
+
 import structlog
 import uvloop
 

@@ -15,6 +15,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rmqd.daemon import structlog_without_rich  # noqa: F401  before structlog, see there
+
+# isort: split
+
 import structlog
 
 from rmqd import __version__

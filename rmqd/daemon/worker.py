@@ -11,6 +11,10 @@ import signal
 import socket
 import sys
 
+from rmqd.daemon import structlog_without_rich  # noqa: F401  before structlog, see there
+
+# isort: split
+
 import structlog
 
 from rmqd.clock import SystemClock

@@ -63,6 +63,7 @@ async def test_failures_hold_their_queue(rocketmq: RealCluster, queue: str, grou
         [queue],
         java=java,
         consume_mode="orderly",
+        consume_from_where="first_offset",
         suspend_current_queue_time_seconds=0.05,
     ) as sides:
         seen_by_java, seen_by_rmqd = await sides.finish(queue, attempts=6 + 5)
@@ -82,7 +83,9 @@ async def test_batches_are_repeated(rocketmq: RealCluster, queue: str, group: st
     """Of seven messages, in batches of three."""
     scripts(rocketmq, queue, m0="ok", m1="ok", m2="ok", m3="suspend:20,ok", m4="ok", m5="ok", m6="ok")
     options: dict[str, Any] = {"java": {**ORDERLY, "batch": 3}, "consume_message_batch_max_size": 3}
-    async with both(rocketmq, group, tmp_path, [queue], consume_mode="orderly", **options) as sides:
+    async with both(
+        rocketmq, group, tmp_path, [queue], consume_mode="orderly", consume_from_where="first_offset", **options
+    ) as sides:
         seen_by_java, seen_by_rmqd = await sides.finish(queue, attempts=10)
 
     expected = [["m0", "m1", "m2"], ["m3", "m4", "m5"], ["m3", "m4", "m5"], ["m6"]]
@@ -104,7 +107,9 @@ async def test_the_limit_makes_a_dead_letter(rocketmq_short_delays: RealCluster,
     queue = cluster.create_topic(fresh_name(group, "topic"), 1)
     scripts(cluster, queue, first="ok", never="suspend:20", last="ok")
     options: dict[str, Any] = {"java": {**ORDERLY, "max_reconsume_times": 2}, "max_reconsume_times": 2}
-    async with both(cluster, group, tmp_path, [queue], consume_mode="orderly", **options) as sides:
+    async with both(
+        cluster, group, tmp_path, [queue], consume_mode="orderly", consume_from_where="first_offset", **options
+    ) as sides:
         seen_by_java, seen_by_rmqd = await sides.finish(queue, attempts=5)
     letters = [await dead_letters(cluster, side.group, 1) for side in (sides.java, sides.rmqd)]
 
@@ -133,6 +138,7 @@ async def test_manual_commits(rocketmq: RealCluster, queue: str, group: str, tmp
         [queue],
         java=java,
         consume_mode="orderly",
+        consume_from_where="first_offset",
         auto_commit=False,
         suspend_current_queue_time_seconds=0.05,
     ) as sides:

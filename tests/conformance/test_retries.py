@@ -94,7 +94,7 @@ async def test_failing_messages_go_java_s_way(
         chosen_then_given_up="later:2,later:-1",
     )
     options: dict[str, Any] = {"java": {"max_reconsume_times": 3}, "max_reconsume_times": 3}
-    async with both(cluster, group, tmp_path, [topic], **options) as sides:
+    async with both(cluster, group, tmp_path, [topic], consume_from_where="first_offset", **options) as sides:
         java, rmqd = await sides.finish(topic, attempts=1 + 2 + 4 + 2 + 2 + 4 + 3 + 1 + 2, retries=True)
     letters = [await dead_letters(cluster, side.group, 3) for side in (sides.java, sides.rmqd)]
 
@@ -129,7 +129,7 @@ async def test_ack_index_divides_a_batch(
     scripts(cluster, topic, queue=0, m1="ack:1,ok", m2="ok", m3="ok", m4="ok")
     scripts(cluster, topic, queue=1, n1="ack:-1,ok", n2="ok", n3="ok")
     options: dict[str, Any] = {"java": {"batch": 4}, "consume_message_batch_max_size": 4}
-    async with both(cluster, group, tmp_path, [topic], **options) as sides:
+    async with both(cluster, group, tmp_path, [topic], consume_from_where="first_offset", **options) as sides:
         java, rmqd = await sides.finish(topic, attempts=7 + 2 + 3, retries=True)
 
     again = [(0, None), (1, "3")]
@@ -152,7 +152,7 @@ async def test_the_default_is_seventeen_attempts(
     """Levels grow to the last one."""
     cluster = rocketmq_short_delays
     scripts(cluster, topic, never="later")
-    async with both(cluster, group, tmp_path, [topic]) as sides:
+    async with both(cluster, group, tmp_path, [topic], consume_from_where="first_offset") as sides:
         java, rmqd = await sides.finish(topic, attempts=17, timeout_seconds=60, retries=True)
     letters = [await dead_letters(cluster, side.group, 1) for side in (sides.java, sides.rmqd)]
 

@@ -38,7 +38,9 @@ async def test_members_are_handled_and_committed_one_by_one(
 ) -> None:
     """A member that begins in the middle of a batch does not handle what stands before; Java reads the same topic."""
     topic, seen = batch_topic(rocketmq, request.node.name), Seen()
-    async with member(rocketmq.nameserver, seen, group=group, subscriptions=[topic], concurrency=1):
+    async with member(
+        rocketmq.nameserver, seen, group=group, consume_from_where="first_offset", subscriptions=[topic], concurrency=1
+    ):
         await until(lambda: len(seen.keys) >= len(KEYS), "all are handled")
     assert seen.keys == KEYS
     assert [attempt.offset for attempt in seen.attempts] == list(range(len(KEYS)))
@@ -46,7 +48,9 @@ async def test_members_are_handled_and_committed_one_by_one(
 
     middle, late = SIZE + 2, Seen()
     offsets.commit(rocketmq, group, topic, next(iter(offsets.queues(rocketmq, topic))), middle)
-    async with member(rocketmq.nameserver, late, group=group, subscriptions=[topic], concurrency=1):
+    async with member(
+        rocketmq.nameserver, late, group=group, consume_from_where="first_offset", subscriptions=[topic], concurrency=1
+    ):
         await until(lambda: len(late.keys) >= len(KEYS) - middle, "the rest is handled")
     assert late.keys == KEYS[middle:]
 
@@ -70,7 +74,9 @@ async def test_retries_and_dead_letters_are_of_single_members(
         if batch[0].keys == "k6":
             raise DeadLetter("never")
 
-    async with member(cluster.nameserver, handle, group=group, subscriptions=[topic]):
+    async with member(
+        cluster.nameserver, handle, group=group, consume_from_where="first_offset", subscriptions=[topic]
+    ):
         await until(lambda: len(seen.keys) > len(KEYS), "the retry is handled")
         [dead] = await dead_letters(cluster, group, 1)
     assert sorted(seen.keys) == sorted([*KEYS, "k3"])
@@ -82,6 +88,8 @@ async def test_retries_and_dead_letters_are_of_single_members(
 async def test_tags_are_those_of_members(rocketmq: RealCluster, request: pytest.FixtureRequest, group: str) -> None:
     """The broker passes batches on by a tag of their own, as producers give them one; here members are chosen."""
     topic, seen = batch_topic(rocketmq, request.node.name), Seen()
-    async with member(rocketmq.nameserver, seen, group=group, subscriptions={topic: "a"}):
+    async with member(
+        rocketmq.nameserver, seen, group=group, consume_from_where="first_offset", subscriptions={topic: "a"}
+    ):
         await until(lambda: sum(offsets.committed(rocketmq, group, topic).values()) == len(KEYS), "all are passed")
     assert sorted(seen.keys) == sorted(KEYS[::2])

@@ -24,12 +24,15 @@ def test_mqadmin_shows_what_rmqd_sent_and_consumed(
 ) -> None:
     failing, untraced = fresh_name("trace_failing", "group"), fresh_name("untraced", "group")
     groups = {
-        group: ledger_group(topic, tmp_path / "ledger", "a", enable_trace=True, trace_msg_batch_num=3),
+        group: ledger_group(
+            topic, tmp_path / "ledger", "a", consume_from_where="first_offset", enable_trace=True, trace_msg_batch_num=3
+        ),
         failing: ledger_group(
             topic,
             tmp_path / "failing",
             "b",
             enable_trace=True,
+            consume_from_where="first_offset",
             consume_mode="orderly",
             handler_options={"fail_every": 1},
         ),
