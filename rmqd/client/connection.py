@@ -65,6 +65,8 @@ class RemotingConnection(asyncio.Protocol):
         """When the peer sent something, by the loop's clock."""
         self.reads = 0
         """How often it did."""
+        self.frame_at: float | None = None
+        """When the frame began that has not ended, by the loop's clock; None where there is none."""
         self.made_at = 0.0
         """By the loop's clock."""
         self._loop = asyncio.get_running_loop()
@@ -188,6 +190,11 @@ class RemotingConnection(asyncio.Protocol):
                     self._pending.resolve(command)
                 else:
                     self._on_request(self, command)
+                self.frame_at = None
+            if not self._decoder.held_bytes:
+                self.frame_at = None
+            elif self.frame_at is None:
+                self.frame_at = self.heard_at
         except ProtocolError as error:
             if is_first and data.startswith(TLS_ALERT):
                 self.was_answered = False  # not in the language that we speak: it is asked about that

@@ -13,13 +13,14 @@ from rmqd.client.peer_requests import NoticeHandler, PeerRequests, Reply, Reques
 from rmqd.client.security import Security
 from rmqd.client.traffic import Traffic
 from rmqd.codes import ResponseCode
-from rmqd.errors import RemotingTimeoutError
+from rmqd.errors import ProtocolError, RemotingTimeoutError
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.frame import MAX_FRAME_SIZE_BYTES
 
 __all__ = ["RemotingClient", "Reply", "RequestHandler"]
 
 REQUEST_TIMEOUT_SECONDS = 3.0  # Java: mqClientApiTimeout
+FRAME_SECONDS = 30.0  # a frame that takes longer answers nobody: no request is waited for so long
 SILENCE_SECONDS = 2.0  # a peer that was sent a request, and said nothing for so long, is no longer waited for
 
 
@@ -126,8 +127,12 @@ class RemotingClient:
         try:
             return await connection.invoke(code, ext_fields, body, timeout_seconds)
         except (RemotingTimeoutError, asyncio.CancelledError):  # the latter by a deadline of who asks
-            seconds = asyncio.get_running_loop().time() - started
-            if seconds >= SILENCE_SECONDS and connection.reads == reads and self._pool.uses(connection):
+            now = asyncio.get_running_loop().time()
+            seconds = now - started
+            if connection.is_open and connection.frame_at is not None and now - connection.frame_at >= FRAME_SECONDS:
+                # Its length may be damaged, so that it takes in all that comes: bytes do, and answers never would.
+                connection.corrupt(ProtocolError(f"it began {now - connection.frame_at:.0f} s ago and does not end"))
+            elif seconds >= SILENCE_SECONDS and connection.reads == reads and self._pool.uses(connection):
                 self._heard_nothing(connection, seconds)
             raise
 

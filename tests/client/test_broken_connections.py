@@ -18,6 +18,7 @@ from rmqd.errors import (
     RemotingError,
     RemotingTimeoutError,
 )
+from rmqd.wire.command import encode_response
 from tests.client.members import Member
 from tests.client.peer import WAIT_SECONDS, Peer, eventually, route_of, routes
 from tests.client.raw_server import RawServer, read_command
@@ -213,3 +214,29 @@ async def test_an_address_that_serves_nobody_is_not_stormed(serve: object) -> No
             await eventually(lambda: broker.accepted >= 2, "the broker is asked")
             await asyncio.sleep(0.5)  # what must not happen has no end that could be awaited
             assert broker.accepted < 12
+
+
+async def test_a_frame_that_never_ends_is_not_waited_for(
+    remoting: RemotingClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One flipped bit in its length has it take in the answers that come after it: the line is not silent."""
+    monkeypatch.setattr("rmqd.client.remoting.FRAME_SECONDS", 0.3)
+    damaged = [True]
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            answer = encode_response(await read_command(reader), 0)
+            if damaged:
+                damaged.clear()
+                answer = (len(answer) ^ 1 << 22).to_bytes(4, "big") + answer[4:]
+            writer.write(answer)
+
+    async with RawServer(serve) as server, asyncio.timeout(10):
+        while True:
+            try:
+                await remoting.invoke(server.address, RequestCode.GET_MAX_OFFSET, {}, timeout_seconds=0.1)
+            except RemotingError:
+                continue
+            break
+    assert server.accepted == 2
+    assert remoting.traffic.corrupt_frames == 1
