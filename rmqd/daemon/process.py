@@ -166,6 +166,9 @@ class Daemon:
                 return _refuse(_first(refused))
             log.critical("daemon.failed", exc_info=error)
             return ExitCode.FAILURE
+        except asyncio.CancelledError:  # nothing of ours does that
+            log.critical("daemon.failed", error="a handler, or what it imports, cancelled the tasks of the daemon")
+            return ExitCode.FAILURE
         finally:
             self._http.close()
         log.info("daemon.stopped", seconds=round(self._clock.monotonic() - began, 1), exit_code=int(self._exit_code))

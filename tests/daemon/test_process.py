@@ -276,3 +276,21 @@ def test_what_messages_do_not_need_is_imported_after_the_groups_were_started() -
     script = f"import sys; import {modules}; print(sorted({late}))"
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
+
+
+async def test_a_handler_that_cancels_every_task_ends_the_daemon_with_a_word(tmp_path: Path) -> None:
+    """Nothing of it would work any more; who started it starts it again."""
+    (tmp_path / "cancels.py").write_text(
+        "import asyncio\n"
+        "class Cancels:\n"
+        "    async def start(self):\n"
+        "        for task in asyncio.all_tasks():\n"
+        "            task.cancel()\n"
+        "    async def handle(self, batch):\n"
+        "        pass\n"
+    )
+    config = write_config(tmp_path, "mailer")
+    config.write_text(config.read_text().replace("plugin: log", 'plugin: "cancels:Cancels"'))
+    async with daemon(config, environment={"PYTHONPATH": str(tmp_path)}) as running:
+        assert await running.exit_code() == ExitCode.FAILURE
+        assert "cancelled the tasks" in running.events("daemon.failed")[0]["error"]
