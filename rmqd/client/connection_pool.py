@@ -86,6 +86,7 @@ class ConnectionPool:
         successor = await self._connector.connect(address)
         if self._closed or self._connections.get(address) is not current or not current.is_suspect:
             successor.close("it is not needed any more")  # the first one was lost, or has answered meanwhile
+            await successor.ended(CLOSE_SECONDS)
             return await self.connection(address)
         successor.is_suspect = True
         self._successors[address] = successor
@@ -242,17 +243,23 @@ class ConnectionPool:
         await self._end(old, RENEWED)
 
     async def _end(self, connection: RemotingConnection, reason: str) -> None:
-        await connection.finished(FINISH_SECONDS)
-        self._end_now(connection, reason)
+        try:
+            await connection.finished(FINISH_SECONDS)
+        finally:
+            await self._end_now(connection, reason)
 
     async def _end_silent(self, connection: RemotingConnection, reason: str) -> None:
         # a broker that was stopped answers by both connections at about the same time
-        await asyncio.sleep(SILENT_FINISH_SECONDS)
-        self._end_now(connection, reason)
+        try:
+            await asyncio.sleep(SILENT_FINISH_SECONDS)
+        finally:
+            await self._end_now(connection, reason)
 
-    def _end_now(self, connection: RemotingConnection, reason: str) -> None:
+    async def _end_now(self, connection: RemotingConnection, reason: str) -> None:
+        """Also where the task is cancelled, as at the client's end: nobody else knows the connection any more."""
         connection.fail_waiting(lambda: ConnectionRenewedError(connection.address, reason))
         connection.close(reason)
+        await connection.ended(CLOSE_SECONDS)
 
     def _keep(self, work: _Work, name: str) -> None:
         """Run a task that `close` cancels."""

@@ -240,3 +240,19 @@ async def test_a_frame_that_never_ends_is_not_waited_for(
             break
     assert server.accepted == 2
     assert remoting.traffic.corrupt_frames == 1
+
+
+async def test_a_connection_that_was_left_is_closed_with_its_client() -> None:
+    """Though an answer is still under way on it: the event loop may end next."""
+    client = RemotingClient()
+    async with Peer() as peer:
+        peer.on(ASK, None)
+        asking = asyncio.create_task(client.invoke(peer.address, ASK, {}, timeout_seconds=1))
+        await peer.received(ASK)
+        connection = await client.connection(peer.address)
+        client.leave(connection, "the broker goes away")
+        await asyncio.sleep(0)  # the task that waits for the answer has begun
+        await client.close()
+        assert not connection.is_open
+        with pytest.raises(RemotingError):
+            await asking

@@ -160,6 +160,12 @@ def sending_aside(cluster: RealCluster, topic: str) -> Iterator[Sender]:
         thread.join()
 
 
+def workers_with_queues(rmqd: RmqdProcess) -> set[int]:
+    """The workers that have queues of a topic."""
+    (group,) = rmqd.status()["groups"]
+    return {queue["worker"] for queue in group["queues"] if not queue["is_retry"]}
+
+
 def test_a_reload_hands_filter_and_limit_to_the_running_workers(
     rocketmq: RealCluster, topic: str, group: str, tmp_path: Path
 ) -> None:
@@ -174,6 +180,7 @@ def test_a_reload_hands_filter_and_limit_to_the_running_workers(
 
     with RmqdProcess(tmp_path / "rmqd", rocketmq.nameserver, settings("a || b", 0), "--workers", "2") as rmqd:
         rmqd.wait_ready()
+        wait_until(lambda: workers_with_queues(rmqd) == {1, 2}, "the workers share the queues")
         rebalances = rmqd.metric("rmqd_rebalances_total", group=group)
         with sending_aside(rocketmq, topic) as sender:
             for filter_now, rate in [("a || c", 5000), ("a || b", 0), ("a || c", 1000), ("a || b", 0)]:

@@ -140,7 +140,8 @@ def test_group_that_was_restarted_goes_back(rocketmq: RealCluster, topic: str, g
         pytest.skip("RocketMQ 4 pushes resets to the members")
     path = tmp_path / "ledger"
     send(rocketmq, topic, "m", 24)
-    with RmqdProcess(tmp_path / "rmqd", rocketmq.nameserver, {group: ledger_group(topic, path, "a")}) as rmqd:
+    groups = {group: ledger_group(topic, path, "a", consume_from_where="first_offset")}
+    with RmqdProcess(tmp_path / "rmqd", rocketmq.nameserver, groups) as rmqd:
         wait_until(lambda: offsets.lag(rocketmq, group, topic) == 0, "all is handled and committed")
         rmqd.terminate()
         rmqd.start()

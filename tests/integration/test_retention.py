@@ -13,7 +13,7 @@ from tests.integration.consuming import Seen, until
 from tests.rocketmq import ClusterSpec, RealCluster, offsets, rpc
 from tests.rocketmq.producer import Producer
 
-pytestmark = [pytest.mark.rocketmq, pytest.mark.slow]
+pytestmark = [pytest.mark.rocketmq, pytest.mark.slow, pytest.mark.timeout(300)]
 
 DELETE_EXPIRED_COMMITLOG = 329
 GET_MIN_OFFSET = 31
@@ -55,7 +55,7 @@ async def test_what_is_cached_outlives_the_brokers_retention() -> None:
         await asyncio.to_thread(store, cluster, topic, 0, COUNT)
         options: dict[str, Any] = {"pull_threshold_for_queue": PULLED - 10, "delay_level_when_next_consume": 1}
         async with member(
-            cluster.nameserver, fail_once, group=group, subscriptions=[topic],
+            cluster.nameserver, fail_once, group=group, subscriptions=[topic], consume_from_where="first_offset",
             persist_consumer_offset_interval_seconds=0.2, **options,
         ) as m:  # fmt: skip
             await until(lambda: (q := m.queue()) and q.cached == PULLED, "messages are cached", WITHIN_SECONDS)

@@ -87,7 +87,7 @@ def test_what_is_wrong_is_named_and_put_right_without_a_restart(world: World) ->
         (WRONG, lambda: world.client(secret=WRONG_SECRET)),
         (UNKNOWN, lambda: world.client(access_key="nobody-of-a-test")),
     ]
-    group = {world.group: ledger_group(world.topic, world.ledger, "a")}
+    group = {world.group: ledger_group(world.topic, world.ledger, "a", consume_from_where="first_offset")}
     nameserver = world.cluster.nameserver
     with RmqdProcess(world.directory / "rmqd", nameserver, group, client={"tls": tls}) as rmqd:
         pid = rmqd.pid

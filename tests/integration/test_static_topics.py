@@ -76,7 +76,14 @@ async def test_queues_are_moved_while_they_are_read(
 ) -> None:
     """Nothing is lost and nothing comes twice: their offsets go on, though another broker counts from 0."""
     topic, seen = static_topic(two_brokers, request.node.name), Seen()
-    async with member(two_brokers.nameserver, seen, group=group, subscriptions=[topic], poll_seconds=1.0):
+    async with member(
+        two_brokers.nameserver,
+        seen,
+        group=group,
+        subscriptions=[topic],
+        consume_from_where="first_offset",
+        poll_seconds=1.0,
+    ):
         await asyncio.to_thread(send, two_brokers, topic, tmp_path, 0, MESSAGES)
         await until(lambda: len(seen.keys) >= MESSAGES, "all are handled before the move")
         await asyncio.to_thread(two_brokers.admin, "remappingStaticTopic", "-t", topic, "-b", "broker-a")
@@ -84,7 +91,13 @@ async def test_queues_are_moved_while_they_are_read(
         await until(lambda: len(seen.keys) >= 2 * MESSAGES, "all are handled after it", 60)
     assert Counter(seen.keys) == Counter(f"m-{number}" for number in range(2 * MESSAGES))
     late = Seen()  # reads what lies on the former broker through the new one
-    async with member(two_brokers.nameserver, late, group=fresh_name("late", "group"), subscriptions=[topic]):
+    async with member(
+        two_brokers.nameserver,
+        late,
+        group=fresh_name("late", "group"),
+        subscriptions=[topic],
+        consume_from_where="first_offset",
+    ):
         await until(lambda: len(late.keys) >= 2 * MESSAGES, "a new group has all", 60)
     assert Counter(late.keys) == Counter(seen.keys)
     places = {(attempt.queue, attempt.offset): attempt.key for attempt in seen.attempts}
