@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from rmqd.handler import Batch
+from tests.conformance import behaviour
 from tests.consumer.members import member
 from tests.integration.consuming import Seen, until
 from tests.rocketmq import ClusterSpec, RealCluster, offsets, rpc
@@ -40,6 +41,16 @@ def store(cluster: RealCluster, topic: str, low: int, high: int) -> None:
             producer.send(b"x" * 2000, key=f"m{number}")
 
 
+@behaviour(
+    "queues",
+    "Retention passes messages that a member has cached and not handled",
+    java="they are dropped, and committed as consumed",
+    rmqd="they are handled, and those that fail are sent to the retry topic with their bodies; only the next pull "
+    "begins at the first kept message",
+    checked="a member that is held back by flow control, and deleteExpiredCommitLog",
+    embedded="not run: it has no commit log to delete from",
+    long=True,
+)
 async def test_what_is_cached_outlives_the_brokers_retention() -> None:
     """Each message that was pulled is handled, and retried where it fails, though the broker has it no more."""
     seen, release, topic, group = Seen(), asyncio.Event(), "retained", "g_retained"
