@@ -89,6 +89,8 @@ def keep_running(loop: asyncio.AbstractEventLoop, is_over: Callable[[], bool]) -
     while not is_over():
         try:
             loop.run_forever()
+        except Exception:  # no task's, as the loop keeps those: it cannot run, without a free descriptor for instance
+            raise
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt) and _may_come_from_terminal():
                 raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import uvloop
 
-from rmqd.daemon.loop import run_in_loop
+from rmqd.daemon.loop import keep_running, run_in_loop
 
 
 async def leave_a_task(error: BaseException) -> None:
@@ -103,3 +104,16 @@ def test_what_is_left_is_cancelled_at_the_end() -> None:
 
     assert run_in_loop(main()) == 7
     assert ended == ["cancelled"]
+
+
+def test_a_loop_that_cannot_run_is_not_started_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a free descriptor each start fails at once: the process is to end, not to spin."""
+    loop = asyncio.new_event_loop()
+
+    def fail() -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(loop, "run_forever", fail)
+    with pytest.raises(OSError, match="Too many open files"):
+        keep_running(loop, lambda: False)
+    loop.close()
