@@ -4,7 +4,8 @@ A reply is believed as far as it does not contradict itself or the pull (`ReplyW
 queue is asked again, and then the broker's master: what was damaged on the way comes as it is stored. Believed is what
 two replies in turn say alike:
 
-- *A record is bad*: it has the same bytes at the same place.
+- *A record is bad*: it has the same bytes at the same place. What cannot be opened may be most of a reply, and large
+  once it is opened: the first reply tells of all such records, so that the second proves them all.
 - *There is a gap*: both have nothing there. Without a filter that is true of few queues, such as compacted ones, so
   each reply with gaps costs another pull. With a filter brokers go on behind all that it passed over, and to prove each
   such step would double the pulls. It is believed at once where it ends at the queue's end, or is as long as the step
@@ -20,6 +21,7 @@ queue that is filtered: it is handled and committed under that offset.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 import structlog
 
@@ -51,7 +53,7 @@ class PullEvidence:
         self._queue = queue
         self._traffic = traffic
         self._gaps: dict[int, int] = {}  # that one reply had, as {begin: end}; a second reply has to confirm them
-        self._bad: BadRecord | None = None  # that one reply had; a second reply has to confirm it
+        self._bad: dict[int, BadRecord] = {}  # that one reply had, by place; a second reply has to confirm them
         self._step = 0  # offsets that the last filtered reply passed, of those that do not end at the queue's end
         self._fruitless = 0  # doubtful replies in turn that nothing could be taken from
 
@@ -60,12 +62,13 @@ class PullEvidence:
 
         The broker knows the size of that record, and then sends nothing else in the reply.
         """
-        return 1 if self._bad is not None and self._bad.takes_rest and self._bad.at == offset else batch_size
+        bad = self._bad.get(offset)
+        return 1 if bad is not None and bad.takes_rest else batch_size
 
     def forget(self) -> None:
         """Forget what earlier replies had: the queue is pulled at another place from here on."""
         self._gaps = {}
-        self._bad = None
+        self._bad = {}
         self._fruitless = 0
 
     def is_plain(self, block: MessageBlock, asked: int, header: PullMessageResponseHeader) -> bool:
@@ -96,28 +99,27 @@ class PullEvidence:
         """Judge the believed messages again once they are opened: one that cannot be opened may have wrong flags."""
         if block.cut_at is not None and block.cut_at < believed.next_offset:
             believed = Believed(block.cut_at, [record for record in believed.bad if record.at < block.cut_at])
-        for corrupt in block.corrupt:
-            record = bad_record(block, corrupt, asked)
-            is_proven = self._bad is not None and record.is_as(self._bad)
-            if is_proven and passes_over:
-                believed.bad.append(record)
-                continue
-            bad = [before for before in believed.bad if before.at < record.at]
-            block.messages = [message for message in block.messages if message.queue_offset < record.at]
-            block.unfinished = len(block.messages)
-            if is_proven:
-                believed = Believed(record.at, [*bad, record])
-            else:
-                self._tell(record)
-                self._bad = record
-                believed = Believed(record.at, bad, record)
-            break
+        records = [bad_record(block, corrupt, asked) for corrupt in block.corrupt]
         block.corrupt = []
-        return believed
+        proven = list(takewhile(lambda record: passes_over and self._is_known(record), records))
+        believed.bad = sorted([*believed.bad, *proven], key=lambda record: record.at)
+        if len(proven) == len(records):
+            return believed
+        first = records[len(proven)]
+        block.messages = [message for message in block.messages if message.queue_offset < first.at]
+        block.unfinished = len(block.messages)
+        bad = [record for record in believed.bad if record.at < first.at]
+        if self._is_known(first):
+            return Believed(first.at, [*bad, first])
+        self._tell(first)
+        self._bad.update((record.at, record) for record in records[len(proven) :])
+        return Believed(first.at, bad, first)
 
-    def got_further(self) -> None:
-        """Note that the last reply brought the queue forward."""
+    def got_further(self, next_offset: int) -> None:
+        """Note that the last reply brought the queue forward to `next_offset`."""
         self._fruitless = 0
+        if self._bad:
+            self._bad = {at: record for at, record in self._bad.items() if at >= next_offset}
 
     def got_nowhere(self, doubt: Doubt) -> None:
         """Note that nothing of the last reply was believed. Raises ProtocolError at the second such reply in a row."""
@@ -151,16 +153,21 @@ class PullEvidence:
                 else:
                     self._gaps = walk.gaps()
                     break
-            elif isinstance(doubt, BadRecord) and self._bad is not None and doubt.is_as(self._bad):
+            elif isinstance(doubt, BadRecord) and self._is_known(doubt):
                 bad.append(doubt)
                 if not passes_over:
                     return Believed(walk.offset, bad)
                 walk.pass_over(doubt)
             else:
                 self._tell(doubt)
-                self._bad = doubt if isinstance(doubt, BadRecord) else None
+                if isinstance(doubt, BadRecord):
+                    self._bad[doubt.at] = doubt
                 break
         return Believed(walk.offset, bad, doubt)
+
+    def _is_known(self, record: BadRecord) -> bool:
+        before = self._bad.get(record.at)
+        return before is not None and record.is_as(before)
 
     def _is_usual_step(self, asked: int, header: PullMessageResponseHeader) -> bool:
         if header.next_begin_offset == header.max_offset:

@@ -241,15 +241,15 @@ class PullLoop:
         queue.stats.pull_took(self.answered_at - self.asked_at)
         if next_offset > queue.next_offset:
             self.stuck = None
-            self._is_well()
+            self._is_well(next_offset)
         queue.put(block, next_offset, self._corrupt.hold(block, passed_over) if passed_over else ())
         context.service.submit(queue)
 
-    def _is_well(self) -> None:
+    def _is_well(self, next_offset: int) -> None:
         """The broker has the queue, and our place in it."""
         self._backoff.answered()
         self._moves.end_doubt()
-        self._evidence.got_further()
+        self._evidence.got_further(next_offset)
 
     async def _not_found(self, reply: RemotingCommand) -> None:
         if reply.code in _NOTHING:
@@ -261,7 +261,7 @@ class PullLoop:
             if header.next_begin_offset <= asked and self.answered_at - self.asked_at < UNHELD_SECONDS:
                 await asyncio.sleep(self._backoff.after_nothing())
                 return
-            self._is_well()
+            self._is_well(self.process_queue.next_offset)
         elif reply.code == _ILLEGAL:
             await self._moves.answered(reply)
         else:

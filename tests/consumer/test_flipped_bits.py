@@ -97,7 +97,7 @@ def consume(model: Model, chance: random.Random, flip: Flip, *, filtered: bool) 
             header = PullMessageResponseHeader.from_ext_fields(fields)
             if not is_found:
                 offset = evidence.nothing(asked, header)
-                evidence.got_further()
+                evidence.got_further(offset)
             else:
                 block = frame_messages(body, QUEUE)
                 believed = evidence.found(block, asked, header, passes_over=True)
@@ -107,7 +107,7 @@ def consume(model: Model, chance: random.Random, flip: Flip, *, filtered: bool) 
                     handled[message.queue_offset] = message.body
                     bodies.add(message.body)
                 if offset > asked:
-                    evidence.got_further()
+                    evidence.got_further(offset)
                 elif believed.doubt is not None:
                     evidence.got_nowhere(believed.doubt)
         except ProtocolError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from rmqd.wire.compression import compress
 from rmqd.wire.message import MessageQueue
 from rmqd.wire.sys_flag import CompressionType, compressed_flag
 from tests.client.peer import eventually
+from tests.consumer.blocks import with_bit_flipped
 from tests.consumer.groups import GROUP
 from tests.consumer.members import member
 from tests.consumer.popping import popping
@@ -70,6 +72,37 @@ async def test_a_body_above_max_body_size_is_corrupt(
     assert sorted(seen.sizes) == [10, 3 * MIB]
     [entry] = [entry for entry in logs if entry["event"] == "message.corrupt"]
     assert (entry["offset"], entry["reason"]) == (1, f"the body decompresses to more than {3 * MIB} bytes")
+
+
+@KINDS
+async def test_many_bodies_that_are_too_large_cost_one_more_pull(
+    broker: ScriptedBroker, queue: MessageQueue, kind: CompressionType
+) -> None:
+    """And not one for each: what was opened before would be opened again for each of them."""
+    seen = Sizes()
+    await store(broker, queue, kind, *[10, *[MIB + 1] * 20, 20, *[MIB + 1] * 9, 30])
+    options: dict[str, Any] = {"max_body_size_bytes": MIB, "on_corrupt_message": "skip"}
+    async with member(broker.peer.address, seen, persist_consumer_offset_interval_seconds=0.05, **options) as m:
+        await broker.committed(GROUP, queue, 32)
+        assert m.topic().handled["corrupt"] == 29
+        assert m.client.snapshot().doubted_replies == 1
+    assert sorted(seen.sizes) == [10, 20, 30]
+    assert broker.pulled_offsets(queue)[:3] == [0, 1, 32]
+
+
+async def test_bodies_that_are_too_large_among_damaged_records_are_passed_over(
+    broker: ScriptedBroker, queue: MessageQueue
+) -> None:
+    """What proves the one is not forgotten over the other."""
+    seen = Sizes()
+    await store(broker, queue, CompressionType.ZLIB, 10, MIB + 1, 20, MIB + 1, MIB + 1, 30, 40)
+    for damaged in (2, 5):
+        broker.damage(queue, damaged, partial(with_bit_flipped, at=90))
+    options: dict[str, Any] = {"max_body_size_bytes": MIB, "on_corrupt_message": "skip"}
+    async with member(broker.peer.address, seen, persist_consumer_offset_interval_seconds=0.05, **options) as m:
+        await broker.committed(GROUP, queue, 7)
+        assert m.topic().handled["corrupt"] == 5
+    assert sorted(seen.sizes) == [10, 40]
 
 
 @KINDS
