@@ -24,18 +24,26 @@ async def open_pulled(block: MessageBlock, context: GroupContext, queue: Process
     topic, offset = queue.message_queue.topic, queue.next_offset
     subscription = context.subscriptions[topic]
     room = context.thresholds.size_bytes - queue.cached_bytes
-    await open_bodies(block, context.options.max_body_size_bytes, room, offset)
+    must_stop = context.options.on_corrupt_message == "stop"  # at the first one: no other is looked at
+    await open_bodies(block, context.options.max_body_size_bytes, room, offset, ends_at_corrupt=must_stop)
     return context.subscriptions[topic] is subscription and queue.next_offset == offset and not queue.dropped
 
 
 async def open_bodies(
-    block: MessageBlock, max_body_size: int, room_bytes: int = NO_LIMIT, low: int = 0, *, unwraps: bool = True
+    block: MessageBlock,
+    max_body_size: int,
+    room_bytes: int = NO_LIMIT,
+    low: int = 0,
+    *,
+    unwraps: bool = True,
+    ends_at_corrupt: bool = False,
 ) -> list[Message]:
     """Open messages; leave out, and return, those from `cut_at` on where they become more than `room_bytes`.
 
-    Members of batches that lie below the offset `low` are left out too; where it `unwraps` none, a batch is corrupt.
+    So are members of batches that lie below the offset `low`, and, where it `ends_at_corrupt`, what comes behind the
+    first message that cannot be opened; where it `unwraps` none, a batch is corrupt.
     """
-    opening = Opening(block, max_body_size, room_bytes, low, unwraps=unwraps)
+    opening = Opening(block, max_body_size, room_bytes, low, unwraps=unwraps, ends_at_corrupt=ends_at_corrupt)
     if not opening.at_once():
         try:
             await asyncio.get_running_loop().run_in_executor(_threads(), opening.rest)

@@ -27,7 +27,8 @@ class Opening:
     """The bodies of one block. Call `at_once`; if it says that more is to be done, `rest`; then `finish`.
 
     `room_bytes` is what the block may take, of which one body at most is exceeded; members of batches that lie below
-    the offset `low` are left out. Where it `unwraps` none, a batch is corrupt.
+    the offset `low` are left out. Where it `unwraps` none, a batch is corrupt. Where it `ends_at_corrupt`, what comes
+    behind the first message that cannot be opened is left out too.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class Opening:
         low: int = 0,
         *,
         unwraps: bool = True,
+        ends_at_corrupt: bool = False,
     ) -> None:
         self.cancelled = False  # nobody wants the result any more
         self._block = block
@@ -45,6 +47,7 @@ class Opening:
         self._room = room_bytes
         self._low = low
         self._unwraps = unwraps
+        self._ends_at_corrupt = ends_at_corrupt
         self._next = 0  # of block.messages
         self._opened: list[Message] = []
         self._corrupt: list[CorruptMessage] = []
@@ -85,6 +88,8 @@ class Opening:
         messages, before = self._block.messages, self._size
         while self._next < len(messages) and not self.cancelled:
             message = messages[self._next]
+            if self._corrupt and self._ends_at_corrupt:
+                return True
             if not message.is_closed:
                 self._opened.append(message)
             elif self._opened and self._size > self._room:

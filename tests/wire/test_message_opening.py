@@ -45,6 +45,16 @@ def test_a_block_takes_what_there_is_room_for(kind: CompressionType) -> None:
 
 
 @KINDS
+def test_nothing_is_opened_behind_what_is_corrupt_where_that_is_the_end(kind: CompressionType) -> None:
+    block = framed(packed(1, kind, 0), packed(MIB + 1, kind, 1), packed(MIB + 1, kind, 2), packed(3, kind, 3))
+    opening = Opening(block, MIB, ends_at_corrupt=True)
+    opening.rest()
+    opening.finish()
+    assert (sizes(block), block.cut_at) == ([1], 2)
+    assert [corrupt.message.queue_offset for corrupt in block.corrupt] == [1]
+
+
+@KINDS
 def test_one_body_is_taken_whatever_the_room(kind: CompressionType) -> None:
     """Else the queue would never go on."""
     block = framed(packed(MIB, kind, 0), packed(MIB, kind, 1))
