@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import socket
 from collections.abc import Callable
@@ -11,11 +12,11 @@ from typing import TYPE_CHECKING, cast
 
 import structlog
 
+from rmqd.client.intake import Intake
 from rmqd.client.pending import PendingRequests
 from rmqd.client.security import Refusals
 from rmqd.errors import ProtocolError, RemotingClosedError, RemotingError, RemotingTimeoutError
-from rmqd.wire.command import RemotingCommand, decode_command, encode_request
-from rmqd.wire.frame import FrameDecoder
+from rmqd.wire.command import RemotingCommand, encode_request
 
 if TYPE_CHECKING:
     from rmqd.client.traffic import Traffic
@@ -70,12 +71,13 @@ class RemotingConnection(asyncio.Protocol):
         self.made_at = 0.0
         """By the loop's clock."""
         self._loop = asyncio.get_running_loop()
-        self._decoder = FrameDecoder(max_frame_size_bytes)
         self._traffic = traffic
-        self._on_request = on_request
         self._on_lost = on_lost
         self._on_answer = on_answer
         self._pending = PendingRequests(address, traffic, refusals or Refusals())
+        self._intake = Intake(
+            max_frame_size_bytes, self._pending.resolve, functools.partial(on_request, self), self.corrupt
+        )
         self._transport: asyncio.Transport | None = None
         self._ending: asyncio.Transport | None = None
         self._ended = asyncio.Event()
@@ -184,16 +186,10 @@ class RemotingConnection(asyncio.Protocol):
         self.heard_at = self._loop.time()
         self.reads += 1
         try:
-            for payload in self._decoder.feed(data):
-                command = decode_command(payload)
-                if command.is_response:
-                    self._pending.resolve(command)
-                else:
-                    self._on_request(self, command)
+            has_ended = self._intake.feed(data, self._transport)
+            if not self._intake.is_within_frame:
                 self.frame_at = None
-            if not self._decoder.held_bytes:
-                self.frame_at = None
-            elif self.frame_at is None:
+            elif has_ended or self.frame_at is None:
                 self.frame_at = self.heard_at
         except ProtocolError as error:
             if is_first and data.startswith(TLS_ALERT):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 
 import pytest
 
 from rmqd.client.api.route import get_route
+from rmqd.client.intake import MOST_AT_ONCE as MOST_IN_A_TURN
 from rmqd.client.options import ClientOptions
 from rmqd.client.peer_requests import MOST_AT_ONCE
 from rmqd.client.remoting import RemotingClient
@@ -291,6 +293,35 @@ async def test_a_flood_of_requests_is_answered_so_many_at_a_time(remoting: Remot
     await eventually(lambda: len(peer.answers) == len(asked), "the others are answered too")
     assert [peer.answers[opaque].code for opaque in asked[:MOST_AT_ONCE]] == [ResponseCode.SUCCESS] * MOST_AT_ONCE
     assert (await peer.ask(ASK, {})).code == ResponseCode.SUCCESS, "there is room again"
+
+
+async def test_very_many_frames_at_once_are_taken_in_many_turns_of_the_loop(peer: Peer) -> None:
+    """In their order, and a reply behind them comes too; what else the loop has to do gets its turns between."""
+    turn, came = 0, list[tuple[int, int]]()
+
+    async def count_turns() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    async def flood(command: RemotingCommand) -> Reply:
+        for number in range(3000):
+            await peer.push(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"n": str(number)}, oneway=True)
+        return Reply()
+
+    peer.on(ASK, flood)
+    client = RemotingClient()
+    client.on_notice(
+        RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
+        lambda command, address: came.append((turn, int(command.ext_fields["n"]))),
+    )
+    turns = asyncio.create_task(count_turns())
+    await client.invoke(peer.address, ASK, {})
+    turns.cancel()
+    await client.close()
+    assert [number for _, number in came] == list(range(3000))
+    assert max(Counter(at for at, _ in came).values()) <= 2 * MOST_IN_A_TURN, "taken in one turn"
 
 
 async def test_a_long_remark_is_cut(peer: Peer) -> None:
