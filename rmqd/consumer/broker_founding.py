@@ -12,7 +12,7 @@ import structlog
 from rmqd.client.api.offset import StoredOffset
 from rmqd.client.instance import ClientInstance
 from rmqd.clock import Clock
-from rmqd.consumer.founding import Founding, at_brokers, by_broker
+from rmqd.consumer.founding import Founding
 from rmqd.consumer.founding_order import in_levels, is_unfinished
 from rmqd.consumer.offset_store import RemoteBrokerOffsetStore
 from rmqd.consumer.options import ConsumerOptions
@@ -85,8 +85,9 @@ class BrokerFounding(Founding):
         self._be_patient(found.failed)
         failed = found.failed | await self._store_starts(found.missing(first), found.failed)
         self._be_patient(failed)
-        self._owe(queue for queue in first if queue.broker_name in failed or queue in found.refused)
-        brokers = sorted(by_broker(first).keys() - failed.keys())
+        ready = {*self._without(first, failed)}
+        self._owe(queue for queue in first if queue not in ready or queue in found.refused)
+        brokers = sorted(self._by_broker(first).keys() - failed.keys())
         await self._mark(brokers)
         log.info("group.founded", queues=len(self._starts), brokers=brokers, consume_from_where=self.policy.where)
 
@@ -94,7 +95,7 @@ class BrokerFounding(Founding):
         """What brokers have of a group that is new, or whose founding was cut short; None for a known group."""
         deadline = self.clock.monotonic() + FOUNDER_SECONDS
         while True:
-            marks = self._marks(by_broker(first))
+            marks = self._marks(self._by_broker(first))
             if (await self._look(marks)).certain(marks):
                 return None
             found = await self._look(first)
@@ -123,7 +124,7 @@ class BrokerFounding(Founding):
             except AccessRefusedError as error:
                 found.refused[queue] = error
 
-        found.failed = await at_brokers(queues, ask)
+        found.failed = await self._at_brokers(queues, ask)
         return found
 
     async def _store_starts(self, missing: list[MessageQueue], failed: Collection[str]) -> dict[str, RmqdError]:
@@ -135,8 +136,8 @@ class BrokerFounding(Founding):
         failures: dict[str, RmqdError] = {}
         for _ in range(_ROUNDS):
             for level in in_levels(missing):
-                failures |= await at_brokers(_without(level, {*failed, *failures}), self._store_start)
-            missing = _without(missing, {*failed, *failures})
+                failures |= await self._at_brokers(self._without(level, {*failed, *failures}), self._store_start)
+            missing = self._without(missing, {*failed, *failures})
             seen = await self._look(missing)
             failures |= seen.failed
             missing = seen.missing(missing)
@@ -152,10 +153,9 @@ class BrokerFounding(Founding):
     async def _mark(self, brokers: Collection[str]) -> None:
         """Mark the group as founded. Where that fails, the member that takes the retry topic's queue does it."""
         marks = [queue for queue in self._marks(brokers) if queue.broker_name in brokers]
-        failed = await at_brokers(marks, self._store_start)
+        failed = await self._at_brokers(marks, self._store_start)
         for name, error in failed.items():
             log.debug("group.not_marked", broker=name, error=str(error))
 
-
-def _without(queues: Iterable[MessageQueue], brokers: Collection[str]) -> list[MessageQueue]:
-    return [queue for queue in queues if queue.broker_name not in brokers]
+    def _without(self, queues: Iterable[MessageQueue], brokers: Collection[str]) -> list[MessageQueue]:
+        return [queue for queue in queues if self.client.routes.endpoint(queue) not in brokers]

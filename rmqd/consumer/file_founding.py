@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rmqd.client.instance import ClientInstance
 from rmqd.clock import Clock
-from rmqd.consumer.founding import Founding, at_brokers
+from rmqd.consumer.founding import Founding
 from rmqd.consumer.local_file_offset_store import LocalFileOffsetStore
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.wire.message import MessageQueue
@@ -29,7 +29,7 @@ class FileFounding(Founding):
         async def decide(queue: MessageQueue) -> None:
             self._starts[queue] = await self.policy.of_new_group(queue)
 
-        failed = await at_brokers(first, decide)
+        failed = await self._at_brokers(first, decide)
         self._be_patient(failed)
         self._owe(queue for queue in first if queue not in self._starts)
         await self._store.found({queue: start.offset for queue, start in self._starts.items()})

@@ -107,6 +107,35 @@ class Founding(ABC):
             return Start(await self.policy.search(queue, owed_ms - CLOCKS_APART_MS), "last_offset")
         return await self.policy.of_new_group(queue)
 
+    def _by_broker(self, queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:
+        """Group queues by the name of the broker that has their offsets: a static topic's name no broker themselves."""
+        brokers: dict[str, list[MessageQueue]] = defaultdict(list)
+        for queue in queues:
+            brokers[self.client.routes.endpoint(queue)].append(queue)
+        return brokers
+
+    async def _at_brokers(
+        self, queues: Iterable[MessageQueue], action: Callable[[MessageQueue], Awaitable[None]]
+    ) -> dict[str, RmqdError]:
+        """Run an action for each queue, at all brokers at once. Returns the brokers' failures by broker name.
+
+        A broker's first failure ends the actions for its queues: each of them would take as long to fail.
+        """
+        failed: dict[str, RmqdError] = {}
+
+        async def at(name: str, own: list[MessageQueue]) -> None:
+            for start in range(0, len(own), QUESTIONS):
+                results = await asyncio.gather(*map(action, own[start : start + QUESTIONS]), return_exceptions=True)
+                for error in results:
+                    if isinstance(error, RmqdError):
+                        failed[name] = error
+                        return
+                    if error is not None:
+                        raise error
+
+        await asyncio.gather(*(at(name, own) for name, own in self._by_broker(queues).items()))
+        return failed
+
     async def _first_queues(self) -> list[MessageQueue]:
         """The queues of the first routes that still exist. A topic that had no route at first has none here."""
         for topic in self._topics:
@@ -116,34 +145,3 @@ class Founding(ABC):
                 self.note_route(topic)
         present = [queue for topic in self._topics for queue in self.client.routes.queues(topic)]
         return [queue for queue in present if queue in self._first[queue.topic]]
-
-
-async def at_brokers(
-    queues: Iterable[MessageQueue], action: Callable[[MessageQueue], Awaitable[None]]
-) -> dict[str, RmqdError]:
-    """Run an action for each queue, at all brokers at once. Returns the brokers' failures by broker name.
-
-    A broker's first failure ends the actions for its queues: each of them would take as long to fail.
-    """
-    failed: dict[str, RmqdError] = {}
-
-    async def at(name: str, own: list[MessageQueue]) -> None:
-        for start in range(0, len(own), QUESTIONS):
-            results = await asyncio.gather(*map(action, own[start : start + QUESTIONS]), return_exceptions=True)
-            for error in results:
-                if isinstance(error, RmqdError):
-                    failed[name] = error
-                    return
-                if error is not None:
-                    raise error
-
-    await asyncio.gather(*(at(name, own) for name, own in by_broker(queues).items()))
-    return failed
-
-
-def by_broker(queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:
-    """Group queues by the name of their broker."""
-    brokers: dict[str, list[MessageQueue]] = defaultdict(list)
-    for queue in queues:
-        brokers[queue.broker_name].append(queue)
-    return brokers

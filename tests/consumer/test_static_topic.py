@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
+from structlog.testing import capture_logs
 
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.handler import Batch
@@ -92,6 +93,40 @@ async def test_a_queue_that_was_moved_is_read_from_its_new_broker(
         await broker.store(queue, b"1")  # answers the pull that is held
         await seen.has(b"0", b"1", b"2")
         await moved.committed(GROUP, there, 3)
+
+
+async def test_a_new_group_is_marked_at_the_brokers_that_lead(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen
+) -> None:
+    """The mark is an offset on the retry topic, whose queues are of real brokers."""
+    broker.knows_groups = False
+    broker.lead(TOPIC, led_by("a", 1, 0))
+    with capture_logs() as logs:
+        async with member(broker.peer.address, seen, consume_from_where="last_offset"):
+            await broker.committed(GROUP, MessageQueue(f"%RETRY%{GROUP}", "a", 0), 0)
+            await broker.store(queue, b"0")
+            await seen.has(b"0")
+    assert [line["brokers"] for line in logs if line["event"] == "group.founded"] == [["a"]]
+    assert not [line for line in logs if line["event"] == "group.not_marked"]
+
+
+async def test_a_new_group_is_founded_without_a_leader_that_is_away(
+    broker: ScriptedBroker, other: Peer, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the logical queues that it leads wait for it."""
+    monkeypatch.setattr("rmqd.consumer.founding.AWAY_SECONDS", 0.0)
+    broker.knows_groups = False
+    [ours] = broker.create_topic(TOPIC)
+    ScriptedBroker(other, "b")
+    other.on(RequestCode.QUERY_CONSUMER_OFFSET, Reply(ResponseCode.SYSTEM_BUSY, "not now"))
+    broker.lead(TOPIC, led_by("a", 1, 0, total=2), led_by("b", 1, 1, total=2), others={"b": other})
+    with capture_logs() as logs:
+        async with member(broker.peer.address, seen, consume_from_where="last_offset"):
+            await broker.committed(GROUP, ours, 0)
+            await broker.store(ours, b"0")
+            await seen.has(b"0")
+    theirs = str(MessageQueue(TOPIC, LOGICAL, 1))
+    assert [line["queue"] for line in logs if line["event"] == "queue.not_founded"] == [theirs]
 
 
 async def test_a_retry_is_a_message_of_its_own(broker: ScriptedBroker, queue: MessageQueue) -> None:
