@@ -48,8 +48,9 @@ class PushConsumer:
     """Consumes one group, as its consume mode and its message model say.
 
     `run` starts the handler, joins the group, and consumes until `stop`; it returns when what handlers had is finished
-    and committed, and the brokers know that the member has left. It raises what ends the group otherwise: a handler
-    that does not start, HandlerHungError, a fault of ours. It can be run once.
+    and committed, and the brokers know that the member has left. A `stop` during the handler's start cancels that. It
+    raises what ends the group otherwise: a handler that does not start, HandlerHungError, a fault of ours. It can be
+    run once.
     """
 
     def __init__(
@@ -78,11 +79,13 @@ class PushConsumer:
         """Consume until `stop`."""
         with structlog.contextvars.bound_contextvars(group=self.group):
             try:
-                await call_start_or_stop(self._handler.start)
-                try:
-                    await self._consume()
-                finally:
-                    await call_start_or_stop(self._handler.stop)
+                if await call_start_or_stop(self._handler.start, self._stopping):
+                    try:
+                        await self._consume()
+                    finally:
+                        await call_start_or_stop(self._handler.stop)
+                else:
+                    log.info("handler.not_started", handler=self._handler.name)
             except BaseException as error:
                 self._status.failed(error)
                 raise

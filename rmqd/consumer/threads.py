@@ -116,22 +116,25 @@ async def call_handler(handler: LoadedHandler, batch: Batch, ended: Callable[[],
         thread.stop(partial(call_in_loop, loop, ended))
 
 
-async def call_start_or_stop(function: Callable[[], Any] | None) -> None:
-    """Call a handler's start or stop; synchronous ones in a thread, as they may take their time."""
+async def call_start_or_stop(function: Callable[[], Any] | None, given_up: asyncio.Event | None = None) -> bool:
+    """Call a handler's start or stop; synchronous ones in a thread, as they may take their time.
+
+    The call is cancelled when `given_up` is set. Returns whether it came to its end nevertheless.
+    """
     if function is None:
-        return
+        return True
     # In a task of its own: what it does to its task is not done to ours.
     context = contextvars.copy_context()
     call = asyncio.create_task(_guarded(function), name="handler start or stop", context=context)
     try:
-        await asyncio.wait((call,))
+        await _ended_or_given_up(call, given_up)
     except asyncio.CancelledError:
-        call.cancel()
-        _, left = await asyncio.wait((call,), timeout=CANCEL_PATIENCE_SECONDS)
-        if left:  # it may ignore its cancellation for ever, and the group or the process could not end
-            name = getattr(function, "__qualname__", "")
-            log.error("handler.left_behind", handler=name, calls=1)  # noqa: TRY400 - the traceback would be our own
+        await _cancel(call, function)
         raise
+    if not call.done():
+        await _cancel(call, function)
+        if not call.done() or call.cancelled():
+            return False
     for variable, value in context.items():  # what it sets there is for the handler, whose calls come from here
         variable.set(value)
     error = HandlerEndedError("it cancelled itself") if call.cancelled() else call.result()
@@ -139,6 +142,25 @@ async def call_start_or_stop(function: Callable[[], Any] | None) -> None:
         raise error
     if error is not None:  # it would end more than this group
         raise HandlerEndedError(f"it raised {describe(error)}") from error
+    return True
+
+
+async def _ended_or_given_up(call: asyncio.Task[Any], given_up: asyncio.Event | None) -> None:
+    if given_up is None:
+        await asyncio.wait((call,))
+        return
+    waiting = asyncio.create_task(given_up.wait(), name="stop while the handler starts")
+    try:
+        await asyncio.wait((call, waiting), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiting.cancel()
+
+
+async def _cancel(call: asyncio.Task[Any], function: Callable[[], Any]) -> None:
+    call.cancel()
+    _, left = await asyncio.wait((call,), timeout=CANCEL_PATIENCE_SECONDS)
+    if left:  # it may ignore its cancellation for ever, and the group or the process could not end
+        log.error("handler.left_behind", handler=getattr(function, "__qualname__", ""), calls=1)
 
 
 async def _guarded(function: Callable[[], Any]) -> BaseException | None:

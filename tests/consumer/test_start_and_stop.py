@@ -13,7 +13,12 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from rmqd.client.instance import ClientInstance
+from rmqd.client.options import ClientOptions
+from rmqd.consumer.push_consumer import PushConsumer
 from rmqd.consumer.threads import HandlerEndedError, call_start_or_stop
+from rmqd.handler import Batch, LoadedHandler
+from tests.consumer.groups import group_options
 from tests.consumer.odd_handlers import NoText, Panic, own_task
 
 VARIABLE = contextvars.ContextVar("variable", default="nothing")
@@ -129,3 +134,70 @@ async def test_one_that_ignores_its_cancellation_is_left_behind() -> None:
     assert not left
     assert ending.cancelled()
     assert [line["event"] for line in logs] == ["handler.left_behind"]
+
+
+class Starting:
+    """A handler whose start takes until it is let go, in the loop or in a thread."""
+
+    def __init__(self) -> None:
+        self.begun, self.go_on = threading.Event(), threading.Event()
+        self.is_cancelled = self.is_stopped = False
+
+    async def start(self) -> None:
+        self.begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.is_cancelled = True
+
+    def start_in_a_thread(self) -> None:
+        self.begun.set()
+        self.go_on.wait()
+
+    async def handle(self, batch: Batch) -> None:
+        """Handle nothing."""
+
+    def stop(self) -> None:
+        self.is_stopped = True
+
+    def consumer(self, start: Callable[[], Any]) -> PushConsumer:
+        loaded = LoadedHandler("starting", self.handle, True, start, self.stop)
+        client = ClientInstance(ClientOptions(nameservers=("127.0.0.1:1",)))
+        return PushConsumer(group_options(shutdown_timeout_seconds=600.0), loaded, client)
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_a_group_that_is_stopped_does_not_wait_for_its_handlers_start(is_async: bool) -> None:
+    """The start is cancelled, or its thread is left alone; there is nothing yet that would have to be stopped."""
+    handler = Starting()
+    consumer = handler.consumer(handler.start if is_async else handler.start_in_a_thread)
+    with capture_logs() as logs:
+        running = asyncio.create_task(consumer.run())
+        try:
+            await asyncio.to_thread(handler.begun.wait)
+            consumer.stop()
+            await asyncio.wait((running,), timeout=10)
+            assert running.done()
+        finally:
+            handler.go_on.set()
+            running.cancel()
+    await running
+    assert consumer.snapshot().state == "stopped"
+    assert (handler.is_cancelled, handler.is_stopped) == (is_async, False)
+    assert [line["event"] for line in logs] == ["handler.not_started"]
+
+
+async def test_a_start_that_ends_in_spite_of_the_stop_is_followed_by_the_handlers_stop() -> None:
+    """What it opened is there to be closed."""
+    handler = Starting()
+
+    async def start() -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            await handler.start()
+
+    consumer = handler.consumer(start)
+    running = asyncio.create_task(consumer.run())
+    await asyncio.to_thread(handler.begun.wait)
+    consumer.stop()
+    await running
+    assert handler.is_stopped
