@@ -8,7 +8,7 @@ from typing import Final
 import structlog
 
 from rmqd.client.coalesce import Coalesced
-from rmqd.client.parsing import parsed
+from rmqd.client.pushed_resets import PushedResets
 from rmqd.client.remoting import Reply
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.context import GroupContext
@@ -19,15 +19,13 @@ from rmqd.consumer.rates import SAMPLE_SECONDS, Rates
 from rmqd.consumer.rebalance import Rebalance
 from rmqd.consumer.running_info import running_info
 from rmqd.consumer.stacks import stacks
-from rmqd.errors import ProtocolError
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.group import GetConsumerStatusBody, ResetOffsetBody
+from rmqd.wire.group import GetConsumerStatusBody
 from rmqd.wire.headers.group import (
     ConsumeMessageDirectlyResultRequestHeader,
     GetConsumerRunningInfoRequestHeader,
     GetConsumerStatusRequestHeader,
 )
-from rmqd.wire.limits import check_reset_size
 from rmqd.wire.message import MessageQueue
 
 log = structlog.get_logger(__name__)
@@ -45,7 +43,7 @@ class OperatorRequests:
         self._rates = Rates(context.stats, context.clock)
         self._direct = DirectConsumption(context)
         self._started_at = context.clock.wall()
-        self._resetting = asyncio.Lock()
+        self._resets = PushedResets()
         self._running_infos = Coalesced(self._running_info)
 
     async def run(self) -> None:
@@ -83,18 +81,13 @@ class OperatorRequests:
 
     async def _reset(self, command: RemotingCommand) -> None:
         """Move the queues of a topic that this member has. All members get the same list, each has its own queues."""
-        topic = command.ext_fields.get("topic", "")
-        async with self._resetting:  # a small one must not overtake a large one
-            table = await parsed(_reset_table, command.body)
-        if any(offset < 0 for offset in table.values()):
-            raise ProtocolError("an offset to go on at must not be below 0")
-        moved = {queue: offset for queue, offset in table.items() if queue.topic == topic}
-        ours = self._rebalance.move_all(moved)
+        reset = await self._resets.read(command)
+        ours = self._rebalance.move_all(reset.offsets)
         log.warning(
             "reset.pushed",
-            topic=topic,
+            topic=reset.topic,
             moved={str(queue): offset for queue, offset in sorted(ours.items())},
-            not_ours=len(table) - len(ours),
+            not_ours=reset.named - len(ours),
         )
 
     def _offsets(self, topic: str) -> bytes:
@@ -117,8 +110,3 @@ class OperatorRequests:
     def _queues(self) -> dict[MessageQueue, ProcessQueue]:
         entries = self._rebalance.assigned.items()
         return {key: entry.process_queue for key, entry in entries if entry.process_queue is not None}
-
-
-def _reset_table(body: bytes) -> dict[MessageQueue, int]:
-    check_reset_size(body)
-    return ResetOffsetBody.from_json(body).offset_table

@@ -14,12 +14,15 @@ from rmqd.client.api.group import consumer_running_info, get_consumer_list
 from rmqd.client.client_id import is_spark
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
+from rmqd.codes import RequestCode
 from rmqd.consumer import rivals
 from rmqd.daemon.config import RootConfig
 from rmqd.errors import GroupHeldElsewhereError, RmqdError, RouteNotFoundError
 from rmqd.spark.engine import presence as module
 from rmqd.spark.engine.group_order import GroupOrder
 from rmqd.spark.engine.presence import Presence
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.group import ResetOffsetBody
 from rmqd.wire.message import MessageQueue
 from tests.client.peer import eventually
 from tests.consumer.members import Member, member
@@ -48,6 +51,13 @@ def order_of(broker: EmbeddedBroker, *, where: str = "last_offset", **client: ob
     group["consume_from_where"] = where
     values = {"nameserver": broker.nameserver, "client": client, "groups": {GROUP: group}}
     return GroupOrder(GROUP, RootConfig.model_validate(values))
+
+
+def pushed(offsets: dict[MessageQueue, int]) -> RemotingCommand:
+    """A reset as a broker pushes it."""
+    fields = {"topic": "orders", "group": GROUP, "timestamp": "0", "isForce": "true"}
+    body = ResetOffsetBody(offsets).to_json()
+    return RemotingCommand(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, ext_fields=fields, body=body)
 
 
 @contextlib.asynccontextmanager
@@ -276,6 +286,17 @@ async def test_a_reset_that_a_broker_pushes_is_passed_on(broker: EmbeddedBroker)
     await eventually(lambda: bool(heard), "it hears of it")
     assert heard == [{queue("orders", number): 0 for number in range(4)}]
     await presence.leave()
+
+
+async def test_a_large_reset_is_read_beside_the_loop_and_none_overtakes_it(broker: EmbeddedBroker) -> None:
+    heard: list[Mapping[MessageQueue, int]] = []
+    presence = Presence(order_of(broker), on_reset=heard.append)
+    resets = [{queue("orders", number): 5 for number in range(count)} for count in (2000, 1)]
+    asked = [asyncio.create_task(presence.on_request(pushed(reset))) for reset in resets]
+    await asyncio.sleep(0)
+    assert not heard, "read in the loop"
+    await asyncio.gather(*asked)
+    assert heard == resets
 
 
 async def test_an_operator_who_asks_it_hears_that_it_is_spark(broker: EmbeddedBroker) -> None:

@@ -19,6 +19,7 @@ from rmqd import __version__
 from rmqd.client.api.group import get_consumer_list
 from rmqd.client.client_id import DEFAULT_INSTANCE, SPARK_PREFIX, unique_instance
 from rmqd.client.instance import ClientInstance
+from rmqd.client.pushed_resets import PushedResets
 from rmqd.clock import Clock, SystemClock
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.assembly import subscriptions_of
@@ -26,10 +27,9 @@ from rmqd.consumer.broker_founding import BrokerFounding
 from rmqd.consumer.offset_store import RemoteBrokerOffsetStore
 from rmqd.consumer.rivals import Rivals
 from rmqd.consumer.running_info import CLIENT_VERSION
-from rmqd.errors import GroupHeldElsewhereError, ProtocolError, RmqdError, RouteNotFoundError
+from rmqd.errors import GroupHeldElsewhereError, RmqdError, RouteNotFoundError
 from rmqd.wire import running_info as wire
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.group import ResetOffsetBody
 from rmqd.wire.heartbeat import ConsumeFromWhere, ConsumerData, ConsumeType
 from rmqd.wire.message import MessageQueue
 from rmqd.wire.running_info import ConsumerRunningInfo
@@ -81,6 +81,7 @@ class Presence:
         # Spark's query needs all brokers at its start, so none is left out
         self._founding = BrokerFounding(self._client, self._options, self._clock, store, leaves_brokers_out=False)
         self._on_reset = on_reset
+        self._resets = PushedResets()
         self._started_at = self._clock.wall()
         self._changed = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
@@ -163,21 +164,17 @@ class Presence:
         """What brokers ask in an operator's name."""
         match command.code:
             case RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
-                self._reset(command)
+                await self._reset(command)
                 return None
             case RequestCode.GET_CONSUMER_RUNNING_INFO:
                 return ResponseCode.SUCCESS, "", {}, self._running_info().to_json()
         remark = f"request type {command.code} not supported: the group runs on Spark"
         return ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark, {}, b""
 
-    def _reset(self, command: RemotingCommand) -> None:
-        topic = command.ext_fields.get("topic", "")
-        table = ResetOffsetBody.from_json(command.body).offset_table
-        if any(offset < 0 for offset in table.values()):
-            raise ProtocolError("an offset to go on at must not be below 0")
-        moved = {queue: offset for queue, offset in table.items() if queue.topic == topic in self._subscriptions}
-        if moved and self._on_reset is not None:
-            self._on_reset(moved)
+    async def _reset(self, command: RemotingCommand) -> None:
+        reset = await self._resets.read(command)
+        if reset.offsets and reset.topic in self._subscriptions and self._on_reset is not None:
+            self._on_reset(reset.offsets)
 
     def _running_info(self) -> ConsumerRunningInfo:
         return ConsumerRunningInfo(
