@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 
 import structlog
@@ -46,8 +45,7 @@ class MemberList:
                 continue
             if not self._is_whole(address, members):
                 return None
-            others = self._context.ownership.members_are(address, members)
-            await asyncio.gather(*(self._ask_again(other) for other in others if not client.remoting.is_down(other)))
+            await self._context.ownership.members_are(address, members)
             return members
         return None
 
@@ -60,13 +58,3 @@ class MemberList:
             return False
         self._last, self._believed[address] = frozenset(members), connection
         return True
-
-    async def _ask_again(self, address: str) -> None:
-        """Hear from another broker whether who left the list of one has left that one's list too."""
-        client = self._context.client
-        try:
-            members = await get_consumer_list(client.remoting, address, self._context.options.group)
-        except RmqdError as error:
-            log.debug("rebalance.no_member_list", address=address, error=str(error))
-            return
-        self._context.ownership.members_are(address, members)

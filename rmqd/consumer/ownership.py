@@ -16,6 +16,7 @@ import structlog
 from rmqd.client.instance import ClientInstance
 from rmqd.clock import Clock
 from rmqd.consumer.broker_locks import RENEW_SECONDS, BrokerLocks
+from rmqd.consumer.departures import SURE_SECONDS, Departures
 from rmqd.wire.message import MessageQueue
 
 log = structlog.get_logger(__name__)
@@ -23,8 +24,6 @@ log = structlog.get_logger(__name__)
 LOCK_NAME_SUFFIX: Final = "-rmqd-owner"
 CLAIM_SECONDS: Final = 1.0  # how soon a queue that is owned without its lock is locked once that is free
 POLL_SECONDS: Final = 0.05
-GONE_SECONDS: Final = 70.0  # longer than a lock lives
-SURE_SECONDS: Final = 1.0  # a member whose connection was cut is back with its next heartbeat, which is soon
 
 
 class QueueOwnership:
@@ -37,49 +36,34 @@ class QueueOwnership:
         self._clock = clock
         self._owned: set[MessageQueue] = set()
         self._locked: set[MessageQueue] = set()
-        self._lists: dict[str, frozenset[str]] = {}  # by broker address
-        self._gone: dict[str, float] = {}  # client id -> when it was missed
-        self._broken: set[tuple[str, str]] = set()  # (client id of one that is gone, topic) whose locks are broken
+        self._departures = Departures(client, group, clock)
+        self._broken: dict[tuple[str, str], float] = {}  # (client id, topic) -> when who had these locks was missed
         self._to_break: dict[str, list[MessageQueue]] = {}  # by topic, where somebody may be gone
         self.timeouts = 0
 
-    def members_are(self, address: str, client_ids: Collection[str]) -> list[str]:
-        """The group's members as one broker lists them now.
-
-        Who was in that broker's list, and is in no list any more, has gone without a word. A list is compared with that
-        broker's last one only: a member that joins is known to one of them before the others. Returns the brokers whose
-        last list still names a member that is missing here now: they should be asked again.
-        """
-        now = self._clock.monotonic()
-        before = self._lists.get(address, frozenset())
-        missing = before.difference(client_ids)
-        known = self._client.routes.broker_addresses()
-        self._lists = {at: ids for at, ids in self._lists.items() if at in known}
-        self._lists[address] = frozenset(client_ids)
-        present = self._members()
-        for client_id in before - present:
-            self._gone[client_id] = now
-        self._gone = {c: at for c, at in self._gone.items() if c not in present and now - at < GONE_SECONDS}
-        self._broken = {(client_id, topic) for client_id, topic in self._broken if client_id in self._gone}
-        return [at for at, ids in self._lists.items() if ids & missing]
+    async def members_are(self, address: str, client_ids: Collection[str]) -> None:
+        """The group's members as one broker lists them now."""
+        await self._departures.members_are(address, client_ids)
 
     async def break_locks(self, topic: str, queues: Iterable[MessageQueue]) -> None:
         """Break the locks of members that are gone, which would last up to a minute, whoever takes the queues now.
 
-        Of those that are missing for a moment only, `run` breaks them if they stay away.
+        Of those that may come back, and on brokers whose lists prove nothing yet, `run` breaks them if they stay away.
         """
-        if len(self._surely_gone()) < len(self._gone):
-            self._to_break[topic] = list(queues)
-        else:
+        if not self._unbroken(topic):
             self._to_break.pop(topic, None)
-        wanted = [client_id for client_id in self._surely_gone() if (client_id, topic) not in self._broken]
-        if not wanted:
+            return
+        self._to_break[topic] = list(queues)
+        if not any(map(self._departures.is_sure, self._unbroken(topic))):
             return
         brokers = self._locks.by_broker(queues)
-        for client_id in wanted:
-            results = await asyncio.gather(*(self._locks.unlock(at, own, client_id) for at, own in brokers.items()))
-            if all(results):
-                self._broken.add((client_id, topic))
+        heard = dict(zip(brokers, await asyncio.gather(*map(self._hear, brokers)), strict=True))
+        sure = [broker_name for broker_name, is_heard in heard.items() if is_heard]
+        for client_id, at in self._unbroken(topic).items():
+            if self._departures.is_sure(client_id):
+                results = await asyncio.gather(*(self._locks.unlock(name, brokers[name], client_id) for name in sure))
+                if len(sure) == len(brokers) and all(results):
+                    self._broken[client_id, topic] = at
 
     async def acquire(self, queue: MessageQueue, lost: Callable[[], None], notice_seconds: float = 0.0) -> bool:
         """Own a queue once its rmqd owner gave it up or has gone, at the latest after `queue_handover_timeout`.
@@ -92,9 +76,8 @@ class QueueOwnership:
         waited = timed_out = False
         while not await self._lock(queue):
             now = self._clock.monotonic()
-            is_alone = not (self._members() - {self._client.client_id} or len(self._surely_gone()) < len(self._gone))
-            if is_alone and now - begun >= SURE_SECONDS:
-                break  # nobody is there who could still commit, nor on the way back to a broker that cut its connection
+            if now - begun >= SURE_SECONDS and await self._is_left_alone(queue):
+                break
             left = deadline - now
             if left <= 0:
                 self.timeouts += 1
@@ -133,8 +116,7 @@ class QueueOwnership:
         renewed = self._clock.monotonic()
         while True:
             await asyncio.sleep(CLAIM_SECONDS)
-            for topic, queues in list(self._to_break.items()):
-                await self.break_locks(topic, queues)
+            await asyncio.gather(*(self.break_locks(topic, queues) for topic, queues in self._to_break.items()))
             if self._clock.monotonic() - renewed >= RENEW_SECONDS:
                 renewed = self._clock.monotonic()
                 await self._claim(self._owned)
@@ -142,13 +124,24 @@ class QueueOwnership:
                 lost = {queue for queue in self._locked if self._locks.may_be_lost(self._locks.broker_of(queue))}
                 await self._claim((self._owned - self._locked) | lost)
 
-    def _surely_gone(self) -> set[str]:
-        """Who has been missing for longer than it takes to come back by another connection."""
-        now = self._clock.monotonic()
-        return {client_id for client_id, at in self._gone.items() if now - at >= SURE_SECONDS}
+    async def _is_left_alone(self, queue: MessageQueue) -> bool:
+        """Whether nobody is there who could still commit, nor on the way back to a broker that cut its connection."""
+        if not self._departures.is_alone:
+            return False
+        address = self._client.routes.address(self._locks.broker_of(queue))
+        if address is None or self._client.remoting.is_down(address):
+            return True  # nobody can commit; and where the queue begins is not read either before the broker is back
+        return await self._departures.hear(address) and self._departures.is_alone
 
-    def _members(self) -> frozenset[str]:
-        return frozenset().union(*self._lists.values())
+    async def _hear(self, broker_name: str) -> bool:
+        address = self._client.routes.address(broker_name)
+        return address is not None and await self._departures.hear(address)
+
+    def _unbroken(self, topic: str) -> dict[str, float]:
+        """Who is gone, and since when, and may have left locks of the topic behind."""
+        gone = self._departures.gone
+        self._broken = {broken: at for broken, at in self._broken.items() if gone.get(broken[0]) == at}
+        return {client_id: at for client_id, at in gone.items() if (client_id, topic) not in self._broken}
 
     async def _claim(self, queues: Iterable[MessageQueue]) -> None:
         await asyncio.gather(*(self._claim_at(name, named) for name, named in self._locks.by_broker(queues).items()))

@@ -102,9 +102,8 @@ class QueueLock:
         # a broker's minute goes on while this machine is suspended
         return self._clock.monotonic() + suspended_seconds()
 
-    def members_are(self, address: str, client_ids: Collection[str]) -> list[str]:
+    async def members_are(self, address: str, client_ids: Collection[str]) -> None:
         """Who is in the group is of no matter: the locks say who has a queue."""
-        return []
 
     async def break_locks(self, topic: str, queues: Iterable[MessageQueue]) -> None:
         """Nobody's locks are broken."""

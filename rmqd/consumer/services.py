@@ -149,8 +149,8 @@ class Ownership(Protocol):
     timeouts: int
     """How often the wait for a queue's former owner was given up."""
 
-    def members_are(self, address: str, client_ids: Collection[str]) -> list[str]:
-        """The group's members as one broker lists them; returns the brokers that should be asked again."""
+    async def members_are(self, address: str, client_ids: Collection[str]) -> None:
+        """The group's members as one broker lists them now."""
 
     async def break_locks(self, topic: str, queues: Iterable[MessageQueue]) -> None:
         """See to what members that are gone have left behind."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 
 import pytest
@@ -9,9 +10,10 @@ import pytest
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
 from rmqd.codes import RequestCode
-from rmqd.consumer.ownership import SURE_SECONDS, QueueOwnership
+from rmqd.consumer.departures import SURE_SECONDS
+from rmqd.consumer.ownership import QueueOwnership
 from rmqd.wire.lock import LockBatchRequestBody
-from tests.client.peer import Peer, route_of, routes
+from tests.client.peer import Peer, Reply, route_of, routes
 from tests.consumer.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC
 
@@ -25,6 +27,18 @@ class Case:
         self.clock = ManualClock()
         self.client = client
         self.ownership = QueueOwnership(client, GROUP, 5.0, self.clock)
+        for peer in (first, second):
+            self.lists(peer)
+
+    def lists(self, peer: Peer, *others: str, us: bool = True) -> list[str]:
+        """Let a broker list these members, and us, from now on."""
+        client_ids = [*([self.client.client_id] if us else []), *others]
+        peer.on(RequestCode.GET_CONSUMER_LIST_BY_GROUP, Reply(body=json.dumps({"consumerIdList": client_ids}).encode()))
+        return client_ids
+
+    async def listed(self, peer: Peer, *others: str) -> None:
+        """A broker listed these members, and us, in a rebalance."""
+        await self.ownership.members_are(peer.address, self.lists(peer, *others))
 
     async def broken(self, after_seconds: float = SURE_SECONDS) -> dict[str, set[str]]:
         """Whose locks are broken then, by the broker's name."""
@@ -42,8 +56,9 @@ class Case:
 
 
 @pytest.fixture
-async def case() -> AsyncIterator[Case]:
-    """Two brokers with two queues each, the first of them also the name server."""
+async def case(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Case]:
+    """Two brokers with two queues each, the first of them also the name server. Connections count from the start."""
+    monkeypatch.setattr("rmqd.consumer.departures.BACK_SECONDS", 0.0)
     async with Peer() as first, Peer() as second:
         route = route_of({"a": first.address, "b": second.address}, 2)
         first.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, routes({TOPIC: route}))
@@ -56,11 +71,11 @@ async def case() -> AsyncIterator[Case]:
 async def test_who_left_every_list_has_gone(case: Case) -> None:
     """Its locks are broken, once, on every broker, for all queues of the topic."""
     for peer in (case.first, case.second):
-        case.ownership.members_are(peer.address, ["me", "other"])
+        await case.listed(peer, "other")
     assert await case.broken() == {}
-    case.ownership.members_are(case.first.address, ["me"])
+    await case.listed(case.first)
     assert await case.broken() == {}, "the other broker still has it"
-    case.ownership.members_are(case.second.address, ["me"])
+    await case.listed(case.second)
     assert await case.broken() == {"other": {"a", "b"}}
     assert await case.broken() == {}, "once is enough"
 
@@ -68,48 +83,70 @@ async def test_who_left_every_list_has_gone(case: Case) -> None:
 async def test_who_left_one_list_only_is_looked_for_in_the_others(case: Case) -> None:
     """What is remembered of them may be old."""
     for peer in (case.first, case.second):
-        assert case.ownership.members_are(peer.address, ["me", "other"]) == []
-    assert case.ownership.members_are(case.first.address, ["me"]) == [case.second.address]
-    assert case.ownership.members_are(case.first.address, ["me"]) == []
-    assert case.ownership.members_are(case.second.address, ["me"]) == []
+        await case.listed(peer, "other")
+        case.lists(peer)
+    for _ in range(2):
+        await case.listed(case.first)
+        assert len(case.second.got(RequestCode.GET_CONSUMER_LIST_BY_GROUP)) == 1
+    assert case.first.got(RequestCode.GET_CONSUMER_LIST_BY_GROUP) == []
 
 
 async def test_who_is_missing_for_a_moment_keeps_its_locks(case: Case) -> None:
     """A broker takes a member out whose connection was cut; its next heartbeat brings it back."""
-    at = case.first.address
-    case.ownership.members_are(at, ["me", "other"])
-    case.ownership.members_are(at, ["me"])
+    await case.listed(case.first, "other")
+    await case.listed(case.first)
     assert await case.broken(SURE_SECONDS / 2) == {}
-    case.ownership.members_are(at, ["me", "other"])
+    await case.listed(case.first, "other")
     assert await case.broken() == {}
-    case.ownership.members_are(at, ["me"])
+    await case.listed(case.first)
     assert await case.broken(SURE_SECONDS / 2) == {}
     assert await case.broken(SURE_SECONDS / 2) == {"other": {"a", "b"}}
 
 
+async def test_who_is_back_keeps_its_locks_though_nobody_told(case: Case) -> None:
+    """The last list that was read may be from the moment at which it was away: brokers are asked again."""
+    await case.listed(case.first, "other")
+    await case.listed(case.first)
+    case.lists(case.first, "other")
+    assert await case.broken() == {}
+
+
+async def test_a_broker_that_may_have_lost_everybody_proves_nothing(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not list us either, or our connection to it is younger than others' heartbeats may be late."""
+    await case.listed(case.first, "other")
+    await case.listed(case.first)
+    case.lists(case.first, us=False)
+    assert await case.broken() == {"other": {"b"}}
+    case.lists(case.first)
+    monkeypatch.setattr("rmqd.consumer.departures.BACK_SECONDS", 600.0)
+    assert await case.broken() == {}
+    monkeypatch.setattr("rmqd.consumer.departures.BACK_SECONDS", 0.0)
+    assert await case.broken() == {"other": {"a", "b"}}
+
+
 async def test_who_joins_one_list_first_has_not_left_the_others(case: Case) -> None:
     """Lists of different brokers are not compared."""
-    case.ownership.members_are(case.first.address, ["me", "new"])
-    case.ownership.members_are(case.second.address, ["me"])
+    await case.listed(case.first, "new")
+    await case.listed(case.second)
     assert await case.broken() == {}
 
 
 async def test_who_comes_back_is_waited_for_again(case: Case) -> None:
     """And if it goes once more, its locks are broken once more."""
-    at = case.first.address
-    for members in (["me", "other"], ["me"]):
-        case.ownership.members_are(at, members)
+    await case.listed(case.first, "other")
+    await case.listed(case.first)
     assert await case.broken() == {"other": {"a", "b"}}
-    case.ownership.members_are(at, ["me", "other"])
-    assert await case.broken() == {}
-    case.ownership.members_are(at, ["me"])
+    await case.listed(case.first, "other")
+    await case.listed(case.first)
     assert await case.broken() == {"other": {"a", "b"}}
 
 
 async def test_a_broker_that_did_not_answer_is_told_again(case: Case) -> None:
     """Until then the locks there may stand."""
-    for members in (["me", "other"], ["me"]):
-        case.ownership.members_are(case.first.address, members)
+    await case.listed(case.first, "other")
+    await case.listed(case.first)
     await case.second.down()
     assert await case.broken() == {"other": {"a"}}
     assert await case.broken() == {"other": {"a"}}
@@ -117,8 +154,8 @@ async def test_a_broker_that_did_not_answer_is_told_again(case: Case) -> None:
 
 async def test_who_has_gone_is_forgotten_once_its_locks_have_ended(case: Case) -> None:
     """They live for a minute."""
-    for members in (["me", "other"], ["me"]):
-        case.ownership.members_are(case.first.address, members)
+    await case.listed(case.first, "other")
+    await case.listed(case.first)
     case.clock.advance(71)
-    case.ownership.members_are(case.first.address, ["me"])
+    await case.listed(case.first)
     assert await case.broken() == {}

@@ -171,7 +171,7 @@ class HandOver:
             await member.die()
             self._gone.append(member)
         elif what == "cut" and self.trouble == "cuts":
-            self.peer.cut()
+            self._cut()
         elif what == "restart" and self.trouble == "kills and restarts" and chance.random() < 0.5:
             outcome.excuses["restarted"] += 1
             await self.broker.restart(chance.uniform(0.1, 3.0))
@@ -179,7 +179,13 @@ class HandOver:
     async def _cut_meanwhile(self) -> None:
         if self.trouble == "cuts" and self.chance.random() < 0.5:
             await asyncio.sleep(self.chance.uniform(0, 1.0))
+            self._cut()
+
+    def _cut(self) -> None:
+        if self.chance.random() < 0.5:
             self.peer.cut()
+        else:
+            self.peer.cut_one()
 
     async def _send(self) -> None:
         for _ in range(60):

@@ -162,6 +162,11 @@ class VirtualPeer:
         for transport in list(self.transports):
             transport.close()
 
+    def cut_one(self) -> None:
+        """The same, of one client."""
+        if self.transports:
+            self._chance.choice(self.transports).close()
+
     def die(self) -> None:
         """Close every connection and forget what was read."""
         for task in self._tasks:

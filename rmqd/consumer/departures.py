@@ -1,0 +1,88 @@
+"""Who of a group's members is there, and who has gone without a word, by the lists of several brokers.
+
+A broker takes a member out of its list with the member's connection, and lists it again after the heartbeat by its
+next one. Often it is the broker, or the line to it, that lost all connections at once. So a list proves that a member
+has gone only if it was asked for when that was due, on a connection that has stood long enough for all heartbeats.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping
+from typing import Final
+
+import structlog
+
+from rmqd.client.api.group import HEARTBEAT_TIMEOUT_SECONDS, get_consumer_list
+from rmqd.client.instance import ClientInstance
+from rmqd.clock import Clock
+from rmqd.errors import RmqdError
+
+log = structlog.get_logger(__name__)
+
+GONE_SECONDS: Final = 70.0  # longer than a lock lives
+SURE_SECONDS: Final = 1.0  # a member whose connection alone was cut is back with its next heartbeat, which is soon
+BACK_SECONDS: Final = HEARTBEAT_TIMEOUT_SECONDS  # in which all are back where all connections were cut
+LIST_TIMEOUT_SECONDS: Final = 1.0  # others wait meanwhile; who is not answered asks again
+
+
+class Departures:
+    """Compares each broker's list with its last one. A member that joins is known to one of them before the others."""
+
+    def __init__(self, client: ClientInstance, group: str, clock: Clock) -> None:
+        self._client = client
+        self._group = group
+        self._clock = clock
+        self._lists: dict[str, frozenset[str]] = {}  # by broker address
+        self._gone: dict[str, float] = {}  # client id -> when it was missed
+
+    @property
+    def gone(self) -> Mapping[str, float]:
+        """Who was in a broker's list, and is in no list any more, and when that was seen."""
+        return self._gone
+
+    def is_sure(self, client_id: str) -> bool:
+        """Whether one that is gone has been missing for longer than it takes to come back by another connection."""
+        return self._clock.monotonic() - self._gone.get(client_id, float("inf")) >= SURE_SECONDS
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether the last lists have nobody else, and who left them has surely gone."""
+        return not self._present() - {self._client.client_id} and all(map(self.is_sure, self._gone))
+
+    async def members_are(self, address: str, client_ids: Collection[str]) -> None:
+        """Note the members that one broker lists now. Other brokers are asked whose last list has who is missing."""
+        others = self._note(address, client_ids)
+        await asyncio.gather(*(self.hear(other) for other in others if not self._client.remoting.is_down(other)))
+
+    async def hear(self, address: str) -> bool:
+        """Ask one broker now. Returns whether its list proves who has gone."""
+        client = self._client
+        try:
+            client_ids = await get_consumer_list(
+                client.remoting, address, self._group, timeout_seconds=LIST_TIMEOUT_SECONDS
+            )
+        except RmqdError as error:
+            log.debug("rebalance.no_member_list", address=address, error=str(error))
+            return False
+        self._note(address, client_ids)
+        on = client.remoting.connected(address)
+        has_stood = on is not None and asyncio.get_running_loop().time() - on.made_at >= BACK_SECONDS
+        return has_stood and client.client_id in client_ids
+
+    def _note(self, address: str, client_ids: Collection[str]) -> list[str]:
+        """Returns the brokers whose last list still names a member that is missing here now."""
+        now = self._clock.monotonic()
+        before = self._lists.get(address, frozenset())
+        missing = before.difference(client_ids)
+        known = self._client.routes.broker_addresses()
+        self._lists = {at: ids for at, ids in self._lists.items() if at in known}
+        self._lists[address] = frozenset(client_ids)
+        present = self._present()
+        for client_id in before - present:
+            self._gone[client_id] = now
+        self._gone = {c: at for c, at in self._gone.items() if c not in present and now - at < GONE_SECONDS}
+        return [at for at, ids in self._lists.items() if ids & missing]
+
+    def _present(self) -> frozenset[str]:
+        return frozenset().union(*self._lists.values())
