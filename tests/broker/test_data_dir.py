@@ -286,6 +286,25 @@ async def test_a_crash_leaves_what_the_store_had_at_the_end_of_a_turn(tmp_path: 
     assert store.min_offset("T", 0) > 0
 
 
+async def test_messages_are_not_for_everybody(tmp_path: Path) -> None:
+    """Whatever the umask is, and whatever mode an older database has."""
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / FILE_NAME).touch(mode=0o644)
+    former = os.umask(0)
+    try:
+        for name in ("old", "new"):
+            store, data_dir = in_folder(tmp_path / name)
+            with closing(data_dir):
+                put(store)
+                await asyncio.sleep(0)
+                modes = {path.name: oct(path.stat().st_mode & 0o777) for path in (tmp_path / name).iterdir()}
+            assert len(modes) >= 2
+            assert set(modes.values()) == {oct(0o640)}, modes
+        assert (tmp_path / "new").stat().st_mode & 0o777 == 0o750
+    finally:
+        os.umask(former)
+
+
 async def test_room_is_used_again(tmp_path: Path) -> None:
     """A folder that is full stays as large as it is."""
     store, data_dir = in_folder(tmp_path, BrokerSettings(maxStoreSize=500_000))

@@ -64,6 +64,16 @@ def test_a_good_configuration_is_told_group_by_group() -> None:
     ]
 
 
+def test_the_password_of_an_address_server_is_not_printed() -> None:
+    """What a person runs by hand stands in terminals, and in the logs of a deployment."""
+    url = "nameserver_url: http://user:s3cret@10.0.0.1/ns"
+    Path("rmqd.yaml").write_text(GOOD.replace("nameserver: 127.0.0.1:9876", url))
+    result = rmqd("check", "--config", "rmqd.yaml")
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[0] == "OK           nameserver http://user:***@10.0.0.1/ns"
+    assert "s3cret" not in result.output
+
+
 def test_a_bad_configuration_prints_every_problem_on_stderr_and_exits_with_78() -> None:
     Path("rmqd.yaml").write_text(BAD)
     result = rmqd("check", "--config", "rmqd.yaml")

@@ -142,8 +142,8 @@ def test_the_token_goes_to_no_other_host(tmp_path: Path) -> None:
     config = secret_config(tmp_path, "10.0.0.7:9464")
     with stranger() as other:
         ended = rmqd("pause", "mailer", "--http", f"http://127.0.0.1:{other.port}", "--config", config)
-    assert ended.code == ExitCode.UNAVAILABLE
     assert "secret" not in "".join(other.requests)
+    assert ended.code == ExitCode.UNAVAILABLE
 
 
 def test_the_token_goes_to_no_other_port_of_a_configuration_that_was_merely_found(tmp_path: Path) -> None:
@@ -160,10 +160,10 @@ def test_the_token_goes_along_no_redirect(tmp_path: Path) -> None:
     with stranger() as second, stranger(302, Location=f"http://127.0.0.1:{second.port}/") as first:
         address = f"127.0.0.1:{first.port}"
         ended = rmqd("pause", "mailer", "--config", secret_config(tmp_path, address))
-    assert ended.code == ExitCode.UNAVAILABLE
-    assert "is not rmqd: it sends elsewhere" in ended.err
     assert "Bearer secret" in first.requests[0]
     assert not second.requests
+    assert ended.code == ExitCode.UNAVAILABLE
+    assert "is not rmqd: it sends elsewhere" in ended.err
 
 
 def test_a_token_may_be_given(tmp_path: Path) -> None:

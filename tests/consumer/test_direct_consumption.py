@@ -262,7 +262,7 @@ async def test_as_many_at_once_as_the_concurrency_says(
     ) as m:
         await runs(m)
         answers = [asyncio.create_task(ask(m)) for _ in range(6)]
-        await eventually(lambda: len(at_once) == 3, "two have begun")
+        await eventually(lambda: len(at_once) >= 3, "two have begun")
         go_on.set()
         assert await asyncio.gather(*answers) == [(ResponseCode.SUCCESS, "")] * 6
     assert max(at_once) == 2

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
+from rmqd.consumer.opening import open_bodies
 from rmqd.handler import Batch
 from rmqd.wire.compression import compress
 from rmqd.wire.message import MessageQueue
+from rmqd.wire.message_decode import frame_messages
+from rmqd.wire.message_encode import StoredMessage, encode_message
 from rmqd.wire.sys_flag import CompressionType, compressed_flag
 from tests.client.peer import eventually
 from tests.consumer.blocks import with_bit_flipped
@@ -38,6 +43,19 @@ class Sizes:
 async def store(broker: ScriptedBroker, queue: MessageQueue, kind: CompressionType, *sizes: int) -> None:
     bodies = [compress(bytes(size), kind) for size in sizes]
     await broker.store(queue, *bodies, sys_flag=compressed_flag(kind))
+
+
+@KINDS
+async def test_the_event_loop_goes_on_while_much_is_opened(kind: CompressionType) -> None:
+    """Else one reply would keep all groups, heartbeats and probes waiting."""
+    stored = StoredMessage(topic="T", body=compress(bytes(8 * MIB), kind), sys_flag=compressed_flag(kind))
+    records = b"".join(encode_message(replace(stored, queue_offset=at)) for at in range(2))
+    block = frame_messages(records, MessageQueue("T", "b", 0))
+    opening = asyncio.create_task(open_bodies(block, 16 * MIB))
+    await asyncio.sleep(0)  # the loop has taken its turn, in which the opening began
+    assert not opening.done()
+    await opening
+    assert [len(message.body) for message in block.messages] == [8 * MIB] * 2
 
 
 @KINDS
