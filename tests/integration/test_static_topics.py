@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,18 +12,18 @@ from typing import Any
 import pytest
 
 from rmqd.handler import Batch
+from tests.conformance import behaviour
+from tests.conformance.attempts import differing, steps
+from tests.conformance.scripted import both
 from tests.consumer.members import member
 from tests.integration.consuming import Seen, until
 from tests.integration.waiting import wait_until
-from tests.rocketmq import ClusterSpec, NotEmbeddedError, RealCluster, ledger, release
-from tests.rocketmq.fixtures import fresh_name
+from tests.rocketmq import ClusterError, ClusterSpec, NotEmbeddedError, RealCluster, ledger
+from tests.rocketmq.fixtures import DELAY_LEVELS, fresh_name
 from tests.rocketmq.peers import PeerOptions, start_consumer, start_producer
+from tests.rocketmq.producer import Producer
 
-pytestmark = [
-    pytest.mark.rocketmq,
-    pytest.mark.slow,
-    pytest.mark.skipif(release.is_4(), reason="RocketMQ 4.9 has no such topics"),
-]
+pytestmark = [pytest.mark.rocketmq, pytest.mark.slow]
 
 QUEUES, MESSAGES = 4, 400
 LOGICAL = "__syslo__global__"
@@ -31,7 +32,8 @@ LOGICAL = "__syslo__global__"
 @pytest.fixture(scope="module")
 def two_brokers() -> Iterator[RealCluster]:
     try:
-        cluster = RealCluster.start(ClusterSpec(brokers=2, heap="384m"))
+        delays = {"messageDelayLevel": " ".join(["1s"] * DELAY_LEVELS)}
+        cluster = RealCluster.start(ClusterSpec(brokers=2, heap="384m", settings=delays))
     except NotEmbeddedError as error:
         pytest.skip(str(error))
     with cluster:
@@ -50,6 +52,50 @@ def send(cluster: RealCluster, topic: str, folder: Path, first: int, end: int) -
     peer = PeerOptions(cluster.nameserver, topic, folder / f"sent-{first}")
     with start_producer(peer, end, first=first) as producer:
         assert producer.wait() == 0
+
+
+def send_scripts(cluster: RealCluster, topic: str, *scripts: str) -> None:
+    """Store a message for each in the logical queues in turn, its key its number; only who leads a queue takes it."""
+    for number, script in enumerate(scripts):
+        properties = {"script": script, "UNIQ_KEY": f"{topic}.{number}"}
+        for master in cluster.masters:
+            with contextlib.suppress(ClusterError), Producer(master.address, topic) as producer:
+                producer.send(key=f"{number}", tags="T", queue=number % QUEUES, properties=properties)
+
+
+@behaviour(
+    "queues",
+    "The queues of a static topic are logical ones, under the broker name __syslo__global__, with offsets of their own",
+    java="read from the brokers that lead them; a message has the name of its real broker",
+    rmqd="the same",
+    checked="a Java consumer beside it: every field of messages in four logical queues on two brokers",
+    since="5.0",
+)
+@behaviour(
+    "retries",
+    "A message of a static topic that failed is sent to the retry topic as a new message",
+    java="the same id, keys and properties; reconsume times and delay levels as by send-back",
+    rmqd="the same",
+    checked="a Java consumer beside it: every attempt, with reconsume times and levels",
+    since="5.0",
+)
+async def test_messages_of_logical_queues_go_java_s_way(two_brokers: RealCluster, group: str, tmp_path: Path) -> None:
+    """Brokers could not send back what another one led before."""
+    topic = static_topic(two_brokers, group)
+    await asyncio.to_thread(send_scripts, two_brokers, topic, "ok", "later,later,ok", *["ok"] * 6)
+    async with both(two_brokers, group, tmp_path, [topic], consume_from_where="first_offset") as sides:
+        await sides.handled(8 + 2, 60)
+        java, rmqd = await sides.stop()
+    first = [{one.keys: one.without() for one in side if not one.reconsume_times} for side in (java, rmqd)]
+    assert differing(first[0], first[1]) == {}
+    assert len(first[0]) == 8
+    assert {(one.queue_id, one.queue_offset) for one in rmqd if not one.reconsume_times} == {
+        (queue, offset) for queue in range(QUEUES) for offset in range(2)
+    }
+    assert steps(java.of("1")) == steps(rmqd.of("1")) == [(0, None), (1, "3"), (2, "4")]
+    for side in (java, rmqd):
+        again = side.of("1")[2]
+        assert (again.topic, again.msg_id, again.tags) == (topic, f"{topic}.1", "T")
 
 
 @pytest.mark.parametrize("mode", ["concurrently", "orderly"])
@@ -71,25 +117,34 @@ async def test_all_logical_queues_are_read(
     assert len(seen.keys) == MESSAGES + 1
 
 
+@behaviour(
+    "queues",
+    "A logical queue that remappingStaticTopic moves to another broker is read on there, and nothing comes twice",
+    java="the same queue, whose offsets go on",
+    rmqd="the same",
+    checked="a Java consumer in another group, a move between 400 messages and 400 more, and a new group after it",
+    since="5.0",
+    long=True,
+)
 async def test_queues_are_moved_while_they_are_read(
     two_brokers: RealCluster, request: pytest.FixtureRequest, group: str, tmp_path: Path
 ) -> None:
     """Nothing is lost and nothing comes twice: their offsets go on, though another broker counts from 0."""
-    topic, seen = static_topic(two_brokers, request.node.name), Seen()
-    async with member(
-        two_brokers.nameserver,
-        seen,
-        group=group,
-        subscriptions=[topic],
-        consume_from_where="first_offset",
-        poll_seconds=1.0,
-    ):
-        await asyncio.to_thread(send, two_brokers, topic, tmp_path, 0, MESSAGES)
-        await until(lambda: len(seen.keys) >= MESSAGES, "all are handled before the move")
-        await asyncio.to_thread(two_brokers.admin, "remappingStaticTopic", "-t", topic, "-b", "broker-a")
-        await asyncio.to_thread(send, two_brokers, topic, tmp_path, MESSAGES, 2 * MESSAGES)
-        await until(lambda: len(seen.keys) >= 2 * MESSAGES, "all are handled after it", 60)
-    assert Counter(seen.keys) == Counter(f"m-{number}" for number in range(2 * MESSAGES))
+    topic, seen, theirs = static_topic(two_brokers, request.node.name), Seen(), tmp_path / "java"
+    begin: dict[str, Any] = {"subscriptions": [topic], "consume_from_where": "first_offset", "poll_seconds": 1.0}
+
+    def by_java() -> list[str]:
+        return [entry.key for entry in ledger.read(theirs) if entry.event == "finish"]
+
+    async with member(two_brokers.nameserver, seen, group=group, **begin):
+        with start_consumer(PeerOptions(two_brokers.nameserver, topic, theirs), fresh_name("java", "group")):
+            await asyncio.to_thread(send, two_brokers, topic, tmp_path, 0, MESSAGES)
+            await until(lambda: len(seen.keys) >= MESSAGES, "all are handled before the move")
+            await asyncio.to_thread(two_brokers.admin, "remappingStaticTopic", "-t", topic, "-b", "broker-a")
+            await asyncio.to_thread(send, two_brokers, topic, tmp_path, MESSAGES, 2 * MESSAGES)
+            await until(lambda: len(seen.keys) >= 2 * MESSAGES, "all are handled after it", 60)
+            await asyncio.to_thread(wait_until, lambda: len(by_java()) >= 2 * MESSAGES, "Java has handled all", 60)
+    assert Counter(seen.keys) == Counter(by_java()) == Counter(f"m-{number}" for number in range(2 * MESSAGES))
     late = Seen()  # reads what lies on the former broker through the new one
     async with member(
         two_brokers.nameserver,
@@ -104,6 +159,14 @@ async def test_queues_are_moved_while_they_are_read(
     assert places == {(attempt.queue, attempt.offset): attempt.key for attempt in late.attempts}
 
 
+@behaviour(
+    "rebalance",
+    "Members of both kinds share the logical queues of a static topic",
+    java="divides them as it does queues of brokers",
+    rmqd="the same",
+    checked="a Java consumer and rmqd in one group under load, with messages that fail once: their ledgers",
+    since="5.0",
+)
 async def test_queues_are_divided_with_a_java_member(
     two_brokers: RealCluster, request: pytest.FixtureRequest, group: str, tmp_path: Path
 ) -> None:

@@ -68,15 +68,18 @@ class Producer:
         queue: int | None = None,
         tags: Sequence[str] = (),
         batch_tag: str = "",
+        properties: Sequence[Mapping[str, str]] = (),
     ) -> tuple[int, int]:
         """Store a message per key in one queue, all or none; the queue and the offset of the first.
+
+        `tags` and `properties` are those of the members, in the order of the keys.
 
         As Java's producers do, the batch has an id of its own: brokers store it whole where the topic is BatchCQ.
         """
         fields = self._fields(next(self._queues) if queue is None else queue) | {"batch": "true"}
         fields["properties"] = _properties({"UNIQ_KEY": uuid.uuid4().hex.upper(), "TAGS": batch_tag})
-        tagged = itertools.zip_longest(keys, tags[: len(keys)], fillvalue="")
-        return self._store(fields, b"".join(_batched(key, body, tag) for key, tag in tagged))
+        members = itertools.zip_longest(keys, tags[: len(keys)], properties[: len(keys)])
+        return self._store(fields, b"".join(_batched(key, body, tag or "", more or {}) for key, tag, more in members))
 
     def _fields(self, queue: int) -> dict[str, object]:
         return {
@@ -108,9 +111,9 @@ def _properties(values: Mapping[str, str]) -> str:
     return "".join(f"{name}\x01{value}\x02" for name, value in values.items() if value)
 
 
-def _batched(key: str, body: bytes, tag: str) -> bytes:
+def _batched(key: str, body: bytes, tag: str, more: Mapping[str, str]) -> bytes:
     """One message inside a batch: size, magic, CRC (the broker makes both itself), flag, body, properties."""
-    properties = _properties({"KEYS": key, "TAGS": tag}).encode()
+    properties = _properties({"KEYS": key, "TAGS": tag, **more}).encode()
     size = 4 + 4 + 4 + 4 + 4 + len(body) + 2 + len(properties)
     head = struct.pack(">iiiii", size, 0, 0, 0, len(body))
     return head + body + struct.pack(">h", len(properties)) + properties

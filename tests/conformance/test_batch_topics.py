@@ -1,0 +1,121 @@
+"""Topics with queue.type=BatchCQ, whose brokers store a batch as one record: what Java and rmqd make of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.conformance import behaviour
+from tests.conformance.attempts import Attempts, differing, steps
+from tests.conformance.scripted import both
+from tests.integration.consuming import until
+from tests.rocketmq import RealCluster, offsets, release
+from tests.rocketmq.fixtures import fresh_name
+from tests.rocketmq.producer import Producer
+
+SIZE = 5
+KEYS = [f"k{number}" for number in range(2 * SIZE)]
+NOT_OF_MEMBERS = ("offset_msg_id", "store_size", "body_crc", "sys_flag")  # Java leaves them empty
+EMBEDDED = "it stores each member as a record of its own in any topic"
+
+
+def batch_topic(cluster: RealCluster, test: str, script: str = "ok") -> str:
+    """A topic of one such queue with two batches of five; the tags are a and b in turn, `script` is that of k1."""
+    topic = fresh_name(test, "topic")
+    cluster.create_topic(topic, 1, attributes="+queue.type=BatchCQ")
+    members = [{"UNIQ_KEY": f"{topic}.{key}", "script": script if key == "k1" else "ok"} for key in KEYS]
+    tags = ["ab"[number % 2] for number in range(len(KEYS))]
+    with Producer(cluster.broker.address, topic, 1) as producer:
+        for at in range(0, len(KEYS), SIZE):
+            part = slice(at, at + SIZE)
+            producer.send_batch(KEYS[part], tags=tags[part], batch_tag="a", properties=members[part])
+    return topic
+
+
+def fields(attempts: Attempts) -> dict[str | None, dict[str, object]]:
+    """Those of each member by its keys; WAIT is written by Java's decoder."""
+    return {keys: attempt.without(*NOT_OF_MEMBERS, "WAIT") for keys, attempt in attempts.by_keys().items()}
+
+
+@behaviour(
+    "messages",
+    "Each member of a batch that is stored as one record (queue.type=BatchCQ) is a message",
+    java="unwraps it; a member has no offset id, and neither size nor checksum",
+    rmqd="the same; a member has the record's offset id and size, and a checksum of its own body",
+    checked="a Java consumer beside it: every other field of two batches, offsets among them",
+    since="5.0",
+    embedded=EMBEDDED,
+)
+async def test_members_of_a_stored_batch_are_messages(rocketmq: RealCluster, group: str, tmp_path: Path) -> None:
+    """With offsets of their own, which are committed one by one."""
+    topic = batch_topic(rocketmq, group)
+    async with both(rocketmq, group, tmp_path, [topic], consume_from_where="first_offset") as sides:
+        java, rmqd = await sides.finish(topic, attempts=len(KEYS))
+    assert differing(fields(java), fields(rmqd)) == {}
+    assert {attempt.keys: attempt.queue_offset for attempt in rmqd} == {key: at for at, key in enumerate(KEYS)}
+
+
+@behaviour(
+    "offsets",
+    "A group whose offset is in the middle of a batch (queue.type=BatchCQ) goes on there",
+    java="is handed the whole batch again",
+    rmqd="is handed the rest of the batch",
+    checked="a Java consumer beside it, with the same committed offset",
+    since="5.0",
+    embedded=EMBEDDED + ", so that Java is handed the rest, too",
+)
+async def test_a_group_goes_on_in_the_middle_of_a_batch(rocketmq: RealCluster, group: str, tmp_path: Path) -> None:
+    """Two members of the second batch were handled before."""
+    topic, names, middle = batch_topic(rocketmq, group), (f"{group}_java", f"{group}_rmqd"), SIZE + 2
+    [queue] = offsets.queues(rocketmq, topic)
+    for name in names:
+        rocketmq.admin("updateSubGroup", "-c", "DefaultCluster", "-g", name)
+        offsets.commit(rocketmq, name, topic, queue, middle)
+    by_java = KEYS[middle if release.wanted() == release.EMBEDDED else SIZE :]
+    async with both(rocketmq, group, tmp_path, [topic], names=names) as sides:
+        await until(lambda: set(sides.java.attempts.keys) >= set(by_java), "Java is handed its part")
+        await until(lambda: offsets.lag(rocketmq, sides.rmqd.group, topic) == 0, "rmqd commits the rest")
+        java, rmqd = await sides.stop()
+    assert sorted(filter(None, java.keys)) == by_java
+    assert sorted(filter(None, rmqd.keys)) == KEYS[middle:]
+
+
+@behaviour(
+    "retries",
+    "Of a batch that is stored as one record (queue.type=BatchCQ) only the member that failed comes again",
+    java="sent to the retry topic as a message of its own, as it cannot be sent back",
+    rmqd="the same",
+    checked="a Java consumer beside it: every attempt, with reconsume times and levels",
+    since="5.0",
+    embedded=EMBEDDED + ", and copies it by send-back",
+)
+async def test_a_member_that_failed_comes_again_alone(
+    rocketmq_short_delays: RealCluster, group: str, tmp_path: Path
+) -> None:
+    """With its own body and properties."""
+    cluster, topic = rocketmq_short_delays, batch_topic(rocketmq_short_delays, group, script="later,later,ok")
+    async with both(cluster, group, tmp_path, [topic], consume_from_where="first_offset") as sides:
+        java, rmqd = await sides.finish(topic, attempts=len(KEYS) + 2, retries=True)
+    assert sorted(filter(None, java.keys)) == sorted(filter(None, rmqd.keys)) == sorted([*KEYS, "k1", "k1"])
+    assert steps(java.of("k1")) == steps(rmqd.of("k1")) == [(0, None), (1, "3"), (2, "4")]
+    for one in (java, rmqd):
+        again = one.of("k1")[2]
+        assert (again.topic, again.body, again.tags, again.properties["script"]) == (topic, b"x", "b", "later,later,ok")
+
+
+@behaviour(
+    "filters",
+    "A tag filter chooses among the members of a batch (queue.type=BatchCQ)",
+    java="the broker by the batch's own tag, then the client by the members'",
+    rmqd="the same",
+    checked="a Java consumer beside it, with batches whose members have two tags in turn",
+    since="5.0",
+    embedded=EMBEDDED + ", and chooses among them by itself",
+)
+async def test_tags_choose_among_members(rocketmq: RealCluster, group: str, tmp_path: Path) -> None:
+    """Those that are left out are no lag for rmqd."""
+    topic = batch_topic(rocketmq, group)
+    async with both(rocketmq, group, tmp_path, {topic: "a"}, consume_from_where="first_offset") as sides:
+        await sides.handled(SIZE)
+        await until(lambda: offsets.lag(rocketmq, sides.rmqd.group, topic) == 0, "rmqd commits all")
+        java, rmqd = await sides.stop()
+    assert sorted(filter(None, java.keys)) == sorted(filter(None, rmqd.keys)) == KEYS[::2]
