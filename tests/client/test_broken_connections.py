@@ -154,11 +154,11 @@ async def test_a_connection_that_is_being_closed_takes_no_request(remoting: Remo
         transport_full = asyncio.create_task(remoting.invoke(server.address, ASK, {}, b"x" * 4_000_000))
         await asyncio.sleep(0)
         remoting.disconnect(server.address, "not wanted")
+        async with asyncio.timeout(WAIT_SECONDS):  # before the event loop has told anybody that the first one is closed
+            await remoting.invoke(server.address, OTHER, {}, timeout_seconds=WAIT_SECONDS)
         with pytest.raises(RemotingClosedError, match="not wanted"):
             await transport_full
         assert not connection.is_open
-        async with asyncio.timeout(WAIT_SECONDS):
-            await remoting.invoke(server.address, OTHER, {}, timeout_seconds=WAIT_SECONDS)
         assert server.accepted == 2
 
 
