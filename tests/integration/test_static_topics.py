@@ -66,7 +66,7 @@ def send_scripts(cluster: RealCluster, topic: str, *scripts: str) -> None:
 @behaviour(
     "queues",
     "The queues of a static topic are logical ones, under the broker name __syslo__global__, with offsets of their own",
-    java="read from the brokers that lead them; a message has the name of its real broker",
+    java="read from the brokers that lead them; a message says that broker name, too",
     rmqd="the same",
     checked="a Java consumer beside it: every field of messages in four logical queues on two brokers",
     since="5.0",
@@ -89,6 +89,7 @@ async def test_messages_of_logical_queues_go_java_s_way(two_brokers: RealCluster
     first = [{one.keys: one.without() for one in side if not one.reconsume_times} for side in (java, rmqd)]
     assert differing(first[0], first[1]) == {}
     assert len(first[0]) == 8
+    assert {one["broker_name"] for one in first[0].values()} == {LOGICAL}
     assert {(one.queue_id, one.queue_offset) for one in rmqd if not one.reconsume_times} == {
         (queue, offset) for queue in range(QUEUES) for offset in range(2)
     }
