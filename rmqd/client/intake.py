@@ -39,15 +39,17 @@ class Intake:
     def feed(self, data: bytes, transport: asyncio.Transport) -> bool:
         """Take what came; whether a frame ended. Raises ProtocolError for what cannot be decoded."""
         payloads = self._decoder.feed(data)
-        if self._waiting:  # TLS may have had it already when reading was paused
-            self._waiting += payloads
+        if self._waiting or len(payloads) > MOST_AT_ONCE:
+            self._put_off(payloads, transport)
         else:
-            self._take(payloads[:MOST_AT_ONCE])
-            if len(payloads) > MOST_AT_ONCE and not transport.is_closing():
-                self._waiting = payloads[MOST_AT_ONCE:]
-                transport.pause_reading()
-                asyncio.get_running_loop().call_soon(self._go_on, transport)
+            self._take(payloads)
         return bool(payloads)
+
+    def _put_off(self, payloads: list[bytes], transport: asyncio.Transport) -> None:
+        if not self._waiting and not transport.is_closing():
+            transport.pause_reading()
+            asyncio.get_running_loop().call_soon(self._go_on, transport)
+        self._waiting += payloads  # also what TLS had already when reading was paused
 
     def _go_on(self, transport: asyncio.Transport) -> None:
         some, self._waiting = self._waiting[:MOST_AT_ONCE], self._waiting[MOST_AT_ONCE:]
