@@ -132,6 +132,11 @@ class Peer:
             writer.write(frame)
         return opaque
 
+    def send(self, data: bytes) -> None:
+        """Send any bytes to every connected client."""
+        for writer in self._writers:
+            writer.write(data)
+
     async def ask(self, code: RequestCode, ext_fields: Mapping[str, str], body: bytes = b"") -> RemotingCommand:
         """Send a request to the connected client and wait for its answer."""
         opaque = await self.push(code, ext_fields, body)

@@ -1,0 +1,170 @@
+"""What the peer does in each case, and when that is over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+import zstandard
+
+from bench.floods.flooded import GROUP, TOPIC, Settings
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.wire.command import encode_request
+from rmqd.wire.compression import compress
+from rmqd.wire.group import ResetOffsetBody
+from rmqd.wire.message import MessageQueue
+from rmqd.wire.sys_flag import CompressionType, compressed_flag
+from tests.client.peer import Peer, Reply, route_of
+from tests.client.raw_server import RawServer
+from tests.consumer.scripted_broker import BROKER, ScriptedBroker
+
+MIB: Final = 1 << 20
+LOOK_SECONDS: Final = 0.02
+UNKNOWN_CODE: Final = 4711
+STORM_SECONDS: Final = 8.0
+RUBBISH: Final = b"HTTP/1.1 400 Bad Request\r\n\r\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """The peer, as which a name server and a broker speak."""
+
+    peer: Peer
+    broker: ScriptedBroker
+    queue: MessageQueue
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One flood: `begin` returns when the daemon is done with it, with a remark."""
+
+    name: str
+    begin: Callable[[Stage], Awaitable[str]]
+    settings: Settings = field(default_factory=Settings)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait until something is true."""
+    while not condition():  # noqa: ASYNC110 - there is no event for it
+        await asyncio.sleep(LOOK_SECONDS)
+
+
+async def running_infos(count: int, stage: Stage) -> str:
+    """A broker asks for the group's running info, with the stacks of all threads."""
+    fields = {"consumerGroup": GROUP, "jstackEnable": "true", "clientId": "x"}
+    for _ in range(count):
+        await stage.peer.push(RequestCode.GET_CONSUMER_RUNNING_INFO, fields)
+    await until(lambda: len(stage.peer.answers) >= count)
+    return _answered(stage)
+
+
+async def unknown_requests(count: int, stage: Stage) -> str:
+    """A broker sends requests that no member knows, in one piece."""
+    frames = b"".join(encode_request(UNKNOWN_CODE, number, {}) for number in range(count))
+    stage.peer.send(frames)
+    await until(lambda: len(stage.peer.answers) >= count)
+    return _answered(stage)
+
+
+async def reset(count: int, as_list: bool, stage: Stage) -> str:
+    """A broker pushes a reset of very many queues, of which the group has one."""
+    await stage.broker.store(stage.queue, b"0", b"1")
+    await until(lambda: stage.broker.offsets.get((GROUP, stage.queue)) == 2)
+    before = len(stage.broker.commits)
+    body = ResetOffsetBody({MessageQueue(TOPIC, BROKER, number): 1 for number in range(count)})
+    fields = {"topic": TOPIC, "group": GROUP, "timestamp": "0", "isForce": "true"}
+    code = RequestCode.RESET_CONSUMER_CLIENT_OFFSET
+    await stage.peer.push(code, fields, body.to_json(as_list=as_list), oneway=True)
+    await until(lambda: (stage.queue, 1) in stage.broker.commits[before:])
+    return ""
+
+
+async def route(body: Callable[[Stage], bytes], stage: Stage) -> str:
+    """A name server answers once with a route that is absurd; it is done with when the next one is asked for."""
+    code = RequestCode.GET_ROUTEINFO_BY_TOPIC
+    absurd, given = Reply(body=body(stage)), list[bool]()
+
+    def answer(_: object) -> Reply:
+        given.append(True)
+        return absurd if len(given) == 1 else Reply(ResponseCode.SYSTEM_BUSY, "later")
+
+    stage.peer.on(code, answer)
+    await until(lambda: len(given) > 1)
+    return ""
+
+
+def loose(stage: Stage) -> bytes:
+    """Nearly as large as a frame may be, in the dialect that the fast parser does not read, of tiny objects."""
+    return b'{"queueDatas":[],"brokerDatas":[],"x":[' + b"{0:1}," * ((16 * MIB - 1000) // 6) + b"{0:1}]}"
+
+
+def very_long(stage: Stage) -> bytes:
+    """A topic of a million queues."""
+    return route_of({BROKER: stage.peer.address}, 1_000_000).to_json()
+
+
+async def bombs(kind: CompressionType, plain_mib: float, count: int, stage: Stage) -> str:
+    """Small messages that become large ones."""
+    body = bytes(int(plain_mib * MIB))
+    if kind is CompressionType.ZSTD:  # without the size in front, as Java writes it
+        stream = zstandard.ZstdCompressor().compressobj()
+        packed = stream.compress(body) + stream.flush()
+    else:
+        packed = compress(body, kind)
+    del body
+    await stage.broker.store(stage.queue, *[packed] * count, sys_flag=compressed_flag(kind))
+    await until(lambda: stage.broker.offsets.get((GROUP, stage.queue)) == count)
+    return f"{len(packed) // 1024} KiB each"
+
+
+async def large_messages(count: int, stage: Stage) -> str:
+    """Messages of 1 MiB, for a handler that litters."""
+    await stage.broker.store(stage.queue, *[bytes(MIB)] * count)
+    await until(lambda: stage.broker.offsets.get((GROUP, stage.queue)) == count)
+    return ""
+
+
+async def rubbish(stage: Stage) -> str:
+    """A broker's address at which something else answers; how often it is tried."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(10)
+        writer.write(RUBBISH)
+        await reader.read()
+
+    async with RawServer(answer) as server:
+        elsewhere = route_of({"b": server.address}, 1)
+        stage.peer.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, Reply(body=elsewhere.to_json()))
+        await until(lambda: server.accepted)
+        await asyncio.sleep(STORM_SECONDS)
+        return f"{server.accepted} connections"
+
+
+def _answered(stage: Stage) -> str:
+    busy = sum(answer.code == ResponseCode.SYSTEM_BUSY for answer in stage.peer.answers.values())
+    return f"{busy} told to ask again"
+
+
+def _bombs(kind: CompressionType, plain_mib: float, count: int, pull_batch: int) -> Case:
+    name = f"{count} x {plain_mib:g} MiB, {kind.name}"
+    return Case(name, partial(bombs, kind, plain_mib, count), Settings(pull_batch=pull_batch))
+
+
+# so many bodies of LZ4 fit into a frame
+_LARGE_BATCHES: Final = {CompressionType.ZLIB: 128, CompressionType.ZSTD: 128, CompressionType.LZ4: 48}
+
+CASES: Final = (
+    Case("5,000 running infos", partial(running_infos, 5000)),
+    Case("20,000 unknown requests", partial(unknown_requests, 20_000)),
+    Case("reset of 20,000 queues, map", partial(reset, 20_000, False)),
+    Case("reset of 20,000 queues, list", partial(reset, 20_000, True)),
+    Case("route of 16 MiB", partial(route, loose)),
+    Case("route of 1,000,000 queues", partial(route, very_long)),
+    *(_bombs(kind, 15.9, 32, 32) for kind in _LARGE_BATCHES),
+    *(_bombs(kind, 63, 128, most) for kind, most in _LARGE_BATCHES.items()),
+    Case("rubbish from a broker, 8 s", rubbish),
+    Case("garbage of 1,500 x 1 MiB", partial(large_messages, 1500), Settings(pull_batch=8, litters=True)),
+)
