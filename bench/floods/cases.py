@@ -12,7 +12,7 @@ import zstandard
 
 from bench.floods.flooded import GROUP, TOPIC, Settings
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.wire.command import encode_request
+from rmqd.wire.command import RemotingCommand, encode_request
 from rmqd.wire.compression import compress
 from rmqd.wire.group import ResetOffsetBody
 from rmqd.wire.message import MessageQueue
@@ -83,16 +83,19 @@ async def reset(count: int, as_list: bool, stage: Stage) -> str:
 
 
 async def route(body: Callable[[Stage], bytes], stage: Stage) -> str:
-    """A name server answers once with a route that is absurd; it is done with when the next one is asked for."""
+    """A name server answers once with a route that is absurd, and is asked three times more."""
     code = RequestCode.GET_ROUTEINFO_BY_TOPIC
     absurd, given = Reply(body=body(stage)), list[bool]()
 
-    def answer(_: object) -> Reply:
-        given.append(True)
-        return absurd if len(given) == 1 else Reply(ResponseCode.SYSTEM_BUSY, "later")
+    def answer(command: RemotingCommand) -> Reply:
+        if command.ext_fields["topic"] == TOPIC:
+            given.append(True)
+            if len(given) == 1:
+                return absurd
+        return Reply(ResponseCode.SYSTEM_BUSY, "later")
 
     stage.peer.on(code, answer)
-    await until(lambda: len(given) > 1)
+    await until(lambda: len(given) > 3)  # what the route makes the daemon do comes after it is read
     return ""
 
 
