@@ -18,7 +18,7 @@ MAX_ADDRESS_LIST_BYTES: Final = 64 * 1024
 
 
 async def fetch_text(url: str) -> str:
-    """Read a URL. Raises OSError, ValueError or HTTPException; who is cancelled ends the connections that it made."""
+    """Read a URL. Raises OSError or ValueError; who is cancelled ends the connections that it made."""
     if not url.startswith(("http://", "https://")):
         raise ValueError("an address server's URL begins with http:// or https://")
     sockets: list[socket.socket] = []
@@ -65,6 +65,8 @@ def _read(url: str, sockets: list[socket.socket]) -> str:
     except urllib.error.HTTPError as error:
         error.close()  # it is the reply, too
         raise
+    except http.client.HTTPException as error:
+        raise OSError(f"its reply is not HTTP: {error!r}") from error
     return body.decode()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import http.client
 import ipaddress
 import random
 import socket
@@ -129,7 +128,7 @@ class NameServers:
         try:
             async with asyncio.timeout(2 * LOOKUP_TIMEOUT_SECONDS):
                 text = await self._fetch(self._url)
-        except (OSError, ValueError, http.client.HTTPException) as error:  # OSError: TimeoutError too
+        except (OSError, ValueError) as error:  # OSError: TimeoutError too
             log.warning("name_server.lookup_failed", url=self._shown_url, error=str(error) or type(error).__name__)
             return
         listed = parse_addresses(text)

@@ -157,6 +157,10 @@ class RemotingClient:
         """The open connection to an address, if there is one."""
         return self._pool.get(address)
 
+    def ready(self, address: str) -> RemotingConnection | None:
+        """The open connection to an address that is not down; None where there is none, or the address is down."""
+        return None if self._breakers.is_open(address) else self._pool.get(address)
+
     async def connection(self, address: str) -> RemotingConnection:
         """The open connection to an address, made if need be; whoever asks meanwhile shares the attempt."""
         return await self._pool.connection(address)

@@ -96,6 +96,8 @@ class RouteTable:
         self._name_servers_answer = True
         self.problem: str | None = None
         """Why routes are out of date, while no name server answers."""
+        self.version = 0
+        """Another one, whenever routes or addresses may have changed: who keeps some asks for them anew."""
 
     def on_change(self, callback: Callable[[frozenset[str]], None]) -> None:
         """Call `callback(topics)` after each swap with the topics whose routes changed. It must not block or raise."""
@@ -123,6 +125,7 @@ class RouteTable:
             del self._watched[topic]
             self._orders.pop(topic, None)
             self._routes = self._routes.replaced({topic: None})
+            self.version += 1
 
     def route(self, topic: str) -> TopicRouteData | None:
         """A topic's last known route."""
@@ -235,6 +238,7 @@ class RouteTable:
             elif self._is_gone(learned):
                 changes[learned.topic] = None
         before, self._routes = self._routes, self._routes.replaced(changes)
+        self.version += 1
         changed = frozenset(topic for topic in changes if before.differs(self._routes, topic))
         if changed:
             log.info("route.changed", topics=sorted(changed), brokers=sorted(self._routes.brokers))

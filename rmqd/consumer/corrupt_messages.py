@@ -32,7 +32,8 @@ class CorruptMessages:
         self._loop = loop
         self._context = context
         self._queue = queue
-        self._held: deque[BadRecord] = deque()
+        self.held: deque[BadRecord] = deque()
+        """Those that wait for a broker to take them."""
         self._told = -1  # the place of the last one
 
     @property
@@ -40,14 +41,9 @@ class CorruptMessages:
         """What to do about them now."""
         return self._context.options.on_corrupt_message
 
-    @property
-    def are_held(self) -> bool:
-        """Whether some wait for a broker to take them."""
-        return bool(self._held)
-
     def forget(self) -> None:
         """Forget the held messages: the cache that held them was dropped."""
-        self._held.clear()
+        self.held.clear()
 
     def hold(self, block: MessageBlock, records: Sequence[BadRecord]) -> list[Message]:
         """Take in what was passed over in a block; those that the block is to hold, in their places."""
@@ -60,7 +56,7 @@ class CorruptMessages:
             record.message.queue_offset = record.offset
             record.message.finished = False
         held = [record.message for record in records]
-        self._held.extend(records)
+        self.held.extend(records)
         block.messages = sorted([*block.messages, *held], key=lambda message: message.queue_offset)
         block.unfinished += len(held)
         return held
@@ -68,15 +64,15 @@ class CorruptMessages:
     async def settle(self) -> None:
         """Treat the held messages by the policy, until none is held or the queue was moved."""
         queue = self._loop.process_queue
-        while self._held and self._loop.process_queue is queue and self._loop.request.reset_to is None:
-            record = self._held[0]
+        while self.held and self._loop.process_queue is queue and self._loop.request.reset_to is None:
+            record = self.held[0]
             if self.policy == "stop":
                 await self.stop_at(record)
                 await self._loop.probe(record.offset)
             elif self.policy == "skip" or await self._dead_letter(record):
                 self._loop.stuck = None
-                if self._held and self._held[0] is record:
-                    self._held.popleft()
+                if self.held and self.held[0] is record:
+                    self.held.popleft()
                     queue.finish([record.message])
             else:
                 await self._loop.wait_at(record.offset)

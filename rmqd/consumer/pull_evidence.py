@@ -115,6 +115,11 @@ class PullEvidence:
         self._bad.update((record.at, record) for record in records[len(proven) :])
         return Believed(first.at, bad, first)
 
+    @property
+    def has_bad(self) -> bool:
+        """Whether some records were bad in one reply, and a second one has not come."""
+        return bool(self._bad)
+
     def got_further(self, next_offset: int) -> None:
         """Note that the last reply brought the queue forward to `next_offset`."""
         self._fruitless = 0

@@ -75,6 +75,7 @@ class PullLoop:
         self.held_by: Reason | None = None
         self.stuck: Problem | None = None  # why nothing is pulled until an operator acts
         self.failure: RmqdError | None = None  # of the last pull
+        self._had_trouble = False  # since the broker last gave messages, or held a pull until there were some
         self._alike = 0  # impossible answers that say the same, one after the other
         self.waits_for_rate = False
         self.max_offset: int | None = None
@@ -97,7 +98,7 @@ class PullLoop:
                 self._configure()
             if self.request.reset_to is not None:
                 await self._take_reset()
-            if self._corrupt.are_held:
+            if self._corrupt.held:
                 await self._corrupt.settle()
                 continue
             if (reason := self._hold_back()) is not None:
@@ -225,6 +226,7 @@ class PullLoop:
             await self._corrupt.stop_at(believed.bad[-1])
         elif believed.doubt is not None:
             self.request.broker_id = 0
+            self._had_trouble = True
             if believed.next_offset == asked:
                 self._evidence.got_nowhere(believed.doubt)
 
@@ -235,13 +237,16 @@ class PullLoop:
             for message in block.messages:
                 if not message.has_tag(self._tags):
                     queue.skip(message)
-        self._let_hooks_choose(block)
+        if context.hooks is not None and context.hooks.choose:
+            for message in context.hooks.unwanted(block.messages, block.message_queue):
+                queue.skip(message)
         context.rate_limit.spend(block.unfinished)
         queue.stats.pulled(block)
         queue.stats.pull_took(self.answered_at - self.asked_at)
         if next_offset > queue.next_offset:
             self.stuck = None
-            self._is_well(next_offset)
+            if self._had_trouble:
+                self._is_well(next_offset)
         queue.put(block, next_offset, self._corrupt.hold(block, passed_over) if passed_over else ())
         context.service.submit(queue)
 
@@ -250,8 +255,10 @@ class PullLoop:
         self._backoff.answered()
         self._moves.end_doubt()
         self._evidence.got_further(next_offset)
+        self._had_trouble = self._evidence.has_bad
 
     async def _not_found(self, reply: RemotingCommand) -> None:
+        self._had_trouble = True
         if reply.code in _NOTHING:
             header = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
             self.request.broker_id, self.max_offset = header.suggest_which_broker_id, header.max_offset
@@ -283,17 +290,11 @@ class PullLoop:
         if self._context.clock.monotonic() - self._probed_at >= PROBE_SECONDS:
             await self.probe(offset)
 
-    def _let_hooks_choose(self, block: MessageBlock) -> None:
-        hooks = self._context.hooks
-        if hooks is not None and hooks.choose:
-            for message in hooks.unwanted(block.messages, block.message_queue):
-                self.process_queue.skip(message)
-
     async def _failed(self, error: RmqdError) -> None:
         if isinstance(error, AskedAnewError | ConnectionRenewedError):
             return
         client, before = self._context.client, self.failure
-        self.failure = error
+        self.failure, self._had_trouble = error, True
         if isinstance(error, ProtocolError):
             self._contradicted(error, before)
         is_again = isinstance(error, SystemBusyError) and isinstance(before, SystemBusyError)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from rmqd.client.connection import OPAQUE, RemotingConnection
@@ -48,6 +48,10 @@ class PullRequest:
         self._group = group
         self._queue = queue
         self._sub_version = -1
+        self._routes_version = -1
+        self._broker_name = queue.broker_name  # or the one that leads a static topic's queue now
+        self._replicas: Mapping[int, str] = {}
+        self._master: str | None = None
         self._waiting: tuple[RemotingConnection, asyncio.Future[RemotingCommand]] | None = None
         self.filter_by(subscription)
 
@@ -73,16 +77,17 @@ class PullRequest:
     async def ask(self, offset: int, flags: int, suspend_ms: int, most: int) -> RemotingCommand:
         """Pull, and wait for the answer, whatever its code. Raises RmqdError, among them AskedAnewError."""
         client = self._client
-        broker_name = client.routes.endpoint(self._queue)
-        address = client.replicas.to_read(broker_name, self.broker_id)
-        if address is None:
-            raise BrokerAwayError(self._queue.topic, self._queue.broker_name)
-        self.address, self.at_master = address, address == client.routes.master(broker_name)
-        client.remoting.check(address)
-        connection = client.remoting.connected(address) or await client.remoting.connection(address)
+        if self._routes_version != client.routes.version:
+            self._look_up()
+        address = self._replicas.get(self.broker_id)
+        connection = None if address is None else client.remoting.ready(address)
+        if connection is None:
+            connection = await self._connection()
+        else:
+            self.address, self.at_master = address, address == self._master
         self.connection = connection
         if not client.heartbeat.is_known_on(connection):
-            await client.heartbeat.beat_address(address)
+            await client.heartbeat.beat_address(connection.address)
         if self._credentials is not client.remoting.security.credentials:
             self._write_template()
         opaque = next(OPAQUE) & 0x7FFFFFFF
@@ -99,6 +104,23 @@ class PullRequest:
         if reply.code == _GO_AWAY:
             client.remoting.leave(connection, "the broker says that it goes away")
         return reply
+
+    def _look_up(self) -> None:
+        """Take from the routes what each pull needs of them."""
+        routes = self._client.routes
+        self._routes_version = routes.version
+        self._broker_name = routes.endpoint(self._queue)
+        self._replicas, self._master = routes.replicas(self._broker_name), routes.master(self._broker_name)
+
+    async def _connection(self) -> RemotingConnection:
+        """Where the replica that is to be asked is down, or not connected: the connection to it, or to another one."""
+        client = self._client
+        address = client.replicas.to_read(self._broker_name, self.broker_id)
+        if address is None:
+            raise BrokerAwayError(self._queue.topic, self._queue.broker_name)
+        self.address, self.at_master = address, address == self._master
+        client.remoting.check(address)
+        return client.remoting.connected(address) or await client.remoting.connection(address)
 
     def ask_anew(self) -> None:
         """Have the pull under way end by AskedAnewError. What its answer brings is pulled again."""

@@ -40,6 +40,7 @@ class Worker:
         self.batch: Batch | None = None  # what the handler has now
         self._service = service
         self._call = call
+        self._task: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         """Take batches until the service ends it, or replaces it.
@@ -48,6 +49,7 @@ class Worker:
         may cancel it, at once or later, by a timeout of its own making for instance. Such a cancellation may arrive
         in any `await` here. It ends nothing but the call that is under way then, if one is.
         """
+        self._task = asyncio.current_task()
         while not self.replaced:
             try:
                 await self._serve()
@@ -86,9 +88,9 @@ class Worker:
 
         `for_others` is what other workers may take meanwhile, beside the other queues in the line.
         """
-        service, call, pending, task = self._service, self._call, queue.pending, asyncio.current_task()
-        assert task is not None
-        is_cancelled = task.cancelling
+        service, call, pending = self._service, self._call, queue.pending
+        assert self._task is not None
+        is_cancelled = self._task.cancelling
         clock, size, line = service.clock.monotonic, service.batch_size, service.line
         message_queue, stats, finish = queue.handed_as, queue.stats, queue.finish
         self.started = started = clock()
@@ -158,9 +160,8 @@ class Worker:
 
         Where it has not heard of it yet, the next `await` raises; before Python 3.13 `uncancel` does not prevent that.
         """
-        task = asyncio.current_task()
-        assert task is not None
+        assert self._task is not None
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.sleep(0)
-        while task.uncancel():
+        while self._task.uncancel():
             pass

@@ -13,10 +13,8 @@ is free, and would let the memory grow by half again and again.
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import gc
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -34,7 +32,6 @@ async def collect_as_memory_grows() -> None:
     if not CAN_BE_WATCHED:
         await asyncio.get_running_loop().create_future()
     statm = os.open(_STATM, os.O_RDONLY | os.O_CLOEXEC)
-    trim = _trim()
     try:
         floor = _resident_bytes(statm)
         while True:
@@ -42,7 +39,7 @@ async def collect_as_memory_grows() -> None:
             now = _resident_bytes(statm)
             if now - floor > max(LEAST_GROWTH_BYTES, floor // 2):
                 gc.collect()
-                trim(0)
+                _trim()
                 floor = now = _resident_bytes(statm)
             floor = min(floor, now)
     finally:
@@ -53,7 +50,10 @@ def _resident_bytes(statm: int) -> int:
     return int(os.pread(statm, 64, 0).split()[1]) * _PAGE_BYTES
 
 
-def _trim() -> Callable[[int], object]:
-    """glibc's malloc_trim; other C libraries have none, and give more back by themselves."""
-    trim: Callable[[int], object] = getattr(ctypes.CDLL(None), "malloc_trim", lambda _: 0)
-    return trim
+def _trim() -> None:
+    """Call glibc's malloc_trim; other C libraries have none, and give more back by themselves."""
+    import ctypes  # takes 0.7 MiB, which most processes never need
+
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from struct import Struct
-from typing import Final
+from typing import Final, Self
 
 from rmqd.wire.message_id import format_host, offset_message_id
 from rmqd.wire.properties import KEYS, RETRY_TOPIC, TAGS, UNIQ_KEY, parse_properties
@@ -100,13 +100,25 @@ class Message:
         "store_timestamp",
     )
 
+    _body_end: int
+    _body_start: int
     _handed_properties: dict[str, str]
     _properties: dict[str, str]
     _reconsume_times: int
+    _start: int
+    block: MessageBlock
+    finished: bool
+    queue_offset: int
+    store_timestamp: int
 
-    def __init__(
+    def placed(
         self, block: MessageBlock, start: int, body_start: int, body_end: int, queue_offset: int, store_timestamp: int
-    ) -> None:
+    ) -> Self:
+        """Have a new message lie at this place of the block's bytes, and return it.
+
+        There is no `__init__` that does it: decoding makes millions of messages, and sets these fields by itself. That
+        spares it a call for each message, which takes as long as all of the fields.
+        """
         self.block = block
         self._start = start
         self._body_start = body_start
@@ -114,6 +126,7 @@ class Message:
         self.queue_offset = queue_offset
         self.store_timestamp = store_timestamp
         self.finished = False  # the consumer's mark, not for handlers
+        return self
 
     def __repr__(self) -> str:
         return f"<Message {self.msg_id} {self.message_queue} offset {self.queue_offset}>"
@@ -368,4 +381,4 @@ def _restore(
     block.namespace = namespace  # the queue was given without it
     if opened is not None:
         block.decompressed = {0: opened}
-    return Message(block, 0, *places)
+    return Message().placed(block, 0, *places)

@@ -119,7 +119,10 @@ def _decode_until_broken(block: MessageBlock, start: int) -> tuple[int, str] | N
             else:
                 block.runs += 1
                 following = queue_offset + 1
-            message = Message(block, at, body_start, body_end, queue_offset, store_timestamp)
+            message = Message()  # as by `placed`
+            message.block, message._start, message.finished = block, at, False
+            message._body_start, message._body_end = body_start, body_end
+            message.queue_offset, message.store_timestamp = queue_offset, store_timestamp
             if (crc32(view[body_start:body_end]) ^ crc) & 0x7FFFFFFF:
                 block.corrupt.append(CorruptMessage(message, "the CRC of its body does not match"))
             elif sys_flag and sys_flag & _UNUSUAL:
@@ -166,7 +169,7 @@ def stored_properties(record: bytes) -> dict[str, str]:
     if sys_flag & _HOSTS_V6:
         body_start, _, body_size = _long_hosts(record, 0, sys_flag)
     block = MessageBlock(record, _NO_QUEUE)
-    return Message(block, 0, body_start, body_start + body_size, 0, 0).stored_properties
+    return Message().placed(block, 0, body_start, body_start + body_size, 0, 0).stored_properties
 
 
 def _unknown(sys_flag: int) -> str | None:

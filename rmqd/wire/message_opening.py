@@ -135,5 +135,7 @@ class Opening:
                 self._end += len(record)
                 self._size += len(record)
                 self._opened.append(
-                    Message(self._block, start, body_start, body_start + body_size, offset, batch.store_timestamp)
+                    Message().placed(
+                        self._block, start, body_start, body_start + body_size, offset, batch.store_timestamp
+                    )
                 )

@@ -19,7 +19,7 @@ class UnreadableMessage(Message):
     __slots__ = ()
 
     def __init__(self, block: MessageBlock, start: int, end: int) -> None:
-        super().__init__(block, start, start, end, 0, 0)
+        self.placed(block, start, start, end, 0, 0)
         self.queue_offset = self._long(QUEUE_OFFSET_AT)
         self._properties = {}
         self._reconsume_times = 0
