@@ -76,7 +76,7 @@ class RemotingConnection(asyncio.Protocol):
         self._on_answer = on_answer
         self._pending = PendingRequests(address, traffic, refusals or Refusals())
         self._intake = Intake(
-            max_frame_size_bytes, self._pending.resolve, functools.partial(on_request, self), self.corrupt
+            max_frame_size_bytes, self._pending.resolve, functools.partial(on_request, self), self._failed
         )
         self._transport: asyncio.Transport | None = None
         self._ending: asyncio.Transport | None = None
@@ -219,9 +219,13 @@ class RemotingConnection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """Called by the loop."""
-        was_open, self._transport, self._ending = self._transport is not None, None, None
+        self._ending = None
         self._writable.set()
         self._ended.set()
+        self._intake.finish(functools.partial(self._lost, error))
+
+    def _lost(self, error: Exception | None) -> None:
+        was_open, self._transport = self._transport is not None, None
         if was_open:
             self.close_reason = self.close_reason or (str(error) if error else "the peer closed the connection")
             self.error = error
@@ -254,16 +258,25 @@ class RemotingConnection(asyncio.Protocol):
         """
         try:
             out, self._out = self._out, []
-            if out and self._transport is not None:
+            if out and self._transport is not None and not self._ended.is_set():
                 self._transport.write(b"".join(out))
         except Exception as error:  # ours, or the loop's: the connection is of no use, and another one may be
             self._end(f"a request could not be sent: {error!r}", now=True)
             log.exception("connection.failed", address=self.address)
 
+    def _failed(self, error: Exception) -> None:
+        """End it because of what it brought, or of what that did here."""
+        if isinstance(error, ProtocolError):
+            self.corrupt(error)
+        else:
+            self._end(f"what the peer sent could not be taken: {error!r}", now=True)
+            log.error("connection.failed", address=self.address, exc_info=error)
+
     def _end(self, reason: str, *, now: bool) -> None:
         transport, self._transport = self._transport, None
         if transport is None:
             return
+        self._intake.stop()
         self._ending, self.was_closed_here = transport, True
         self.close_reason = self.close_reason or reason
         self._writable.set()  # who waits to send is to see that it has ended

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import struct
 
 from rmqd.wire.command import RemotingCommand, decode_command
@@ -11,12 +12,13 @@ from rmqd.wire.command import RemotingCommand, decode_command
 class RawServer:
     """Accepts connections and does with each what the test says, below the level of frames."""
 
-    def __init__(self, serve: object) -> None:
+    def __init__(self, serve: object, tls: ssl.SSLContext | None = None) -> None:
         self.serve = serve
+        self.tls = tls
         self.accepted = 0
 
     async def __aenter__(self) -> RawServer:
-        self.server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.server = await asyncio.start_server(self._accept, "127.0.0.1", 0, ssl=self.tls)
         self.address = f"127.0.0.1:{self.server.sockets[0].getsockname()[1]}"
         self.tasks: set[asyncio.Task[None]] = set()
         return self

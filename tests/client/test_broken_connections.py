@@ -18,7 +18,7 @@ from rmqd.errors import (
     RemotingError,
     RemotingTimeoutError,
 )
-from rmqd.wire.command import encode_response
+from rmqd.wire.command import RemotingCommand, encode_response
 from tests.client.members import Member
 from tests.client.peer import WAIT_SECONDS, Peer, eventually, route_of, routes
 from tests.client.raw_server import RawServer, read_command
@@ -136,6 +136,21 @@ async def test_a_request_that_cannot_be_written_ends_the_connection(remoting: Re
             await waiting
     await remoting.invoke(peer.address, OTHER, {}, timeout_seconds=WAIT_SECONDS)
     assert len(peer.requests) == 1
+
+
+async def test_what_cannot_be_taken_ends_the_connection(remoting: RemotingClient, peer: Peer) -> None:
+    """As where memory runs out; also where it is not the event loop that hears of it, as very much came at once."""
+
+    def fail(command: RemotingCommand, address: str) -> None:
+        raise MemoryError
+
+    remoting.on_notice(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, fail)
+    await remoting.invoke(peer.address, ASK, {})
+    for _ in range(1000):
+        await peer.push(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {}, oneway=True)
+    await eventually(lambda: remoting.connected(peer.address) is None, "the connection is gone")
+    await remoting.invoke(peer.address, ASK, {})
+    assert peer.connections == 2
 
 
 async def test_a_connection_that_is_being_closed_takes_no_request(remoting: RemotingClient) -> None:

@@ -20,8 +20,9 @@ from rmqd.client.options import ClientOptions, TlsOptions
 from rmqd.client.remoting import RemotingClient
 from rmqd.client.security import Security
 from rmqd.client.tls import client_context, explain, file_problems
-from rmqd.codes import RequestCode
+from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import ConnectionRenewedError, RemotingError, RmqdError, TlsError, TlsFileError
+from rmqd.wire.command import encode_request, encode_response
 from tests.certificates import (
     CA,
     CLIENT,
@@ -37,9 +38,10 @@ from tests.certificates import (
     server_context,
 )
 from tests.client.peer import Peer, Reply, eventually
-from tests.client.raw_server import RawServer
+from tests.client.raw_server import RawServer, read_command
 
 ASK = RequestCode.GET_ROUTEINFO_BY_TOPIC
+NOTICE = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
 TLS = TlsOptions(enabled=True, ca_file=str(CA))
 
 
@@ -89,6 +91,25 @@ async def test_a_client_that_was_closed_has_no_connection_left() -> None:
         connection = await client.connection(peer.address)
         await client.close()
         assert not connection.is_open
+
+
+async def test_all_that_came_before_the_peer_closed_is_taken() -> None:
+    """However many commands it is; over TLS the end comes together with the last of them."""
+    came = list[int]()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        command = await read_command(reader)
+        for number in range(1000):
+            writer.write(encode_request(NOTICE, number, {}, oneway=True))
+        writer.write(encode_response(command, ResponseCode.SUCCESS))
+        writer.close()
+        await writer.wait_closed()
+
+    async with RawServer(serve, server_context()) as server, client_with(TLS) as client:
+        client.on_notice(NOTICE, lambda command, address: came.append(command.opaque))
+        assert (await client.invoke(server.address, ASK, {})).code == ResponseCode.SUCCESS
+        await eventually(lambda: client.connected(server.address) is None, "the connection is gone")
+    assert came == list(range(1000))
 
 
 async def test_a_server_that_wants_it_is_shown_a_certificate() -> None:
