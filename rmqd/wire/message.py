@@ -135,7 +135,8 @@ class Message:
         start, block, record = self._start, self.block, self.record
         places = (self._body_start - start, self._body_end - start, self.queue_offset, self.store_timestamp)
         opened = None if block.decompressed is None or start not in block.decompressed else self.body
-        return _restore, (record, block.message_queue, block.namespace, opened, places)
+        names = (block.namespace, block.origin)
+        return _restore, (record, block.message_queue, names, opened, places, self.reconsume_times)
 
     @property
     def message_queue(self) -> MessageQueue:
@@ -372,13 +373,16 @@ _TAGS_INNER: Final = b"\x02" + _TAGS_HEAD
 def _restore(
     record: bytes,
     message_queue: MessageQueue,
-    namespace: str,
+    names: tuple[str, str | None],
     opened: bytes | None,
     places: tuple[int, int, int, int],
+    reconsume_times: int,
 ) -> Message:
     """What `__reduce__` took apart: the message alone in a block of its own."""
     block = MessageBlock(record, message_queue)
-    block.namespace = namespace  # the queue was given without it
+    block.namespace, block.origin = names  # the queue was given without the namespace
     if opened is not None:
         block.decompressed = {0: opened}
-    return Message().placed(block, 0, *places)
+    message = Message().placed(block, 0, *places)
+    message._reconsume_times = reconsume_times  # the record does not count what was repeated in place
+    return message

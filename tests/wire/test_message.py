@@ -237,6 +237,16 @@ def test_message_crosses_processes() -> None:
         assert copy.queue_offset == message.queue_offset
 
 
+def test_what_is_known_of_a_message_beside_its_record_crosses_processes_too() -> None:
+    """How often it was repeated in place, and which topic's messages a pop retry topic holds."""
+    block = decode_messages(encode_message(StoredMessage(topic="%RETRY%g_orders", queue_id=0, body=b"x")), QUEUE)
+    block.origin = "orders"
+    [message] = block.messages
+    message.count_attempt()
+    copy = pickle.loads(pickle.dumps(message))
+    assert (copy.topic, copy.reconsume_times) == (message.topic, message.reconsume_times) == ("orders", 1)
+
+
 def test_block_counts_the_memory_it_holds() -> None:
     block = pulled("pull_response_zstd_and_zlib")
     assert block.size_bytes == len(block.data) + sum(len(message.body) for message in block.messages)
