@@ -53,12 +53,11 @@ class GivingUp:
             loop.request.successor = partial(context.move, place)
             queue.leave()
             drained = await self._drain(loop)
-            if (offset := moved_to()) is not None and context.ownership.holds(place):
-                await self._commit_move(offset)
-            else:
-                self._prolong()
+            self._prolong()
+            if moved_to() is None or not context.ownership.holds(place):
                 is_committed = (drained or self.last) and await self._commit(queue.commit_offset())
                 self._count_repeated(queue, cause, is_committed=is_committed)
+            await self._commit_move(moved_to)
             queue.drop(cause)
             if not drained and self.last:
                 return  # released when the group's handlers have ended
@@ -166,13 +165,26 @@ class GivingUp:
             self._failed(offset, failure)
         return False
 
-    async def _commit_move(self, offset: int) -> None:
-        """An operator moved the queue while it was being given up: its next owner is to begin there."""
-        log.warning("offset.moved", queue=str(self._queue), offset=None, moved_to=offset)
-        try:
-            await self._context.store.commit(self._queue, offset, downward=True)
-        except RmqdError as error:
-            self._failed(offset, error)
+    async def _commit_move(self, moved_to: Callable[[], int | None]) -> None:
+        """Store where an operator moved the queue to while it was being given up, its last commit included.
+
+        Its next owner is to begin there. It is tried as long as a last commit is.
+        """
+        stored: int | None = None
+        failure: RmqdError | None = None
+        while (offset := moved_to()) is not None and offset != stored and self._may_commit():
+            if failure is None:
+                log.warning("offset.moved", queue=str(self._queue), offset=None, moved_to=offset)
+            try:
+                await self._context.store.commit(self._queue, offset, downward=True)
+                stored, failure = offset, None
+            except RmqdError as error:
+                failure = error
+                if not _may_pass(error):
+                    break
+                await asyncio.sleep(AGAIN_SECONDS)
+        if failure is not None and offset is not None:
+            self._failed(offset, failure)
 
     def _failed(self, offset: int, error: RmqdError) -> None:
         if not error.is_told:

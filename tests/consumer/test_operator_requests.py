@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 
 import pytest
@@ -11,19 +11,21 @@ import pytest
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.handler import Batch
+from rmqd.wire.command import RemotingCommand
 from rmqd.wire.group import GetConsumerStatusBody, ResetOffsetBody
 from rmqd.wire.loose_json import dumps
 from rmqd.wire.message import MessageQueue
 from rmqd.wire.queue_map import queue_to_dict
 from rmqd.wire.running_info import ConsumerRunningInfo
 from rmqd.wire.topics import retry_topic
-from tests.client.peer import eventually
+from tests.client.peer import Reply, eventually
 from tests.consumer.groups import GROUP, TOPIC, Blocked
 from tests.consumer.members import member
 from tests.consumer.scripted_broker import BROKER, ScriptedBroker
 from tests.consumer.seen import Seen
 
 RESET = RequestCode.RESET_CONSUMER_CLIENT_OFFSET
+UPDATE = RequestCode.UPDATE_CONSUMER_OFFSET
 STATUS = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
 INFO = RequestCode.GET_CONSUMER_RUNNING_INFO
 DIRECTLY = RequestCode.CONSUME_MESSAGE_DIRECTLY
@@ -64,6 +66,16 @@ async def running_info(broker: ScriptedBroker, jstack: bool = False) -> Consumer
     answer = await broker.peer.ask(INFO, info_fields(jstack))
     assert answer.code == ResponseCode.SUCCESS, answer.remark
     return ConsumerRunningInfo.from_json(answer.body)
+
+
+def busy_once(broker: ScriptedBroker) -> Callable[[RemotingCommand], Reply]:
+    """Refuse the next commit, and take those after it."""
+
+    def update(command: RemotingCommand) -> Reply:
+        broker.peer.on(UPDATE, broker.update)
+        return Reply(ResponseCode.SYSTEM_BUSY, "too many requests")
+
+    return update
 
 
 # --- 220
@@ -140,6 +152,43 @@ async def test_a_reset_while_a_queue_is_handed_over_is_what_the_next_owner_finds
         handle.release.set()
         await m.task
     assert broker.offsets[GROUP, queue] == 0
+
+
+async def test_a_reset_during_a_stop_is_stored_though_the_broker_is_busy(
+    broker: ScriptedBroker, queue: MessageQueue
+) -> None:
+    """Nobody else knows of it: it is tried again, as the last commit would be."""
+    await broker.store(queue, b"0", b"1", b"2")
+    handle = Holding()
+    async with member(broker.peer.address, handle, concurrency=1, consume_message_batch_max_size=2) as m:
+        await handle.begun.wait()
+        m.consumer.stop()
+        await eventually(lambda: m.consumer.snapshot().state == "draining", "it drains")
+        await broker.peer.push(RESET, reset_fields(), as_map({queue: 1}), oneway=True)
+        await broker.peer.ask(STATUS, {"topic": TOPIC, "group": GROUP})
+        broker.peer.on(UPDATE, busy_once(broker))
+        handle.release.set()
+        await m.task
+    assert broker.offsets[GROUP, queue] == 1
+
+
+async def test_a_reset_during_the_last_commit_is_stored_behind_it(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen
+) -> None:
+    await broker.store(queue, b"0", b"1", b"2")
+
+    async def reset_meanwhile(command: RemotingCommand) -> Reply:
+        if command.ext_fields["commitOffset"] == "3":
+            await broker.peer.push(RESET, reset_fields(), as_map({queue: 1}), oneway=True)
+            await broker.peer.ask(STATUS, {"topic": TOPIC, "group": GROUP})
+        return broker.update(command)
+
+    async with member(broker.peer.address, seen, persist_consumer_offset_interval_seconds=60) as m:
+        await seen.has(b"0", b"1", b"2")
+        await eventually(lambda: m.topic().handled["acked"] == 3, "all are handled")
+        broker.peer.on(UPDATE, reset_meanwhile)
+        await m.stop()
+    assert broker.commits_of(queue)[-2:] == [3, 1]
 
 
 async def test_a_queue_is_given_up_only_when_the_batch_from_before_a_reset_is_done(
