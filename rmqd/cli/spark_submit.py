@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -53,6 +52,8 @@ def submit(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the command, and neither pack nor run")] = False,
 ) -> None:
     """Run a group on a cluster."""
+    import tempfile  # not for every `rmqd run`
+
     from rmqd.errors import ConfigError, RmqdError
     from rmqd.exit_codes import ExitCode
     from rmqd.spark.engine.ordering import order_of

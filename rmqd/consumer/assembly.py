@@ -15,7 +15,6 @@ from rmqd.consumer.flow_control import Thresholds
 from rmqd.consumer.founding import Founding
 from rmqd.consumer.hooks import GroupHooks, Hook
 from rmqd.consumer.local_file_offset_store import LocalFileOffsetStore
-from rmqd.consumer.message_trace import message_trace
 from rmqd.consumer.offset_store import RemoteBrokerOffsetStore
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.orderly import ConsumeMessageOrderlyService
@@ -41,7 +40,11 @@ def build_context(
     hooks: Sequence[Hook] = (),
 ) -> GroupContext:
     """The parts of a group, not paused; nothing runs yet. Raises RmqdError for an expression that is wrong."""
-    trace = message_trace(options, client, clock)
+    trace = None
+    if options.trace is not None:
+        from rmqd.consumer.message_trace import message_trace  # most groups have none, and start sooner without it
+
+        trace = message_trace(options, client, clock)
     if trace is not None:
         hooks = (*hooks, trace.hook)
     named = unwrap_namespace(options.group, options.namespace)

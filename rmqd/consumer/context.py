@@ -12,7 +12,6 @@ from rmqd.clock import Clock
 from rmqd.consumer.flow_control import Thresholds
 from rmqd.consumer.founding import Founding
 from rmqd.consumer.hooks import GroupHooks
-from rmqd.consumer.message_trace import MessageTrace
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.pauses import Pauses
 from rmqd.consumer.problem import GroupProblems
@@ -23,6 +22,7 @@ from rmqd.wire.heartbeat import SubscriptionData
 from rmqd.wire.message import MessageQueue
 
 if TYPE_CHECKING:
+    from rmqd.consumer.message_trace import MessageTrace
     from rmqd.consumer.pop_group import PopGroup
 
 
