@@ -15,6 +15,7 @@ from rmqd.errors import CircuitOpenError, RemotingConnectError, RemotingError, T
 
 FIRST_SECONDS = 0.2
 MOST_SECONDS = 5.0
+MOST_BROKEN_SECONDS = 0.5  # other members take the queues of one whose broker has not heard from it for a second
 FORGET_SECONDS = 60.0  # how long connections that broke count, whatever the address answers between them
 
 _spread = random.Random()  # of its own: the shared one belongs to the program, which may have seeded it
@@ -49,12 +50,8 @@ class Breakers:
         """No connection could be made, or nothing was heard on it: leave the address alone for a while, twice as long
         as the last time, up to 5 s, and a random part less."""
         breaker = self._breakers.setdefault(address, _Breaker())
-        breaker.error = error
-        breaker.is_silent = not isinstance(error, RemotingConnectError)
-        doublings = min(max(breaker.failures, breaker.broken - 2), 10)
-        pause_seconds = min(FIRST_SECONDS * 2**doublings, MOST_SECONDS)
+        self._rest(breaker, error, min(FIRST_SECONDS * 2 ** min(breaker.failures, 10), MOST_SECONDS))
         breaker.failures += 1
-        breaker.until = self._now() + pause_seconds * _spread.uniform(0.5, 1.0)
 
     def lost(self, address: str) -> bool:
         """A connection ended without an answer; says whether that is so again."""
@@ -65,15 +62,21 @@ class Breakers:
     def broke(self, address: str, error: RemotingError) -> None:
         """A connection brought what cannot be decoded, or was closed as soon as it had answered.
 
-        The first one is nothing. Each further one within a minute is a failure, also where the address answered in
-        between: what answers every heartbeat, and everything else with rubbish, is not to be connected to without a
-        pause.
+        The first one is nothing. After each further one within a minute the address is left alone for a while, also
+        where it answered in between: what answers every heartbeat, and everything else with rubbish, is not to be
+        connected to without a pause. Such pauses are short. On a bad line connections break again and again, and a
+        broker strikes a member off its list with each of them, until the next heartbeat.
         """
         breaker, now = self._breakers.setdefault(address, _Breaker()), self._now()
         breaker.broken = breaker.broken + 1 if now - breaker.broke_at < FORGET_SECONDS else 1
         breaker.broke_at = now
         if breaker.broken > 1:
-            self.failed(address, error)
+            self._rest(breaker, error, min(FIRST_SECONDS * 2 ** min(breaker.broken - 2, 10), MOST_BROKEN_SECONDS))
+
+    def _rest(self, breaker: _Breaker, error: RemotingError, pause_seconds: float) -> None:
+        breaker.error = error
+        breaker.is_silent = not isinstance(error, RemotingConnectError)
+        breaker.until = self._now() + pause_seconds * _spread.uniform(0.5, 1.0)
 
     def answered(self, address: str) -> None:
         """The address is well: if it fails from now on, that is something new."""

@@ -10,6 +10,7 @@ import pytest
 from rmqd.client.breaker import FIRST_SECONDS, MOST_SECONDS, Breakers
 from rmqd.client.remoting import RemotingClient
 from rmqd.codes import RequestCode
+from rmqd.consumer.departures import SURE_SECONDS
 from rmqd.errors import CircuitOpenError, RemotingConnectError, RemotingError, RemotingTimeoutError, TlsError
 from rmqd.wire.command import RemotingCommand
 from tests.client.peer import Peer, Reply, eventually
@@ -77,6 +78,18 @@ def test_pauses_grow_to_a_limit_and_differ(breakers: Breakers, clock: ManualCloc
     assert FIRST_SECONDS / 2 <= pauses[0] <= FIRST_SECONDS + 0.01
     assert all(MOST_SECONDS / 2 <= pause <= MOST_SECONDS + 0.01 for pause in pauses[6:])
     assert len({round(pause, 2) for pause in pauses[6:]}) > 1
+
+
+def test_a_line_on_which_connections_break_is_tried_again_soon(breakers: Breakers, clock: ManualClock) -> None:
+    """A broker strikes a member off with its connection, and after a second others take the member's queues."""
+    breakers.broke(HOST, failure())
+    assert not breakers.is_open(HOST)
+    for _ in range(12):
+        breakers.broke(HOST, failure())
+        assert 0 < pause_seconds(breakers, clock) < SURE_SECONDS
+        breakers.answered(HOST)
+    breakers.failed(HOST, failure())
+    assert pause_seconds(breakers, clock) <= FIRST_SECONDS + 0.01
 
 
 def test_one_probe_at_a_time(breakers: Breakers, clock: ManualClock) -> None:
