@@ -34,7 +34,7 @@ class CorruptMessages:
         self._queue = queue
         self.held: deque[BadRecord] = deque()
         """Those that wait for a broker to take them."""
-        self._told = -1  # the place of the last one
+        self._told = frozenset[int]()  # the places of the last ones
 
     @property
     def policy(self) -> OnCorruptMessage:
@@ -47,8 +47,7 @@ class CorruptMessages:
 
     def hold(self, block: MessageBlock, records: Sequence[BadRecord]) -> list[Message]:
         """Take in what was passed over in a block; those that the block is to hold, in their places."""
-        for record in records:
-            self._tell(record)
+        self._tell(records)
         if self.policy == "skip" or not records:
             return []
         for record in records:
@@ -79,7 +78,7 @@ class CorruptMessages:
 
     async def stop_at(self, record: BadRecord) -> None:
         """Stop the queue at a record until an operator acts, and look now and then whether one has."""
-        self._tell(record)
+        self._tell([record])
         self._loop.stuck = Problem(
             "corrupt_message",
             f"message at offset {record.offset} is corrupt: {record.reason}",
@@ -98,12 +97,15 @@ class CorruptMessages:
         )
         return False
 
-    def _tell(self, record: BadRecord) -> None:
-        if record.at == self._told:
-            return
-        self._told = record.at
-        self._loop.process_queue.stats.of(record.message).count("corrupt")
-        log.error(
-            "message.corrupt", queue=str(self._queue), offset=record.offset, reason=record.reason,
-            on_corrupt_message=self.policy,
-        )  # fmt: skip
+    def _tell(self, records: Sequence[BadRecord]) -> None:
+        """Count and log each once, though it may come again, and be treated by one policy after the other."""
+        places = frozenset(record.at for record in records)
+        for record in records:
+            if record.at not in self._told:
+                self._loop.process_queue.stats.of(record.message).count("corrupt")
+                log.error(
+                    "message.corrupt", queue=str(self._queue), offset=record.offset, reason=record.reason,
+                    on_corrupt_message=self.policy,
+                )  # fmt: skip
+        if not places <= self._told:
+            self._told = places

@@ -13,6 +13,7 @@ from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.options import OnCorruptMessage
 from rmqd.wire.message import MessageQueue
 from rmqd.wire.message_encode import encode_message
+from rmqd.wire.sys_flag import CompressionType, compressed_flag
 from tests.client.peer import Reply, eventually
 from tests.consumer.blocks import corrupted, with_bit_flipped
 from tests.consumer.groups import GROUP, TOPIC, group_options
@@ -139,6 +140,24 @@ async def test_a_corrupt_message_becomes_a_dead_letter_where_that_is_wanted(
     assert sent.header.topic == f"%DLQ%{GROUP}"
     assert sent.properties["RMQD_REASON"]
     assert sent.properties["RETRY_TOPIC"] == TOPIC
+
+
+async def test_corrupt_messages_that_are_held_together_count_once_each(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen
+) -> None:
+    """Also where another policy looks at them again."""
+    await broker.store(queue, b"good0")
+    await broker.store(queue, b"bad1", b"bad2", sys_flag=compressed_flag(CompressionType.ZLIB))
+    for code in (RequestCode.SEND_MESSAGE_V2, RequestCode.CONSUMER_SEND_MSG_BACK):
+        broker.peer.on(code, Reply(ResponseCode.SYSTEM_BUSY, "not now"))
+    async with member(broker.peer.address, seen, on_corrupt_message="dead_letter", **OFTEN) as m:
+        await broker.peer.received(RequestCode.SEND_MESSAGE_V2, 1)
+        await m.consumer.change(group_options(on_corrupt_message="stop", **OFTEN))
+        pulled = len(broker.pulls)
+        await eventually(lambda: len(broker.pulls) >= pulled + 3, "it is looked whether an operator moved the queue")
+        await m.consumer.change(group_options(on_corrupt_message="skip", **OFTEN))
+        await broker.committed(GROUP, queue, 3)
+        assert m.topic().handled["corrupt"] == 2
 
 
 async def test_another_policy_is_heard_while_no_broker_takes_a_corrupt_message(
