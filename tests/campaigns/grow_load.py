@@ -15,34 +15,37 @@ Place = tuple[str, int]
 
 
 class GrowingLoad(Background):
-    """Sends the keys m`first`, m`first + 1` and so on, each once, until `stop`; whatever fails ends the run."""
+    """Sends the keys m`first`, m`first + step` and so on, each once, until `stop`; whatever fails ends the run."""
 
-    def __init__(self, topic: str, places: Iterable[Place], *, per_second: float, first: int, path: Path) -> None:
+    def __init__(
+        self, topic: str, places: Iterable[Place], *, per_second: float, first: int, step: int, path: Path
+    ) -> None:
         super().__init__(f"load {topic}")
         self.places = list(places)
         """Where it sends to, in turn; to be replaced as a whole."""
-        self.sent = first
+        self._number = first
+        self._step = step
         self._topic = topic
         self._per_second = per_second
         self._path = path
 
     def work(self) -> None:
         """Send, each message when it is due."""
-        begin, first = time.monotonic(), self.sent
+        begin, first = time.monotonic(), self._number
         producers: dict[str, Producer] = {}
         try:
             with self._path.open("a", buffering=1) as file:
                 while not self.stop.is_set():
-                    due = begin + (self.sent - first) / self._per_second
+                    due = begin + (self._number - first) / self._step / self._per_second
                     if self.stop.wait(max(0.0, due - time.monotonic())):
                         break
-                    address, queue = self.places[self.sent % len(self.places)]
+                    address, queue = self.places[self._number % len(self.places)]
                     if address not in producers:
                         producers[address] = Producer(address, self._topic)
-                    key = f"m{self.sent}"
+                    key = f"m{self._number}"
                     _, offset = producers[address].send(key=key, queue=queue)
                     file.write(Entry(SENT, key, address, queue, offset, "producer", time.time_ns() // 1000, 0).line())
-                    self.sent += 1
+                    self._number += self._step
         finally:
             for producer in producers.values():
                 producer.close()
