@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rmqd.client.instance import ClientInstance
 from rmqd.clock import Clock
@@ -19,8 +20,6 @@ from rmqd.consumer.offset_store import RemoteBrokerOffsetStore
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.orderly import ConsumeMessageOrderlyService
 from rmqd.consumer.ownership import QueueOwnership
-from rmqd.consumer.pop_group import PopGroup
-from rmqd.consumer.pop_send_back import PopSendBack
 from rmqd.consumer.queue_lock import QueueLock
 from rmqd.consumer.rate_limit import RateLimit
 from rmqd.consumer.send_back import SendBack, reconsume_limit
@@ -31,6 +30,9 @@ from rmqd.wire.filter import sql_subscription, tag_subscription
 from rmqd.wire.heartbeat import SubscriptionData
 from rmqd.wire.topics import SUBSCRIPTION_ALL, retry_topic, unwrap_namespace
 
+if TYPE_CHECKING:
+    from rmqd.consumer.pop_group import PopGroup
+
 
 def build_context(
     options: ConsumerOptions,
@@ -39,19 +41,25 @@ def build_context(
     clock: Clock,
     hooks: Sequence[Hook] = (),
 ) -> GroupContext:
-    """The parts of a group, not paused; nothing runs yet. Raises RmqdError for an expression that is wrong."""
-    trace = None
+    """The parts of a group, not paused; nothing runs yet. Raises RmqdError for an expression that is wrong.
+
+    What most groups have no use for is imported where it is used: a daemon without it starts sooner.
+    """
+    trace = pop = None
     if options.trace is not None:
-        from rmqd.consumer.message_trace import message_trace  # most groups have none, and start sooner without it
+        from rmqd.consumer.message_trace import message_trace
 
         trace = message_trace(options, client, clock)
+    if options.consume_mode == "pop":
+        from rmqd.consumer.pop_group import PopGroup
+
+        pop = PopGroup(client, options, clock)
     if trace is not None:
         hooks = (*hooks, trace.hook)
     named = unwrap_namespace(options.group, options.namespace)
     group_hooks = GroupHooks(hooks, named, client.client_id) if hooks else None
     if group_hooks is not None:
         handler = group_hooks.around(handler)
-    pop = PopGroup(client, options, clock) if options.consume_mode == "pop" else None
     send_back, store, founding, ownership, leases = _by_message_model(options, client, clock, pop)
     if leases is None:
         service: ConsumeMessageService = ConsumeMessageConcurrentlyService(options, handler, send_back, clock)
@@ -91,7 +99,11 @@ def _by_message_model(
     store = RemoteBrokerOffsetStore(client, group, clock)
     founding = BrokerFounding(client, options, clock, store)
     limit = reconsume_limit(options)
-    send_back = SendBack(client, group, limit) if pop is None else PopSendBack(client, group, limit, pop.receipts)
+    send_back = SendBack(client, group, limit)
+    if pop is not None:
+        from rmqd.consumer.pop_send_back import PopSendBack
+
+        send_back = PopSendBack(client, group, limit, pop.receipts)
     if is_orderly:
         locks = QueueLock(client, group, clock)
         return send_back, store, founding, locks, locks

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -21,7 +21,6 @@ from rmqd.consumer.operator_requests import OperatorRequests
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.pauses import WHOLE_GROUP, PauseScope
 from rmqd.consumer.persistence import OffsetPersistence
-from rmqd.consumer.pop_assignment import PopAssignment
 from rmqd.consumer.process_queue import ProcessQueue
 from rmqd.consumer.rebalance import Rebalance
 from rmqd.consumer.recent_results import RecentResults
@@ -33,6 +32,9 @@ from rmqd.handler import LoadedHandler
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.heartbeat import ConsumeFromWhere, ConsumerData, MessageModel
 from rmqd.wire.topics import retry_topic
+
+if TYPE_CHECKING:
+    from rmqd.consumer.pop_assignment import PopAssignment
 
 log = structlog.get_logger(__name__)
 

@@ -8,7 +8,7 @@ import platform
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rmqd import __version__
 from rmqd.client.options import ClientOptions
@@ -16,13 +16,15 @@ from rmqd.clock import Clock
 from rmqd.consumer.assigned_queue import AssignedQueue
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.options import ConsumerOptions
-from rmqd.consumer.pop_assignment import PopAssignment
 from rmqd.consumer.rates import Rates
 from rmqd.wire import running_info as wire
 from rmqd.wire.command import LANGUAGE
 from rmqd.wire.heartbeat import ConsumeType
 from rmqd.wire.message import MessageQueue
 from rmqd.wire.running_info import ConsumerRunningInfo, PopProcessQueueInfo, ProcessQueueInfo
+
+if TYPE_CHECKING:
+    from rmqd.consumer.pop_assignment import PopAssignment
 
 CLIENT_VERSION: Final = "V5_5_0"  # what rmqd's frames say; tools know RocketMQ's versions only
 MIB: Final = 1024 * 1024
