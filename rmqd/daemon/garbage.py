@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Final
 
 TICK_SECONDS: Final = 0.1
+QUIET_TICK_SECONDS: Final = 0.25  # while the memory does not grow: an idle daemon is woken as seldom as can be
+NOTABLE_GROWTH_BYTES: Final = 1024 * 1024
 LEAST_GROWTH_BYTES: Final = 64 * 1024 * 1024
 _STATM: Final = Path("/proc/self/statm")
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
@@ -33,10 +35,12 @@ async def collect_as_memory_grows() -> None:
         await asyncio.get_running_loop().create_future()
     statm = os.open(_STATM, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        floor = _resident_bytes(statm)
+        floor = now = _resident_bytes(statm)
+        is_growing = False
         while True:
-            await asyncio.sleep(TICK_SECONDS)
-            now = _resident_bytes(statm)
+            await asyncio.sleep(TICK_SECONDS if is_growing else QUIET_TICK_SECONDS)
+            before, now = now, _resident_bytes(statm)
+            is_growing = now - before > NOTABLE_GROWTH_BYTES
             if now - floor > max(LEAST_GROWTH_BYTES, floor // 2):
                 gc.collect()
                 _trim()

@@ -16,18 +16,14 @@ LENGTH = Struct(">I")
 class FrameDecoder:
     """Bytes in, whole payloads out; holds at most one unfinished frame."""
 
-    __slots__ = ("_chunks", "_held", "_max_frame_size", "_wanted")
+    __slots__ = ("_chunks", "_max_frame_size", "_wanted", "held_bytes")
 
     def __init__(self, max_frame_size_bytes: int = MAX_FRAME_SIZE_BYTES) -> None:
         self._max_frame_size = max_frame_size_bytes
         self._chunks: list[bytes] = []
-        self._held = 0
-        self._wanted = LENGTH.size
-
-    @property
-    def held_bytes(self) -> int:
+        self.held_bytes = 0
         """How much of an unfinished frame is here."""
-        return self._held
+        self._wanted = LENGTH.size
 
     def feed(self, data: bytes) -> list[bytes]:
         """Return the payloads that `data` completes, without their length field.
@@ -36,8 +32,8 @@ class FrameDecoder:
         """
         if self._chunks:
             self._chunks.append(data)
-            self._held += len(data)
-            if self._held < self._wanted:
+            self.held_bytes += len(data)
+            if self.held_bytes < self._wanted:
                 return []
             data = b"".join(self._chunks)
             self._chunks.clear()
@@ -59,5 +55,5 @@ class FrameDecoder:
             start = end
         if start < size:
             self._chunks.append(data[start:])
-        self._held = size - start
+        self.held_bytes = size - start
         return payloads
