@@ -49,9 +49,7 @@ class PullRequest:
         self._queue = queue
         self._sub_version = -1
         self._routes_version = -1
-        self._broker_name = queue.broker_name  # or the one that leads a static topic's queue now
-        self._replicas: Mapping[int, str] = {}
-        self._master: str | None = None
+        self._replicas: Mapping[int, str] = {}  # of the broker that serves the queue, by replica id
         self._waiting: tuple[RemotingConnection, asyncio.Future[RemotingCommand]] | None = None
         self.filter_by(subscription)
 
@@ -84,7 +82,7 @@ class PullRequest:
         if connection is None:
             connection = await self._connection()
         else:
-            self.address, self.at_master = address, address == self._master
+            self.address, self.at_master = address, address == self._replicas.get(0)
         self.connection = connection
         if not client.heartbeat.is_known_on(connection):
             await client.heartbeat.beat_address(connection.address)
@@ -109,16 +107,15 @@ class PullRequest:
         """Take from the routes what each pull needs of them."""
         routes = self._client.routes
         self._routes_version = routes.version
-        self._broker_name = routes.endpoint(self._queue)
-        self._replicas, self._master = routes.replicas(self._broker_name), routes.master(self._broker_name)
+        self._replicas = routes.replicas(routes.endpoint(self._queue))
 
     async def _connection(self) -> RemotingConnection:
         """Where the replica that is to be asked is down, or not connected: the connection to it, or to another one."""
         client = self._client
-        address = client.replicas.to_read(self._broker_name, self.broker_id)
+        address = self._address()
         if address is None:
             raise BrokerAwayError(self._queue.topic, self._queue.broker_name)
-        self.address, self.at_master = address, address == self._master
+        self.address, self.at_master = address, address == self._replicas.get(0)
         client.remoting.check(address)
         return client.remoting.connected(address) or await client.remoting.connection(address)
 
