@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import fields
 
 import pytest
@@ -137,20 +138,28 @@ async def test_a_batch_that_a_handler_had_at_the_reset_moves_nothing(
     assert broker.commits_of(queue)[-1] == 1
 
 
-async def test_a_reset_while_a_queue_is_handed_over_is_what_the_next_owner_finds(
-    broker: ScriptedBroker, queue: MessageQueue
-) -> None:
-    """A handler still has a batch; when it ends, not that is committed but the reset."""
+@asynccontextmanager
+async def reset_while_it_stops(broker: ScriptedBroker, queue: MessageQueue, offset: int) -> AsyncIterator[None]:
+    """In the block a member that stops has heard of a reset, while its handler still has a batch. It ends after it."""
     await broker.store(queue, b"0", b"1", b"2")
     handle = Holding()
     async with member(broker.peer.address, handle, concurrency=1, consume_message_batch_max_size=2) as m:
         await handle.begun.wait()
         m.consumer.stop()
         await eventually(lambda: m.consumer.snapshot().state == "draining", "it drains")
-        await broker.peer.push(RESET, reset_fields(), as_map({queue: 0}), oneway=True)
+        await broker.peer.push(RESET, reset_fields(), as_map({queue: offset}), oneway=True)
         await broker.peer.ask(STATUS, {"topic": TOPIC, "group": GROUP})
+        yield
         handle.release.set()
         await m.task
+
+
+async def test_a_reset_while_a_queue_is_handed_over_is_what_the_next_owner_finds(
+    broker: ScriptedBroker, queue: MessageQueue
+) -> None:
+    """A handler still has a batch; when it ends, not that is committed but the reset."""
+    async with reset_while_it_stops(broker, queue, 0):
+        pass
     assert broker.offsets[GROUP, queue] == 0
 
 
@@ -158,17 +167,8 @@ async def test_a_reset_during_a_stop_is_stored_though_the_broker_is_busy(
     broker: ScriptedBroker, queue: MessageQueue
 ) -> None:
     """Nobody else knows of it: it is tried again, as the last commit would be."""
-    await broker.store(queue, b"0", b"1", b"2")
-    handle = Holding()
-    async with member(broker.peer.address, handle, concurrency=1, consume_message_batch_max_size=2) as m:
-        await handle.begun.wait()
-        m.consumer.stop()
-        await eventually(lambda: m.consumer.snapshot().state == "draining", "it drains")
-        await broker.peer.push(RESET, reset_fields(), as_map({queue: 1}), oneway=True)
-        await broker.peer.ask(STATUS, {"topic": TOPIC, "group": GROUP})
+    async with reset_while_it_stops(broker, queue, 1):
         broker.peer.on(UPDATE, busy_once(broker))
-        handle.release.set()
-        await m.task
     assert broker.offsets[GROUP, queue] == 1
 
 
