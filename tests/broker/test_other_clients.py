@@ -165,9 +165,11 @@ async def test_members_of_three_clients_share_a_group(
                     producer.send(b"body", key=key)
             tail = ledger.Tail()
             await until(lambda: keys <= {*tail.finished([by_java, by_go]), *by_rmqd.keys}, "all is handled", 60)
+            # counted while all three are there: when one leaves, Go takes a queue of Java's before Java has committed
+            finished = [entry.key for entry in ledger.read(by_java, by_go) if entry.event == ledger.FINISH]
+            handled = Counter([*finished, *by_rmqd.keys])
 
-    finished = [entry.key for entry in ledger.read(by_java, by_go) if entry.event == ledger.FINISH]
-    assert Counter([*finished, *by_rmqd.keys]) == dict.fromkeys(keys, 1)
+    assert handled == dict.fromkeys(keys, 1)
     assert ledger.Tail().finished([by_java])
     assert ledger.Tail().finished([by_go])
     assert by_rmqd.keys
