@@ -18,7 +18,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from rmqd.daemon.config import RootConfig
+from rmqd.config.model.root import RootConfig
 from rmqd.spark.engine.group_order import GroupOrder
 from rmqd.spark.handlers import range_run
 from rmqd.spark.handlers.handler_process import handler_process
@@ -26,9 +26,9 @@ from rmqd.spark.handlers.range_pulls import Pulled
 from rmqd.spark.source.arrow import BatchBuilder
 from rmqd.spark.source.columns import DEFAULT_COLUMNS, ddl
 from rmqd.spark.source.queue_range import PullSettings, QueueRange
-from rmqd.wire.message import MessageQueue
-from rmqd.wire.message_decode import decode_messages
-from rmqd.wire.message_encode import StoredMessage, encode_message
+from rmqd.wire.messages.decode import decode_messages
+from rmqd.wire.messages.encode import StoredMessage, encode_message
+from rmqd.wire.messages.message import MessageQueue
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

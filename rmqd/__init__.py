@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rmqd.handler import Batch, DeadLetter, Retry, Suspend
 
 if TYPE_CHECKING:
-    from rmqd.wire.message import Message, MessageQueue
+    from rmqd.wire.messages.message import Message, MessageQueue
 
 __all__ = ["Batch", "DeadLetter", "Message", "MessageQueue", "Retry", "Suspend", "__version__"]
 __version__ = "0.1.0"
@@ -22,7 +22,7 @@ __version__ = "0.1.0"
 def __getattr__(name: str) -> Any:
     # Loaded when first asked for: every command imports this package, and most never look at a message.
     if name in ("Message", "MessageQueue"):
-        import rmqd.wire.message
+        import rmqd.wire.messages.message
 
-        return getattr(rmqd.wire.message, name)
+        return getattr(rmqd.wire.messages.message, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

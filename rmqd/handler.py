@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, overload
 
 if TYPE_CHECKING:
-    from rmqd.wire.message import Message, MessageQueue
+    from rmqd.wire.messages.message import Message, MessageQueue
 
 
 class Outcome(enum.Enum):

@@ -28,15 +28,27 @@ BELOW = {
     "handler": ("errors plain_text wire", ""),
     "client": (f"{PLAIN} wire", "structlog"),
     "consumer": (f"{PLAIN} wire handler client", "structlog"),
+    "config": (f"{PLAIN} wire client consumer plugins", "yaml pydantic pydantic_core"),
+    "plugins": (f"{PLAIN} wire handler client consumer config", "structlog pydantic pydantic_core"),
+    "process": (f"{PLAIN} wire handler consumer config", "structlog uvloop opentelemetry"),
     "daemon": (
-        f"{PLAIN} wire handler client consumer",
-        "structlog yaml prometheus_client uvloop pydantic pydantic_core starlette uvicorn opentelemetry",
+        f"{PLAIN} wire handler client consumer config plugins process",
+        "structlog prometheus_client uvloop pydantic starlette uvicorn",
     ),
     "broker": (f"{PLAIN} wire", "structlog"),
-    "spark": (f"{PLAIN} wire handler client consumer daemon", "structlog pyspark pyarrow py4j numpy"),
-    "testing": (f"{PLAIN} wire handler client consumer daemon broker", "pytest structlog yaml pydantic"),
-    "demo": (f"{PLAIN} wire handler client consumer daemon broker", "structlog rich"),
-    "cli": (f"{PLAIN} wire handler client consumer daemon broker spark testing demo", "typer"),
+    "spark": (
+        f"{PLAIN} wire handler client consumer config plugins process daemon",
+        "structlog pyspark pyarrow py4j numpy",
+    ),
+    "testing": (
+        f"{PLAIN} wire handler client consumer config plugins process daemon broker",
+        "pytest structlog yaml pydantic",
+    ),
+    "demo": (f"{PLAIN} wire handler client consumer config plugins process daemon broker", "structlog rich"),
+    "cli": (
+        f"{PLAIN} wire handler client consumer config plugins process daemon broker spark testing demo",
+        "typer",
+    ),
 }
 PURE = {"codes", "errors", "exit_codes", "histogram", "plain_text", "wire", "handler"}
 IO = set("asyncio socket ssl selectors threading subprocess logging time".split())

@@ -20,7 +20,7 @@ from rmqd.broker.settings import BrokerSettings
 from rmqd.broker.store.data_dir import DataDir
 from rmqd.broker.store.record_log import MemoryRecordLog, RecordLog
 from rmqd.clock import Clock, SystemClock
-from rmqd.wire.settings import TopicConfig
+from rmqd.wire.bodies.settings import TopicConfig
 
 LOOPBACK: Final = "127.0.0.1"
 VIP_DISTANCE: Final = 2  # a broker's second port is that much below its own; old clients can be set to send there

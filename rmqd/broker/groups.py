@@ -13,8 +13,8 @@ from rmqd.broker.settings import BrokerSettings
 from rmqd.clock import Clock
 from rmqd.codes import ResponseCode
 from rmqd.wire import loose_json
-from rmqd.wire.data_version import DataVersion
-from rmqd.wire.settings import READ_FORBIDDEN, SetMessageRequestModeRequestBody, SubscriptionGroupConfig
+from rmqd.wire.bodies.data_version import DataVersion
+from rmqd.wire.bodies.settings import READ_FORBIDDEN, SetMessageRequestModeRequestBody, SubscriptionGroupConfig
 from rmqd.wire.topics import MAX_GROUP_LENGTH, SYSTEM_GROUP_PREFIX
 
 _ATTRIBUTES: Final = frozenset(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from rmqd.broker.channel import Channel
 from rmqd.codes import LanguageCode
-from rmqd.wire.heartbeat import ConsumerData, MessageModel, SubscriptionData
+from rmqd.wire.bodies.heartbeat import ConsumerData, MessageModel, SubscriptionData
 from rmqd.wire.topics import pop_retry_topic, pop_retry_topic_v2
 
 ConsumerIdsChangeListener = Callable[[str, Collection[Channel]], None]

@@ -17,13 +17,13 @@ from rmqd.broker.key_values import KVConfigManager
 from rmqd.broker.reply import SEE_FAQ, Processors, Refusal, Reply
 from rmqd.broker.settings import NameServerSettings
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.wire.cluster import ClusterInfo, KVTable, TopicList
+from rmqd.wire.bodies.cluster import ClusterInfo, KVTable, TopicList
+from rmqd.wire.bodies.route import PERM_READ, PERM_WRITE, BrokerData, QueueData, TopicRouteData
+from rmqd.wire.bodies.settings import TopicConfig
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers import name_server as headers
 from rmqd.wire.headers.route import GetRouteInfoRequestHeader
 from rmqd.wire.java_properties import dump_properties, load_properties
-from rmqd.wire.route import PERM_READ, PERM_WRITE, BrokerData, QueueData, TopicRouteData
-from rmqd.wire.settings import TopicConfig
 
 if TYPE_CHECKING:
     from rmqd.broker.controller import BrokerController

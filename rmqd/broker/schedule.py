@@ -19,8 +19,8 @@ from rmqd.broker.timers import PRECISION_MS, REQUESTED, TimerMessageStore, timer
 from rmqd.clock import Clock
 from rmqd.errors import RmqdError
 from rmqd.wire.headers.base import parse_integer
-from rmqd.wire.message_encode import StoredMessage, decode_record
-from rmqd.wire.properties import DELAY, REAL_QUEUE_ID, REAL_TOPIC
+from rmqd.wire.messages.encode import StoredMessage, decode_record
+from rmqd.wire.messages.properties import DELAY, REAL_QUEUE_ID, REAL_TOPIC
 from rmqd.wire.topics import SCHEDULE_TOPIC, TIMER_TOPIC
 
 log = structlog.get_logger(__name__)

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from rmqd.broker.settings import BrokerSettings
-from rmqd.wire.route import PERM_READ, PERM_WRITE
-from rmqd.wire.settings import TopicConfig
+from rmqd.wire.bodies.route import PERM_READ, PERM_WRITE
+from rmqd.wire.bodies.settings import TopicConfig
 from rmqd.wire.topics import DEFAULT_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, is_system_topic
 
 PERM_INHERIT: Final = 1

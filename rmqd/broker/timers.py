@@ -14,8 +14,8 @@ from rmqd.broker.store.message_store import MessageStore, PutResult
 from rmqd.codes import ResponseCode
 from rmqd.errors import ProtocolError
 from rmqd.wire.headers.base import parse_integer
-from rmqd.wire.message_encode import StoredMessage, decode_record, encode_properties
-from rmqd.wire.properties import (
+from rmqd.wire.messages.encode import StoredMessage, decode_record, encode_properties
+from rmqd.wire.messages.properties import (
     REAL_QUEUE_ID,
     REAL_TOPIC,
     TIMER_DEL_UNIQKEY,

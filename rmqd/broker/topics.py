@@ -9,7 +9,7 @@ from typing import Final
 from rmqd.broker.journal import Journal, Kind
 from rmqd.broker.settings import BrokerSettings
 from rmqd.broker.system_topics import PERM_INHERIT, READ_WRITE, system_topics
-from rmqd.wire.settings import TopicConfig
+from rmqd.wire.bodies.settings import TopicConfig
 from rmqd.wire.topics import (
     DEFAULT_TOPIC,
     DLQ_PREFIX,

@@ -57,12 +57,12 @@ def broker(
     except UnknownSettingError as error:
         raise typer.BadParameter(str(error), param_hint="--setting") from error
 
-    from rmqd.daemon.loop import leave, put_off_garbage_collection, run_in_loop
+    from rmqd.process.loop import leave, put_off_garbage_collection, run_in_loop
 
     put_off_garbage_collection()
 
     # First of what logs: it keeps structlog from importing rich, see there.
-    from rmqd.daemon.logs import configure_logging
+    from rmqd.process.logs.logs import configure_logging
 
     # isort: split
 
@@ -76,9 +76,9 @@ async def _run(options: EmbeddedOptions) -> int:
     import asyncio
 
     from rmqd.broker.embedded import embedded_rocketmq
-    from rmqd.daemon.loop import settle_garbage_collection
-    from rmqd.daemon.signals import signals_handled
     from rmqd.errors import RmqdError
+    from rmqd.process.loop import settle_garbage_collection
+    from rmqd.process.signals import signals_handled
 
     stop = asyncio.Event()
     try:

@@ -11,8 +11,8 @@ from rmqd.cli.render import say
 
 if TYPE_CHECKING:
     from rmqd.cli.connect import Check
-    from rmqd.daemon.config import RootConfig
-    from rmqd.daemon.group_config import GroupConfig
+    from rmqd.config.model.group import GroupConfig
+    from rmqd.config.model.root import RootConfig
     from rmqd.exit_codes import ExitCode
 
 HELP = """Check a configuration and its handlers; nothing is connected to unless --connect says so.
@@ -40,7 +40,7 @@ def check(
 ) -> None:
     """Check a configuration and its handlers; with --connect whether the cluster agrees, too."""
     from rmqd.cli.control import check_output
-    from rmqd.daemon.config_exposure import exposed_secrets
+    from rmqd.config.reading.exposure import exposed_secrets
     from rmqd.errors import ConfigError
     from rmqd.exit_codes import ExitCode
 
@@ -65,10 +65,10 @@ def check(
 
 def _checked(path: Path | None, overrides: list[str]) -> RootConfig:
     """The configuration, its handlers made and thrown away. Raises ConfigError with all problems."""
-    from rmqd.daemon.config_file import load_config
-    from rmqd.daemon.handler_registry import load_handler
-    from rmqd.daemon.hook_registry import load_hooks
+    from rmqd.config.load import load_config
     from rmqd.errors import ConfigError
+    from rmqd.plugins.handlers import load_handler
+    from rmqd.plugins.hooks import load_hooks
 
     config = load_config(path, overrides)
     problems: list[object] = []
@@ -109,8 +109,8 @@ def _spark_problems(config: RootConfig) -> list[object]:
 
 
 def _ok_lines(config: RootConfig) -> list[str]:
-    from rmqd.daemon.hook_registry import load_hooks
-    from rmqd.daemon.spark_config import SparkConfig
+    from rmqd.config.model.spark import SparkConfig
+    from rmqd.plugins.hooks import load_hooks
 
     clusters = config.known_clusters
     lines = []
@@ -141,7 +141,7 @@ def _ask_cluster(config: RootConfig) -> tuple[list[Check], ExitCode]:
 
 
 def _problem(problem: object) -> dict[str, str]:
-    from rmqd.daemon.config_problems import Problem, path_text
+    from rmqd.config.problems import Problem, path_text
 
     if isinstance(problem, Problem):
         return {"place": problem.place, "key": path_text(problem.path), "message": problem.message}

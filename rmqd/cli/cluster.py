@@ -15,7 +15,7 @@ from rmqd.exit_codes import ExitCode
 if TYPE_CHECKING:
     from rmqd.client.instance import ClientInstance
     from rmqd.client.options import ClientOptions
-    from rmqd.daemon.config import RootConfig
+    from rmqd.config.model.root import RootConfig
 
 Answer = TypeVar("Answer")
 
@@ -81,9 +81,9 @@ def find_target(
     With `--nameserver` alone no configuration is read, so the command works on a machine that has none; the keys are
     then those in the environment. `--set` beside it may say more about the connections.
     """
-    from rmqd.client.name_server import parse_addresses
-    from rmqd.daemon.config_file import load_config, load_source
-    from rmqd.daemon.config_source import bare_source, find_config
+    from rmqd.client.routing.name_server import parse_addresses
+    from rmqd.config.load import load_config, load_source
+    from rmqd.config.reading.source import bare_source, find_config
     from rmqd.errors import ConfigError
 
     addresses = parse_addresses(nameserver or "")
@@ -108,8 +108,8 @@ def ask_cluster(options: ClientOptions, question: Callable[[ClientInstance], Awa
     """
     import asyncio
 
-    from rmqd.daemon.logs import configure_logging
     from rmqd.errors import RemotingError, RmqdError
+    from rmqd.process.logs.logs import configure_logging
     from rmqd.wire.namespace import without_namespace
 
     # What goes wrong is said once, by the exit message; standard output holds nothing but data.

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from rmqd.cli.pop_check import pop_findings
 from rmqd.client.api.admin import cluster_info
 from rmqd.client.api.group import check_client_config, consumer_connection, subscription_groups
-from rmqd.consumer.consistency import SUBSCRIPTION_RULE, differences, model_difference
-from rmqd.consumer.filter_check import why_refused
+from rmqd.consumer.health.consistency import SUBSCRIPTION_RULE, differences, model_difference
+from rmqd.consumer.health.filter_check import why_refused
 from rmqd.errors import (
     BrokerError,
     ConsumerNotOnlineError,
@@ -27,13 +27,13 @@ from rmqd.wire.namespace import without_namespace
 
 if TYPE_CHECKING:
     from rmqd.client.instance import ClientInstance
+    from rmqd.config.model.root import RootConfig
     from rmqd.consumer.options import ConsumerOptions, Subscription
-    from rmqd.daemon.config import RootConfig
-    from rmqd.wire.cluster import ClusterInfo
-    from rmqd.wire.heartbeat import SubscriptionData
-    from rmqd.wire.route import TopicRouteData
-    from rmqd.wire.settings import SubscriptionGroupConfig
-    from rmqd.wire.stats import ConsumerConnection
+    from rmqd.wire.bodies.cluster import ClusterInfo
+    from rmqd.wire.bodies.heartbeat import SubscriptionData
+    from rmqd.wire.bodies.route import TopicRouteData
+    from rmqd.wire.bodies.settings import SubscriptionGroupConfig
+    from rmqd.wire.bodies.stats import ConsumerConnection
 
 Answer = TypeVar("Answer")
 Level = Literal["ok", "warning", "error", "unreachable"]

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from rmqd.errors import ConfigError, RmqdError
 
 if TYPE_CHECKING:
-    from rmqd.daemon.config import HttpConfig
+    from rmqd.config.model.root import HttpConfig
 
 TIMEOUT_SECONDS = 10.0
 # A reload answers when the groups that it changes have drained.
@@ -117,7 +117,7 @@ def find_daemon(
         url = (address if "://" in address else f"http://{address}").rstrip("/")
         _check_url(url)
         return DaemonClient(url, _own_token(url, config, overrides) if given is None else given)
-    from rmqd.daemon.config_file import load_config
+    from rmqd.config.load import load_config
 
     settings = load_config(config, overrides or (), to_run=False).http
     try:
@@ -147,7 +147,7 @@ def _token_in(path: Path) -> str:
 
 def _own_token(url: str, config: Path | None, overrides: list[str] | None) -> str:
     """`--http` needs no configuration. If there is one and the URL is its daemon's, its token is used."""
-    from rmqd.daemon.config_file import load_config
+    from rmqd.config.load import load_config
 
     try:
         settings = load_config(config, overrides or (), to_run=False).http
@@ -163,7 +163,7 @@ def _is_own(url: str, settings: HttpConfig, any_port: bool) -> bool:
 
     A configuration that is named beside `--http` is said to be that daemon's: its port may have been chosen for it.
     """
-    from rmqd.daemon.listener import split_listen_address
+    from rmqd.daemon.http.listener import split_listen_address
 
     parts = urlsplit(url)
     host, port = split_listen_address(settings.listen)

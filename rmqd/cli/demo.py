@@ -46,7 +46,7 @@ def demo(
         typer.echo(f"rmqd demo: --engine spark: PySpark is not installed: {cure}; accepted: local", err=True)
         raise typer.Exit(ExitCode.CONFIG)
 
-    from rmqd.daemon.loop import leave, put_off_garbage_collection
+    from rmqd.process.loop import leave, put_off_garbage_collection
 
     put_off_garbage_collection()
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from rmqd.daemon.handler_catalogue import HandlerDescription, OptionDescription
+    from rmqd.plugins.catalogue import HandlerDescription, OptionDescription
 
 HELP = """List the installed handlers and pipelines, and their options.
 
@@ -22,7 +22,7 @@ def handlers(
 ) -> None:
     """List the installed handlers and pipelines with their distributions and options."""
     from rmqd.cli.control import check_output
-    from rmqd.daemon.handler_catalogue import describe_installed
+    from rmqd.plugins.catalogue import describe_installed
 
     check_output(output)
     found = describe_installed()

@@ -135,7 +135,7 @@ def _end(
 
 
 def _limit_seconds(text: str) -> float:
-    from rmqd.daemon.quantities import DURATION_FORM, parse_duration_seconds
+    from rmqd.config.model.quantities import DURATION_FORM, parse_duration_seconds
 
     try:
         return parse_duration_seconds(text)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from rmqd.client.api.pop import query_assignment
 from rmqd.client.api.request_mode import request_modes
 from rmqd.errors import RemotingError, RequestCodeNotSupportedError, RmqdError
-from rmqd.wire.pop_bodies import MessageRequestMode, QueryAssignmentRequestBody
+from rmqd.wire.bodies.pop import MessageRequestMode, QueryAssignmentRequestBody
 
 if TYPE_CHECKING:
     from rmqd.client.instance import ClientInstance

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import typer
 
-from rmqd.daemon.printable import printable, printable_lines
+from rmqd.process.logs.printable import printable, printable_lines
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

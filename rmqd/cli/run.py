@@ -28,11 +28,11 @@ def run(
     ] = 1,
 ) -> None:
     """Run the consumer groups of a configuration until a signal."""
-    from rmqd.daemon.loop import leave, put_off_garbage_collection
+    from rmqd.process.loop import leave, put_off_garbage_collection
 
     put_off_garbage_collection()
 
-    from rmqd.daemon.process import RunOptions, run_daemon
+    from rmqd.daemon.daemon import RunOptions, run_daemon
 
     options = RunOptions(config, tuple(overrides or ()), tuple(groups or ()), workers)
     leave(run_daemon(options))

@@ -16,6 +16,6 @@ def schema() -> None:
     """Print the JSON Schema of the configuration."""
     import json
 
-    from rmqd.daemon.config_schema import config_schema
+    from rmqd.config.schema import config_schema
 
     typer.echo(json.dumps(config_schema(), indent=2, ensure_ascii=False))

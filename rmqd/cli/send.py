@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 
     from rmqd.client.instance import ClientInstance
-    from rmqd.client.producer import OutgoingMessage, SendResult
-    from rmqd.client.queue_selector import MessageQueueSelector
+    from rmqd.client.sending.producer import OutgoingMessage, SendResult
+    from rmqd.client.sending.queue_selector import MessageQueueSelector
 
 HELP = """Send a message, or the same one several times, and print where the broker stored it.
 
@@ -74,7 +74,7 @@ def send(
     output: Output = "table",
 ) -> None:
     """Send messages to a topic."""
-    from rmqd.client.producer import OutgoingMessage
+    from rmqd.client.sending.producer import OutgoingMessage
     from rmqd.errors import InvalidNameError
     from rmqd.wire.topics import check_topic, wrap_namespace
 
@@ -131,7 +131,7 @@ async def _send_all(
     import asyncio
 
     from rmqd.client.options import MOST_TRACE_CALLS, TraceOptions
-    from rmqd.client.traced_producer import TracedProducer
+    from rmqd.client.sending.traced_producer import TracedProducer
     from rmqd.clock import SystemClock
     from rmqd.wire.topics import TRACE_TOPIC
 
@@ -223,7 +223,7 @@ def _body(text: str) -> bytes:
 
 
 def _selector(sharding_key: str | None, queue: str | None) -> MessageQueueSelector | None:
-    from rmqd.client.queue_selector import by_hash, by_id
+    from rmqd.client.sending.queue_selector import by_hash, by_id
 
     if sharding_key is not None and queue is not None:
         raise typer.BadParameter("it chooses a queue by itself; accepted: --sharding-key or --queue", param_hint=_KEY)
@@ -253,7 +253,7 @@ def _timer(delay: str | None, deliver_at: str | None, delay_level: int) -> tuple
 def _delay_ms(delay: str | None) -> int | None:
     if delay is None:
         return None
-    from rmqd.daemon.quantities import DURATION_FORM, parse_duration_ms
+    from rmqd.config.model.quantities import DURATION_FORM, parse_duration_ms
 
     try:
         milliseconds = round(parse_duration_ms(delay))
@@ -269,7 +269,7 @@ def _deliver_at_ms(deliver_at: str | None) -> int | None:
         return None
     import time
 
-    from rmqd.daemon.config_values import PointInTime
+    from rmqd.config.model.forms import PointInTime
 
     try:
         milliseconds = PointInTime().check(deliver_at)

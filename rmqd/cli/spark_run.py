@@ -30,9 +30,9 @@ def run(
     import signal
     import threading
 
-    from rmqd.daemon.loop import leave
     from rmqd.errors import ConfigError
     from rmqd.exit_codes import ExitCode
+    from rmqd.process.loop import leave
     from rmqd.spark.driver import share_import_path
     from rmqd.spark.engine.foreground import run_group
     from rmqd.spark.engine.ordering import order_of

@@ -9,8 +9,8 @@ import typer
 
 from rmqd.cli.cluster import fail
 from rmqd.cli.render import table
-from rmqd.daemon.printable import printable_values
 from rmqd.exit_codes import ExitCode
+from rmqd.process.logs.printable import printable_values
 
 HELP = """Show the groups and queues of the running daemon, once.
 
@@ -50,7 +50,7 @@ def status(
 
 def status_lines(document: dict[str, Any]) -> list[str]:
     """The document of /api/v1/status as a person reads it."""
-    from rmqd.daemon.status_text import cell, last_error_line, problem_line, rates_line, slave_lines, stall_lines
+    from rmqd.daemon.http.status_text import cell, last_error_line, problem_line, rates_line, slave_lines, stall_lines
 
     workers = document.get("workers")
     columns = _COLUMNS if workers is None else (*_COLUMNS, "worker")

@@ -34,8 +34,8 @@ def run_cases(
 ) -> None:
     """Run YAML cases against handlers."""
     from rmqd.cli.control import check_output
-    from rmqd.daemon.logs import configure_logging
     from rmqd.exit_codes import ExitCode
+    from rmqd.process.logs.logs import configure_logging
     from rmqd.testing.case_run import run_case
 
     check_output(output)

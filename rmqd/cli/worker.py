@@ -9,10 +9,10 @@ import typer
 
 def worker(descriptor: Annotated[int, typer.Argument(help="The inherited socket to the parent")]) -> None:
     """Serve the parent process at the other end of an inherited socket."""
-    from rmqd.daemon.loop import leave, put_off_garbage_collection
+    from rmqd.process.loop import leave, put_off_garbage_collection
 
     put_off_garbage_collection()
 
-    from rmqd.daemon.worker import run_worker
+    from rmqd.daemon.workers.worker import run_worker
 
     leave(run_worker(descriptor))

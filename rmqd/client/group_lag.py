@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 from rmqd.client.api.admin import cluster_info, consume_stats, consume_time_span, topic_stats
 from rmqd.client.api.offset import query_consumer_offset
 from rmqd.errors import RmqdError, RouteNotFoundError
-from rmqd.wire.message import MessageQueue
+from rmqd.wire.messages.message import MessageQueue
 from rmqd.wire.topics import retry_topic
 
 if TYPE_CHECKING:
     from rmqd.client.instance import ClientInstance
     from rmqd.clock import Clock
-    from rmqd.wire.stats import TopicOffset
-    from rmqd.wire.time_span import QueueTimeSpan
+    from rmqd.wire.bodies.stats import TopicOffset
+    from rmqd.wire.bodies.time_span import QueueTimeSpan
 
 MAX_QUESTIONS = 32
 

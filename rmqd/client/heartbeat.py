@@ -14,13 +14,13 @@ import structlog
 from rmqd.client.api.group import HEARTBEAT_TIMEOUT_SECONDS, send_heartbeat
 from rmqd.client.coalesce import Coalesced
 from rmqd.errors import CircuitOpenError, RemotingTimeoutError, RmqdError
-from rmqd.wire.heartbeat import HeartbeatData
+from rmqd.wire.bodies.heartbeat import HeartbeatData
 
 if TYPE_CHECKING:
-    from rmqd.client.connection import RemotingConnection
     from rmqd.client.membership import GroupMembership
-    from rmqd.client.remoting import RemotingClient
-    from rmqd.client.route_table import RouteTable
+    from rmqd.client.remoting.client import RemotingClient
+    from rmqd.client.remoting.connection import RemotingConnection
+    from rmqd.client.routing.route_table import RouteTable
 
 log = structlog.get_logger(__name__)
 

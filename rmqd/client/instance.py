@@ -12,14 +12,14 @@ import structlog
 from rmqd.client.api.group import unregister_client
 from rmqd.client.client_id import local_address, make_client_id
 from rmqd.client.heartbeat import Heartbeat
-from rmqd.client.name_server import NameServers
-from rmqd.client.producer import Producer
-from rmqd.client.remoting import RemotingClient
-from rmqd.client.replicas import Replicas
-from rmqd.client.route_table import RouteTable
-from rmqd.client.security import Security
-from rmqd.client.snapshot import ClientSnapshot
-from rmqd.client.vip_channel import vip_address
+from rmqd.client.remoting.client import RemotingClient
+from rmqd.client.remoting.security import Security
+from rmqd.client.remoting.snapshot import ClientSnapshot
+from rmqd.client.routing.name_server import NameServers
+from rmqd.client.routing.replicas import Replicas
+from rmqd.client.routing.route_table import RouteTable
+from rmqd.client.routing.vip_channel import vip_address
+from rmqd.client.sending.producer import Producer
 from rmqd.clock import Clock, SystemClock
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import RmqdError
@@ -27,7 +27,7 @@ from rmqd.errors import RmqdError
 if TYPE_CHECKING:
     from rmqd.client.membership import GroupMembership
     from rmqd.client.options import ClientOptions
-    from rmqd.client.remoting import Reply
+    from rmqd.client.remoting.client import Reply
     from rmqd.wire.command import RemotingCommand
 
 log = structlog.get_logger(__name__)

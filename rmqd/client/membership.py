@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from rmqd.client.remoting import Reply
+    from rmqd.client.remoting.client import Reply
+    from rmqd.wire.bodies.heartbeat import ConsumerData
     from rmqd.wire.command import RemotingCommand
-    from rmqd.wire.heartbeat import ConsumerData
 
 __all__ = ["GroupMembership"]
 

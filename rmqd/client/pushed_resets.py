@@ -6,12 +6,12 @@ import asyncio
 from dataclasses import dataclass
 from functools import partial
 
-from rmqd.client.parsing import parsed
+from rmqd.client.remoting.parsing import parsed
 from rmqd.errors import ProtocolError
+from rmqd.wire.bodies.group import ResetOffsetBody
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.group import ResetOffsetBody
 from rmqd.wire.limits import check_reset_size
-from rmqd.wire.message import MessageQueue
+from rmqd.wire.messages.message import MessageQueue
 
 
 @dataclass(frozen=True, slots=True)

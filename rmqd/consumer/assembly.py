@@ -7,31 +7,31 @@ from typing import TYPE_CHECKING
 
 from rmqd.client.instance import ClientInstance
 from rmqd.clock import Clock
-from rmqd.consumer.broadcasting import EveryQueue, NoWayBack
-from rmqd.consumer.broker_founding import BrokerFounding
-from rmqd.consumer.concurrently import ConsumeMessageConcurrentlyService
+from rmqd.consumer.cache.flow_control import Thresholds
+from rmqd.consumer.cache.rate_limit import RateLimit
 from rmqd.consumer.context import GroupContext
-from rmqd.consumer.file_founding import FileFounding
-from rmqd.consumer.flow_control import Thresholds
-from rmqd.consumer.founding import Founding
+from rmqd.consumer.founding.by_brokers import BrokerFounding
+from rmqd.consumer.founding.by_file import FileFounding
+from rmqd.consumer.founding.founding import Founding
+from rmqd.consumer.handling.concurrently import ConsumeMessageConcurrentlyService
+from rmqd.consumer.handling.orderly import ConsumeMessageOrderlyService
+from rmqd.consumer.handling.send_back import SendBack, reconsume_limit
 from rmqd.consumer.hooks import GroupHooks, Hook
-from rmqd.consumer.local_file_offset_store import LocalFileOffsetStore
-from rmqd.consumer.offset_store import RemoteBrokerOffsetStore
+from rmqd.consumer.offsets.broker_store import RemoteBrokerOffsetStore
+from rmqd.consumer.offsets.local_file_store import LocalFileOffsetStore
 from rmqd.consumer.options import ConsumerOptions
-from rmqd.consumer.orderly import ConsumeMessageOrderlyService
-from rmqd.consumer.ownership import QueueOwnership
-from rmqd.consumer.queue_lock import QueueLock
-from rmqd.consumer.rate_limit import RateLimit
-from rmqd.consumer.send_back import SendBack, reconsume_limit
+from rmqd.consumer.rebalance.broadcasting import EveryQueue, NoWayBack
+from rmqd.consumer.rebalance.ownership import QueueOwnership
+from rmqd.consumer.rebalance.queue_lock import QueueLock
 from rmqd.consumer.services import ConsumeMessageService, Leases, OffsetStore, Ownership, WaysBack
-from rmqd.consumer.stats import RetriedStats, TopicStats
+from rmqd.consumer.stats.counters import RetriedStats, TopicStats
 from rmqd.handler import LoadedHandler
+from rmqd.wire.bodies.heartbeat import SubscriptionData
 from rmqd.wire.filter import sql_subscription, tag_subscription
-from rmqd.wire.heartbeat import SubscriptionData
 from rmqd.wire.topics import SUBSCRIPTION_ALL, retry_topic, unwrap_namespace
 
 if TYPE_CHECKING:
-    from rmqd.consumer.pop_group import PopGroup
+    from rmqd.consumer.pop.group import PopGroup
 
 
 def build_context(
@@ -47,11 +47,11 @@ def build_context(
     """
     trace = pop = None
     if options.trace is not None:
-        from rmqd.consumer.message_trace import message_trace
+        from rmqd.consumer.handling.message_trace import message_trace
 
         trace = message_trace(options, client, clock)
     if options.consume_mode == "pop":
-        from rmqd.consumer.pop_group import PopGroup
+        from rmqd.consumer.pop.group import PopGroup
 
         pop = PopGroup(client, options, clock)
     if trace is not None:
@@ -101,7 +101,7 @@ def _by_message_model(
     limit = reconsume_limit(options)
     send_back = SendBack(client, group, limit)
     if pop is not None:
-        from rmqd.consumer.pop_send_back import PopSendBack
+        from rmqd.consumer.pop.send_back import PopSendBack
 
         send_back = PopSendBack(client, group, limit, pop.receipts)
     if is_orderly:

@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rmqd.client.instance import ClientInstance
 from rmqd.clock import Clock
-from rmqd.consumer.flow_control import Thresholds
-from rmqd.consumer.founding import Founding
+from rmqd.consumer.cache.flow_control import Thresholds
+from rmqd.consumer.cache.rate_limit import RateLimit
+from rmqd.consumer.founding.founding import Founding
 from rmqd.consumer.hooks import GroupHooks
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.pauses import Pauses
-from rmqd.consumer.problem import GroupProblems
-from rmqd.consumer.rate_limit import RateLimit
 from rmqd.consumer.services import ConsumeMessageService, OffsetStore, Ownership, WaysBack
-from rmqd.consumer.stats import TopicStats
-from rmqd.wire.heartbeat import SubscriptionData
-from rmqd.wire.message import MessageQueue
+from rmqd.consumer.stats.counters import TopicStats
+from rmqd.consumer.stats.problem import GroupProblems
+from rmqd.wire.bodies.heartbeat import SubscriptionData
+from rmqd.wire.messages.message import MessageQueue
 
 if TYPE_CHECKING:
-    from rmqd.consumer.message_trace import MessageTrace
-    from rmqd.consumer.pop_group import PopGroup
+    from rmqd.consumer.handling.message_trace import MessageTrace
+    from rmqd.consumer.pop.group import PopGroup
 
 
 class Floor(NamedTuple):

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.pauses import WHOLE_GROUP, PauseScope
-from rmqd.consumer.snapshot import GroupSnapshot
+from rmqd.consumer.stats.snapshot import GroupSnapshot
 
 
 class Consumer(Protocol):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from rmqd.consumer.context import GroupContext
-from rmqd.consumer.rebalance import Rebalance
-from rmqd.consumer.recent_results import RecentResults
-from rmqd.consumer.slots import HandlerHungError
-from rmqd.consumer.snapshot import GroupSnapshot
-from rmqd.consumer.stats import snapshots_of
+from rmqd.consumer.handling.slots import HandlerHungError
+from rmqd.consumer.health.recent_results import RecentResults
+from rmqd.consumer.rebalance.rebalance import Rebalance
+from rmqd.consumer.stats.counters import snapshots_of
+from rmqd.consumer.stats.snapshot import GroupSnapshot
 from rmqd.plain_text import describe
 from rmqd.wire.topics import is_retry_topic
 

@@ -18,7 +18,7 @@ import structlog
 
 from rmqd.handler import Batch, DeadLetter, LoadedHandler, Retry, Suspend
 from rmqd.plain_text import text_of
-from rmqd.wire.message import Message, MessageQueue
+from rmqd.wire.messages.message import Message, MessageQueue
 
 log = structlog.get_logger(__name__)
 

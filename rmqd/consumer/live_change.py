@@ -11,12 +11,12 @@ from collections.abc import Mapping
 import structlog
 
 from rmqd.consumer.assembly import subscriptions_of
-from rmqd.consumer.assigned_queue import AssignedQueue
+from rmqd.consumer.cache.flow_control import Thresholds
 from rmqd.consumer.context import GroupContext
-from rmqd.consumer.flow_control import Thresholds
 from rmqd.consumer.options import ConsumerOptions
-from rmqd.wire.heartbeat import SubscriptionData
-from rmqd.wire.message import MessageQueue
+from rmqd.consumer.pull.assigned_queue import AssignedQueue
+from rmqd.wire.bodies.heartbeat import SubscriptionData
+from rmqd.wire.messages.message import MessageQueue
 
 log = structlog.get_logger(__name__)
 

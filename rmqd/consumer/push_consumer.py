@@ -9,32 +9,32 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from rmqd.client.instance import ClientInstance
-from rmqd.client.remoting import Reply
+from rmqd.client.remoting.client import Reply
 from rmqd.clock import Clock, SystemClock
+from rmqd.consumer.admin.requests import OperatorRequests
 from rmqd.consumer.assembly import build_context
-from rmqd.consumer.consistency import Consistency
-from rmqd.consumer.filter_check import check_filters
+from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.group_status import GroupStatus
+from rmqd.consumer.handling.threads import call_start_or_stop
+from rmqd.consumer.health.consistency import Consistency
+from rmqd.consumer.health.filter_check import check_filters
+from rmqd.consumer.health.recent_results import RecentResults
+from rmqd.consumer.health.watchdog import Watchdog
 from rmqd.consumer.hooks import Hook
 from rmqd.consumer.live_change import change_while_running
-from rmqd.consumer.operator_requests import OperatorRequests
+from rmqd.consumer.offsets.persistence import OffsetPersistence
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.pauses import WHOLE_GROUP, PauseScope
-from rmqd.consumer.persistence import OffsetPersistence
-from rmqd.consumer.process_queue import ProcessQueue
-from rmqd.consumer.rebalance import Rebalance
-from rmqd.consumer.recent_results import RecentResults
-from rmqd.consumer.snapshot import GroupSnapshot
-from rmqd.consumer.threads import call_start_or_stop
-from rmqd.consumer.watchdog import Watchdog
+from rmqd.consumer.rebalance.rebalance import Rebalance
+from rmqd.consumer.stats.snapshot import GroupSnapshot
 from rmqd.errors import RmqdError, RouteNotFoundError
 from rmqd.handler import LoadedHandler
+from rmqd.wire.bodies.heartbeat import ConsumeFromWhere, ConsumerData, MessageModel
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.heartbeat import ConsumeFromWhere, ConsumerData, MessageModel
 from rmqd.wire.topics import retry_topic
 
 if TYPE_CHECKING:
-    from rmqd.consumer.pop_assignment import PopAssignment
+    from rmqd.consumer.pop.assignment import PopAssignment
 
 log = structlog.get_logger(__name__)
 

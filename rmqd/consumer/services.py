@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from rmqd.consumer.process_queue import ProcessQueue
+from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.handler import Batch, Lease
-from rmqd.wire.message import Message, MessageQueue
+from rmqd.wire.messages.message import Message, MessageQueue
 
 
 @dataclass(frozen=True, slots=True)

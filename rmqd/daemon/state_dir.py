@@ -8,10 +8,10 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from rmqd.consumer import process_lock
-from rmqd.consumer.local_file_offset_store import LOCK_NAME
-from rmqd.consumer.private_files import make_folder
-from rmqd.daemon.config import RootConfig
+from rmqd.config.model.root import RootConfig
+from rmqd.consumer.offsets import process_lock
+from rmqd.consumer.offsets.local_file_store import LOCK_NAME
+from rmqd.consumer.offsets.private_files import make_folder
 from rmqd.errors import ConfigError
 
 

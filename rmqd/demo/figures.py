@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from rmqd.consumer.snapshot import HANDLED_RESULTS, GroupSnapshot, QueueSnapshot
+from rmqd.consumer.stats.snapshot import HANDLED_RESULTS, GroupSnapshot, QueueSnapshot
 from rmqd.demo.ledger import DeadLetter, HandledOrder, Ledger
 from rmqd.demo.producer import OrderProducer
 

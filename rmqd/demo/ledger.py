@@ -11,13 +11,13 @@ from typing import Any, Final
 
 from rmqd.broker.store.message_store import Arrival
 from rmqd.clock import Clock
+from rmqd.consumer.handling.send_back import RMQD_EXCEPTION, RMQD_REASON
 from rmqd.consumer.hooks import Hook, HookContext
-from rmqd.consumer.send_back import RMQD_EXCEPTION, RMQD_REASON
 from rmqd.errors import RmqdError
 from rmqd.handler import Batch, Decision, Outcome
 from rmqd.histogram import Histogram
-from rmqd.wire.message import Message, MessageQueue
-from rmqd.wire.message_decode import decode_messages
+from rmqd.wire.messages.decode import decode_messages
+from rmqd.wire.messages.message import Message, MessageQueue
 from rmqd.wire.topics import dlq_topic, retry_topic
 
 KEPT: Final = 40  # of what is listed, the newest

@@ -16,10 +16,8 @@ import structlog
 from rmqd.broker.embedded import EmbeddedOptions, embedded_rocketmq
 from rmqd.broker.settings import BrokerSettings
 from rmqd.clock import SystemClock
-from rmqd.daemon.config import ClientConfig, RootConfig
-from rmqd.daemon.config_file import load_config
-from rmqd.daemon.loop import run_in_loop, settle_garbage_collection
-from rmqd.daemon.signals import signals_handled
+from rmqd.config.load import load_config
+from rmqd.config.model.root import ClientConfig, RootConfig
 from rmqd.demo.options import DemoOptions, Ending
 from rmqd.demo.reports import install_reporter, reports_received
 from rmqd.demo.screen import Screen
@@ -28,6 +26,8 @@ from rmqd.demo.summary import Summary
 from rmqd.demo.view import Setting
 from rmqd.errors import ConfigError
 from rmqd.exit_codes import ExitCode
+from rmqd.process.loop import run_in_loop, settle_garbage_collection
+from rmqd.process.signals import signals_handled
 from rmqd.wire.topics import SUBSCRIPTION_ALL
 
 log = structlog.get_logger(__name__)

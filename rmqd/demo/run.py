@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, TextIO
 
 # First of our own: it keeps structlog from importing rich's tracebacks, see there.
-from rmqd.daemon import logs
+from rmqd.process.logs import logs
 
 # isort: split
 

@@ -11,15 +11,15 @@ from rmqd.client.api.offset import query_consumer_offset
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
 from rmqd.clock import Clock
-from rmqd.daemon.config import RootConfig
-from rmqd.daemon.engine import LocalEngine
-from rmqd.daemon.health import LoopMonitor
-from rmqd.daemon.local_groups import LocalGroups
+from rmqd.config.model.root import RootConfig
+from rmqd.daemon.groups.engine import LocalEngine
+from rmqd.daemon.groups.health import LoopMonitor
+from rmqd.daemon.groups.local_groups import LocalGroups
 from rmqd.demo.figures import Figures, Observer
 from rmqd.demo.ledger import Ledger
 from rmqd.demo.orders import Orders
 from rmqd.demo.producer import OrderProducer
-from rmqd.wire.message import MessageQueue
+from rmqd.wire.messages.message import MessageQueue
 
 POLL_SECONDS: Final = 0.02
 

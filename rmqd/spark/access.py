@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from rmqd.client.options import ClientOptions, TlsOptions
-from rmqd.daemon.substitution import SubstitutionError, substitute
+from rmqd.config.reading.substitution import SubstitutionError, substitute
 from rmqd.errors import RmqdError
 from rmqd.spark.option_values import nameservers
 from rmqd.wire.acl import Credentials

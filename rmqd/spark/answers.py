@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
 from rmqd.errors import RemotingError, RmqdError, RouteNotFoundError, TopicNotExistError
-from rmqd.wire.message import MessageQueue
+from rmqd.wire.messages.message import MessageQueue
 
 T = TypeVar("T")
 

@@ -28,16 +28,16 @@ from rmqd.client.api.offset import (
 )
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
-from rmqd.client.route_table import RouteTable
-from rmqd.consumer.filter_check import check_filters
+from rmqd.client.routing.route_table import RouteTable
+from rmqd.consumer.health.filter_check import check_filters
 from rmqd.errors import RmqdError, RouteNotFoundError, StaticTopicError
 from rmqd.spark.access import Access
 from rmqd.spark.answers import Answers, MasterAwayError, those_there
 from rmqd.spark.process_log import log_to_stderr
 from rmqd.spark.queue_questions import mean_size, pending_reset
 from rmqd.spark.source.queue_range import Filter, Replica
-from rmqd.wire.heartbeat import SubscriptionData
-from rmqd.wire.message import MessageQueue
+from rmqd.wire.bodies.heartbeat import SubscriptionData
+from rmqd.wire.messages.message import MessageQueue
 
 log = structlog.get_logger(__name__)
 

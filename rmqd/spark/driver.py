@@ -15,17 +15,17 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 # First of our own: it keeps structlog from importing rich, see there.
-from rmqd.daemon import logs
+from rmqd.process.logs import logs
 
 # isort: split
 
 import structlog
 
 from rmqd.clock import SystemClock
-from rmqd.daemon.loop import leave, run_in_loop
-from rmqd.daemon.worker_channel import Answer, BuildOrder, Channel, Request
 from rmqd.errors import ConfigError, RmqdError
 from rmqd.exit_codes import ExitCode
+from rmqd.process.channel import Answer, BuildOrder, Channel, Request
+from rmqd.process.loop import leave, run_in_loop
 from rmqd.spark import check_versions
 from rmqd.spark.engine.group_order import GroupOrder
 from rmqd.spark.engine.group_run import GroupRun

@@ -7,7 +7,7 @@ import sys
 
 import structlog
 
-from rmqd.daemon.log_values import shorten_values
+from rmqd.process.logs.values import shorten_values
 
 
 def log_to_stderr() -> None:

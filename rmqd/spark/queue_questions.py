@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Final
 
 from rmqd.client.api.request import request
-from rmqd.client.remoting import RemotingClient
+from rmqd.client.remoting.client import RemotingClient
 from rmqd.codes import ResponseCode
-from rmqd.consumer.pull_request import OPERATOR_RESET
+from rmqd.consumer.pull.request import OPERATOR_RESET
 from rmqd.errors import RmqdError
-from rmqd.wire.consume_queue import QueryConsumeQueueResponseBody
+from rmqd.wire.bodies.consume_queue import QueryConsumeQueueResponseBody
+from rmqd.wire.bodies.heartbeat import EXPRESSION_TAG, SUBSCRIPTION_ALL
 from rmqd.wire.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader
 from rmqd.wire.headers.topic import QueryConsumeQueueRequestHeader
-from rmqd.wire.heartbeat import EXPRESSION_TAG, SUBSCRIPTION_ALL
-from rmqd.wire.message import MessageQueue
-from rmqd.wire.sys_flag import PullSysFlag
+from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.messages.sys_flag import PullSysFlag
 
 SAMPLE_MESSAGES: Final = 64
 PULLED: Final = frozenset(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Final
 
-from rmqd.daemon.spark_config import SparkConfig
+from rmqd.config.model.spark import SparkConfig
 from rmqd.spark import check_versions, register
 from rmqd.spark.prepare import prepare
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import structlog
 
-from rmqd.daemon import logs
+from rmqd.process.logs import logs
 
 log = structlog.get_logger(__name__)
 

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from rmqd.daemon.loop import close_loop, keep_running
+from rmqd.process.loop import close_loop, keep_running
 
 T = TypeVar("T")
 

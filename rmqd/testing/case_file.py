@@ -15,13 +15,13 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field, ValidationError
 
-from rmqd.daemon.config_data import ConfigData
-from rmqd.daemon.config_errors import problems_of
-from rmqd.daemon.config_problems import Problem
-from rmqd.daemon.config_section import Section, setting
-from rmqd.daemon.config_source import find_config, read_source
-from rmqd.daemon.config_types import Duration, Text, ValueKind, Whole, show, wrong
-from rmqd.daemon.yaml_tree import Entry, Mapping, Node, Scalar
+from rmqd.config.model.errors import problems_of
+from rmqd.config.model.kinds import Duration, Text, ValueKind, Whole, show, wrong
+from rmqd.config.model.section import Section, setting
+from rmqd.config.problems import Problem
+from rmqd.config.reading.data import ConfigData
+from rmqd.config.reading.source import find_config, read_source
+from rmqd.config.reading.yaml_tree import Entry, Mapping, Node, Scalar
 from rmqd.errors import ConfigError
 from rmqd.testing.group import GroupToRun, checked
 from rmqd.testing.messages import as_bytes

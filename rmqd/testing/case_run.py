@@ -6,10 +6,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rmqd.consumer.send_back import RMQD_REASON
-from rmqd.daemon.config_problems import one_line
-from rmqd.daemon.entry_points import why
+from rmqd.config.problems import one_line
+from rmqd.consumer.handling.send_back import RMQD_REASON
 from rmqd.errors import RmqdError
+from rmqd.plugins.entry_points import why
 from rmqd.testing.case_file import Case
 from rmqd.testing.result import Attempt, RunResult
 from rmqd.testing.rocketmq import RocketMQ

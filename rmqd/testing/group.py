@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rmqd.config.load import load_source
+from rmqd.config.model.group import GroupConfig, HandlerConfig
+from rmqd.config.reading import yaml_tree
+from rmqd.config.reading.source import Source
+from rmqd.config.rules.groups import run_findings
 from rmqd.consumer.options import ConsumerOptions
-from rmqd.daemon import yaml_tree
-from rmqd.daemon.config_file import load_source
-from rmqd.daemon.config_rules import run_findings
-from rmqd.daemon.config_source import Source
-from rmqd.daemon.group_config import GroupConfig, HandlerConfig
-from rmqd.daemon.handler_registry import load_handler
-from rmqd.daemon.plugin_form import PluginFaultError
 from rmqd.errors import ConfigError
 from rmqd.handler import LoadedHandler
+from rmqd.plugins.form import PluginFaultError
+from rmqd.plugins.handlers import load_handler
 
 _PLACE = "run_handler"
 _HANDLER_KEYS = HandlerConfig.model_fields.keys() - {"plugin"}

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 from rmqd.handler import Batch, ManualBatch, OrderlyBatch
-from rmqd.wire.message import Message, MessageQueue
-from rmqd.wire.message_decode import decode_messages
-from rmqd.wire.message_encode import StoredMessage, encode_message
-from rmqd.wire.message_id import UniqueKeys
-from rmqd.wire.properties import KEYS, TAGS, UNIQ_KEY
+from rmqd.wire.messages.decode import decode_messages
+from rmqd.wire.messages.encode import StoredMessage, encode_message
+from rmqd.wire.messages.message import Message, MessageQueue
+from rmqd.wire.messages.message_id import UniqueKeys
+from rmqd.wire.messages.properties import KEYS, TAGS, UNIQ_KEY
 
 Body = bytes | bytearray | memoryview | str | Mapping[str, Any] | list[Any]
 """Text goes out as UTF-8; a mapping or a list as JSON."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rmqd.testing.collecting import CasesFile
     from rmqd.testing.result import RunResult
     from rmqd.testing.rocketmq import RocketMQ
-    from rmqd.wire.message import Message
+    from rmqd.wire.messages.message import Message
 
 
 @pytest.fixture

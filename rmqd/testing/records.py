@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from rmqd.broker.controller import BrokerController
-from rmqd.wire.message import Message, MessageQueue
-from rmqd.wire.message_decode import decode_messages
+from rmqd.wire.messages.decode import decode_messages
+from rmqd.wire.messages.message import Message, MessageQueue
 
 _AT_ONCE = 32
 

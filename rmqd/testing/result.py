@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
 
+from rmqd.consumer.handling.settlement import default_decision
 from rmqd.consumer.hooks import Hook, HookContext
-from rmqd.consumer.settlement import default_decision
 from rmqd.handler import Batch
 from rmqd.handler import Outcome as Decided
-from rmqd.wire.message import Message
+from rmqd.wire.messages.message import Message
 
 Outcome = Literal["acked", "retried", "dead_lettered", "dropped"]
 """`dropped` is what fails in a broadcasting group: there is no second attempt."""

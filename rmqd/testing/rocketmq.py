@@ -12,8 +12,8 @@ from typing import Any, Final, Self, TypeVar
 from rmqd.broker.embedded import EmbeddedRocketMQ, embedded_rocketmq
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
-from rmqd.client.producer import OutgoingMessage, SendResult
-from rmqd.client.queue_selector import by_hash, by_id
+from rmqd.client.sending.producer import OutgoingMessage, SendResult
+from rmqd.client.sending.queue_selector import by_hash, by_id
 from rmqd.errors import RmqdError
 from rmqd.testing.background import BackgroundLoop
 from rmqd.testing.clock import JumpingClock
@@ -23,9 +23,9 @@ from rmqd.testing.messages import Body, as_bytes, as_properties
 from rmqd.testing.records import messages_of
 from rmqd.testing.result import RunResult
 from rmqd.testing.run import HandlerRun
-from rmqd.wire.message import Message
-from rmqd.wire.pop_bodies import MessageRequestMode
-from rmqd.wire.settings import SetMessageRequestModeRequestBody, TopicConfig
+from rmqd.wire.bodies.pop import MessageRequestMode
+from rmqd.wire.bodies.settings import SetMessageRequestModeRequestBody, TopicConfig
+from rmqd.wire.messages.message import Message
 from rmqd.wire.topics import check_topic, dlq_topic, is_retry_topic, retry_topic
 
 REQUEST_SECONDS: Final = 10.0

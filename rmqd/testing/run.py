@@ -11,10 +11,10 @@ from rmqd.broker.embedded import EmbeddedRocketMQ
 from rmqd.broker.pop.held_pops import Place
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
+from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.options import ConsumerOptions
-from rmqd.consumer.pop_assignment import PopAssignment
-from rmqd.consumer.pop_queue import PopProcessQueue
-from rmqd.consumer.process_queue import ProcessQueue
+from rmqd.consumer.pop.assignment import PopAssignment
+from rmqd.consumer.pop.process_queue import PopProcessQueue
 from rmqd.consumer.push_consumer import PushConsumer
 from rmqd.errors import RmqdError
 from rmqd.handler import LoadedHandler

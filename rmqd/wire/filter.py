@@ -5,7 +5,7 @@ from __future__ import annotations
 from struct import unpack
 
 from rmqd.errors import InvalidNameError
-from rmqd.wire.heartbeat import EXPRESSION_SQL92, SUBSCRIPTION_ALL, SubscriptionData
+from rmqd.wire.bodies.heartbeat import EXPRESSION_SQL92, SUBSCRIPTION_ALL, SubscriptionData
 
 
 def tag_subscription(topic: str, expression: str | None, version: int) -> SubscriptionData:

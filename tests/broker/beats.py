@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from rmqd.wire.bodies.heartbeat import ConsumerData, HeartbeatData, SubscriptionData
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.heartbeat import ConsumerData, HeartbeatData, SubscriptionData
 from tests.broker.peer import Peer
 
 HEART_BEAT, UNREGISTER, CONSUMER_LIST, IDS_CHANGED = 34, 35, 38, 40

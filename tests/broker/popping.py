@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rmqd.codes import RequestCode
+from rmqd.wire.bodies.pop import BatchAck, BatchAckMessageRequestBody
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.pop import (
     AckMessageRequestHeader,
@@ -13,7 +14,8 @@ from rmqd.wire.headers.pop import (
     PopMessageRequestHeader,
     PopMessageResponseHeader,
 )
-from rmqd.wire.message_encode import StoredMessage, decode_record
+from rmqd.wire.messages.encode import StoredMessage, decode_record
+from rmqd.wire.messages.properties import POP_CK
 from rmqd.wire.pop import (
     ANY_QUEUE,
     PopHandle,
@@ -22,8 +24,6 @@ from rmqd.wire.pop import (
     parse_message_offsets,
     parse_start_offsets,
 )
-from rmqd.wire.pop_bodies import BatchAck, BatchAckMessageRequestBody
-from rmqd.wire.properties import POP_CK
 from tests.broker.peer import Peer
 
 INVISIBLE_SECONDS = 60

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from rmqd.broker.store.message_store import MessageStore
-from rmqd.wire.message_encode import StoredMessage, decode_record
-from rmqd.wire.properties import format_properties
+from rmqd.wire.messages.encode import StoredMessage, decode_record
+from rmqd.wire.messages.properties import format_properties
 
 BORN_TIMESTAMP = 1_700_000_000_123
 

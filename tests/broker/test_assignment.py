@@ -9,14 +9,14 @@ import pytest
 
 from rmqd.broker.embedded import EmbeddedRocketMQ
 from rmqd.broker.pop.assignment import allocate_for_pop, averagely, averagely_by_circle
-from rmqd.wire.message import MessageQueue
-from rmqd.wire.pop_bodies import (
+from rmqd.wire.bodies.pop import (
     MessageQueueAssignment,
     MessageRequestMode,
     QueryAssignmentRequestBody,
     QueryAssignmentResponseBody,
 )
-from rmqd.wire.settings import SetMessageRequestModeRequestBody
+from rmqd.wire.bodies.settings import SetMessageRequestModeRequestBody
+from rmqd.wire.messages.message import MessageQueue
 from tests.broker.beats import beat, consumer
 from tests.broker.peer import Peer, connected
 

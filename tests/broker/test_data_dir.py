@@ -22,13 +22,13 @@ from rmqd.broker.settings import BrokerSettings
 from rmqd.broker.store.data_dir import FILE_NAME, DataDir
 from rmqd.broker.store.record_log import RecordRow
 from rmqd.client.api.send import send_message
-from rmqd.client.remoting import RemotingClient
+from rmqd.client.remoting.client import RemotingClient
 from rmqd.codes import ResponseCode
 from rmqd.errors import ProtocolError, ServiceNotAvailableError, StorageError
+from rmqd.wire.bodies.settings import TopicConfig
 from rmqd.wire.command import decode_command, encode_request
 from rmqd.wire.frame import FrameDecoder
 from rmqd.wire.headers.send import SendMessageRequestHeaderV2
-from rmqd.wire.settings import TopicConfig
 from tests.broker.stores import bodies, in_folder, put
 from tests.consumer.clock import ManualClock
 

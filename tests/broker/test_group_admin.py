@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rmqd.broker.embedded import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
-from rmqd.wire.settings import (
+from rmqd.wire.bodies.settings import (
     READ_FORBIDDEN,
     GroupForbidden,
     SetMessageRequestModeRequestBody,

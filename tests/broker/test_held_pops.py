@@ -10,7 +10,7 @@ import pytest
 from rmqd.broker.embedded import EmbeddedRocketMQ
 from rmqd.broker.pop.held_pops import Place
 from rmqd.codes import ResponseCode
-from rmqd.wire.message_encode import StoredMessage
+from rmqd.wire.messages.encode import StoredMessage
 from tests.broker.peer import Peer, connected
 from tests.broker.popping import messages_of, pop, pop_fields, popped, texts
 from tests.daemon.waiting import until

@@ -8,7 +8,7 @@ import pytest
 
 from rmqd.broker import held_pulls
 from rmqd.broker.embedded import EmbeddedRocketMQ
-from rmqd.wire.message_encode import StoredMessage
+from rmqd.wire.messages.encode import StoredMessage
 from tests.broker.peer import Peer, connected
 from tests.broker.test_pull import COMMIT, PULL, SUBSCRIPTION, SUSPEND, bodies, fields, summary
 from tests.integration.consuming import until

@@ -9,10 +9,10 @@ import pytest
 
 from rmqd.broker.embedded import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
 from rmqd.broker.settings import BrokerSettings
+from rmqd.wire.bodies.group import GetConsumerListByGroupResponseBody
+from rmqd.wire.bodies.heartbeat import ConsumerData, ConsumeType, MessageModel
+from rmqd.wire.bodies.settings import SubscriptionGroupConfig, TopicConfig
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.group import GetConsumerListByGroupResponseBody
-from rmqd.wire.heartbeat import ConsumerData, ConsumeType, MessageModel
-from rmqd.wire.settings import SubscriptionGroupConfig, TopicConfig
 from tests.broker.beats import UNREGISTER, beat, consumer, heard, members
 from tests.broker.peer import Peer, connected
 from tests.consumer.members import Member, member

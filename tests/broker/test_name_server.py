@@ -10,8 +10,8 @@ import pytest
 
 from rmqd.broker.embedded import EmbeddedOptions
 from rmqd.broker.settings import BrokerSettings
-from rmqd.wire.cluster import TopicList
-from rmqd.wire.route import QueueData, TopicRouteData
+from rmqd.wire.bodies.cluster import TopicList
+from rmqd.wire.bodies.route import QueueData, TopicRouteData
 from tests.broker.asking import Asking, asking, body, told
 from tests.broker.peer import connected
 from tests.rocketmq.spec import free_port

@@ -10,10 +10,10 @@ import pytest
 
 from rmqd.broker.embedded import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
 from rmqd.codes import LanguageCode
+from rmqd.wire.bodies.group import ConsumerOffsetSerializeWrapper, QueryCorrectionOffsetBody, ResetOffsetBody
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.group import ConsumerOffsetSerializeWrapper, QueryCorrectionOffsetBody, ResetOffsetBody
 from rmqd.wire.loose_json import loads
-from rmqd.wire.message import MessageQueue
+from rmqd.wire.messages.message import MessageQueue
 from tests.broker.beats import beat, consumer, heard
 from tests.broker.peer import Peer, connected
 

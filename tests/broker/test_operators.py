@@ -12,11 +12,11 @@ from rmqd.broker.mq_version import version_desc
 from rmqd.broker.processors.operators import OperatorProcessor
 from rmqd.broker.reply import Refusal
 from rmqd.codes import ResponseCode
+from rmqd.wire.bodies.group import GetConsumerStatusBody
+from rmqd.wire.bodies.running_info import ConsumeMessageDirectlyResult, ConsumerRunningInfo
+from rmqd.wire.bodies.settings import SubscriptionGroupConfig
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.group import GetConsumerStatusBody
-from rmqd.wire.message import MessageQueue
-from rmqd.wire.running_info import ConsumeMessageDirectlyResult, ConsumerRunningInfo
-from rmqd.wire.settings import SubscriptionGroupConfig
+from rmqd.wire.messages.message import MessageQueue
 from tests.broker.beats import beat, consumer
 from tests.broker.peer import Peer, connected
 from tests.consumer.members import member

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from rmqd.wire.message import MessageQueue
+from rmqd.wire.bodies.running_info import ConsumerRunningInfo
+from rmqd.wire.messages.message import MessageQueue
 from rmqd.wire.pop import ANY_QUEUE
-from rmqd.wire.running_info import ConsumerRunningInfo
 from tests.broker.embedded_cluster import embedded  # noqa: F401 - a fixture
 from tests.conformance.attempts import Attempt
 from tests.consumer.members import member

@@ -6,7 +6,7 @@ import pytest
 
 from rmqd.broker.embedded import EmbeddedRocketMQ
 from rmqd.codes import ResponseCode
-from rmqd.wire.settings import SubscriptionGroupConfig, TopicConfig
+from rmqd.wire.bodies.settings import SubscriptionGroupConfig, TopicConfig
 from tests.broker.peer import Peer, connected
 from tests.broker.popping import BROKER, messages_of, pop, pop_fields, popped, texts
 from tests.consumer.clock import ManualClock

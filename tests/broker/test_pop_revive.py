@@ -10,7 +10,7 @@ from rmqd.broker.embedded import EmbeddedOptions, EmbeddedRocketMQ, embedded_roc
 from rmqd.broker.settings import BrokerSettings
 from rmqd.codes import ResponseCode
 from rmqd.wire.headers.admin import CreateTopicRequestHeader
-from rmqd.wire.message_encode import StoredMessage
+from rmqd.wire.messages.encode import StoredMessage
 from rmqd.wire.pop import RetryFlag
 from tests.broker.peer import Peer, connected
 from tests.broker.popping import INVISIBLE_SECONDS, Got, ack, ack_all, hide, popped, texts

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from rmqd.broker.embedded import EmbeddedRocketMQ
+from rmqd.wire.bodies.heartbeat import CheckClientRequestBody, MessageModel, SubscriptionData
+from rmqd.wire.bodies.settings import SubscriptionGroupConfig, TopicConfig
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.filter import java_hash, tag_subscription
-from rmqd.wire.heartbeat import CheckClientRequestBody, MessageModel, SubscriptionData
-from rmqd.wire.message import MessageQueue
-from rmqd.wire.message_decode import decode_messages
-from rmqd.wire.settings import SubscriptionGroupConfig, TopicConfig
+from rmqd.wire.messages.decode import decode_messages
+from rmqd.wire.messages.message import MessageQueue
 from tests.broker.peer import Peer
 
 PULL, LITE_PULL, CHECK = 11, 361, 46

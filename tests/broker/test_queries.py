@@ -10,7 +10,7 @@ import pytest
 from rmqd.broker.embedded import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.message_id import parse_offset_message_id
+from rmqd.wire.messages.message_id import parse_offset_message_id
 from tests.broker.peer import Peer, connected
 from tests.broker.stores import messages, put
 from tests.consumer.clock import ManualClock

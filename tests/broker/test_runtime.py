@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from rmqd.broker.embedded import EmbeddedOptions
-from rmqd.wire.cluster import KVTable
+from rmqd.wire.bodies.cluster import KVTable
 from rmqd.wire.java_properties import dump_properties, load_properties
 from tests.broker.asking import Asking, asking, told
 

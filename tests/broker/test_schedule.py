@@ -23,9 +23,9 @@ from rmqd.broker.store.message_store import MessageStore
 from rmqd.clock import SystemClock
 from rmqd.codes import ResponseCode
 from rmqd.errors import ProtocolError
-from rmqd.wire.delay_offset import DelayOffsetSerializeWrapper
+from rmqd.wire.bodies.delay_offset import DelayOffsetSerializeWrapper
 from rmqd.wire.filter import java_hash
-from rmqd.wire.message_encode import StoredMessage
+from rmqd.wire.messages.encode import StoredMessage
 from tests.broker.peer import connected
 from tests.broker.records import letters, records
 from tests.broker.stores import bodies, in_folder, in_memory, messages

@@ -9,11 +9,11 @@ import pytest
 
 from rmqd.broker.embedded import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
 from rmqd.broker.settings import BrokerSettings
+from rmqd.wire.bodies.settings import SubscriptionGroupConfig, TopicConfig
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.message import MessageQueue
-from rmqd.wire.message_encode import BatchMember, encode_batch
-from rmqd.wire.message_id import parse_offset_message_id
-from rmqd.wire.settings import SubscriptionGroupConfig, TopicConfig
+from rmqd.wire.messages.encode import BatchMember, encode_batch
+from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.messages.message_id import parse_offset_message_id
 from tests.broker.peer import Peer
 from tests.broker.records import BORN_TIMESTAMP, letters, records
 from tests.broker.stores import bodies

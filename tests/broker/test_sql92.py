@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from rmqd.broker.filter.lexer import ExpressionError
 from rmqd.broker.filter.parser import compile_condition
 from rmqd.broker.filter.values import EvaluationError, plain_text
-from rmqd.wire.heartbeat import CheckClientRequestBody, SubscriptionData
-from rmqd.wire.message import Message, MessageQueue
-from rmqd.wire.message_decode import decode_messages
-from rmqd.wire.properties import format_properties
+from rmqd.wire.bodies.heartbeat import CheckClientRequestBody, SubscriptionData
+from rmqd.wire.messages.decode import decode_messages
+from rmqd.wire.messages.message import Message, MessageQueue
+from rmqd.wire.messages.properties import format_properties
 from tests.rocketmq import RealCluster, rpc
 
 CONDITIONS = int(os.environ.get("RMQD_TEST_CONDITIONS", "600"))

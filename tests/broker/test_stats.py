@@ -7,14 +7,13 @@ from collections.abc import AsyncIterator
 import pytest
 
 from rmqd.broker.embedded import EmbeddedOptions
-from rmqd.wire.cluster import TopicList
-from rmqd.wire.consume_queue import ConsumeQueueData, QueryConsumeQueueResponseBody
-from rmqd.wire.group import GroupList, QuerySubscriptionResponseBody
-from rmqd.wire.heartbeat import SubscriptionData
-from rmqd.wire.message import MessageQueue
-from rmqd.wire.producers import ProducerConnection, ProducerTableInfo
-from rmqd.wire.settings import SubscriptionGroupConfig
-from rmqd.wire.stats import (
+from rmqd.wire.bodies.cluster import TopicList
+from rmqd.wire.bodies.consume_queue import ConsumeQueueData, QueryConsumeQueueResponseBody
+from rmqd.wire.bodies.group import GroupList, QuerySubscriptionResponseBody
+from rmqd.wire.bodies.heartbeat import SubscriptionData
+from rmqd.wire.bodies.producers import ProducerConnection, ProducerTableInfo
+from rmqd.wire.bodies.settings import SubscriptionGroupConfig
+from rmqd.wire.bodies.stats import (
     BrokerStatsData,
     ConsumerConnection,
     ConsumeStats,
@@ -22,7 +21,8 @@ from rmqd.wire.stats import (
     OffsetWrapper,
     TopicStatsTable,
 )
-from rmqd.wire.time_span import QueryConsumeTimeSpanBody
+from rmqd.wire.bodies.time_span import QueryConsumeTimeSpanBody
+from rmqd.wire.messages.message import MessageQueue
 from tests.broker.asking import Asking, asking, body, told
 from tests.broker.beats import beat, consumer
 

@@ -11,7 +11,7 @@ from rmqd.broker.store.message_store import GetMessageStatus as Status
 from rmqd.broker.store.message_store import MessageStore
 from rmqd.errors import InvalidMessageError
 from rmqd.wire.filter import java_hash
-from rmqd.wire.message_encode import StoredMessage
+from rmqd.wire.messages.encode import StoredMessage
 from tests.broker.stores import ADDRESS, bodies, in_memory, messages, put
 from tests.consumer.clock import ManualClock
 

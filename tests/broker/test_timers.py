@@ -16,7 +16,7 @@ from rmqd.broker.journal import NoJournal
 from rmqd.broker.schedule import ScheduleMessageService
 from rmqd.broker.settings import BrokerSettings
 from rmqd.errors import InvalidMessageError
-from rmqd.wire.message_encode import StoredMessage
+from rmqd.wire.messages.encode import StoredMessage
 from tests.broker.peer import Peer
 from tests.broker.records import letters, records
 from tests.broker.stores import bodies, in_folder, in_memory

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from rmqd.client.api.offset import query_consumer_offset
-from rmqd.client.remoting import RemotingClient
-from rmqd.wire.message import Message
+from rmqd.client.remoting.client import RemotingClient
+from rmqd.wire.messages.message import Message
 from tests.campaigns.durability_load import (
     GROUP,
     LATER,

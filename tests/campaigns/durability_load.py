@@ -13,16 +13,16 @@ from typing import NamedTuple
 from rmqd.client.api.offset import update_consumer_offset
 from rmqd.client.api.request import request
 from rmqd.client.api.send import send_message
-from rmqd.client.remoting import RemotingClient
+from rmqd.client.remoting.client import RemotingClient
 from rmqd.codes import ResponseCode
 from rmqd.errors import RemotingError
 from rmqd.wire.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader
 from rmqd.wire.headers.send import SendMessageRequestHeaderV2
-from rmqd.wire.message import Message, MessageQueue
-from rmqd.wire.message_decode import decode_messages
-from rmqd.wire.message_encode import BatchMember, encode_batch
-from rmqd.wire.properties import format_properties
-from rmqd.wire.sys_flag import PullSysFlag
+from rmqd.wire.messages.decode import decode_messages
+from rmqd.wire.messages.encode import BatchMember, encode_batch
+from rmqd.wire.messages.message import Message, MessageQueue
+from rmqd.wire.messages.properties import format_properties
+from rmqd.wire.messages.sys_flag import PullSysFlag
 
 TOPIC, LATER, GROUP = "durable", "durable-later", "durable-group"
 QUEUES = 4

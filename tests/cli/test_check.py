@@ -305,7 +305,7 @@ def test_a_broken_handler_is_listed_with_why(tmp_path: Path, monkeypatch: pytest
 
 def test_a_group_on_spark_needs_pyspark_and_a_java(monkeypatch: pytest.MonkeyPatch) -> None:
     """Told at the group, before anything is started."""
-    monkeypatch.setattr("rmqd.daemon.spark_rules.PACKAGES", ())
+    monkeypatch.setattr("rmqd.config.rules.spark.PACKAGES", ())
     Path("rmqd.yaml").write_text(GOOD.replace("    handler:", "    engine: spark\n    handler:"))
     monkeypatch.setattr("rmqd.spark.check_versions", lambda: None)
     monkeypatch.setattr("rmqd.spark.java.find_java", lambda environ: None)

@@ -13,11 +13,11 @@ import pytest
 import yaml
 
 from rmqd.client.api.group import consumer_connection, send_heartbeat, update_subscription_group
-from rmqd.client.remoting import RemotingClient
+from rmqd.client.remoting.client import RemotingClient
 from rmqd.errors import ConsumerNotOnlineError
+from rmqd.wire.bodies.heartbeat import ConsumerData, HeartbeatData
+from rmqd.wire.bodies.settings import SubscriptionGroupConfig
 from rmqd.wire.filter import tag_subscription
-from rmqd.wire.heartbeat import ConsumerData, HeartbeatData
-from rmqd.wire.settings import SubscriptionGroupConfig
 from tests.cli.command import Ended, rmqd
 from tests.rocketmq.cluster import RealCluster
 

@@ -15,14 +15,14 @@ from rmqd.client.api.offset import update_consumer_offset
 from rmqd.client.group_lag import LagReader, TopicLag
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
-from rmqd.client.remoting import RemotingClient
+from rmqd.client.remoting.client import RemotingClient
 from rmqd.clock import SystemClock
 from rmqd.codes import RequestCode, ResponseCode
+from rmqd.wire.bodies.route import BrokerData, QueueData, TopicRouteData
+from rmqd.wire.bodies.settings import SubscriptionGroupConfig
+from rmqd.wire.bodies.stats import TopicOffset, TopicStatsTable
+from rmqd.wire.bodies.time_span import QueryConsumeTimeSpanBody, QueueTimeSpan
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.route import BrokerData, QueueData, TopicRouteData
-from rmqd.wire.settings import SubscriptionGroupConfig
-from rmqd.wire.stats import TopicOffset, TopicStatsTable
-from rmqd.wire.time_span import QueryConsumeTimeSpanBody, QueueTimeSpan
 from tests.cli.command import rmqd
 from tests.client.peer import Peer, Reply
 from tests.integration.waiting import wait_until

@@ -10,8 +10,8 @@ import pytest
 from rmqd import Message, MessageQueue
 from rmqd.client.api.admin import view_message
 from rmqd.client.api.offset import get_max_offset
-from rmqd.client.remoting import RemotingClient
-from rmqd.wire.message_decode import decode_messages
+from rmqd.client.remoting.client import RemotingClient
+from rmqd.wire.messages.decode import decode_messages
 from tests.cli.command import rmqd
 from tests.conformance import behaviour
 from tests.rocketmq.cluster import RealCluster

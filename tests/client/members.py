@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from rmqd.client.remoting import Reply
+from rmqd.client.remoting.client import Reply
 from rmqd.errors import RmqdError
+from rmqd.wire.bodies.heartbeat import ConsumerData, SubscriptionData
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.heartbeat import ConsumerData, SubscriptionData
 from rmqd.wire.topics import retry_topic
 
 

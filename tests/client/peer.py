@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from rmqd.codes import RequestCode, ResponseCode
+from rmqd.wire.bodies.route import BrokerData, QueueData, TopicRouteData
 from rmqd.wire.command import (
     RESPONSE_FLAG,
     VERSION,
@@ -21,7 +22,6 @@ from rmqd.wire.command import (
     encode_request,
 )
 from rmqd.wire.frame import FrameDecoder
-from rmqd.wire.route import BrokerData, QueueData, TopicRouteData
 
 # Ample for a busy machine, and less than the half minute after which what was missed is looked at anyway.
 WAIT_SECONDS = 25.0

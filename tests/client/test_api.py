@@ -10,7 +10,7 @@ import pytest
 from rmqd.client.api import admin, group, lock, offset
 from rmqd.client.api.route import get_route
 from rmqd.client.api.send import send_message_back
-from rmqd.client.remoting import RemotingClient
+from rmqd.client.remoting.client import RemotingClient
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import (
     BrokerError,
@@ -22,12 +22,12 @@ from rmqd.errors import (
     SubscriptionGroupNotExistError,
     SubscriptionParseError,
 )
+from rmqd.wire.bodies.group import QuerySubscriptionResponseBody
+from rmqd.wire.bodies.heartbeat import CheckClientRequestBody
+from rmqd.wire.bodies.lock import LockBatchRequestBody, LockBatchResponseBody
+from rmqd.wire.bodies.settings import SubscriptionGroupConfig
 from rmqd.wire.filter import sql_subscription
-from rmqd.wire.group import QuerySubscriptionResponseBody
-from rmqd.wire.heartbeat import CheckClientRequestBody
-from rmqd.wire.lock import LockBatchRequestBody, LockBatchResponseBody
-from rmqd.wire.message import MessageQueue
-from rmqd.wire.settings import SubscriptionGroupConfig
+from rmqd.wire.messages.message import MessageQueue
 from tests.client.peer import Peer, Reply
 
 QUEUE = MessageQueue("T", "broker-a", 3)

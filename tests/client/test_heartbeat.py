@@ -9,8 +9,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from rmqd.client.heartbeat import Heartbeat
-from rmqd.client.remoting import RemotingClient
-from rmqd.client.route_table import RouteTable
+from rmqd.client.remoting.client import RemotingClient
+from rmqd.client.routing.route_table import RouteTable
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import (
     ConnectionRenewedError,
@@ -19,13 +19,13 @@ from rmqd.errors import (
     RouteNotFoundError,
     SystemBusyError,
 )
+from rmqd.wire.bodies.heartbeat import HeartbeatData
+from rmqd.wire.bodies.route import TopicRouteData
 from rmqd.wire.command import encode_request
-from rmqd.wire.heartbeat import HeartbeatData
-from rmqd.wire.route import TopicRouteData
 from tests.client.members import Member
 from tests.client.peer import WAIT_SECONDS, Peer, Reply, eventually, route_of
+from tests.client.remoting.silent_line import SilentLine
 from tests.client.running import running
-from tests.client.silent_line import SilentLine
 
 HEART_BEAT = RequestCode.HEART_BEAT
 
@@ -260,7 +260,7 @@ async def test_a_broker_that_was_found_silent_is_asked_at_once(
     world: World, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By whatever request: it is down from then on, and an answer to the heartbeat brings it up again."""
-    monkeypatch.setattr("rmqd.client.remoting.SILENCE_SECONDS", 0.05)
+    monkeypatch.setattr("rmqd.client.remoting.client.SILENCE_SECONDS", 0.05)
     await world.know(peer)
     peer.on(RequestCode.GET_MAX_OFFSET, None)
     async with running(world.heartbeat.run()):
@@ -313,7 +313,7 @@ async def test_pulls_that_get_no_answer_are_followed_by_a_heartbeat(
     brisk: World, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Brokers hold pulls for long, and nothing else may be sent for half a minute: a line that is silent is found."""
-    monkeypatch.setattr("rmqd.client.remoting.SILENCE_SECONDS", 0.05)
+    monkeypatch.setattr("rmqd.client.remoting.client.SILENCE_SECONDS", 0.05)
     monkeypatch.setattr("rmqd.client.heartbeat.QUIET_SECONDS", 0.2)
     monkeypatch.setattr("rmqd.client.heartbeat.LOOK_SECONDS", 0.05)
     pull = RequestCode.PULL_MESSAGE

@@ -13,8 +13,8 @@ from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import RemotingConnectError, RmqdError
-from rmqd.wire.heartbeat import HeartbeatData
-from rmqd.wire.route import TopicRouteData
+from rmqd.wire.bodies.heartbeat import HeartbeatData
+from rmqd.wire.bodies.route import TopicRouteData
 from rmqd.wire.topics import retry_topic
 from tests.client.members import Member
 from tests.client.peer import WAIT_SECONDS, Peer, Reply, eventually, route_of, routes

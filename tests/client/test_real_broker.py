@@ -11,12 +11,12 @@ from rmqd.client.api import group as group_api
 from rmqd.client.api.send import send_message_back
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
-from rmqd.client.producer import OutgoingMessage
+from rmqd.client.sending.producer import OutgoingMessage
 from rmqd.errors import BrokerFailureError, SubscriptionParseError
 from rmqd.wire.filter import sql_subscription
-from rmqd.wire.message import MessageQueue
-from rmqd.wire.message_decode import decode_messages
-from rmqd.wire.message_id import parse_offset_message_id
+from rmqd.wire.messages.decode import decode_messages
+from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.messages.message_id import parse_offset_message_id
 from rmqd.wire.topics import retry_topic
 from tests.client.members import Member
 from tests.client.peer import eventually

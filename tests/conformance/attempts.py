@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rmqd import Message
-from rmqd.wire.sys_flag import COMPRESSED
+from rmqd.wire.messages.sys_flag import COMPRESSED
 
 Key = TypeVar("Key")
 # what Java's client writes into a message's properties for itself; rmqd keeps the like beside the message

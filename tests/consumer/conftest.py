@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 import uvloop
 
-from rmqd.wire.message import MessageQueue
+from rmqd.wire.messages.message import MessageQueue
 from tests.client.conftest import no_task_left
 from tests.client.peer import Peer
 from tests.consumer.groups import TOPIC
@@ -50,10 +50,10 @@ def queue(broker: ScriptedBroker) -> MessageQueue:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """The waits after errors are Java's; here they would only take time."""
-    monkeypatch.setattr("rmqd.consumer.pull_loop.EXCEPTION_DELAY_SECONDS", 0.05)
-    monkeypatch.setattr("rmqd.consumer.pull_backoff.EXCEPTION_DELAY_SECONDS", 0.05)
-    monkeypatch.setattr("rmqd.consumer.offset_doubt.DOUBT_SECONDS", 0.05)
-    monkeypatch.setattr("rmqd.consumer.pull_loop.PROBE_SECONDS", 0.05)
+    monkeypatch.setattr("rmqd.consumer.pull.loop.EXCEPTION_DELAY_SECONDS", 0.05)
+    monkeypatch.setattr("rmqd.consumer.pull.backoff.EXCEPTION_DELAY_SECONDS", 0.05)
+    monkeypatch.setattr("rmqd.consumer.pull.offset_doubt.DOUBT_SECONDS", 0.05)
+    monkeypatch.setattr("rmqd.consumer.pull.loop.PROBE_SECONDS", 0.05)
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ from typing import Any
 
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
-from rmqd.client.remoting import RemotingClient
+from rmqd.client.remoting.client import RemotingClient
 from rmqd.consumer.hooks import Hook
 from rmqd.consumer.push_consumer import PushConsumer
-from rmqd.consumer.snapshot import QueueSnapshot, TopicSnapshot
+from rmqd.consumer.stats.snapshot import QueueSnapshot, TopicSnapshot
 from tests.client.running import running
 from tests.consumer.groups import group_options, handler_of
 

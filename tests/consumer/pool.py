@@ -12,15 +12,15 @@ import pytest
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
 from rmqd.clock import Clock, SystemClock
-from rmqd.consumer.broadcasting import EveryQueue
-from rmqd.consumer.concurrently import ConsumeMessageConcurrentlyService
-from rmqd.consumer.orderly import ConsumeMessageOrderlyService
-from rmqd.consumer.process_queue import ProcessQueue
-from rmqd.consumer.send_back import SendBack, reconsume_limit
-from rmqd.consumer.slots import HandlerHungError, HandlerSlots
-from rmqd.consumer.stats import TopicStats
+from rmqd.consumer.cache.process_queue import ProcessQueue
+from rmqd.consumer.handling.concurrently import ConsumeMessageConcurrentlyService
+from rmqd.consumer.handling.orderly import ConsumeMessageOrderlyService
+from rmqd.consumer.handling.send_back import SendBack, reconsume_limit
+from rmqd.consumer.handling.slots import HandlerHungError, HandlerSlots
+from rmqd.consumer.rebalance.broadcasting import EveryQueue
+from rmqd.consumer.stats.counters import TopicStats
 from rmqd.handler import Batch
-from rmqd.wire.message import MessageQueue
+from rmqd.wire.messages.message import MessageQueue
 from tests.consumer.blocks import block_of
 from tests.consumer.groups import GROUP, TOPIC, group_options, handler_of
 from tests.consumer.scripted_broker import BROKER, ScriptedBroker

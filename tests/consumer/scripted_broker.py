@@ -14,7 +14,10 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.wire import properties as names
+from rmqd.wire.bodies.heartbeat import HeartbeatData
+from rmqd.wire.bodies.lock import LockBatchRequestBody, LockBatchResponseBody
+from rmqd.wire.bodies.route import TopicRouteData
+from rmqd.wire.bodies.static_topic import TopicQueueMappingInfo
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.group import GetConsumerListByGroupRequestHeader, UnregisterClientRequestHeader
 from rmqd.wire.headers.offset import (
@@ -27,13 +30,10 @@ from rmqd.wire.headers.offset import (
 )
 from rmqd.wire.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader
 from rmqd.wire.headers.send import ConsumerSendMsgBackRequestHeader, SendMessageRequestHeaderV2
-from rmqd.wire.heartbeat import HeartbeatData
-from rmqd.wire.lock import LockBatchRequestBody, LockBatchResponseBody
-from rmqd.wire.message import MessageQueue
-from rmqd.wire.message_encode import StoredMessage, encode_message
-from rmqd.wire.properties import parse_properties
-from rmqd.wire.route import TopicRouteData
-from rmqd.wire.static_topic import TopicQueueMappingInfo
+from rmqd.wire.messages import properties as names
+from rmqd.wire.messages.encode import StoredMessage, encode_message
+from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.messages.properties import parse_properties
 from rmqd.wire.topics import retry_topic
 from tests.client.peer import Peer, Reply, eventually, route_of, routes, stored
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from structlog.testing import capture_logs
 
 from rmqd.client.options import ClientOptions
-from rmqd.client.remoting import RemotingClient
-from rmqd.client.security import Security
+from rmqd.client.remoting.client import RemotingClient
+from rmqd.client.remoting.security import Security
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.handler import Batch
 from rmqd.wire.acl import SECRET_FIELDS, Credentials

@@ -15,11 +15,11 @@ from structlog.testing import capture_logs
 
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
+from rmqd.consumer.handling.threads import HandlerEndedError, call_start_or_stop
 from rmqd.consumer.push_consumer import PushConsumer
-from rmqd.consumer.threads import HandlerEndedError, call_start_or_stop
 from rmqd.handler import Batch, LoadedHandler
 from tests.consumer.groups import group_options
-from tests.consumer.odd_handlers import NoText, Panic, own_task
+from tests.consumer.handling.odd_handlers import NoText, Panic, own_task
 
 VARIABLE = contextvars.ContextVar("variable", default="nothing")
 

@@ -6,8 +6,8 @@ import contextlib
 from typing import Any
 
 from rmqd.codes import RequestCode
-from rmqd.wire.message import MessageQueue
-from rmqd.wire.route import TopicRouteData
+from rmqd.wire.bodies.route import TopicRouteData
+from rmqd.wire.messages.message import MessageQueue
 from rmqd.wire.topics import is_retry_topic, retry_topic
 from tests.client.peer import Peer, route_of, routes
 from tests.consumer.groups import GROUP, TOPIC

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rmqd.client.options import ClientOptions
-from rmqd.client.snapshot import ClientSnapshot
+from rmqd.client.remoting.snapshot import ClientSnapshot
+from rmqd.config.model.root import GroupConfig, RootConfig
 from rmqd.consumer.contract import Consumer
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.pauses import WHOLE_GROUP, Pauses, PauseScope
-from rmqd.consumer.snapshot import (
+from rmqd.consumer.stats.snapshot import (
     DEAD_LETTER_CAUSES,
     FALL_CAUSES,
     FLOW_CONTROL_REASONS,
@@ -20,8 +21,7 @@ from rmqd.consumer.snapshot import (
     QueueSnapshot,
     TopicSnapshot,
 )
-from rmqd.daemon.config import GroupConfig, RootConfig
-from rmqd.daemon.engine import Client
+from rmqd.daemon.groups.engine import Client
 from rmqd.errors import ConfigError, FilterRefusedError
 from rmqd.handler import LoadedHandler
 from rmqd.histogram import Histogram

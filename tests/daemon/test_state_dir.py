@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 
 from rmqd.clock import SystemClock
-from rmqd.consumer.local_file_offset_store import LOCK_NAME, LocalFileOffsetStore
-from rmqd.daemon.config import RootConfig
-from rmqd.daemon.config_exposure import exposed_secrets
-from rmqd.daemon.config_file import load_config
+from rmqd.config.load import load_config
+from rmqd.config.model.root import RootConfig
+from rmqd.config.reading.exposure import exposed_secrets
+from rmqd.consumer.offsets.local_file_store import LOCK_NAME, LocalFileOffsetStore
 from rmqd.daemon.state_dir import prepare_state_dir, refuse_second_process
 from rmqd.errors import ConfigError
 from rmqd.exit_codes import ExitCode
-from rmqd.wire.message import MessageQueue
-from tests.consumer.disks import disk_error, small_disk
+from rmqd.wire.messages.message import MessageQueue
+from tests.consumer.offsets.disks import disk_error, small_disk
 from tests.daemon.daemon_process import daemon, write_config
 
 BROADCASTING = "message_model: broadcasting"

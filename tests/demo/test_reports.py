@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from rmqd.cli.app import app
 from rmqd.clock import SystemClock
-from rmqd.daemon.config_file import load_config
+from rmqd.config.load import load_config
 from rmqd.demo.ledger import Ledger
 from rmqd.demo.options import DemoOptions
 from rmqd.demo.play import SAMPLE, read_group
@@ -26,14 +26,14 @@ EXECUTOR: Final = """
 import sys
 sys.path.append(sys.argv[1])
 from rmqd.consumer.hooks import GroupHooks
-from rmqd.daemon.hook_registry import load_hooks
+from rmqd.plugins.hooks import load_hooks
 from rmqd.handler import LoadedHandler
 from rmqd.testing import make_batch, make_message
 def handle(batch):
     batch.dead_letter(batch[0], "because")
     if batch[1].reconsume_times:
         raise OSError("not now")
-from rmqd.daemon.handler_plugin import HandlerPlugin
+from rmqd.plugins.handler_plugin import HandlerPlugin
 loaded = GroupHooks(load_hooks(), "mailer", "client").around(HandlerPlugin.of("test", handle).load({}))
 big = make_message(keys="order-2", tags="paid", body=b"x" * 100_000, queue_offset=1)
 for retries in (0, 1):

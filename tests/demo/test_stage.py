@@ -8,8 +8,8 @@ from pathlib import Path
 from rmqd.broker.embedded import EmbeddedOptions, embedded_rocketmq
 from rmqd.broker.settings import BrokerSettings
 from rmqd.clock import SystemClock
-from rmqd.daemon.config import RootConfig
-from rmqd.daemon.config_file import load_config
+from rmqd.config.load import load_config
+from rmqd.config.model.root import RootConfig
 from rmqd.demo.figures import Figures
 from rmqd.demo.options import DemoOptions
 from rmqd.demo.play import SAMPLE, read_group

@@ -14,7 +14,7 @@ from urllib.parse import quote
 import pytest
 import yaml
 
-from rmqd.daemon.metric_catalogue import CATALOGUE
+from rmqd.daemon.metrics.catalogue import CATALOGUE
 from tests.deploy.missing import require
 from tests.integration.rmqd_process import RmqdProcess
 from tests.integration.waiting import wait_until

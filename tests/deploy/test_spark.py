@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from rmqd.daemon.quantities import parse_duration_seconds
+from rmqd.config.model.quantities import parse_duration_seconds
 from rmqd.spark.engine.group_order import GroupOrder
 from rmqd.spark.engine.ordering import order_of
 from rmqd.spark.session import session_conf

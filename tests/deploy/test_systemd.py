@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from rmqd.daemon.group_config import GroupConfig
-from rmqd.daemon.quantities import parse_duration_seconds
+from rmqd.config.model.group import GroupConfig
+from rmqd.config.model.quantities import parse_duration_seconds
 from rmqd.exit_codes import ExitCode
 from rmqd_handlers.exec import Exec
 from tests.deploy.missing import require

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from rmqd.daemon import logs
+from rmqd.process.logs import logs
 
 # isort: split
 

@@ -19,14 +19,14 @@ from pydantic import BaseModel
 
 from rmqd.broker.settings import BrokerSettings
 from rmqd.cli.app import app
+from rmqd.config.load import load_config
 from rmqd.consumer.allocate import AllocateStrategy
 from rmqd.consumer.hooks import GroupHooks, Hook
-from rmqd.daemon.config_file import load_config
-from rmqd.daemon.metric_catalogue import CATALOGUE
-from rmqd.daemon.reload import LIVE_KEYS
+from rmqd.daemon.groups.reload import LIVE_KEYS
+from rmqd.daemon.metrics.catalogue import CATALOGUE
 from rmqd.exit_codes import ExitCode
 from rmqd.handler import LoadedHandler, Outcome
-from rmqd.wire.message import MessageQueue
+from rmqd.wire.messages.message import MessageQueue
 from rmqd_handlers.exec import EXIT_ACK, EXIT_DEAD_LETTER, EXIT_RETRY
 from tests.certificates import CA
 from tests.docs.key_tables import PAGE, with_tables

@@ -13,9 +13,9 @@ import yaml
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
-from rmqd.daemon.config import ClientConfig, RootConfig, TlsConfig
-from rmqd.daemon.group_config import GroupConfig, HandlerConfig
-from rmqd.daemon.quantities import parse_duration_ms, parse_size_bytes
+from rmqd.config.model.group import GroupConfig, HandlerConfig
+from rmqd.config.model.quantities import parse_duration_ms, parse_size_bytes
+from rmqd.config.model.root import ClientConfig, RootConfig, TlsConfig
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 PAGE = (DOCS / "migrating.md").read_text()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rmqd.daemon import quantities
+from rmqd.config.model import quantities
 from rmqd_handlers.units import parse_duration_seconds, parse_size_bytes
 
 

@@ -14,9 +14,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from rmqd.consumer.offsets_file import OffsetsFile
+from rmqd.consumer.offsets.offsets_file import OffsetsFile
 from tests.conformance import behaviour
-from tests.consumer.disks import small_disk
+from tests.consumer.offsets.disks import small_disk
 from tests.integration.load import Load
 from tests.integration.rmqd_process import RmqdProcess, ledger_group
 from tests.integration.waiting import wait_until

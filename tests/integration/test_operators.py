@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from rmqd.handler import Batch
-from rmqd.wire.message import Message
-from rmqd.wire.running_info import ConsumerRunningInfo
+from rmqd.wire.bodies.running_info import ConsumerRunningInfo
+from rmqd.wire.messages.message import Message
 from tests.conformance import behaviour
 from tests.consumer.members import member
 from tests.integration.consuming import Seen, until

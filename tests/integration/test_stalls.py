@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from rmqd.consumer.problem import Problem
+from rmqd.consumer.stats.problem import Problem
 from rmqd.handler import Batch
 from tests.conformance import behaviour
 from tests.consumer.members import Member, member
@@ -41,8 +41,8 @@ WITHIN_SECONDS = 60.0
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """A second instead of twenty."""
     for name, seconds in {"TICK": 0.1, "STALL": 1.0}.items():
-        monkeypatch.setattr(f"rmqd.consumer.watchdog.{name}_SECONDS", seconds)
-    monkeypatch.setattr("rmqd.consumer.stall.SLOW_CALL_SECONDS", 0.8)
+        monkeypatch.setattr(f"rmqd.consumer.health.watchdog.{name}_SECONDS", seconds)
+    monkeypatch.setattr("rmqd.consumer.health.stall.SLOW_CALL_SECONDS", 0.8)
 
 
 def send(cluster: RealCluster, topic: str, count: int, queues: int = 1) -> None:
@@ -296,8 +296,8 @@ async def test_a_pull_whose_answer_is_lost(
     rocketmq: RealCluster, group: str, one_queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a connection that stays open: the pull is sent anew, from the same offset."""
-    monkeypatch.setattr("rmqd.consumer.watchdog.UNANSWERED_SECONDS", 2.0)
-    monkeypatch.setattr("rmqd.consumer.watchdog.EXPIRY_SECONDS", 4.0)
+    monkeypatch.setattr("rmqd.consumer.health.watchdog.UNANSWERED_SECONDS", 2.0)
+    monkeypatch.setattr("rmqd.consumer.health.watchdog.EXPIRY_SECONDS", 4.0)
     broker, seen = rocketmq.broker.address, Seen()
     with FaultProxy(broker) as line, FaultProxy(rocketmq.nameserver, {broker: line.address}) as names:
         async with member(names.address, seen, group=group, subscriptions=[one_queue]) as m:
@@ -319,8 +319,8 @@ async def test_a_pull_whose_answer_is_lost(
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every other second instead of every minute."""
-    monkeypatch.setattr("rmqd.consumer.consistency.CHECK_SECONDS", 1.0)
-    monkeypatch.setattr("rmqd.consumer.consistency.SECOND_LOOK_SECONDS", 0.5)
+    monkeypatch.setattr("rmqd.consumer.health.consistency.CHECK_SECONDS", 1.0)
+    monkeypatch.setattr("rmqd.consumer.health.consistency.SECOND_LOOK_SECONDS", 0.5)
 
 
 def causes(m: Member) -> set[str]:

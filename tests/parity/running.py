@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, Final
 from rmqd.client.api.admin import create_topic
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
-from rmqd.client.producer import OutgoingMessage
-from rmqd.client.queue_selector import by_id
-from rmqd.daemon.config_file import load_config
+from rmqd.client.sending.producer import OutgoingMessage
+from rmqd.client.sending.queue_selector import by_id
+from rmqd.config.load import load_config
 from rmqd.errors import RmqdError
 from rmqd.wire.topics import dlq_topic, retry_topic
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from rmqd.daemon.config import RootConfig
+from rmqd.config.model.root import RootConfig
 from rmqd.spark.engine.group_order import GroupOrder
 from rmqd.spark.hadoop_folder import HadoopFolder
 

@@ -12,13 +12,13 @@ from rmqd.broker.embedded import EmbeddedOptions, EmbeddedRocketMQ, embedded_roc
 from rmqd.client.api.group import send_heartbeat, unregister_client
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
-from rmqd.client.producer import OutgoingMessage
-from rmqd.client.queue_selector import by_id
+from rmqd.client.sending.producer import OutgoingMessage
+from rmqd.client.sending.queue_selector import by_id
 from rmqd.testing.background import BackgroundLoop
 from rmqd.testing.clock import JumpingClock
-from rmqd.wire.heartbeat import ConsumerData, HeartbeatData
-from rmqd.wire.message import MessageQueue
-from rmqd.wire.settings import TopicConfig
+from rmqd.wire.bodies.heartbeat import ConsumerData, HeartbeatData
+from rmqd.wire.bodies.settings import TopicConfig
+from rmqd.wire.messages.message import MessageQueue
 
 T = TypeVar("T")
 

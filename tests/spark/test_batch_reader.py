@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rmqd.errors import DataLossError, FilterRefusedError, ProtocolError, RmqdError, RouteNotFoundError
-from rmqd.wire.sys_flag import COMPRESSED
+from rmqd.wire.messages.sys_flag import COMPRESSED
 from tests.spark.embedded_broker import BROKER, EmbeddedBroker
 from tests.spark.needed import need
 

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from rmqd.consumer.pauses import WHOLE_GROUP
-from rmqd.consumer.snapshot import GroupSnapshot
-from rmqd.daemon.spark_group import SparkDriverProcess
-from rmqd.daemon.worker_channel import BuildOrder
+from rmqd.consumer.stats.snapshot import GroupSnapshot
+from rmqd.daemon.groups.spark_group import SparkDriverProcess
 from rmqd.errors import ConfigError
-from tests.daemon.configs import config
+from rmqd.process.channel import BuildOrder
+from tests.config.configs import config
 from tests.daemon.waiting import until
 from tests.spark.embedded_broker import EmbeddedBroker
 from tests.spark.needed import need

@@ -9,9 +9,9 @@ from structlog.testing import capture_logs
 
 from rmqd.client.group_lag import QueueLag
 from rmqd.consumer.pauses import WHOLE_GROUP, Pauses
-from rmqd.consumer.snapshot import GroupSnapshot, LastError, QueueSnapshot
+from rmqd.consumer.stats.snapshot import GroupSnapshot, LastError, QueueSnapshot
+from tests.config.configs import config
 from tests.consumer.clock import ManualClock
-from tests.daemon.configs import config
 from tests.daemon.fakes import topic_snapshot
 from tests.spark.embedded_broker import queue
 from tests.spark.needed import need

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rmqd.daemon.config import RootConfig
+from rmqd.config.model.root import RootConfig
 from rmqd.errors import RmqdError
 from rmqd.spark.cluster import Cluster, close_clusters
 from rmqd.spark.engine import generations as module
@@ -16,7 +16,7 @@ from rmqd.spark.engine.generations import Generation, Generations, checkpoint_fo
 from rmqd.spark.engine.group_order import GroupOrder
 from rmqd.spark.pipelines.parquet_batch import Batch
 from rmqd.spark.source.offsets import nested
-from rmqd.wire.message import MessageQueue
+from rmqd.wire.messages.message import MessageQueue
 from tests.spark.embedded_broker import EmbeddedBroker, queue
 from tests.spark.needed import need
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from rmqd.clock import SystemClock
-from rmqd.daemon.config import RootConfig
+from rmqd.config.model.root import RootConfig
 from rmqd.spark.engine.group_order import GroupOrder
 from tests.consumer.members import member
 from tests.integration.ledger_handler import LedgerHandler

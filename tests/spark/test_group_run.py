@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 
 from rmqd.clock import SystemClock
-from rmqd.daemon.config import RootConfig
+from rmqd.config.model.root import RootConfig
 from rmqd.errors import GroupHeldElsewhereError, RmqdError
 from tests.daemon.waiting import until
 from tests.spark.needed import need

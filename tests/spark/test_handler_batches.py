@@ -12,10 +12,10 @@ from dataclasses import replace
 import pytest
 
 from rmqd import Batch, DeadLetter, Message, Retry
+from rmqd.consumer.handling.slots import HandlerHungError
 from rmqd.consumer.hooks import Hook, HookContext
-from rmqd.consumer.slots import HandlerHungError
 from rmqd.errors import DataLossError, RemotingError, RouteNotFoundError
-from rmqd.wire.sys_flag import COMPRESSED
+from rmqd.wire.messages.sys_flag import COMPRESSED
 from tests.spark.embedded_broker import EmbeddedBroker, queue
 from tests.spark.needed import need
 

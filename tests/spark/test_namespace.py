@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from rmqd import Batch, Retry
-from rmqd.daemon.config import RootConfig
+from rmqd.config.model.root import RootConfig
 from tests.spark.embedded_broker import BROKER, EmbeddedBroker
 from tests.spark.needed import need
 

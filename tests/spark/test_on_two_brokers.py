@@ -15,8 +15,8 @@ from structlog.testing import capture_logs
 
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
-from rmqd.client.producer import OutgoingMessage
-from rmqd.client.queue_selector import by_id
+from rmqd.client.sending.producer import OutgoingMessage
+from rmqd.client.sending.queue_selector import by_id
 from rmqd.errors import DataLossError
 from tests.integration.waiting import wait_until
 from tests.rocketmq import rpc

@@ -19,7 +19,7 @@ from rmqd.spark.submit.packed_files import PackedFile, packed_files
 BIG = ("pyarrow", "pandas", "numpy")  # packing them takes seconds, and shows nothing more
 FIND_HANDLERS = """
 import sys
-from rmqd.daemon.handler_registry import find_plugin
+from rmqd.plugins.handlers import find_plugin
 from rmqd.spark.handlers.handler_process import HandlerProcess
 for name in sys.argv[1:]:
     print(find_plugin(name).target)

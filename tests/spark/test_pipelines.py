@@ -15,7 +15,7 @@ import pytest
 
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
-from rmqd.client.producer import OutgoingMessage
+from rmqd.client.sending.producer import OutgoingMessage
 from rmqd.errors import ConfigError, RmqdError
 from tests.integration.waiting import wait_until
 from tests.spark.embedded_broker import EmbeddedBroker, queue
@@ -283,7 +283,7 @@ def test_a_state_goes_on_behind_a_batch_that_was_written_already(
 
 def test_the_documents_pipeline_does_what_it_says(spark: SparkSession) -> None:
     """As it is written, over some rows."""
-    from rmqd.daemon.pipeline_registry import pipeline_of
+    from rmqd.plugins.pipelines import pipeline_of
 
     page = (TOP / "docs" / "pipelines.md").read_text()
     names: dict[str, Any] = {"__name__": __name__}

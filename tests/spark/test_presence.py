@@ -15,15 +15,15 @@ from rmqd.client.client_id import is_spark
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
 from rmqd.codes import RequestCode
-from rmqd.consumer import rivals
-from rmqd.daemon.config import RootConfig
+from rmqd.config.model.root import RootConfig
+from rmqd.consumer.rebalance import rivals
 from rmqd.errors import GroupHeldElsewhereError, RmqdError, RouteNotFoundError
 from rmqd.spark.engine import presence as module
 from rmqd.spark.engine.group_order import GroupOrder
 from rmqd.spark.engine.presence import Presence
+from rmqd.wire.bodies.group import ResetOffsetBody
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.group import ResetOffsetBody
-from rmqd.wire.message import MessageQueue
+from rmqd.wire.messages.message import MessageQueue
 from tests.client.peer import eventually
 from tests.consumer.members import Member, member
 from tests.consumer.seen import Seen
@@ -38,7 +38,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("JOINING_SECONDS", "JUNIOR_SECONDS", "SENIOR_SECONDS"):
         monkeypatch.setattr(rivals, name, getattr(rivals, name) / 10)
     monkeypatch.setattr(module, "LOOK_AGAIN_SECONDS", module.LOOK_AGAIN_SECONDS / 10)
-    monkeypatch.setattr("rmqd.consumer.rebalance.UNBALANCED_SECONDS", 0.1)
+    monkeypatch.setattr("rmqd.consumer.rebalance.rebalance.UNBALANCED_SECONDS", 0.1)
 
 
 @pytest.fixture(autouse=True)

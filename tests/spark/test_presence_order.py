@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from rmqd.codes import RequestCode
-from rmqd.consumer import rivals
-from rmqd.daemon.config import RootConfig
+from rmqd.config.model.root import RootConfig
+from rmqd.consumer.rebalance import rivals
 from rmqd.errors import GroupHeldElsewhereError, RemotingConnectError
 from rmqd.spark.engine import presence as module
 from rmqd.spark.engine.group_order import GroupOrder
@@ -29,7 +29,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("JOINING_SECONDS", "JUNIOR_SECONDS", "SENIOR_SECONDS"):
         monkeypatch.setattr(rivals, name, getattr(rivals, name) / 10)
     monkeypatch.setattr(module, "LOOK_AGAIN_SECONDS", module.LOOK_AGAIN_SECONDS / 10)
-    monkeypatch.setattr("rmqd.consumer.rebalance.UNBALANCED_SECONDS", 0.1)
+    monkeypatch.setattr("rmqd.consumer.rebalance.rebalance.UNBALANCED_SECONDS", 0.1)
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from rmqd.wire.properties import format_properties, parse_properties
+from rmqd.wire.messages.properties import format_properties, parse_properties
 from tests.spark.needed import need
-from tests.wire.test_message import PROPERTIES
+from tests.wire.messages.test_message import PROPERTIES
 
 need("pyarrow")
 

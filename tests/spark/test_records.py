@@ -10,13 +10,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rmqd.errors import ProtocolError
-from rmqd.wire.compression import compress
-from rmqd.wire.message_decode import decode_messages
-from rmqd.wire.message_encode import BatchMember, StoredMessage, encode_message
-from rmqd.wire.sys_flag import CompressionType, compressed_flag
+from rmqd.wire.messages.compression import compress
+from rmqd.wire.messages.decode import decode_messages
+from rmqd.wire.messages.encode import BatchMember, StoredMessage, encode_message
+from rmqd.wire.messages.sys_flag import CompressionType, compressed_flag
 from tests.spark.needed import need
 from tests.wire.batch_records import batch_of
-from tests.wire.test_message import PLAIN, QUEUE, STORED
+from tests.wire.messages.test_message import PLAIN, QUEUE, STORED
 
 need("pyarrow")
 

@@ -13,12 +13,12 @@ import pytest
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.consumer.opening import open_bodies
+from rmqd.consumer.pull.opening import open_bodies
 from rmqd.errors import DataLossError, RemotingError
+from rmqd.wire.bodies.route import TopicRouteData
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader
-from rmqd.wire.message_encode import StoredMessage, encode_message
-from rmqd.wire.route import TopicRouteData
+from rmqd.wire.messages.encode import StoredMessage, encode_message
 from tests.client.peer import Peer, Reply, route_of, routes
 from tests.spark.needed import need
 

@@ -11,8 +11,8 @@ import pytest
 
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
-from rmqd.client.producer import OutgoingMessage
-from rmqd.client.queue_selector import by_id
+from rmqd.client.sending.producer import OutgoingMessage
+from rmqd.client.sending.queue_selector import by_id
 from rmqd.errors import DataLossError
 from tests.rocketmq import offsets
 from tests.rocketmq.cluster import RealCluster

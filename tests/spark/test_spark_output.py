@@ -81,7 +81,7 @@ def test_what_handlers_log_is_handed_on_as_it_is() -> None:
 
 PROGRAM = """
 import subprocess, sys
-from rmqd.daemon import logs
+from rmqd.process.logs import logs
 from rmqd.spark.spark_output import catch_output, settle_output
 catch_output("{form}")
 logs.configure_logging("info", "{form}")

@@ -10,9 +10,9 @@ from collections.abc import Callable
 import pytest
 
 from rmqd import Batch, DeadLetter, MessageQueue, Retry, Suspend
-from rmqd.consumer.process_queue import ProcessQueue
-from rmqd.consumer.slots import HandlerHungError
-from rmqd.consumer.stats import TopicStats
+from rmqd.consumer.cache.process_queue import ProcessQueue
+from rmqd.consumer.handling.slots import HandlerHungError
+from rmqd.consumer.stats.counters import TopicStats
 from rmqd.testing import RocketMQ, RunResult, StillBusyError, make_message
 from rmqd.testing.run import is_at_rest
 

@@ -14,13 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from rmqd.errors import ProtocolError
-from rmqd.wire.cluster import ClusterInfo, KVTable, TopicList
-from rmqd.wire.command import RemotingCommand, decode_command, encode_command, encode_request
-from rmqd.wire.compression import compress
-from rmqd.wire.consume_queue import QueryConsumeQueueResponseBody
-from rmqd.wire.delay_offset import DelayOffsetSerializeWrapper
-from rmqd.wire.frame import FrameDecoder
-from rmqd.wire.group import (
+from rmqd.wire.bodies.cluster import ClusterInfo, KVTable, TopicList
+from rmqd.wire.bodies.consume_queue import QueryConsumeQueueResponseBody
+from rmqd.wire.bodies.delay_offset import DelayOffsetSerializeWrapper
+from rmqd.wire.bodies.group import (
     ConsumerOffsetSerializeWrapper,
     GetConsumerListByGroupResponseBody,
     GetConsumerStatusBody,
@@ -29,6 +26,26 @@ from rmqd.wire.group import (
     QuerySubscriptionResponseBody,
     ResetOffsetBody,
 )
+from rmqd.wire.bodies.heartbeat import CheckClientRequestBody, HeartbeatData, SubscriptionData
+from rmqd.wire.bodies.lock import LockBatchRequestBody, LockBatchResponseBody
+from rmqd.wire.bodies.pop import BatchAckMessageRequestBody, QueryAssignmentRequestBody, QueryAssignmentResponseBody
+from rmqd.wire.bodies.producers import ProducerConnection, ProducerTableInfo
+from rmqd.wire.bodies.route import TopicRouteData
+from rmqd.wire.bodies.running_info import ConsumeMessageDirectlyResult, ConsumerRunningInfo
+from rmqd.wire.bodies.settings import (
+    CreateTopicListRequestBody,
+    GroupForbidden,
+    SetMessageRequestModeRequestBody,
+    SubscriptionGroupConfig,
+    SubscriptionGroupWrapper,
+    TopicConfig,
+    TopicConfigSerializeWrapper,
+    subscription_group_list_from_json,
+)
+from rmqd.wire.bodies.stats import BrokerStatsData, ConsumerConnection, ConsumeStats, ConsumeStatsList, TopicStatsTable
+from rmqd.wire.bodies.time_span import QueryConsumeTimeSpanBody
+from rmqd.wire.command import RemotingCommand, decode_command, encode_command, encode_request
+from rmqd.wire.frame import FrameDecoder
 from rmqd.wire.headers.base import Header, RequestHeader
 from rmqd.wire.headers.offset import OffsetResponseHeader
 from rmqd.wire.headers.pop import (
@@ -39,30 +56,13 @@ from rmqd.wire.headers.pop import (
 )
 from rmqd.wire.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader
 from rmqd.wire.headers.send import ReceivedSendHeader, SendMessageRequestHeaderV2, SendMessageResponseHeader
-from rmqd.wire.heartbeat import CheckClientRequestBody, HeartbeatData, SubscriptionData
-from rmqd.wire.lock import LockBatchRequestBody, LockBatchResponseBody
-from rmqd.wire.message import Message, MessageQueue
-from rmqd.wire.message_decode import decode_messages
-from rmqd.wire.message_encode import StoredMessage, decode_batch, decode_record, encode_message
-from rmqd.wire.message_id import parse_offset_message_id
+from rmqd.wire.messages.compression import compress
+from rmqd.wire.messages.decode import decode_messages
+from rmqd.wire.messages.encode import StoredMessage, decode_batch, decode_record, encode_message
+from rmqd.wire.messages.message import Message, MessageQueue
+from rmqd.wire.messages.message_id import parse_offset_message_id
+from rmqd.wire.messages.sys_flag import CompressionType
 from rmqd.wire.pop import PopHandle, parse_message_offsets, parse_order_counts, parse_start_offsets
-from rmqd.wire.pop_bodies import BatchAckMessageRequestBody, QueryAssignmentRequestBody, QueryAssignmentResponseBody
-from rmqd.wire.producers import ProducerConnection, ProducerTableInfo
-from rmqd.wire.route import TopicRouteData
-from rmqd.wire.running_info import ConsumeMessageDirectlyResult, ConsumerRunningInfo
-from rmqd.wire.settings import (
-    CreateTopicListRequestBody,
-    GroupForbidden,
-    SetMessageRequestModeRequestBody,
-    SubscriptionGroupConfig,
-    SubscriptionGroupWrapper,
-    TopicConfig,
-    TopicConfigSerializeWrapper,
-    subscription_group_list_from_json,
-)
-from rmqd.wire.stats import BrokerStatsData, ConsumerConnection, ConsumeStats, ConsumeStatsList, TopicStatsTable
-from rmqd.wire.sys_flag import CompressionType
-from rmqd.wire.time_span import QueryConsumeTimeSpanBody
 from tests.wire.golden_frames import NAMES, frame
 
 QUEUE = MessageQueue("T", "b", 0)

@@ -36,8 +36,8 @@ from rmqd.wire.headers.send import (
     SendMessageRequestHeaderV2,
     SendMessageResponseHeader,
 )
-from rmqd.wire.sys_flag import CompressionType as Kind
-from rmqd.wire.sys_flag import PullSysFlag, compressed_flag
+from rmqd.wire.messages.sys_flag import CompressionType as Kind
+from rmqd.wire.messages.sys_flag import PullSysFlag, compressed_flag
 from tests.wire.golden_frames import command
 
 LONG = st.integers(-(2**63), 2**63 - 1)

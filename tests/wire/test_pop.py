@@ -8,6 +8,14 @@ from hypothesis import strategies as st
 
 from rmqd.codes import RequestCode
 from rmqd.errors import ProtocolError
+from rmqd.wire.bodies.pop import (
+    BatchAck,
+    BatchAckMessageRequestBody,
+    MessageQueueAssignment,
+    MessageRequestMode,
+    QueryAssignmentRequestBody,
+    QueryAssignmentResponseBody,
+)
 from rmqd.wire.command import decode_command, encode_request
 from rmqd.wire.headers.base import Header, RequestHeader
 from rmqd.wire.headers.pop import (
@@ -19,7 +27,7 @@ from rmqd.wire.headers.pop import (
     PopMessageResponseHeader,
 )
 from rmqd.wire.loose_json import loads
-from rmqd.wire.message import MessageQueue
+from rmqd.wire.messages.message import MessageQueue
 from rmqd.wire.pop import (
     OrderCounts,
     PopHandle,
@@ -31,14 +39,6 @@ from rmqd.wire.pop import (
     parse_message_offsets,
     parse_order_counts,
     parse_start_offsets,
-)
-from rmqd.wire.pop_bodies import (
-    BatchAck,
-    BatchAckMessageRequestBody,
-    MessageQueueAssignment,
-    MessageRequestMode,
-    QueryAssignmentRequestBody,
-    QueryAssignmentResponseBody,
 )
 from tests.wire.golden_frames import command
 

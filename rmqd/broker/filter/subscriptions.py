@@ -15,9 +15,9 @@ from rmqd.broker.filter.parser import compile_condition
 from rmqd.broker.filter.values import EvaluationError
 from rmqd.broker.store.message_store import MessageFilter
 from rmqd.errors import InvalidNameError
+from rmqd.wire.bodies.heartbeat import EXPRESSION_SQL92, EXPRESSION_TAG, SUBSCRIPTION_ALL, SubscriptionData
 from rmqd.wire.filter import java_hash
-from rmqd.wire.heartbeat import EXPRESSION_SQL92, EXPRESSION_TAG, SUBSCRIPTION_ALL, SubscriptionData
-from rmqd.wire.message_decode import stored_properties
+from rmqd.wire.messages.decode import stored_properties
 
 _KEPT: Final = 1000  # filters, of groups that pull
 

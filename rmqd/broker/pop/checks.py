@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from rmqd.broker.reply import SEE_FAQ, Refusal
 from rmqd.codes import ResponseCode
-from rmqd.wire.route import PERM_READ
+from rmqd.wire.bodies.route import PERM_READ
 
 if TYPE_CHECKING:
     from rmqd.broker.channel import Channel
     from rmqd.broker.controller import BrokerController
-    from rmqd.wire.settings import TopicConfig
+    from rmqd.wire.bodies.settings import TopicConfig
 
 
 class QueueOfGroup(Protocol):

@@ -18,8 +18,8 @@ from rmqd.broker.settings import BrokerSettings
 from rmqd.broker.store.message_store import MessageStore
 from rmqd.broker.topics import TopicConfigManager
 from rmqd.errors import InvalidMessageError
-from rmqd.wire.message_encode import StoredMessage, decode_record
-from rmqd.wire.properties import FIRST_POP_TIME, ORIGIN_GROUP
+from rmqd.wire.messages.encode import StoredMessage, decode_record
+from rmqd.wire.messages.properties import FIRST_POP_TIME, ORIGIN_GROUP
 from rmqd.wire.topics import is_retry_topic, pop_retry_topic, pop_retry_topic_v2
 
 RETRY_QUEUES: Final = 1  # Java: PopAckConstants.retryQueueNum

@@ -10,7 +10,8 @@ from rmqd.broker.pop.order import OrderKey
 from rmqd.broker.pop.revive import Popped
 from rmqd.broker.store.message_store import GetMessageStatus as Status
 from rmqd.broker.store.message_store import GetResult
-from rmqd.wire.message_encode import decode_record, encode_message
+from rmqd.wire.messages.encode import decode_record, encode_message
+from rmqd.wire.messages.properties import POP_CK
 from rmqd.wire.pop import (
     OrderCounts,
     PopHandle,
@@ -20,7 +21,6 @@ from rmqd.wire.pop import (
     format_order_counts,
     format_start_offsets,
 )
-from rmqd.wire.properties import POP_CK
 from rmqd.wire.topics import is_retry_topic, pop_retry_topic, pop_retry_topic_v2
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from rmqd.broker.pop.order import OrderKey
 from rmqd.broker.pop.revive import Popped
 from rmqd.broker.reply import NO_CODE, Processors, Refusal, Reply, refusing_with
 from rmqd.codes import RequestCode, ResponseCode
+from rmqd.wire.bodies.pop import BatchAckMessageRequestBody
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.pop import (
     AckMessageRequestHeader,
@@ -18,7 +19,6 @@ from rmqd.wire.headers.pop import (
     ChangeInvisibleTimeResponseHeader,
 )
 from rmqd.wire.pop import ORDER_REVIVE_QUEUE, PopHandle
-from rmqd.wire.pop_bodies import BatchAckMessageRequestBody
 
 if TYPE_CHECKING:
     from rmqd.broker.controller import BrokerController

@@ -8,16 +8,16 @@ from rmqd.broker.channel import Channel
 from rmqd.broker.pop.assignment import STRATEGIES, allocate_for_pop
 from rmqd.broker.reply import Processors, Reply
 from rmqd.codes import RequestCode
-from rmqd.wire.command import RemotingCommand
-from rmqd.wire.heartbeat import MessageModel
-from rmqd.wire.message import MessageQueue
-from rmqd.wire.pop_bodies import (
+from rmqd.wire.bodies.heartbeat import MessageModel
+from rmqd.wire.bodies.pop import (
     MessageQueueAssignment,
     MessageRequestMode,
     QueryAssignmentRequestBody,
     QueryAssignmentResponseBody,
 )
-from rmqd.wire.route import PERM_READ
+from rmqd.wire.bodies.route import PERM_READ
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.messages.message import MessageQueue
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

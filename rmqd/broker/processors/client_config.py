@@ -10,8 +10,8 @@ from rmqd.broker.filter.subscriptions import compiled, is_tag_type
 from rmqd.broker.processors.pull import no_property_filter
 from rmqd.broker.reply import Processors, Refusal, Reply
 from rmqd.codes import RequestCode, ResponseCode
+from rmqd.wire.bodies.heartbeat import CheckClientRequestBody
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.heartbeat import CheckClientRequestBody
 
 if TYPE_CHECKING:
     from rmqd.broker.controller import BrokerController

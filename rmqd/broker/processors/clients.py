@@ -8,9 +8,9 @@ from rmqd.broker.channel import Channel
 from rmqd.broker.members import ClientChannel
 from rmqd.broker.reply import Processors, Reply
 from rmqd.codes import RequestCode
+from rmqd.wire.bodies.heartbeat import ConsumerData, HeartbeatData
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.group import UnregisterClientRequestHeader
-from rmqd.wire.heartbeat import ConsumerData, HeartbeatData
 from rmqd.wire.topics import retry_topic
 
 if TYPE_CHECKING:

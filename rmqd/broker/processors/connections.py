@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 from rmqd.broker.channel import Channel
 from rmqd.broker.reply import Processors, Refusal, Reply
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.wire.cluster import TopicList
+from rmqd.wire.bodies.cluster import TopicList
+from rmqd.wire.bodies.group import GroupList, QuerySubscriptionResponseBody
+from rmqd.wire.bodies.producers import ProducerConnection, ProducerInfo, ProducerTableInfo
+from rmqd.wire.bodies.stats import Connection, ConsumerConnection
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.group import GroupList, QuerySubscriptionResponseBody
 from rmqd.wire.headers.group import GetConsumerConnectionListRequestHeader, QuerySubscriptionByConsumerRequestHeader
 from rmqd.wire.headers.topic import (
     GetProducerConnectionListRequestHeader,
     QueryTopicConsumeByWhoRequestHeader,
     QueryTopicsByConsumerRequestHeader,
 )
-from rmqd.wire.producers import ProducerConnection, ProducerInfo, ProducerTableInfo
-from rmqd.wire.stats import Connection, ConsumerConnection
 
 if TYPE_CHECKING:
     from rmqd.broker.controller import BrokerController

@@ -9,8 +9,8 @@ from rmqd.broker.channel import Channel
 from rmqd.broker.reply import Processors, Refusal, Reply
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import ProtocolError
+from rmqd.wire.bodies.group import GetConsumerListByGroupResponseBody
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.group import GetConsumerListByGroupResponseBody
 from rmqd.wire.headers.base import parse_integer
 from rmqd.wire.headers.group import GetConsumerListByGroupRequestHeader
 from rmqd.wire.headers.offset import OffsetResponseHeader, QueryConsumerOffsetRequestHeader

@@ -11,21 +11,21 @@ from rmqd.broker.groups import validate_group
 from rmqd.broker.reply import Processors, Refusal, Reply
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire import loose_json
+from rmqd.wire.bodies.data_version import DataVersion
+from rmqd.wire.bodies.settings import (
+    GroupForbidden,
+    SetMessageRequestModeRequestBody,
+    SubscriptionGroupConfig,
+    SubscriptionGroupWrapper,
+    subscription_group_list_from_json,
+)
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.data_version import DataVersion
 from rmqd.wire.headers.group import (
     DeleteSubscriptionGroupRequestHeader,
     GetAllSubscriptionGroupRequestHeader,
     GetAllSubscriptionGroupResponseHeader,
     GetSubscriptionGroupConfigRequestHeader,
     UpdateGroupForbiddenRequestHeader,
-)
-from rmqd.wire.settings import (
-    GroupForbidden,
-    SetMessageRequestModeRequestBody,
-    SubscriptionGroupConfig,
-    SubscriptionGroupWrapper,
-    subscription_group_list_from_json,
 )
 from rmqd.wire.topics import is_retry_topic
 

@@ -8,16 +8,16 @@ from rmqd.broker.channel import Channel
 from rmqd.broker.mq_version import TAKES_RESETS, version_desc
 from rmqd.broker.reply import Processors, Refusal, Reply
 from rmqd.codes import LanguageCode, RequestCode, ResponseCode
+from rmqd.wire.bodies.data_version import DataVersion
+from rmqd.wire.bodies.group import ConsumerOffsetSerializeWrapper, QueryCorrectionOffsetBody, ResetOffsetBody
+from rmqd.wire.bodies.settings import TopicConfig
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.data_version import DataVersion
-from rmqd.wire.group import ConsumerOffsetSerializeWrapper, QueryCorrectionOffsetBody, ResetOffsetBody
 from rmqd.wire.headers.offset import (
     CloneGroupOffsetRequestHeader,
     QueryCorrectionOffsetHeader,
     ResetOffsetRequestHeader,
 )
-from rmqd.wire.message import MessageQueue
-from rmqd.wire.settings import TopicConfig
+from rmqd.wire.messages.message import MessageQueue
 
 if TYPE_CHECKING:
     from rmqd.broker.controller import BrokerController

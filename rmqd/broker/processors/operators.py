@@ -15,15 +15,15 @@ from rmqd.broker.processors.offset_admin import NOT_SET
 from rmqd.broker.reply import Processors, Refusal, Reply
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import ProtocolError, RemotingClosedError, RemotingTimeoutError
+from rmqd.wire.bodies.group import GetConsumerStatusBody
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.group import GetConsumerStatusBody
 from rmqd.wire.headers.group import (
     ConsumeMessageDirectlyResultRequestHeader,
     GetConsumerRunningInfoRequestHeader,
     GetConsumerStatusRequestHeader,
 )
-from rmqd.wire.message import MessageQueue
-from rmqd.wire.message_id import parse_offset_message_id
+from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.messages.message_id import parse_offset_message_id
 
 if TYPE_CHECKING:
     from rmqd.broker.controller import BrokerController

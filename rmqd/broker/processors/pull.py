@@ -17,6 +17,9 @@ from rmqd.broker.store.message_store import GetMessageStatus as Status
 from rmqd.broker.store.message_store import GetResult
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import InvalidNameError
+from rmqd.wire.bodies.heartbeat import MessageModel, SubscriptionData
+from rmqd.wire.bodies.route import PERM_READ
+from rmqd.wire.bodies.settings import SubscriptionGroupConfig, TopicConfig
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.pull import (
     PullMessageRequestHeader,
@@ -24,10 +27,7 @@ from rmqd.wire.headers.pull import (
     PullReplyTemplate,
     decode_pull_request,
 )
-from rmqd.wire.heartbeat import MessageModel, SubscriptionData
-from rmqd.wire.route import PERM_READ
-from rmqd.wire.settings import SubscriptionGroupConfig, TopicConfig
-from rmqd.wire.sys_flag import PullSysFlag
+from rmqd.wire.messages.sys_flag import PullSysFlag
 
 if TYPE_CHECKING:
     from rmqd.broker.controller import BrokerController

@@ -12,8 +12,8 @@ from rmqd.broker.reply import Processors, Refusal, Reply
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.admin import QueryMessageRequestHeader, QueryMessageResponseHeader, ViewMessageRequestHeader
-from rmqd.wire.message_encode import decode_record
-from rmqd.wire.properties import KEYS, TAGS, UNIQ_KEY
+from rmqd.wire.messages.encode import decode_record
+from rmqd.wire.messages.properties import KEYS, TAGS, UNIQ_KEY
 
 if TYPE_CHECKING:
     from rmqd.broker.controller import BrokerController

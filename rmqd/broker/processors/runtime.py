@@ -12,9 +12,9 @@ from rmqd.broker.reply import Processors, Refusal, Reply
 from rmqd.broker.runtime_info import runtime_info
 from rmqd.broker.settings import UnknownSettingError
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.wire.cluster import KVTable
+from rmqd.wire.bodies.cluster import KVTable
+from rmqd.wire.bodies.data_version import DataVersion
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.data_version import DataVersion
 from rmqd.wire.headers.settings import GetBrokerConfigResponseHeader
 from rmqd.wire.java_properties import dump_properties, load_properties
 

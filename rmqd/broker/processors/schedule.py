@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from rmqd.broker.channel import Channel
 from rmqd.broker.reply import Processors, Reply
 from rmqd.codes import RequestCode
+from rmqd.wire.bodies.delay_offset import DelayOffsetSerializeWrapper
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.delay_offset import DelayOffsetSerializeWrapper
 
 if TYPE_CHECKING:
     from rmqd.broker.controller import BrokerController

@@ -16,11 +16,13 @@ from rmqd.broker.timers import REQUESTED
 from rmqd.broker.topics import NOT_ALLOWED_SEND_TOPICS, UNIT, UNIT_SUB, fault_of_topic
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import InvalidMessageError, ProtocolError
+from rmqd.wire.bodies.route import PERM_READ, PERM_WRITE
+from rmqd.wire.bodies.settings import TopicConfig
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.send import ReceivedSendHeader, SendMessageResponseHeader
-from rmqd.wire.message_encode import StoredMessage, decode_batch
-from rmqd.wire.message_id import UniqueKeys, offset_message_id, parse_host
-from rmqd.wire.properties import (
+from rmqd.wire.messages.encode import StoredMessage, decode_batch
+from rmqd.wire.messages.message_id import UniqueKeys, offset_message_id, parse_host
+from rmqd.wire.messages.properties import (
     CLUSTER,
     DELAY,
     INNER_NUM,
@@ -33,9 +35,7 @@ from rmqd.wire.properties import (
     UNIQ_KEY,
     parse_properties,
 )
-from rmqd.wire.route import PERM_READ, PERM_WRITE
-from rmqd.wire.settings import TopicConfig
-from rmqd.wire.sys_flag import INNER_BATCH, TRANSACTION_COMMIT, TRANSACTION_MASK
+from rmqd.wire.messages.sys_flag import INNER_BATCH, TRANSACTION_COMMIT, TRANSACTION_MASK
 from rmqd.wire.topics import RETRY_PREFIX, dlq_topic
 
 if TYPE_CHECKING:

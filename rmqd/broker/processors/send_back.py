@@ -13,12 +13,12 @@ from rmqd.broker.system_topics import READ_WRITE
 from rmqd.broker.topics import UNIT_SUB
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import InvalidMessageError
+from rmqd.wire.bodies.route import PERM_WRITE
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.send import ConsumerSendMsgBackRequestHeader
-from rmqd.wire.message_encode import StoredMessage, decode_record
-from rmqd.wire.message_id import offset_message_id, parse_host
-from rmqd.wire.properties import DELAY, ORIGIN_MESSAGE_ID, RETRY_TOPIC, WAIT
-from rmqd.wire.route import PERM_WRITE
+from rmqd.wire.messages.encode import StoredMessage, decode_record
+from rmqd.wire.messages.message_id import offset_message_id, parse_host
+from rmqd.wire.messages.properties import DELAY, ORIGIN_MESSAGE_ID, RETRY_TOPIC, WAIT
 from rmqd.wire.topics import dlq_topic, retry_topic
 
 if TYPE_CHECKING:

@@ -8,8 +8,18 @@ from rmqd.broker import broker_stats
 from rmqd.broker.channel import Channel
 from rmqd.broker.reply import NO_CODE, Processors, Refusal, Reply
 from rmqd.codes import RequestCode, ResponseCode
+from rmqd.wire.bodies.consume_queue import ConsumeQueueData, QueryConsumeQueueResponseBody
+from rmqd.wire.bodies.stats import (
+    BrokerStatsData,
+    BrokerStatsItem,
+    ConsumeStats,
+    ConsumeStatsList,
+    OffsetWrapper,
+    TopicOffset,
+    TopicStatsTable,
+)
+from rmqd.wire.bodies.time_span import QueryConsumeTimeSpanBody, QueueTimeSpan
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.consume_queue import ConsumeQueueData, QueryConsumeQueueResponseBody
 from rmqd.wire.headers.admin import (
     GetConsumeStatsRequestHeader,
     GetTopicStatsInfoRequestHeader,
@@ -20,21 +30,11 @@ from rmqd.wire.headers.topic import (
     QueryConsumeQueueRequestHeader,
     ViewBrokerStatsDataRequestHeader,
 )
-from rmqd.wire.message import MessageQueue
-from rmqd.wire.stats import (
-    BrokerStatsData,
-    BrokerStatsItem,
-    ConsumeStats,
-    ConsumeStatsList,
-    OffsetWrapper,
-    TopicOffset,
-    TopicStatsTable,
-)
-from rmqd.wire.time_span import QueryConsumeTimeSpanBody, QueueTimeSpan
+from rmqd.wire.messages.message import MessageQueue
 
 if TYPE_CHECKING:
     from rmqd.broker.controller import BrokerController
-    from rmqd.wire.settings import TopicConfig
+    from rmqd.wire.bodies.settings import TopicConfig
 
 _NO_TIME: Final = -1
 

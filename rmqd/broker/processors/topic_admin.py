@@ -12,16 +12,16 @@ from rmqd.broker.topic_attributes import MESSAGE_TYPE, MIXED, TopicAttributeErro
 from rmqd.broker.topics import fault_of_topic
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire import fields, loose_json
-from rmqd.wire.cluster import TopicList
+from rmqd.wire.bodies.cluster import TopicList
+from rmqd.wire.bodies.data_version import DataVersion
+from rmqd.wire.bodies.settings import CreateTopicListRequestBody, TopicConfig, TopicConfigSerializeWrapper
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.data_version import DataVersion
 from rmqd.wire.headers.admin import CreateTopicRequestHeader, GetTopicConfigRequestHeader
 from rmqd.wire.headers.topic import (
     DeleteTopicRequestHeader,
     GetAllTopicConfigRequestHeader,
     GetAllTopicConfigResponseHeader,
 )
-from rmqd.wire.settings import CreateTopicListRequestBody, TopicConfig, TopicConfigSerializeWrapper
 from rmqd.wire.topics import pop_retry_topic, pop_retry_topic_v2
 
 if TYPE_CHECKING:

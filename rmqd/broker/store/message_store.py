@@ -20,9 +20,9 @@ from rmqd.broker.store.retention import NeededFrom, QueueKey, oldest_first
 from rmqd.clock import Clock
 from rmqd.errors import StorageError
 from rmqd.wire.filter import java_hash
-from rmqd.wire.message_encode import StoredMessage, encode_record
-from rmqd.wire.message_id import parse_host
-from rmqd.wire.properties import TAGS
+from rmqd.wire.messages.encode import StoredMessage, encode_record
+from rmqd.wire.messages.message_id import parse_host
+from rmqd.wire.messages.properties import TAGS
 
 MAX_TRANSFER_COUNT: Final = 32  # Java: maxTransferCountOnMessageInMemory
 MAX_TRANSFER_BYTES: Final = 262144  # Java: maxTransferBytesOnMessageInMemory

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING
 from rmqd.client.api.request import ADMIN_TIMEOUT_SECONDS, request
 from rmqd.codes import RequestCode
 from rmqd.errors import BrokerFailureError, QueryNotFoundError
-from rmqd.wire.cluster import ClusterInfo, TopicList
-from rmqd.wire.group import GetConsumerStatusBody, ResetOffsetBody
+from rmqd.wire.bodies.cluster import ClusterInfo, TopicList
+from rmqd.wire.bodies.group import GetConsumerStatusBody, ResetOffsetBody
+from rmqd.wire.bodies.settings import TopicConfig
+from rmqd.wire.bodies.stats import ConsumeStats, TopicStatsTable
+from rmqd.wire.bodies.time_span import QueryConsumeTimeSpanBody
 from rmqd.wire.headers.admin import (
     CreateTopicRequestHeader,
     GetConsumeStatsRequestHeader,
@@ -20,16 +23,13 @@ from rmqd.wire.headers.admin import (
 )
 from rmqd.wire.headers.group import GetConsumerStatusRequestHeader
 from rmqd.wire.headers.offset import ResetOffsetRequestHeader
-from rmqd.wire.settings import TopicConfig
-from rmqd.wire.stats import ConsumeStats, TopicStatsTable
-from rmqd.wire.time_span import QueryConsumeTimeSpanBody
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from rmqd.client.remoting import RemotingClient
-    from rmqd.wire.message import MessageQueue
-    from rmqd.wire.time_span import QueueTimeSpan
+    from rmqd.client.remoting.client import RemotingClient
+    from rmqd.wire.bodies.time_span import QueueTimeSpan
+    from rmqd.wire.messages.message import MessageQueue
 
 RESET_TO_END = -1
 

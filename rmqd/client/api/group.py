@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING
 from rmqd.client.api.request import ADMIN_TIMEOUT_SECONDS, REQUEST_TIMEOUT_SECONDS, request
 from rmqd.codes import RequestCode
 from rmqd.errors import BrokerFailureError
-from rmqd.wire.group import GetConsumerListByGroupResponseBody, QuerySubscriptionResponseBody
+from rmqd.wire.bodies.group import GetConsumerListByGroupResponseBody, QuerySubscriptionResponseBody
+from rmqd.wire.bodies.heartbeat import CheckClientRequestBody
+from rmqd.wire.bodies.running_info import ConsumerRunningInfo
+from rmqd.wire.bodies.settings import SubscriptionGroupConfig, SubscriptionGroupWrapper
+from rmqd.wire.bodies.stats import ConsumerConnection
 from rmqd.wire.headers.group import (
     GetConsumerConnectionListRequestHeader,
     GetConsumerListByGroupRequestHeader,
@@ -16,14 +20,10 @@ from rmqd.wire.headers.group import (
     QuerySubscriptionByConsumerRequestHeader,
     UnregisterClientRequestHeader,
 )
-from rmqd.wire.heartbeat import CheckClientRequestBody
-from rmqd.wire.running_info import ConsumerRunningInfo
-from rmqd.wire.settings import SubscriptionGroupConfig, SubscriptionGroupWrapper
-from rmqd.wire.stats import ConsumerConnection
 
 if TYPE_CHECKING:
-    from rmqd.client.remoting import RemotingClient
-    from rmqd.wire.heartbeat import HeartbeatData, SubscriptionData
+    from rmqd.client.remoting.client import RemotingClient
+    from rmqd.wire.bodies.heartbeat import HeartbeatData, SubscriptionData
 
 HEARTBEAT_TIMEOUT_SECONDS = 3.0
 

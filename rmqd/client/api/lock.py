@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from rmqd.client.api.request import REQUEST_TIMEOUT_SECONDS, request
 from rmqd.codes import RequestCode
-from rmqd.wire.lock import LockBatchRequestBody, LockBatchResponseBody
+from rmqd.wire.bodies.lock import LockBatchRequestBody, LockBatchResponseBody
 
 if TYPE_CHECKING:
-    from rmqd.client.remoting import RemotingClient
-    from rmqd.wire.message import MessageQueue
+    from rmqd.client.remoting.client import RemotingClient
+    from rmqd.wire.messages.message import MessageQueue
 
 
 async def lock_batch(

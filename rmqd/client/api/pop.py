@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING
 
 from rmqd.client.api.request import REQUEST_TIMEOUT_SECONDS, request
 from rmqd.codes import RequestCode
+from rmqd.wire.bodies.pop import BatchAckMessageRequestBody, QueryAssignmentRequestBody, QueryAssignmentResponseBody
 from rmqd.wire.headers.pop import (
     AckMessageRequestHeader,
     ChangeInvisibleTimeRequestHeader,
     ChangeInvisibleTimeResponseHeader,
 )
-from rmqd.wire.pop_bodies import BatchAckMessageRequestBody, QueryAssignmentRequestBody, QueryAssignmentResponseBody
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rmqd.client.remoting import RemotingClient
+    from rmqd.client.remoting.client import RemotingClient
+    from rmqd.wire.bodies.pop import BatchAck, MessageQueueAssignment
     from rmqd.wire.pop import PopHandle
-    from rmqd.wire.pop_bodies import BatchAck, MessageQueueAssignment
 
 ACK_TIMEOUT_SECONDS = 3.0  # Java: ASYNC_TIMEOUT
 

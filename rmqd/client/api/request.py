@@ -10,7 +10,7 @@ from rmqd.errors import BrokerError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from rmqd.client.remoting import RemotingClient
+    from rmqd.client.remoting.client import RemotingClient
     from rmqd.wire.command import RemotingCommand
     from rmqd.wire.headers.base import RequestHeader
 

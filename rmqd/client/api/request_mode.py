@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from rmqd.client.api.request import ADMIN_TIMEOUT_SECONDS, request
 from rmqd.codes import RequestCode
-from rmqd.wire.settings import request_modes_from_json
+from rmqd.wire.bodies.settings import request_modes_from_json
 
 if TYPE_CHECKING:
-    from rmqd.client.remoting import RemotingClient
-    from rmqd.wire.settings import SetMessageRequestModeRequestBody
+    from rmqd.client.remoting.client import RemotingClient
+    from rmqd.wire.bodies.settings import SetMessageRequestModeRequestBody
 
 
 async def request_modes(

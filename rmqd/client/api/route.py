@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rmqd.client.api.request import REQUEST_TIMEOUT_SECONDS, request
-from rmqd.client.parsing import parsed
+from rmqd.client.remoting.parsing import parsed
+from rmqd.wire.bodies.route import TopicRouteData
 from rmqd.wire.headers.route import GetRouteInfoRequestHeader
-from rmqd.wire.route import TopicRouteData
 
 if TYPE_CHECKING:
-    from rmqd.client.remoting import RemotingClient
+    from rmqd.client.remoting.client import RemotingClient
 
 
 async def get_route(

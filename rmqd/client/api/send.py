@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from rmqd.client.api.request import REQUEST_TIMEOUT_SECONDS, request
 from rmqd.codes import ResponseCode
 from rmqd.wire.headers.send import ConsumerSendMsgBackRequestHeader, SendMessageResponseHeader
-from rmqd.wire.properties import MSG_REGION, TRACE_ON
+from rmqd.wire.messages.properties import MSG_REGION, TRACE_ON
 
 if TYPE_CHECKING:
-    from rmqd.client.remoting import RemotingClient
+    from rmqd.client.remoting.client import RemotingClient
     from rmqd.wire.headers.send import SendMessageRequestHeaderV2
 
 DEFAULT_REGION = "DefaultRegion"  # Java: MixAll.DEFAULT_TRACE_REGION_ID, of brokers that do not say theirs

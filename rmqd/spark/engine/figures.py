@@ -14,16 +14,16 @@ import structlog
 
 from rmqd.client.group_lag import QueueLag
 from rmqd.clock import Clock
+from rmqd.consumer.health.recent_results import RecentResults
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.pauses import Pauses
-from rmqd.consumer.problem import GroupProblems, Problem
-from rmqd.consumer.recent_results import RecentResults
-from rmqd.consumer.snapshot import BATCH_PHASES, BatchesSnapshot, GroupSnapshot, QueueSnapshot, TopicSnapshot
-from rmqd.daemon.spark_group import blank_snapshot
-from rmqd.daemon.totals import add_topics
+from rmqd.consumer.stats.problem import GroupProblems, Problem
+from rmqd.consumer.stats.snapshot import BATCH_PHASES, BatchesSnapshot, GroupSnapshot, QueueSnapshot, TopicSnapshot
+from rmqd.daemon.groups.spark_group import blank_snapshot
+from rmqd.daemon.metrics.totals import add_topics
 from rmqd.histogram import Histogram
 from rmqd.spark.handlers.outcome import RangeOutcome
-from rmqd.wire.message import MessageQueue
+from rmqd.wire.messages.message import MessageQueue
 from rmqd.wire.topics import is_retry_topic
 
 log = structlog.get_logger(__name__)

@@ -8,17 +8,17 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 # First of our own: it keeps structlog from importing rich, see there.
-from rmqd.daemon import logs
+from rmqd.process.logs import logs
 
 # isort: split
 
 import structlog
 
 from rmqd.clock import SystemClock
-from rmqd.consumer.snapshot import HANDLED_RESULTS, GroupSnapshot
-from rmqd.daemon.loop import run_in_loop
+from rmqd.consumer.stats.snapshot import HANDLED_RESULTS, GroupSnapshot
 from rmqd.errors import RmqdError
 from rmqd.exit_codes import ExitCode
+from rmqd.process.loop import run_in_loop
 from rmqd.spark.engine.group_order import GroupOrder
 from rmqd.spark.engine.group_run import GroupRun, describe
 from rmqd.spark.engine.spark_parts import SparkParts

@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from rmqd.consumer.private_files import make_folder
-from rmqd.daemon.spark_config import SparkConfig
+from rmqd.config.model.spark import SparkConfig
+from rmqd.consumer.offsets.private_files import make_folder
 from rmqd.errors import RouteNotFoundError
 from rmqd.spark.answers import Answers, those_there
 from rmqd.spark.cluster import Cluster, cluster_of
@@ -37,7 +37,7 @@ from rmqd.spark.engine.checkpoint import Folder, IsWritten, read_done
 from rmqd.spark.engine.generation_note import Note, read_note, write_note
 from rmqd.spark.patience import patiently
 from rmqd.spark.source.offsets import ByQueue
-from rmqd.wire.message import MessageQueue
+from rmqd.wire.messages.message import MessageQueue
 from rmqd.wire.topics import retry_topic
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rmqd.client.options import ClientOptions
+from rmqd.config.model.root import GroupConfig, RootConfig
 from rmqd.consumer.options import ConsumerOptions
-from rmqd.daemon.config import GroupConfig, RootConfig
 from rmqd.spark.access import Access
 from rmqd.wire.topics import wrap_namespace
 

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import structlog
 
 from rmqd.clock import Clock
+from rmqd.config.model.spark import AVAILABLE_NOW, SparkConfig
+from rmqd.consumer.handling.slots import HandlerHungError
 from rmqd.consumer.pauses import WHOLE_GROUP, Pauses, PauseScope
-from rmqd.consumer.slots import HandlerHungError
-from rmqd.consumer.snapshot import GroupSnapshot
-from rmqd.daemon.spark_config import AVAILABLE_NOW, SparkConfig
+from rmqd.consumer.stats.snapshot import GroupSnapshot
 from rmqd.errors import RmqdError
 from rmqd.spark.engine.figures import Figures
 from rmqd.spark.engine.group_order import GroupOrder

@@ -6,9 +6,9 @@ import os
 import sys
 from pathlib import Path
 
-from rmqd.daemon.config import RootConfig
-from rmqd.daemon.config_file import load_config
-from rmqd.daemon.spark_config import SparkConfig
+from rmqd.config.load import load_config
+from rmqd.config.model.root import RootConfig
+from rmqd.config.model.spark import SparkConfig
 from rmqd.errors import ConfigError
 from rmqd.spark.engine.group_order import GroupOrder
 

@@ -22,20 +22,20 @@ from rmqd.client.instance import ClientInstance
 from rmqd.client.pushed_resets import PushedResets
 from rmqd.clock import Clock, SystemClock
 from rmqd.codes import RequestCode, ResponseCode
+from rmqd.consumer.admin.running_info import CLIENT_VERSION
 from rmqd.consumer.assembly import subscriptions_of
-from rmqd.consumer.broker_founding import BrokerFounding
-from rmqd.consumer.offset_store import RemoteBrokerOffsetStore
-from rmqd.consumer.rivals import Rivals
-from rmqd.consumer.running_info import CLIENT_VERSION
+from rmqd.consumer.founding.by_brokers import BrokerFounding
+from rmqd.consumer.offsets.broker_store import RemoteBrokerOffsetStore
+from rmqd.consumer.rebalance.rivals import Rivals
 from rmqd.errors import GroupHeldElsewhereError, RmqdError, RouteNotFoundError
-from rmqd.wire import running_info as wire
+from rmqd.wire.bodies import running_info as wire
+from rmqd.wire.bodies.heartbeat import ConsumeFromWhere, ConsumerData, ConsumeType
+from rmqd.wire.bodies.running_info import ConsumerRunningInfo
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.heartbeat import ConsumeFromWhere, ConsumerData, ConsumeType
-from rmqd.wire.message import MessageQueue
-from rmqd.wire.running_info import ConsumerRunningInfo
+from rmqd.wire.messages.message import MessageQueue
 
 if TYPE_CHECKING:
-    from rmqd.client.remoting import Reply
+    from rmqd.client.remoting.client import Reply
     from rmqd.spark.engine.group_order import GroupOrder
 
 log = structlog.get_logger(__name__)

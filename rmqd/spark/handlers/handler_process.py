@@ -20,31 +20,31 @@ import structlog
 from rmqd.client.instance import ClientInstance
 from rmqd.clock import SystemClock
 from rmqd.consumer.assembly import stats_of
-from rmqd.consumer.concurrently import ConsumeMessageConcurrentlyService
+from rmqd.consumer.handling.concurrently import ConsumeMessageConcurrentlyService
+from rmqd.consumer.handling.message_trace import message_trace
+from rmqd.consumer.handling.orderly import ConsumeMessageOrderlyService
+from rmqd.consumer.handling.send_back import SendBack, reconsume_limit
+from rmqd.consumer.handling.threads import call_start_or_stop
 from rmqd.consumer.hooks import GroupHooks
-from rmqd.consumer.message_trace import message_trace
-from rmqd.consumer.orderly import ConsumeMessageOrderlyService
-from rmqd.consumer.send_back import SendBack, reconsume_limit
-from rmqd.consumer.threads import call_start_or_stop
-from rmqd.daemon import logs
-from rmqd.daemon.garbage import collect_as_memory_grows
-from rmqd.daemon.handler_registry import load_handler
-from rmqd.daemon.hook_registry import load_hooks
-from rmqd.daemon.loop import keep_running, new_loop, settle_garbage_collection
 from rmqd.errors import RmqdError
 from rmqd.handler import LoadedHandler
+from rmqd.plugins.handlers import load_handler
+from rmqd.plugins.hooks import load_hooks
+from rmqd.process.garbage import collect_as_memory_grows
+from rmqd.process.logs import logs
+from rmqd.process.loop import keep_running, new_loop, settle_garbage_collection
 from rmqd.spark.handlers.outcome import RangeOutcome
 from rmqd.spark.handlers.range_run import RangeRun
 from rmqd.spark.handlers.worker_end import at_worker_end
 from rmqd.wire.topics import retry_topic
 
 if TYPE_CHECKING:
+    from rmqd.consumer.handling.slots import HandlerSlots
     from rmqd.consumer.options import ConsumerOptions
-    from rmqd.consumer.slots import HandlerSlots
-    from rmqd.daemon.telemetry import Telemetry
+    from rmqd.process.telemetry import Telemetry
     from rmqd.spark.engine.group_order import GroupOrder
     from rmqd.spark.source.queue_range import QueueRange
-    from rmqd.wire.message import MessageQueue
+    from rmqd.wire.messages.message import MessageQueue
 
 T = TypeVar("T")
 
@@ -146,7 +146,7 @@ class HandlerProcess:
         if self._trace is not None:
             hooks = (*hooks, self._trace.hook)
         if order.config.tracing.opentelemetry:
-            from rmqd.daemon.telemetry import start_telemetry
+            from rmqd.process.telemetry import start_telemetry
 
             self._telemetry = start_telemetry()
             hooks = (self._telemetry.hook(options), *hooks)

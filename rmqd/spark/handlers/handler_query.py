@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rmqd.daemon.quantities import parse_duration_ms
-from rmqd.daemon.spark_config import AVAILABLE_NOW, SparkConfig
+from rmqd.config.model.quantities import parse_duration_ms
+from rmqd.config.model.spark import AVAILABLE_NOW, SparkConfig
 from rmqd.spark.handlers.batch_time import note_batch_time
 from rmqd.spark.handlers.handler_source import NAME, bound_to
 from rmqd.spark.handlers.outcome import RangeOutcome
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from rmqd.spark.engine.group_order import GroupOrder
-    from rmqd.wire.message import MessageQueue
+    from rmqd.wire.messages.message import MessageQueue
 
 OnBatch = Callable[[int, list[RangeOutcome]], None]
 

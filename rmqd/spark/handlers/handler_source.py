@@ -16,7 +16,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from rmqd.daemon.spark_config import SparkConfig
+from rmqd.config.model.spark import SparkConfig
 from rmqd.spark.cluster import cluster_of
 from rmqd.spark.handlers.group_source import GroupPlan, GroupStreamReader
 from rmqd.spark.handlers.pace import Pace
@@ -26,7 +26,7 @@ from rmqd.spark.source.queue_range import split_ranges
 
 if TYPE_CHECKING:
     from rmqd.spark.engine.group_order import GroupOrder
-    from rmqd.wire.message import MessageQueue
+    from rmqd.wire.messages.message import MessageQueue
 
 NAME: Final = "rmqd_handler"
 OUTCOME: Final = pa.schema([("outcome", pa.binary())])

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pickle
 from dataclasses import dataclass, field
 
-from rmqd.consumer.snapshot import TopicSnapshot
+from rmqd.consumer.stats.snapshot import TopicSnapshot
 from rmqd.errors import RmqdError
-from rmqd.wire.message import MessageQueue
+from rmqd.wire.messages.message import MessageQueue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

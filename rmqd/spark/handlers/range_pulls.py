@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from rmqd.client.connection import OPAQUE, RemotingConnection
+from rmqd.client.remoting.connection import OPAQUE, RemotingConnection
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import ProtocolError, RemotingTimeoutError, RmqdError, RouteNotFoundError
 from rmqd.spark.cluster import replicas_of
 from rmqd.spark.source.range_plan import AskAgain, AskWhoIsMaster, Lost, RangePlan, ResetByOperator
-from rmqd.wire.message import MessageBlock
-from rmqd.wire.message_decode import frame_messages
-from rmqd.wire.sys_flag import PullSysFlag
+from rmqd.wire.messages.decode import frame_messages
+from rmqd.wire.messages.message import MessageBlock
+from rmqd.wire.messages.sys_flag import PullSysFlag
 
 if TYPE_CHECKING:
     from rmqd.client.instance import ClientInstance

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from rmqd.consumer.flow_control import Reason, Thresholds, exceeded
-from rmqd.consumer.opening import open_bodies
-from rmqd.consumer.process_queue import ProcessQueue
+from rmqd.consumer.cache.flow_control import Reason, Thresholds, exceeded
+from rmqd.consumer.cache.process_queue import ProcessQueue
+from rmqd.consumer.pull.opening import open_bodies
 from rmqd.spark.handlers.range_pulls import Pulled, RangePulls, ResetByOperatorError
+from rmqd.wire.bodies.heartbeat import EXPRESSION_TAG
 from rmqd.wire.filter import tag_subscription
-from rmqd.wire.heartbeat import EXPRESSION_TAG
 
 if TYPE_CHECKING:
     from rmqd.client.instance import ClientInstance
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from rmqd.consumer.hooks import GroupHooks
     from rmqd.consumer.options import ConsumerOptions
     from rmqd.consumer.services import ConsumeMessageService, WaysBack
-    from rmqd.consumer.stats import TopicStats
+    from rmqd.consumer.stats.counters import TopicStats
     from rmqd.spark.source.queue_range import QueueRange
-    from rmqd.wire.message import CorruptMessage, MessageBlock
+    from rmqd.wire.messages.message import CorruptMessage, MessageBlock
 
 log = structlog.get_logger(__name__)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from rmqd.consumer.stats import TopicStats
+from rmqd.consumer.stats.counters import TopicStats
 from rmqd.spark.handlers.outcome import RangeOutcome
 from rmqd.spark.source.offsets import Offsets
 from rmqd.wire.topics import unwrap_namespace

@@ -6,10 +6,10 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rmqd.daemon.entry_points import why
-from rmqd.daemon.pipeline_registry import load_pipeline
-from rmqd.daemon.spark_config import SparkConfig
+from rmqd.config.model.spark import SparkConfig
 from rmqd.errors import RmqdError
+from rmqd.plugins.entry_points import why
+from rmqd.plugins.pipelines import load_pipeline
 from rmqd.spark.hadoop_folder import HadoopFolder
 from rmqd.spark.handlers.handler_query import triggered
 from rmqd.spark.handlers.outcome import RangeOutcome
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from rmqd.spark.engine.group_order import GroupOrder
-    from rmqd.wire.message import MessageQueue
+    from rmqd.wire.messages.message import MessageQueue
 
 
 def pipeline_query(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from rmqd.daemon.pipeline_registry import load_batch_function
-from rmqd.daemon.spark_config import SinkConfig
+from rmqd.config.model.spark import SinkConfig
 from rmqd.errors import RmqdError
+from rmqd.plugins.pipelines import load_batch_function
 from rmqd.spark.hadoop_folder import HadoopFolder
 from rmqd.spark.pipelines.jdbc_table import JdbcTable
 from rmqd.spark.pipelines.parquet_batch import Batch

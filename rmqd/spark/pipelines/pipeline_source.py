@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from rmqd.daemon.spark_config import SparkConfig
+from rmqd.config.model.spark import SparkConfig
 from rmqd.spark.handlers.group_source import GroupPlan, GroupStreamReader
 from rmqd.spark.handlers.pace import Pace
 from rmqd.spark.sink.sink_options import SinkOptions
@@ -18,7 +18,7 @@ from rmqd.spark.source.columns import ddl
 
 if TYPE_CHECKING:
     from rmqd.spark.engine.group_order import GroupOrder
-    from rmqd.wire.message import MessageQueue
+    from rmqd.wire.messages.message import MessageQueue
 
 NAME: Final = "rmqd_pipeline"
 SINK_NAME: Final = "rmqd_pipeline_topic"

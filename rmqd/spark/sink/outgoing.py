@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from rmqd.client.producer import OutgoingMessage
+from rmqd.client.sending.producer import OutgoingMessage
 from rmqd.errors import InvalidMessageError
 from rmqd.spark.sink.sink_options import SINK_COLUMNS
-from rmqd.wire.properties import SHARDING_KEY
+from rmqd.wire.messages.properties import SHARDING_KEY
 from rmqd.wire.topics import wrap_namespace
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import structlog
 
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
-from rmqd.client.queue_selector import MessageQueueSelector, by_hash, by_id
+from rmqd.client.sending.queue_selector import MessageQueueSelector, by_hash, by_id
 from rmqd.errors import BrokerError, BrokerFailureError, RemotingError, RmqdError, RouteNotFoundError
 from rmqd.spark.access import Access
 from rmqd.spark.process_log import log_to_stderr

@@ -18,9 +18,9 @@ from rmqd.spark.process_log import log_to_stderr
 from rmqd.spark.source.arrow import BatchBuilder
 from rmqd.spark.source.pull_connection import PullConnection, keep_connection, next_opaque, take_connection
 from rmqd.spark.source.range_plan import AskAgain, AskWhoIsMaster, Dealt, Lost, RangePlan
+from rmqd.wire.bodies.heartbeat import EXPRESSION_TAG
 from rmqd.wire.filter import tag_subscription
-from rmqd.wire.heartbeat import EXPRESSION_TAG
-from rmqd.wire.sys_flag import PullSysFlag
+from rmqd.wire.messages.sys_flag import PullSysFlag
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]

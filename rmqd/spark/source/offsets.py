@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from rmqd.errors import RmqdError
-from rmqd.wire.message import MessageQueue
+from rmqd.wire.messages.message import MessageQueue
 
 VERSION: Final = 1
 

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from rmqd.spark.source.slices import Ints, cut
-from rmqd.wire.properties import ENTRY_END, KEY_END, parse_properties
+from rmqd.wire.messages.properties import ENTRY_END, KEY_END, parse_properties
 
 _STRING: Final = pa.string()
 _KEY_END: Final = ord(KEY_END)

@@ -11,9 +11,9 @@ import os
 import socket
 from typing import Final
 
-from rmqd.client.connection import OPAQUE
 from rmqd.client.options import TlsOptions
-from rmqd.client.tls import client_context, explain
+from rmqd.client.remoting.connection import OPAQUE
+from rmqd.client.remoting.tls import client_context, explain
 from rmqd.errors import RemotingClosedError, RemotingConnectError, RemotingTimeoutError
 from rmqd.spark.access import Access
 from rmqd.wire.command import RemotingCommand, decode_command

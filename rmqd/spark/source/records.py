@@ -1,7 +1,8 @@
 """Stored messages decoded straight into columns, many at once: their bytes are looked at by numpy and Arrow.
 
-The layout is that of `rmqd.wire.message`. Replies are kept as they came until there are enough for a batch; then each
-field of all of them is read in one go. What is done for each message by itself is finding its end, and its CRC.
+The layout is that of `rmqd.wire.messages.message`. Replies are kept as they came until there are enough for a batch;
+then each field of all of them is read in one go. What is done for each message by itself is finding its end, and its
+CRC.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from rmqd.errors import ProtocolError
 from rmqd.spark.source.inner_batches import unwrapped, why_closed
 from rmqd.spark.source.property_arrays import PropertyArrays
 from rmqd.spark.source.slices import Ints, cut
-from rmqd.wire.compression import decompress
-from rmqd.wire.message import MAGIC_V1, MAGIC_V2
-from rmqd.wire.properties import TAGS
-from rmqd.wire.sys_flag import BORN_HOST_V6, COMPRESSED, KNOWN, NEED_UNWRAP, STORE_HOST_V6
+from rmqd.wire.messages.compression import decompress
+from rmqd.wire.messages.message import MAGIC_V1, MAGIC_V2
+from rmqd.wire.messages.properties import TAGS
+from rmqd.wire.messages.sys_flag import BORN_HOST_V6, COMPRESSED, KNOWN, NEED_UNWRAP, STORE_HOST_V6
 
 Array = np.ndarray[tuple[int], np.dtype[Any]]
 

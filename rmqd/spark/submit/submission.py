@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from rmqd.daemon.spark_config import SparkConfig
+from rmqd.config.model.spark import SparkConfig
 from rmqd.errors import ConfigError
 from rmqd.spark.engine.group_order import GroupOrder
 from rmqd.spark.submit.packed_environment import NAME, PYTHON

@@ -11,9 +11,9 @@ from typing import ClassVar, Final, NamedTuple, Self
 from rmqd.codes import LanguageCode, RequestCode
 from rmqd.errors import ProtocolError
 from rmqd.wire.acl import Credentials, signed_content
+from rmqd.wire.bodies.heartbeat import EXPRESSION_TAG
 from rmqd.wire.command import LANGUAGE, VERSION
 from rmqd.wire.headers.base import RequestHeader
-from rmqd.wire.heartbeat import EXPRESSION_TAG
 
 MAX_MSG_BYTES: Final = 262144  # Java: pullBatchSizeInBytes
 _PREFIX: Final = Struct(">II")

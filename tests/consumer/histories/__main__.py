@@ -14,7 +14,8 @@ from typing import Protocol
 
 import structlog
 
-from rmqd.client import breaker, heartbeat
+from rmqd.client import heartbeat
+from rmqd.client.remoting import breaker
 from tests.consumer.histories.hand_over import hand_over
 from tests.consumer.histories.offsets import offsets
 

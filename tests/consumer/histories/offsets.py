@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.consumer.offset_store import RemoteBrokerOffsetStore
+from rmqd.consumer.offsets.broker_store import RemoteBrokerOffsetStore
 from rmqd.errors import RmqdError
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.offset import UpdateConsumerOffsetRequestHeader

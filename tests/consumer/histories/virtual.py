@@ -12,7 +12,7 @@ from typing import Any
 
 from rmqd.clock import SystemClock
 from rmqd.codes import RequestCode
-from rmqd.consumer.unheard_commits import SETTLE_SECONDS
+from rmqd.consumer.offsets.unheard_commits import SETTLE_SECONDS
 from rmqd.wire.command import RESPONSE_FLAG, RemotingCommand, decode_command, encode_command, encode_request
 from rmqd.wire.frame import FrameDecoder
 from tests.client.peer import Reply, Script

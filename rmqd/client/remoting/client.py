@@ -1,0 +1,210 @@
+"""Requests by address, over connections that are made when they are needed, one for each address, and kept."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from rmqd.client.options import ClientOptions
+from rmqd.client.remoting.breaker import Breakers
+from rmqd.client.remoting.connection import RemotingConnection
+from rmqd.client.remoting.peer_requests import NoticeHandler, PeerRequests, Reply, RequestHandler
+from rmqd.client.remoting.pool import ConnectionPool
+from rmqd.client.remoting.security import Security
+from rmqd.client.remoting.traffic import Traffic
+from rmqd.codes import ResponseCode
+from rmqd.errors import ProtocolError, RemotingTimeoutError
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.frame import MAX_FRAME_SIZE_BYTES
+
+__all__ = ["RemotingClient", "Reply", "RequestHandler"]
+
+REQUEST_TIMEOUT_SECONDS = 3.0  # Java: mqClientApiTimeout
+FRAME_SECONDS = 30.0  # a frame that takes longer answers nobody: no request is waited for so long
+SILENCE_SECONDS = 2.0  # a peer that was sent a request, and said nothing for so long, is no longer waited for
+
+
+class RemotingClient:
+    """Speaks to any number of addresses ("host:port"), by the keys and the TLS settings in `security`.
+
+    `invoke` raises RemotingConnectError, RemotingTimeoutError or RemotingClosedError; a reply with an error code is
+    returned like any other. Requests of a peer go to the handlers set by `on_request`, in tasks that `close` ends.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_frame_size_bytes: int = MAX_FRAME_SIZE_BYTES,
+        security: Security | None = None,
+    ) -> None:
+        self.traffic = Traffic()
+        self.security = security or Security()
+        self._max_frame_size = max_frame_size_bytes
+        self._breakers = Breakers(lambda: asyncio.get_running_loop().time())
+        self._pool = ConnectionPool(self.security, self._breakers, self._new_connection)
+        self._peer_requests = PeerRequests()
+        self._silent: list[Callable[[str], None]] = []
+
+    def on_request(self, code: int, handler: RequestHandler) -> None:
+        """Let `handler(command, address)` answer the peers' requests with this code; None for a one-way request."""
+        self._peer_requests.on_request(code, handler)
+
+    def on_notice(self, code: int, handler: NoticeHandler) -> None:
+        """Call `handler(command, address)` for the peers' requests with this code, which want no answer."""
+        self._peer_requests.on_notice(code, handler)
+
+    def on_open(self, callback: Callable[[str], None]) -> None:
+        """Call `callback(address)` whenever a new connection begins to serve an address."""
+        self._pool.opened.append(callback)
+
+    def on_lost(self, callback: Callable[[str, str], None]) -> None:
+        """Call `callback(address, reason)` whenever a connection has ended."""
+        self._pool.lost.append(callback)
+
+    def on_silence(self, callback: Callable[[str], None]) -> None:
+        """Call `callback(address)` whenever a peer did not answer, nor sent anything else meanwhile."""
+        self._silent.append(callback)
+
+    def is_down(self, address: str) -> bool:
+        """Whether no connection could be made, or nothing was heard on it, and no answer has come since."""
+        return self._breakers.is_open(address)
+
+    def why_down(self, address: str) -> str | None:
+        """How that failed; None for an address that is not down."""
+        return self._breakers.reason(address)
+
+    def rest_seconds(self, address: str) -> float:
+        """How long an address that is down is still left alone."""
+        return self._breakers.rest_seconds(address)
+
+    def check(self, address: str) -> None:
+        """Raise CircuitOpenError, or TlsError, for an address that is down: for requests that may wait long."""
+        self._breakers.check_answers(address)
+
+    async def invoke(
+        self,
+        address: str,
+        code: int,
+        ext_fields: dict[str, str],
+        body: bytes = b"",
+        timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
+    ) -> RemotingCommand:
+        """Send a request and return its reply, whatever its code; the time to connect counts for itself.
+
+        While a peer is silent, one request at a time finds out whether it still is, by a new connection, and the others
+        fail at once. A peer that says GO_AWAY has not looked at the request: it is sent once more, by another one.
+        """
+        if (credentials := self.security.credentials) is not None:
+            ext_fields = credentials.signed(ext_fields, body)
+        reply = await self._invoke_once(address, code, ext_fields, body, timeout_seconds)
+        if reply.code == ResponseCode.GO_AWAY:
+            reply = await self._invoke_once(address, code, ext_fields, body, timeout_seconds)
+        return reply
+
+    async def _invoke_once(
+        self, address: str, code: int, ext_fields: dict[str, str], body: bytes, timeout_seconds: float
+    ) -> RemotingCommand:
+        connection = self._pool.get(address) or await self._pool.connection(address)
+        if connection.is_suspect:
+            with self._breakers.probe(address):
+                connection = await self._pool.to_probe(address)
+                reply = await self._invoke(connection, code, ext_fields, body, timeout_seconds)
+        else:
+            reply = await self._invoke(connection, code, ext_fields, body, timeout_seconds)
+        if reply.code == ResponseCode.GO_AWAY:
+            self._pool.leave(connection, "the peer says that it goes away")
+        return reply
+
+    async def _invoke(
+        self,
+        connection: RemotingConnection,
+        code: int,
+        ext_fields: dict[str, str],
+        body: bytes,
+        timeout_seconds: float,
+    ) -> RemotingCommand:
+        started, reads = asyncio.get_running_loop().time(), connection.reads
+        try:
+            return await connection.invoke(code, ext_fields, body, timeout_seconds)
+        except (RemotingTimeoutError, asyncio.CancelledError):  # the latter by a deadline of who asks
+            now = asyncio.get_running_loop().time()
+            seconds = now - started
+            if connection.is_open and connection.frame_at is not None and now - connection.frame_at >= FRAME_SECONDS:
+                # Its length may be damaged, so that it takes in all that comes: bytes do, and answers never would.
+                connection.corrupt(ProtocolError(f"it began {now - connection.frame_at:.0f} s ago and does not end"))
+            elif seconds >= SILENCE_SECONDS and connection.reads == reads and self._pool.uses(connection):
+                self._heard_nothing(connection, seconds)
+            raise
+
+    def _heard_nothing(self, connection: RemotingConnection, seconds: float) -> None:
+        """A peer took a request and did not answer, though it had time enough."""
+        address = connection.address
+        connection.is_suspect = connection.was_asked_in_vain = True
+        self._breakers.failed(
+            address, RemotingTimeoutError(address, f"it takes requests and is silent for {seconds:.1f} s")
+        )
+        for callback in self._silent:
+            callback(address)
+
+    async def invoke_oneway(self, address: str, code: int, ext_fields: dict[str, str], body: bytes = b"") -> None:
+        """Send a request that is not answered."""
+        connection = self._pool.get(address) or await self._pool.connection(address)
+        if (credentials := self.security.credentials) is not None:
+            ext_fields = credentials.signed(ext_fields, body)
+        await connection.invoke_oneway(code, ext_fields, body)
+
+    def connected(self, address: str) -> RemotingConnection | None:
+        """The open connection to an address, if there is one."""
+        return self._pool.get(address)
+
+    def ready(self, address: str) -> RemotingConnection | None:
+        """The open connection to an address that is not down; None where there is none, or the address is down."""
+        return None if self._breakers.is_open(address) else self._pool.get(address)
+
+    async def connection(self, address: str) -> RemotingConnection:
+        """The open connection to an address, made if need be; whoever asks meanwhile shares the attempt."""
+        return await self._pool.connection(address)
+
+    def silent_seconds(self, address: str) -> float:
+        """How long an address has sent nothing while a request waited for its answer; 0 where none waits."""
+        connection = self._pool.get(address)
+        return 0.0 if connection is None else connection.silent_seconds
+
+    def disconnect(self, address: str, reason: str) -> None:
+        """Close the connection to an address, if there is one."""
+        self._pool.disconnect(address, reason)
+
+    def leave(self, connection: RemotingConnection, reason: str) -> None:
+        """Send nothing more by this connection, and close it once what is under way has had time for its answer."""
+        self._pool.leave(connection, reason)
+
+    def give_up(self, address: str, reason: str) -> None:
+        """Forget an address at which nobody is to be asked any more; what waits for it fails with
+        ConnectionRenewedError: it can be asked elsewhere, at once."""
+        self._pool.give_up(address, reason)
+
+    def called(self, address: str, host: str) -> None:
+        """A numeric address is that of this host, for which its certificate is to be."""
+        self._pool.called(address, host)
+
+    def secure(self, options: ClientOptions) -> None:
+        """Go by other keys and certificates from now on; other TLS settings than before make connections anew."""
+        must_renew = self.security.change(options)
+        self._pool.start_anew()
+        if must_renew:
+            self._pool.renew()
+
+    async def close(self) -> None:
+        """Close every connection and wait for what they had under way."""
+        await asyncio.gather(self._peer_requests.close(), self._pool.close())
+
+    def _new_connection(self, pool: ConnectionPool, address: str) -> RemotingConnection:
+        return RemotingConnection(
+            address,
+            max_frame_size_bytes=self._max_frame_size,
+            traffic=self.traffic,
+            on_request=self._peer_requests.asked,
+            on_lost=pool.ended,
+            on_answer=pool.heard,
+            refusals=self.security.refusals,
+        )

@@ -1,0 +1,287 @@
+"""One connection to one name server or broker: many requests at once, told apart by their opaque."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import itertools
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
+
+import structlog
+
+from rmqd.client.remoting.intake import Intake
+from rmqd.client.remoting.pending import PendingRequests
+from rmqd.client.remoting.security import Refusals
+from rmqd.errors import ProtocolError, RemotingClosedError, RemotingError, RemotingTimeoutError
+from rmqd.wire.command import RemotingCommand, encode_request
+
+if TYPE_CHECKING:
+    from rmqd.client.remoting.traffic import Traffic
+
+log = structlog.get_logger(__name__)
+
+ONEWAY_TIMEOUT_SECONDS = 3.0  # until the peer's socket takes it
+TLS_ALERT = b"\x15\x03"  # how an answer in TLS to a plain request begins
+OPAQUE = itertools.count()  # one series for the process, as the Java client
+
+
+class RemotingConnection(asyncio.Protocol):
+    """Sends requests, resolves their futures with the replies, and hands the peer's own requests on.
+
+    It never reconnects. When it ends, by this end or by the peer, `on_lost` is called at once, which is to call
+    `fail_waiting`: nothing is sent by it from then on, and nothing waits for an answer by it.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        max_frame_size_bytes: int,
+        traffic: Traffic,
+        on_request: Callable[[RemotingConnection, RemotingCommand], None],
+        on_lost: Callable[[RemotingConnection], None],
+        on_answer: Callable[[RemotingConnection], None] | None = None,
+        refusals: Refusals | None = None,
+    ) -> None:
+        self.address = address
+        self.close_reason = ""
+        self.was_answered = False
+        """Whether the peer has sent anything."""
+        self.made_by = 0
+        """The version of the TLS settings."""
+        self.error: Exception | None = None
+        """With which the loop ended it."""
+        self.was_closed_here = False
+        """Whether this end closed it."""
+        self.corruption: ProtocolError | None = None
+        """What the peer sent that cannot be decoded."""
+        self.is_suspect = False
+        """The peer was silent: the next that is heard of it counts as the first."""
+        self.was_asked_in_vain = False
+        """A request that had time enough got no answer, while the peer sent nothing else either."""
+        self.heard_at = 0.0
+        """When the peer sent something, by the loop's clock."""
+        self.reads = 0
+        """How often it did."""
+        self.frame_at: float | None = None
+        """When the frame began that has not ended, by the loop's clock; None where there is none."""
+        self.made_at = 0.0
+        """By the loop's clock."""
+        self._loop = asyncio.get_running_loop()
+        self._traffic = traffic
+        self._on_lost = on_lost
+        self._on_answer = on_answer
+        self._pending = PendingRequests(address, traffic, refusals or Refusals())
+        self._intake = Intake(
+            max_frame_size_bytes, self._pending.resolve, functools.partial(on_request, self), self._failed
+        )
+        self._transport: asyncio.Transport | None = None
+        self._ending: asyncio.Transport | None = None
+        self._ended = asyncio.Event()
+        self._out: list[bytes] = []
+        self._writable = asyncio.Event()
+        self._writable.set()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._transport is None else "open"
+        return f"<RemotingConnection {self.address} {state}, {len(self._pending)} waiting>"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether requests can be sent."""
+        return self._transport is not None
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the peer takes what is sent, and not slower than it is sent."""
+        return self._writable.is_set()
+
+    @property
+    def silent_seconds(self) -> float:
+        """How long the peer has sent nothing while a request waited for its answer; 0 where none waits."""
+        oldest_at = self._pending.oldest_at
+        return 0.0 if oldest_at is None else self._loop.time() - max(self.heard_at, oldest_at)
+
+    @property
+    def local_address(self) -> str | None:
+        """Our end, as "host:port"; None where it is lost."""
+        name = None if self._transport is None else self._transport.get_extra_info("sockname")
+        return f"{name[0]}:{name[1]}" if name else None
+
+    def call(self, code: int, opaque: int, frame: bytes, timeout_seconds: float) -> asyncio.Future[RemotingCommand]:
+        """Send an encoded request; the future gives the reply, whatever its code.
+
+        It fails with RemotingTimeoutError after `timeout_seconds`, and with RemotingClosedError if the connection ends.
+        """
+        if self._transport is None:
+            raise RemotingClosedError(self.address, self.close_reason)
+        future = self._pending.add(code, opaque, timeout_seconds)
+        self.write(frame)
+        return future
+
+    def hand_over(self, waiting: asyncio.Future[RemotingCommand], successor: asyncio.Future[RemotingCommand]) -> None:
+        """Give the reply that `waiting` would get to `successor`; `waiting` is the caller's to settle."""
+        self._pending.hand_over(waiting, successor)
+
+    async def invoke(
+        self, code: int, ext_fields: dict[str, str], body: bytes, timeout_seconds: float
+    ) -> RemotingCommand:
+        """Send a request and wait for its reply; a reply that comes after a cancellation is dropped."""
+        await self.drained(timeout_seconds)
+        opaque = next(OPAQUE) & 0x7FFFFFFF
+        future = self.call(code, opaque, encode_request(code, opaque, ext_fields, body), timeout_seconds)
+        try:
+            return await future
+        finally:
+            self._pending.drop(opaque)
+
+    async def invoke_oneway(self, code: int, ext_fields: dict[str, str], body: bytes = b"") -> None:
+        """Send a request that gets no reply."""
+        await self.drained(ONEWAY_TIMEOUT_SECONDS)
+        self.write(encode_request(code, next(OPAQUE) & 0x7FFFFFFF, ext_fields, body, oneway=True))
+
+    async def drained(self, timeout_seconds: float) -> None:
+        """Wait while the peer reads slower than we write; raises RemotingTimeoutError if that lasts too long."""
+        if self._writable.is_set():
+            return
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await self._writable.wait()
+        except TimeoutError:
+            raise RemotingTimeoutError(self.address, f"it takes no request, {timeout_seconds:g} s long") from None
+
+    def write(self, frame: bytes) -> None:
+        """Queue a frame; all frames of one turn of the loop leave in one system call."""
+        if self._transport is None:
+            raise RemotingClosedError(self.address, self.close_reason or "the connection is closed")
+        if not self._out:
+            self._loop.call_soon(self._flush)
+        self._out.append(frame)
+
+    def close(self, reason: str) -> None:
+        """Close at once; waiting requests fail with `reason`."""
+        self._flush()
+        self._end(reason, now=not self._writable.is_set())  # a peer that does not read would be waited for
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by the loop."""
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is one by its methods, not by its class
+        self.made_at = self._loop.time()
+        raw = transport.get_extra_info("socket")
+        if raw is not None:
+            with contextlib.suppress(OSError):
+                raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                # a peer that vanished without a word is noticed after a minute, not after the kernel's quarter hour
+                raw.setsockopt(socket.IPPROTO_TCP, getattr(socket, "TCP_USER_TIMEOUT", 18), 60_000)
+
+    def data_received(self, data: bytes) -> None:
+        """Called by the loop."""
+        if self._transport is None:  # closed here, with something still in the TLS buffers
+            return
+        is_first, self.was_answered = not self.was_answered, True
+        self.heard_at = self._loop.time()
+        self.reads += 1
+        try:
+            has_ended = self._intake.feed(data, self._transport)
+            if not self._intake.is_within_frame:
+                self.frame_at = None
+            elif has_ended or self.frame_at is None:
+                self.frame_at = self.heard_at
+        except ProtocolError as error:
+            if is_first and data.startswith(TLS_ALERT):
+                self.was_answered = False  # not in the language that we speak: it is asked about that
+                self._transport.abort()
+            else:
+                self.corrupt(error)
+        else:
+            if is_first or self.is_suspect:
+                self.is_suspect = False
+                if self._on_answer is not None:
+                    self._on_answer(self)
+
+    def corrupt(self, error: ProtocolError) -> None:
+        """Close because the peer sent what cannot be decoded: what follows it cannot be trusted either."""
+        self._traffic.corrupt_frame(self.address, error)
+        self.corruption = error
+        self.close(f"a frame could not be decoded: {error}")
+
+    def pause_writing(self) -> None:
+        """Called by the loop."""
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        """Called by the loop."""
+        self._writable.set()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Called by the loop."""
+        self._ending = None
+        self._writable.set()
+        self._ended.set()
+        self._intake.finish(functools.partial(self._lost, error))
+
+    def _lost(self, error: Exception | None) -> None:
+        was_open, self._transport = self._transport is not None, None
+        if was_open:
+            self.close_reason = self.close_reason or (str(error) if error else "the peer closed the connection")
+            self.error = error
+            self._on_lost(self)
+
+    async def ended(self, timeout_seconds: float) -> None:
+        """Wait until a closed connection is gone. Over TLS that takes the peer's word; past the time it is cut."""
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await self._ended.wait()
+        except TimeoutError:
+            if self._ending is not None:
+                self._ending.abort()
+            await self._ended.wait()
+
+    async def finished(self, timeout_seconds: float) -> None:
+        """Wait for the answers to what should have one within this time, and no longer."""
+        await self._pending.finished(timeout_seconds)
+
+    def fail_waiting(self, make_error: Callable[[], RemotingError]) -> None:
+        """Have every waiting request fail; an exception of its own for each, as each is raised elsewhere."""
+        self._pending.fail(make_error)
+
+    def _flush(self) -> None:
+        """Send what was queued since the last turn of the loop.
+
+        What is queued is taken out before anything can fail, and a failure ends the connection. If an exception (a
+        MemoryError) left it queued instead, no later `write` would have it sent, as only the first one in an empty
+        queue asks for a flush: the connection would look well, and send nothing more.
+        """
+        try:
+            out, self._out = self._out, []
+            if out and self._transport is not None and not self._ended.is_set():
+                self._transport.write(b"".join(out))
+        except Exception as error:  # ours, or the loop's: the connection is of no use, and another one may be
+            self._end(f"a request could not be sent: {error!r}", now=True)
+            log.exception("connection.failed", address=self.address)
+
+    def _failed(self, error: Exception) -> None:
+        """End it because of what it brought, or of what that did here."""
+        if isinstance(error, ProtocolError):
+            self.corrupt(error)
+        else:
+            self._end(f"what the peer sent could not be taken: {error!r}", now=True)
+            log.error("connection.failed", address=self.address, exc_info=error)
+
+    def _end(self, reason: str, *, now: bool) -> None:
+        transport, self._transport = self._transport, None
+        if transport is None:
+            return
+        self._intake.stop()
+        self._ending, self.was_closed_here = transport, True
+        self.close_reason = self.close_reason or reason
+        self._writable.set()  # who waits to send is to see that it has ended
+        if now:
+            transport.abort()
+        else:
+            transport.close()
+        self._on_lost(self)

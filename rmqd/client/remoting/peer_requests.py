@@ -1,0 +1,102 @@
+"""What brokers ask of this client, and its answers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import structlog
+
+from rmqd.client.remoting.connection import RemotingConnection
+from rmqd.codes import ResponseCode
+from rmqd.errors import RemotingError, RmqdError
+from rmqd.wire.command import RemotingCommand, encode_response
+
+log = structlog.get_logger(__name__)
+
+Reply = tuple[int, str, dict[str, str], bytes]  # code, remark, ext fields, body
+RequestHandler = Callable[[RemotingCommand, str], Awaitable[Reply | None]]
+NoticeHandler = Callable[[RemotingCommand, str], None]
+
+MOST_AT_ONCE: Final = 64  # requests of one connection that are being answered
+REPLY_SECONDS: Final = 3.0  # until the peer takes an answer
+
+
+class PeerRequests:
+    """Has each request answered by the handler of its code, in tasks that `close` ends.
+
+    A peer is answered so many requests at a time, and reads the answers as fast as it gets them, or waits: whatever it
+    sends, its requests take a bounded part of the memory and of each turn of the event loop.
+    """
+
+    def __init__(self) -> None:
+        self._handlers: dict[int, RequestHandler] = {}
+        self._notices: dict[int, NoticeHandler] = {}
+        self._answering: set[asyncio.Task[None]] = set()
+        self._under_way: Counter[RemotingConnection] = Counter()
+
+    def on_request(self, code: int, handler: RequestHandler) -> None:
+        """Let `handler(command, address)` answer requests with this code; None for a one-way request."""
+        self._handlers[code] = handler
+
+    def on_notice(self, code: int, handler: NoticeHandler) -> None:
+        """Have `handler(command, address)` called for requests with this code, which want no answer. It must not block
+        or raise."""
+        self._notices[code] = handler
+
+    def asked(self, connection: RemotingConnection, command: RemotingCommand) -> None:
+        """Take a request that came."""
+        if (notice := self._notices.get(command.code)) is not None:
+            notice(command, connection.address)
+            return
+        if self._under_way[connection] >= MOST_AT_ONCE:
+            self._turn_away(connection, command)
+            return
+        self._under_way[connection] += 1
+        task = asyncio.create_task(self._answer(connection, command), name=f"answer:{command.code}")
+        self._answering.add(task)
+        task.add_done_callback(lambda task: self._answered(connection, task))
+
+    def _answered(self, connection: RemotingConnection, task: asyncio.Task[None]) -> None:
+        self._answering.discard(task)
+        self._under_way[connection] -= 1
+        if not self._under_way[connection]:
+            del self._under_way[connection]
+
+    def _turn_away(self, connection: RemotingConnection, command: RemotingCommand) -> None:
+        log.warning("request.turned_away", code=int(command.code), address=connection.address, at_once=MOST_AT_ONCE)
+        if connection.is_open and connection.is_read and not command.is_oneway:
+            remark = f"{MOST_AT_ONCE} requests of yours are being answered; ask again later"
+            connection.write(encode_response(command, ResponseCode.SYSTEM_BUSY, remark))
+
+    async def close(self) -> None:
+        """Answer no more requests."""
+        tasks = list(self._answering)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _answer(self, connection: RemotingConnection, command: RemotingCommand) -> None:
+        reply: Reply | None
+        handler = self._handlers.get(command.code)
+        if handler is None:
+            log.warning("request.unsupported", code=int(command.code), address=connection.address)
+            remark = f"request type {command.code} not supported"
+            reply = (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark, {}, b"")
+        else:
+            try:
+                reply = await handler(command, connection.address)
+            except RmqdError as error:
+                log.warning("request.refused", code=int(command.code), address=connection.address, error=str(error))
+                reply = (ResponseCode.SYSTEM_ERROR, str(error), {}, b"")
+            except Exception as error:  # our fault, but the peer waits for an answer
+                log.exception("request.failed", code=int(command.code), address=connection.address)
+                reply = (ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}", {}, b"")
+        if reply is None or command.is_oneway:
+            return
+        with contextlib.suppress(RemotingError):  # who asked is gone, or does not read
+            await connection.drained(REPLY_SECONDS)
+            connection.write(encode_response(command, *reply))

@@ -1,0 +1,137 @@
+"""The requests on one connection that wait for their answers, told apart by their opaque, each with its deadline."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from rmqd.client.remoting.security import Refusals
+from rmqd.errors import RemotingError, RemotingTimeoutError
+from rmqd.wire.command import RemotingCommand
+
+if TYPE_CHECKING:
+    from rmqd.client.remoting.traffic import Traffic
+
+
+class _Pending:
+    __slots__ = ("code", "deadline", "future", "started", "timeout", "version")
+
+    def __init__(
+        self, code: int, version: int, future: asyncio.Future[RemotingCommand], started: float, timeout: float
+    ) -> None:
+        self.code = code
+        self.version = version
+        self.future = future
+        self.started = started
+        self.timeout = timeout
+        self.deadline = started + timeout
+
+
+class PendingRequests:
+    """Gives each reply to the caller who sent its request. One timer serves the deadlines of all requests."""
+
+    def __init__(self, address: str, traffic: Traffic, refusals: Refusals) -> None:
+        self._address = address
+        self._traffic = traffic
+        self._refusals = refusals
+        self._refused_now = refusals.current
+        self._loop = asyncio.get_running_loop()
+        self._pending: dict[int, _Pending] = {}
+        self._late: dict[int, Callable[[bool], None]] = {}  # who hears of an answer that comes after its deadline
+        self._are_over = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = float("inf")
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    @property
+    def oldest_at(self) -> float | None:
+        """When the oldest request that waits for an answer was sent, by the loop's clock; None if no request waits."""
+        oldest = next(iter(self._pending.values()), None)
+        return None if oldest is None else oldest.started
+
+    def add(self, code: int, opaque: int, timeout_seconds: float) -> asyncio.Future[RemotingCommand]:
+        """Note a request that is being sent. The future gives its reply, or RemotingTimeoutError."""
+        future: asyncio.Future[RemotingCommand] = self._loop.create_future()
+        pending = _Pending(code, self._refusals.version, future, self._loop.time(), timeout_seconds)
+        self._pending[opaque] = pending
+        if pending.deadline < self._timer_at:
+            self._arm(pending.deadline)
+        return future
+
+    def drop(self, opaque: int) -> None:
+        """Forget a request: its caller does not wait for the reply any more."""
+        self._pending.pop(opaque, None)
+
+    def resolve(self, command: RemotingCommand) -> None:
+        """Give a reply that came to the caller who waits for it."""
+        pending = self._pending.pop(command.opaque, None)
+        if pending is None:  # came after its deadline
+            if (hear := self._late.pop(command.opaque, None)) is not None:
+                hear(True)
+            return
+        self._traffic.answered(pending.code, self._loop.time() - pending.started)
+        if command.code or self._refused_now:
+            self._refusals.judge(self._address, pending.code, pending.version, command)
+        if not pending.future.done():
+            pending.future.set_result(command)
+
+    def hand_over(self, waiting: asyncio.Future[RemotingCommand], successor: asyncio.Future[RemotingCommand]) -> None:
+        """Give the reply that `waiting` would get to `successor`. The caller settles `waiting`."""
+        for pending in self._pending.values():
+            if pending.future is waiting:
+                pending.future = successor
+                return
+
+    async def finished(self, timeout_seconds: float) -> None:
+        """Wait, for at most this time, for the answers to requests whose own timeout is not longer than it."""
+        soon = [pending.future for pending in self._pending.values() if pending.timeout <= timeout_seconds]
+        if soon:
+            await asyncio.wait(soon, timeout=timeout_seconds)
+
+    def fail(self, make_error: Callable[[], RemotingError]) -> None:
+        """Fail every request that waits, each with an exception of its own, as each is raised in another task."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._timer_at = None, float("inf")
+        self._are_over = True
+        late, self._late = self._late, {}
+        for hear in late.values():
+            hear(False)
+        waiting, self._pending = self._pending, {}
+        for pending in waiting.values():
+            self._fail(pending, make_error(), "closed")
+
+    def _tell_late(self, opaque: int, hear: Callable[[bool], None]) -> None:
+        """Have `hear` called once, with whether the answer came after all."""
+        if self._are_over:
+            hear(False)
+        else:
+            self._late[opaque] = hear
+
+    def _arm(self, at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = at
+        self._timer = self._loop.call_at(at, self._expire)
+
+    def _expire(self) -> None:
+        now, self._timer_at, self._timer = self._loop.time(), float("inf"), None
+        try:
+            for opaque, pending in [(o, p) for o, p in self._pending.items() if p.deadline <= now]:
+                del self._pending[opaque]
+                reason = f"no answer to request {pending.code} in {pending.timeout:g} s"
+                error = RemotingTimeoutError(self._address, reason)
+                error.on_late = partial(self._tell_late, opaque)
+                self._fail(pending, error, "timeout")
+        finally:  # whatever failed: the others have a deadline too
+            if self._pending:
+                self._arm(min(pending.deadline for pending in self._pending.values()))
+
+    def _fail(self, pending: _Pending, error: RemotingError, reason: str) -> None:
+        self._traffic.failed(pending.code, reason)
+        if not pending.future.done():
+            pending.future.set_exception(error)

@@ -1,0 +1,268 @@
+"""Which connection serves which address: made when it is needed, replaced when it is lost, silent or to be left."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Final
+
+import structlog
+
+from rmqd.client.remoting.breaker import Breakers
+from rmqd.client.remoting.connection import RemotingConnection
+from rmqd.client.remoting.connector import RENEWED, Connector
+from rmqd.client.remoting.security import Security
+from rmqd.errors import ConnectionRenewedError, RemotingClosedError, RemotingConnectError, TlsError
+
+log = structlog.get_logger(__name__)
+
+CLOSE_SECONDS: Final = 1.0  # for peers to say that they heard of the end, as TLS wants
+FINISH_SECONDS: Final = 3.0  # for answers that are under way by a connection that is left
+SILENT_FINISH_SECONDS: Final = 1.0  # the same for all that it owes, where nothing has come by it for a while
+YOUNG_SECONDS: Final = 1.0  # a connection that the peer ends sooner has served nobody
+
+_Work = Coroutine[None, None, None]
+
+
+class ConnectionPool:
+    """One connection for each address, kept until it ends.
+
+    Each of `opened` is called with the address that a new connection begins to serve, each of `lost` with the address
+    of a connection that ended while it served it, and why it did.
+    """
+
+    def __init__(
+        self, security: Security, breakers: Breakers, make: Callable[[ConnectionPool, str], RemotingConnection]
+    ) -> None:
+        self.opened: list[Callable[[str], None]] = []
+        self.lost: list[Callable[[str, str], None]] = []
+        self._breakers = breakers
+        self._connector = Connector(security, breakers, lambda address: make(self, address))
+        self._connections: dict[str, RemotingConnection] = {}
+        self._successors: dict[str, RemotingConnection] = {}
+        self._opening: dict[str, asyncio.Task[RemotingConnection]] = {}
+        self._explaining: dict[str, asyncio.Task[None]] = {}
+        self._kept: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    def get(self, address: str) -> RemotingConnection | None:
+        """The open connection to an address, if there is one."""
+        return self._connections.get(address)
+
+    async def connection(self, address: str) -> RemotingConnection:
+        """The open connection to an address, made if need be; whoever asks meanwhile shares the attempt."""
+        if (connection := self._connections.get(address)) is not None:
+            return connection
+        if self._closed:
+            raise RemotingConnectError(address, "the client is closed")
+        if (explaining := self._explaining.get(address)) is not None:
+            await asyncio.wait([explaining])
+        if (opening := self._opening.get(address)) is None:
+            self._breakers.check_rest(address)
+            opening = asyncio.create_task(self._open(address), name=f"connect:{address}")
+            self._opening[address] = opening
+            opening.add_done_callback(lambda task: self._opening_ended(address, task))
+        # one caller's cancellation must not end the attempt that others wait for
+        return await asyncio.shield(opening)
+
+    async def to_probe(self, address: str) -> RemotingConnection:
+        """The connection on which one request is sent to find out whether a silent peer answers again.
+
+        A peer that is silent and a line that is silent look alike from here. A stopped broker goes on with what it was
+        sent once it runs again; what a proxy, a load balancer or a NAT has forgotten never answers, though TCP still
+        acknowledges every byte, while a new connection would be served at once. So the request goes by a second
+        connection, and the first one stays: what waits there for answers goes on waiting. Whichever of both is heard of
+        first serves the address from then on. If neither is, the second one is given up when the next request tries:
+        it may be in the same state. The breaker's pauses keep that to one new connection in some seconds.
+        """
+        current = await self.connection(address)
+        if not current.is_suspect or not current.was_asked_in_vain:
+            return current
+        if (former := self._successors.get(address)) is not None:
+            if not former.was_asked_in_vain:
+                return former
+            del self._successors[address]
+            former.close("the peer takes requests and is silent")
+        successor = await self._connector.connect(address)
+        if self._closed or self._connections.get(address) is not current or not current.is_suspect:
+            successor.close("it is not needed any more")  # the first one was lost, or has answered meanwhile
+            await successor.ended(CLOSE_SECONDS)
+            return await self.connection(address)
+        successor.is_suspect = True
+        self._successors[address] = successor
+        return successor
+
+    def heard(self, connection: RemotingConnection) -> None:
+        """Note that the peer sent something on this connection, for the first time or after a silence."""
+        address = connection.address
+        self._breakers.answered(address)
+        successor = self._successors.get(address)
+        if successor is None or not self.uses(connection):
+            return
+        del self._successors[address]
+        if connection is not successor:
+            self._keep(self._end_silent(successor, "the connection before it is served again"), f"leave:{address}")
+            return
+        silent, self._connections[address] = self._connections.get(address), successor
+        self._tell_opened(address)
+        if silent is not None:
+            reason = "it is silent, and a new connection is answered"
+            log.info("connection.left", address=address, reason=reason)
+            self._keep(self._end_silent(silent, reason), f"leave:{address}")
+
+    def uses(self, connection: RemotingConnection) -> bool:
+        """Whether requests are sent on this connection."""
+        address = connection.address
+        return connection in (self._connections.get(address), self._successors.get(address))
+
+    def disconnect(self, address: str, reason: str) -> None:
+        """Close the connections to an address."""
+        for connections in (self._successors, self._connections):
+            if (connection := connections.get(address)) is not None:
+                connection.close(reason)
+
+    def leave(self, connection: RemotingConnection, reason: str) -> None:
+        """Send no more requests on this connection, and close it after the requests under way had time."""
+        if self._connections.get(connection.address) is connection:
+            del self._connections[connection.address]
+            log.info("connection.left", address=connection.address, reason=reason)
+            self._keep(self._end(connection, reason), f"leave:{connection.address}")
+
+    def give_up(self, address: str, reason: str) -> None:
+        """Forget an address that requests are not to be sent to any more. Requests that wait for it fail with
+        ConnectionRenewedError, so that their callers can ask another address at once."""
+        self._breakers.answered(address)
+        for connections in (self._successors, self._connections):
+            if (connection := connections.pop(address, None)) is not None:
+                connection.fail_waiting(lambda: ConnectionRenewedError(address, reason))
+                connection.close(reason)
+
+    def called(self, address: str, host: str) -> None:
+        """Note the host name of a numeric address: the peer's certificate is checked against this name."""
+        self._connector.called(address, host)
+
+    def start_anew(self) -> None:
+        """Forget which addresses failed, and how often."""
+        self._connector.start_anew()
+
+    def renew(self) -> None:
+        """Replace every connection by a new one."""
+        for connection in list(self._successors.values()):
+            connection.close(RENEWED)
+        for connection in list(self._connections.values()):
+            self._keep(self._renew(connection), f"renew:{connection.address}")
+
+    async def close(self) -> None:
+        """Close every connection, and end the tasks of this pool."""
+        self._closed = True
+        tasks = [*self._opening.values(), *self._explaining.values(), *self._kept]
+        for task in tasks:
+            task.cancel()
+        connections = [*self._connections.values(), *self._successors.values()]
+        for connection in connections:
+            connection.close("the client was closed")
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*(connection.ended(CLOSE_SECONDS) for connection in connections))
+
+    def ended(self, connection: RemotingConnection) -> None:
+        """Note that a connection was closed, by this end or by the peer."""
+        address = connection.address
+        is_current = self._connections.get(address) is connection
+        if is_current:
+            del self._connections[address]
+        is_successor = self._successors.get(address) is connection
+        if is_successor:
+            del self._successors[address]
+        if self._closed:
+            connection.fail_waiting(lambda: RemotingClosedError(address, connection.close_reason))
+            return
+        if is_current and not connection.was_answered and not connection.was_closed_here:
+            task = asyncio.create_task(self._explain(connection), name=f"why was {address} closed")
+            self._explaining[address] = task
+            task.add_done_callback(lambda _: self._explaining.pop(address, None))
+        else:
+            connection.fail_waiting(lambda: RemotingClosedError(address, connection.close_reason))
+        if is_current or is_successor:  # not one that was left for another one, or given up with its address
+            self._judge(connection, is_successor=is_successor)
+            for callback in self.lost:
+                callback(address, connection.close_reason)
+
+    def _judge(self, connection: RemotingConnection, *, is_successor: bool) -> None:
+        """Tell the circuit breaker if the way in which a connection ended speaks against its address."""
+        address, reason = connection.address, connection.close_reason
+        seconds = asyncio.get_running_loop().time() - connection.made_at
+        by_peer = not connection.was_closed_here
+        if connection.corruption is not None or (by_peer and connection.was_answered and seconds < YOUNG_SECONDS):
+            self._breakers.broke(address, RemotingClosedError(address, reason))  # also if it answers now and then
+        elif is_successor and by_peer and not connection.was_answered:
+            self._breakers.failed(address, RemotingClosedError(address, reason))
+
+    async def _open(self, address: str) -> RemotingConnection:
+        connection = await self._connector.connect(address)
+        connection.is_suspect = self._breakers.is_silent(address)
+        self._connections[address] = connection
+        self._tell_opened(address)
+        return connection
+
+    def _opening_ended(self, address: str, task: asyncio.Task[RemotingConnection]) -> None:
+        self._opening.pop(address, None)
+        if not task.cancelled():
+            task.exception()  # every waiter may have gone; nobody is to be told then
+
+    def _tell_opened(self, address: str) -> None:
+        for callback in self.opened:
+            callback(address)
+
+    async def _explain(self, connection: RemotingConnection) -> None:
+        """Tell the callers who wait for answers why the connection was closed."""
+        address, error = connection.address, None
+        try:
+            error = await self._connector.why_lost(connection)
+        finally:
+            if error is None:
+                connection.fail_waiting(lambda: RemotingClosedError(address, connection.close_reason))
+            else:
+                reason = error.reason
+                connection.fail_waiting(lambda: TlsError(address, reason))
+
+    async def _renew(self, old: RemotingConnection) -> None:
+        """Take the successor first, so that the broker hears from us before it could tell others that we left."""
+        address = old.address
+        try:
+            successor = await self._connector.connect(address)
+        except RemotingConnectError as error:
+            log.debug("connection.not_renewed", address=address, error=str(error))
+            if self._connections.get(address) is old:
+                del self._connections[address]
+        else:
+            if self._connections.get(address) is not old:  # lost meanwhile, and perhaps replaced
+                successor.close(RENEWED)
+                return
+            self._connections[address] = successor
+            self._tell_opened(address)
+        await self._end(old, RENEWED)
+
+    async def _end(self, connection: RemotingConnection, reason: str) -> None:
+        try:
+            await connection.finished(FINISH_SECONDS)
+        finally:
+            await self._end_now(connection, reason)
+
+    async def _end_silent(self, connection: RemotingConnection, reason: str) -> None:
+        # a broker that was stopped answers by both connections at about the same time
+        try:
+            await asyncio.sleep(SILENT_FINISH_SECONDS)
+        finally:
+            await self._end_now(connection, reason)
+
+    async def _end_now(self, connection: RemotingConnection, reason: str) -> None:
+        """Also where the task is cancelled, as at the client's end: nobody else knows the connection any more."""
+        connection.fail_waiting(lambda: ConnectionRenewedError(connection.address, reason))
+        connection.close(reason)
+        await connection.ended(CLOSE_SECONDS)
+
+    def _keep(self, work: _Work, name: str) -> None:
+        """Run a task that `close` cancels."""
+        task = asyncio.create_task(work, name=name)
+        self._kept.add(task)
+        task.add_done_callback(self._kept.discard)

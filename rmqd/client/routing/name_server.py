@@ -1,0 +1,212 @@
+"""Which name server to ask: several addresses, host names that move, or an address server that lists them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import random
+import socket
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+import structlog
+
+from rmqd.client.api.route import get_route
+from rmqd.client.coalesce import Coalesced
+from rmqd.client.options import without_password
+from rmqd.client.routing.address_server import LOOKUP_TIMEOUT_SECONDS, fetch_text
+from rmqd.client.routing.first_answer import first_answer
+from rmqd.codes import ResponseCode
+from rmqd.errors import BrokerError, CircuitOpenError, NameServerError, RmqdError
+from rmqd.own_threads import in_own_thread
+
+if TYPE_CHECKING:
+    from rmqd.client.remoting.client import RemotingClient
+    from rmqd.wire.bodies.route import TopicRouteData
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+ADDRESS_SERVER_INTERVAL_SECONDS = 120.0  # Java: fetchNameServerAddr
+RESOLVE_INTERVAL_SECONDS = 30.0
+PATIENCE_SECONDS = 0.5  # a name server answers from memory, in a millisecond or two
+LOOKUP_GAP_SECONDS = 1.0
+
+Resolve = Callable[[str, int], Awaitable[list[str]]]
+Fetch = Callable[[str], Awaitable[str]]
+
+
+class NameServers:
+    """Asks whichever name server answers, and stays with it while it does.
+
+    `addresses` ("host:port") win over `url`, an address server whose text lists them. Host names are resolved here and
+    again every 30 s, so that each machine behind a name is tried by itself and one that left is not asked any more.
+    The constructor does nothing; `run` keeps the addresses up to date.
+    """
+
+    def __init__(
+        self,
+        remoting: RemotingClient,
+        addresses: Sequence[str],
+        *,
+        url: str = "",
+        unit_name: str = "",
+        resolve: Resolve | None = None,
+        fetch: Fetch | None = None,
+    ) -> None:
+        self._remoting = remoting
+        self._configured = tuple(addresses)
+        self._url = "" if addresses else _address_server_url(url, unit_name)
+        self._shown_url = without_password(self._url)
+        self._resolve = resolve or resolve_host
+        self._fetch = fetch or fetch_text
+        self._addresses: list[str] = []  # resolved, the one that answered last first
+        self._resolved: dict[str, list[str]] = {}
+        self._look_again = asyncio.Event()
+        self._looking = Coalesced[None, None](lambda _: self._look_up())
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """The addresses in the order in which they would be asked; the first is the one in use."""
+        return tuple(self._addresses)
+
+    async def ask(self, question: Callable[[str], Awaitable[T]]) -> T:
+        """The answer to `question(address)` of the first name server that has one.
+
+        The one in use is asked first; if it fails or takes long, all the others are asked at once. That a topic does
+        not exist is an answer, and raised as BrokerError. Raises NameServerError if none answered.
+        """
+        if not self._addresses:
+            await self.look_up()
+
+        async def asking(address: str) -> T | BrokerError:
+            try:
+                return await question(address)
+            except BrokerError as error:
+                if error.retriable or error.code == ResponseCode.SYSTEM_ERROR:
+                    raise  # "not ready yet": another one may be
+                return error
+
+        if not self._addresses:
+            raise NameServerError(self._shown_url, f"no name server is known: {self._origin()}")
+        try:
+            answer = await first_answer(self._addresses, asking, patience_seconds=PATIENCE_SECONDS)
+        except ExceptionGroup as group:
+            self._look_again.set()
+            raise self._nobody_answered(group.exceptions) from None
+        self._prefer(answer.address)
+        if isinstance(answer.value, BrokerError):
+            raise answer.value
+        return answer.value
+
+    async def look_up(self) -> None:
+        """Read the address server and resolve host names now. Keeps what was known of whatever fails."""
+        await self._looking(None)
+
+    async def run(self) -> None:
+        """Look the addresses up again at intervals, and when no name server answered. Ends only by cancellation."""
+        interval = ADDRESS_SERVER_INTERVAL_SECONDS if self._url else RESOLVE_INTERVAL_SECONDS
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(interval):
+                    await self._look_again.wait()
+            self._look_again.clear()
+            await self.look_up()
+            await asyncio.sleep(LOOKUP_GAP_SECONDS)
+
+    async def _look_up(self) -> None:
+        if self._url:
+            await self._read_address_server()
+        resolved = await asyncio.gather(*(self._resolve_address(address) for address in self._configured))
+        self._resolved = dict(zip(self._configured, resolved, strict=True))
+        self._replace(list(dict.fromkeys(address for addresses in resolved for address in addresses)))
+
+    async def _read_address_server(self) -> None:
+        try:
+            async with asyncio.timeout(2 * LOOKUP_TIMEOUT_SECONDS):
+                text = await self._fetch(self._url)
+        except (OSError, ValueError) as error:  # OSError: TimeoutError too
+            log.warning("name_server.lookup_failed", url=self._shown_url, error=str(error) or type(error).__name__)
+            return
+        listed = parse_addresses(text)
+        if not listed:
+            log.warning("name_server.lookup_failed", url=self._shown_url, error="it lists no address")
+            return
+        self._configured = listed
+
+    async def _resolve_address(self, address: str) -> list[str]:
+        host, _, port = address.rpartition(":")
+        host = host.strip("[]")
+        if _is_number(host):
+            return [address]
+        try:
+            async with asyncio.timeout(LOOKUP_TIMEOUT_SECONDS):
+                addresses = [_join(found, port) for found in await self._resolve(host, int(port))]
+            for one in addresses:
+                self._remoting.called(one, host)
+            return addresses
+        except (OSError, ValueError) as error:
+            known = self._resolved.get(address)
+            log.warning("name_server.unresolved", address=address, error=str(error) or type(error).__name__)
+            # the name itself lets the connection try, and say what is wrong
+            return known or [address]
+
+    def _replace(self, addresses: list[str]) -> None:
+        gone = [address for address in self._addresses if address not in addresses]
+        new = [address for address in addresses if address not in self._addresses]
+        random.shuffle(new)  # as Java, so that not every client begins with the first
+        if gone or (new and self._addresses):
+            log.info("name_server.changed", added=new, removed=gone)
+        self._addresses = [address for address in self._addresses if address not in gone] + new
+        for address in gone:
+            self._remoting.disconnect(address, "it is no longer a name server")
+
+    def _prefer(self, address: str) -> None:
+        if address in self._addresses and self._addresses[0] != address:
+            log.info("name_server.chosen", address=address, instead_of=self._addresses[0])
+            self._addresses.remove(address)
+            self._addresses.insert(0, address)
+
+    async def get_route(self, topic: str) -> TopicRouteData:
+        """A topic's route. Raises TopicNotExistError, NameServerError."""
+        return await self.ask(lambda address: get_route(self._remoting, address, topic))
+
+    def _nobody_answered(self, errors: Iterable[BaseException]) -> NameServerError:
+        errors = list(errors)
+        reasons = "; ".join(dict.fromkeys(str(error) for error in errors))
+        told = all(isinstance(e, RmqdError) and e.is_told and not isinstance(e, CircuitOpenError) for e in errors)
+        return NameServerError(";".join(self._addresses), f"no name server answered: {reasons}", is_told=told)
+
+    def _origin(self) -> str:
+        return f"the address server {self._shown_url} has named none" if self._url else "none is configured"
+
+
+def parse_addresses(text: str) -> tuple[str, ...]:
+    """The addresses in an address server's answer: separated by `;`, commas or white space."""
+    return tuple(dict.fromkeys(text.replace(";", " ").replace(",", " ").split()))
+
+
+async def resolve_host(host: str, port: int) -> list[str]:
+    """The numeric addresses of a host name. Raises OSError."""
+    found = await in_own_thread(partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM))
+    return list(dict.fromkeys(str(address[0]) for *_, address in found))
+
+
+def _address_server_url(url: str, unit_name: str) -> str:
+    # Java: TopAddressing.fetchNSAddr
+    return f"{url}-{unit_name}?nofix=1" if url and unit_name else url
+
+
+def _is_number(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    return True
+
+
+def _join(host: str, port: str) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,304 @@
+"""Where the topics' queues are: routes from the name servers, kept up to date and swapped whole."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import structlog
+
+from rmqd.client.coalesce import Coalesced
+from rmqd.client.routing.routes import Routes
+from rmqd.errors import RemotingTimeoutError, RmqdError, RouteNotFoundError, TopicNotExistError
+from rmqd.wire.bodies.route import TopicRouteData
+from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.topics import is_retry_topic
+
+log = structlog.get_logger(__name__)
+
+AskRoute = Callable[[str], Awaitable[TopicRouteData]]
+
+REFRESH_INTERVAL_SECONDS = 30.0  # Java: pollNameServerInterval
+ROUTE_DEADLINE_SECONDS = 6.0  # two rounds of name servers, connecting included
+ANXIOUS_SECONDS = 5.0  # between two questions about a known topic while nobody answers, or a broker has no master
+REFRESH_GAP_SECONDS = 1.0  # between two refreshes of one topic that errors asked for
+UNKNOWN_TOPIC_FIRST_SECONDS = 0.5
+UNKNOWN_TOPIC_MOST_SECONDS = 5.0  # how late a topic that is created after the start is noticed
+# A restarted name server knows no topic until the brokers have registered again, which they do every 30 s. Java keeps
+# the route of a topic that "does not exist" for ever; this is long enough for a restart and still notices a deletion.
+UNKNOWN_TOPIC_GRACE_SECONDS = 65.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Learned:
+    """What asking about one topic brought. `order` tells which of two is newer."""
+
+    topic: str
+    order: int
+    route: TopicRouteData | None
+    error: RmqdError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Departed:
+    """A broker that no route names; its addresses stay known until then, by the loop's clock."""
+
+    replicas: Mapping[int, str]
+    until: float
+
+
+class _Watched:
+    """How a topic that somebody uses is kept up to date; times are the loop's."""
+
+    __slots__ = ("asked_at", "due_at", "unknown_delay", "unknown_since", "users")
+
+    def __init__(self, now: float) -> None:
+        self.users = 0
+        self.due_at = now
+        self.asked_at = -REFRESH_GAP_SECONDS
+        self.unknown_since: float | None = None
+        self.unknown_delay = UNKNOWN_TOPIC_FIRST_SECONDS
+
+
+class RouteTable:
+    """The routes of all topics in use. Reading never waits; `run` refreshes watched topics every 30 s.
+
+    A refresh asks for all due topics at once and swaps the table once. While no name server answers, the last known
+    routes stay. A broker that no route names any more may only not have registered yet with a name server that was
+    restarted: its addresses stay known for a while. `route_of` asks a name server: it raises TopicNotExistError, or any
+    other RmqdError if none answered.
+    """
+
+    def __init__(
+        self,
+        route_of: AskRoute,
+        *,
+        refresh_interval_seconds: float = REFRESH_INTERVAL_SECONDS,
+        deadline_seconds: float = ROUTE_DEADLINE_SECONDS,
+        unknown_topic_grace_seconds: float = UNKNOWN_TOPIC_GRACE_SECONDS,
+    ) -> None:
+        self._route_of = route_of
+        self._interval = refresh_interval_seconds
+        self._deadline = deadline_seconds
+        self._grace = unknown_topic_grace_seconds
+        self._routes = Routes()
+        self._departed: dict[str, _Departed] = {}
+        self._orders: dict[str, int] = {}
+        self._watched: dict[str, _Watched] = {}
+        self._callbacks: list[Callable[[frozenset[str]], None]] = []
+        self._order = itertools.count()
+        self._learn = Coalesced(self._ask)
+        self._sooner = asyncio.Event()
+        self._name_servers_answer = True
+        self.problem: str | None = None
+        """Why routes are out of date, while no name server answers."""
+        self.version = 0
+        """Another one, whenever routes or addresses may have changed: who keeps some asks for them anew."""
+
+    def on_change(self, callback: Callable[[frozenset[str]], None]) -> None:
+        """Call `callback(topics)` after each swap with the topics whose routes changed. It must not block or raise."""
+        self._callbacks.append(callback)
+
+    def off_change(self, callback: Callable[[frozenset[str]], None]) -> None:
+        """Undo one `on_change`."""
+        self._callbacks.remove(callback)
+
+    def watch(self, topic: str) -> None:
+        """Keep a topic's route up to date until `unwatch` was called as often; `run` asks for it at once."""
+        watched = self._watched.get(topic)
+        if watched is None:
+            watched = self._watched[topic] = _Watched(_now())
+            self._sooner.set()
+        watched.users += 1
+
+    def unwatch(self, topic: str) -> None:
+        """Undo one `watch`; after the last one the route is forgotten."""
+        watched = self._watched.get(topic)
+        if watched is None:
+            return
+        watched.users -= 1
+        if watched.users == 0:
+            del self._watched[topic]
+            self._orders.pop(topic, None)
+            self._routes = self._routes.replaced({topic: None})
+            self.version += 1
+
+    def route(self, topic: str) -> TopicRouteData | None:
+        """A topic's last known route."""
+        return self._routes.by_topic.get(topic)
+
+    def queues(self, topic: str) -> list[MessageQueue]:
+        """The queues that consumers read, in RocketMQ's order; empty without a route."""
+        return self._routes.readable(topic)
+
+    def writable_queues(self, topic: str) -> list[MessageQueue]:
+        """The queues that producers may send to, in RocketMQ's order; empty without a route."""
+        return self._routes.writable(topic)
+
+    def endpoint(self, queue: MessageQueue) -> str:
+        """The name of the broker to ask about a queue: its own, but for queues of static topics, which move."""
+        return self._routes.endpoint(queue)
+
+    def master(self, broker_name: str) -> str | None:
+        """The address of a broker's master; None while the route names none."""
+        return self.replicas(broker_name).get(0)
+
+    def address(self, broker_name: str, broker_id: int = 0) -> str | None:
+        """The address of one replica of a broker, or of another one that is there in its place."""
+        replicas = self.replicas(broker_name)
+        return replicas.get(broker_id) or next(iter(replicas.values()), None)
+
+    def replicas(self, broker_name: str) -> Mapping[int, str]:
+        """The addresses of a broker by replica id, as last known; empty where nothing is."""
+        known = self._routes.brokers.get(broker_name)
+        if known is None and (departed := self._departed.get(broker_name)) is not None:
+            return departed.replicas
+        return known or {}
+
+    def brokers(self) -> Mapping[str, Mapping[int, str]]:
+        """Every known broker: name, replica id (0 is the master), address."""
+        return self._routes.brokers
+
+    def broker_addresses(self) -> frozenset[str]:
+        """The addresses of all brokers, slaves included, and those of brokers that are in no route for a moment."""
+        departed = [broker.replicas for broker in self._departed.values()]
+        return frozenset(at for replicas in (*self._routes.brokers.values(), *departed) for at in replicas.values())
+
+    async def refresh(self, topic: str) -> TopicRouteData:
+        """Ask for a topic's route now. Raises RouteNotFoundError, or RemotingError if no name server answers."""
+        learned = await self._learn(topic)
+        self._apply([learned])
+        if learned.route is not None:
+            return learned.route
+        if isinstance(learned.error, TopicNotExistError):
+            raise RouteNotFoundError(topic) from learned.error
+        assert learned.error is not None
+        raise learned.error
+
+    async def lookup(self, topic: str) -> TopicRouteData:
+        """A topic's known route, or what `refresh` brings."""
+        return self.route(topic) or await self.refresh(topic)
+
+    def refresh_soon(self, topics: Iterable[str] | None = None) -> None:
+        """Have watched topics (None: all) refreshed after an error that a stale route may explain.
+
+        Errors come in crowds: one refresh answers all of them, and a topic is asked for at most once a second.
+        """
+        for topic in list(self._watched) if topics is None else topics:
+            if (watched := self._watched.get(topic)) is not None:
+                watched.due_at = min(watched.due_at, max(_now(), watched.asked_at + REFRESH_GAP_SECONDS))
+        self._sooner.set()
+
+    async def run(self) -> None:
+        """Keep the watched topics up to date. Ends only by cancellation."""
+        while True:
+            self._sooner.clear()
+            now = _now()
+            # what is due within a twentieth of the interval goes along: all topics fall into step
+            slack = now + self._interval / 20
+            if any(watched.due_at <= now for watched in self._watched.values()):
+                await self._refresh([topic for topic, watched in self._watched.items() if watched.due_at <= slack])
+                continue
+            next_due = min((watched.due_at for watched in self._watched.values()), default=None)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(next_due):
+                    await self._sooner.wait()
+
+    async def _refresh(self, topics: list[str]) -> None:
+        learned = await asyncio.gather(*map(self._learn, topics))
+        # a topic that lost its last user meanwhile must not come back
+        self._apply([answer for answer in learned if answer.topic in self._watched])
+
+    async def _ask(self, topic: str) -> _Learned:
+        order = next(self._order)
+        if (watched := self._watched.get(topic)) is not None:
+            watched.asked_at = _now()
+        try:
+            async with asyncio.timeout(self._deadline):
+                return _Learned(topic, order, await self._route_of(topic))
+        except TimeoutError:
+            reason = f"no route of {topic} within {self._deadline:g} s"
+            return _Learned(topic, order, None, RemotingTimeoutError("name servers", reason))
+        except RmqdError as error:
+            return _Learned(topic, order, None, error)
+
+    def _apply(self, answers: Iterable[_Learned]) -> None:
+        changes: dict[str, TopicRouteData | None] = {}
+        for learned in answers:
+            self._reschedule(learned)
+            if learned.order < self._orders.get(learned.topic, 0):
+                continue  # a later question was answered earlier
+            if learned.route is not None:
+                self._orders[learned.topic] = learned.order
+                changes[learned.topic] = learned.route
+            elif self._is_gone(learned):
+                changes[learned.topic] = None
+        before, self._routes = self._routes, self._routes.replaced(changes)
+        self.version += 1
+        changed = frozenset(topic for topic in changes if before.differs(self._routes, topic))
+        if changed:
+            log.info("route.changed", topics=sorted(changed), brokers=sorted(self._routes.brokers))
+        if self._note_departed(before) or changed:
+            for callback in self._callbacks:
+                callback(changed)
+
+    def _note_departed(self, before: Routes) -> bool:
+        """Remember the addresses of brokers that no route names since now; says whether some were forgotten."""
+        now, present = _now(), self._routes.brokers
+        known, self._departed = self._departed, {}
+        for name, departed in known.items():
+            if name not in present and now < departed.until:
+                self._departed[name] = departed
+        for name in before.brokers.keys() - present.keys():
+            self._departed[name] = _Departed(before.brokers[name], now + self._grace)
+        return bool(known.keys() - self._departed.keys() - present.keys())
+
+    def _reschedule(self, learned: _Learned) -> None:
+        now = _now()
+        if not isinstance(learned.error, TopicNotExistError):
+            self._note_answer(learned.error)
+        watched = self._watched.get(learned.topic)
+        if watched is None:
+            return
+        watched.due_at = now + self._interval
+        if isinstance(learned.error, TopicNotExistError):
+            if watched.unknown_since is None:
+                watched.unknown_since = now
+                # a group's retry topic is made by the group's first heartbeat
+                level = logging.DEBUG if is_retry_topic(learned.topic) else logging.WARNING
+                log.log(level, "route.unknown_topic", topic=learned.topic)
+            watched.due_at = now + min(watched.unknown_delay, UNKNOWN_TOPIC_MOST_SECONDS, self._interval)
+            watched.unknown_delay *= 2
+        elif learned.route is not None:
+            watched.unknown_since, watched.unknown_delay = None, UNKNOWN_TOPIC_FIRST_SECONDS
+            if any(broker.master is None for broker in learned.route.broker_datas):
+                watched.due_at = now + min(ANXIOUS_SECONDS, self._interval)
+        else:
+            gap = REFRESH_GAP_SECONDS if self.route(learned.topic) is None else ANXIOUS_SECONDS
+            watched.due_at = now + min(gap, self._interval)
+
+    def _note_answer(self, error: RmqdError | None) -> None:
+        answered = error is None
+        self.problem = None if error is None else str(error)
+        if answered != self._name_servers_answer:
+            self._name_servers_answer = answered
+            if answered:
+                log.info("name_server.reachable")
+            elif error is not None and not error.is_told:
+                log.warning("name_server.unreachable", reason=str(error), routes_kept=len(self._routes.by_topic))
+
+    def _is_gone(self, learned: _Learned) -> bool:
+        if not isinstance(learned.error, TopicNotExistError) or learned.topic not in self._routes.by_topic:
+            return False
+        watched = self._watched.get(learned.topic)
+        if watched is None or watched.unknown_since is None:
+            return True
+        return _now() - watched.unknown_since >= self._grace
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,99 @@
+"""All known routes at one moment, and the questions that they answer. Nothing in it changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from rmqd.wire.bodies.route import QueueData, TopicRouteData
+from rmqd.wire.bodies.static_topic import leaders
+from rmqd.wire.limits import MOST_QUEUES
+from rmqd.wire.messages.message import MessageQueue
+
+
+class Routes:
+    """Routes by topic, and the brokers that they name; a route that was learned later wins about a broker."""
+
+    __slots__ = ("_leaders", "brokers", "by_topic")
+
+    def __init__(self, by_topic: Mapping[str, TopicRouteData] | None = None) -> None:
+        self.by_topic: Mapping[str, TopicRouteData] = MappingProxyType(dict(by_topic or {}))
+        self._leaders = {topic: leaders(route.mappings) for topic, route in self.by_topic.items() if route.mappings}
+        self.brokers: Mapping[str, Mapping[int, str]] = MappingProxyType(
+            {
+                broker.broker_name: MappingProxyType(dict(sorted(broker.broker_addrs.items())))
+                for route in self.by_topic.values()
+                for broker in route.broker_datas
+            }
+        )
+
+    def replaced(self, changes: Mapping[str, TopicRouteData | None]) -> Routes:
+        """These routes with some replaced, or taken out where None stands; `changes` count as learned later."""
+        if not changes:
+            return self
+        kept = {topic: route for topic, route in self.by_topic.items() if topic not in changes}
+        return Routes(kept | {topic: route for topic, route in changes.items() if route is not None})
+
+    def differs(self, other: Routes, topic: str) -> bool:
+        """Whether a topic's queues or brokers are others there, whatever their order."""
+        return _content(self.by_topic.get(topic)) != _content(other.by_topic.get(topic))
+
+    def endpoint(self, queue: MessageQueue) -> str:
+        """The name of the broker that serves a queue: its own, or the one that leads a static topic's queue now."""
+        led = self._leaders.get(queue.topic) if self._leaders else None
+        return queue.broker_name if led is None else led.get((queue.broker_name, queue.queue_id), queue.broker_name)
+
+    def readable(self, topic: str) -> list[MessageQueue]:
+        """The queues that consumers read: those of every broker with the read permission."""
+        route = self.by_topic.get(topic)
+        if route is None:
+            return []
+        if topic in self._leaders:
+            return sorted(MessageQueue(topic, *place) for place in self._leaders[topic])
+        return sorted(
+            MessageQueue(topic, queues.broker_name, queue_id)
+            for queues in route.queue_datas
+            if queues.is_readable
+            for queue_id in range(queues.read_queue_nums)
+        )
+
+    def writable(self, topic: str) -> list[MessageQueue]:
+        """The queues that producers send to: those with the write permission of brokers that have a master.
+
+        An ordered topic's configuration names them instead ("broker-a:4;broker-b:4"), in its own order, as in the Java
+        client: a queue that is chosen by a hash must be the same for every producer.
+        """
+        route = self.by_topic.get(topic)
+        if route is None:
+            return []
+        with_master = {broker.broker_name for broker in route.broker_datas if broker.master is not None}
+        if (led := self._leaders.get(topic)) is not None:
+            return sorted(MessageQueue(topic, *place) for place, leader in led.items() if leader in with_master)
+        counts = _ordered_counts(route) or _writable_counts(route.queue_datas)
+        return [
+            MessageQueue(topic, broker_name, queue_id)
+            for broker_name, count in counts.items()
+            if broker_name in with_master
+            for queue_id in range(count)
+        ]
+
+
+def _writable_counts(queue_datas: tuple[QueueData, ...]) -> dict[str, int]:
+    return {queues.broker_name: queues.write_queue_nums for queues in sorted(queue_datas) if queues.is_writeable}
+
+
+def _ordered_counts(route: TopicRouteData) -> dict[str, int]:
+    counts = {}
+    for part in filter(None, (route.order_topic_conf or "").split(";")):
+        broker_name, _, count = part.partition(":")
+        if count.isdigit():
+            counts[broker_name] = int(count)
+    # read by nobody's rule in RocketMQ: one that names more queues than a topic can have is no order
+    return counts if sum(counts.values()) <= MOST_QUEUES else {}
+
+
+def _content(route: TopicRouteData | None) -> object:
+    if route is None:
+        return None
+    brokers = {broker.broker_name: dict(broker.broker_addrs) for broker in route.broker_datas}
+    return sorted(route.queue_datas), brokers, route.order_topic_conf, leaders(route.mappings)

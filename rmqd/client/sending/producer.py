@@ -1,0 +1,341 @@
+"""Sending messages: to a topic, with another broker's turn where one fails, or to one given queue."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import itertools
+import os
+import random
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import structlog
+
+from rmqd.client.api.group import send_heartbeat
+from rmqd.client.api.send import SendReceipt, send_message
+from rmqd.client.client_id import local_address
+from rmqd.client.routing.vip_channel import vip_address
+from rmqd.codes import ResponseCode
+from rmqd.errors import (
+    BrokerError,
+    BrokerTooOldError,
+    RemotingError,
+    RemotingTimeoutError,
+    RmqdError,
+    RouteNotFoundError,
+)
+from rmqd.wire.bodies.heartbeat import HeartbeatData
+from rmqd.wire.headers.send import SendMessageRequestHeaderV2
+from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.messages.message_id import UniqueKeys
+from rmqd.wire.messages.properties import (
+    DELAY,
+    KEYS,
+    SHARDING_KEY,
+    TAGS,
+    TIMER_DELAY_MS,
+    TIMER_DELIVER_MS,
+    UNIQ_KEY,
+    WAIT,
+    format_properties,
+)
+from rmqd.wire.topics import DEFAULT_TOPIC, INNER_PRODUCER_GROUP
+
+if TYPE_CHECKING:
+    from rmqd.client.remoting.client import RemotingClient
+    from rmqd.client.routing.route_table import RouteTable
+    from rmqd.client.sending.queue_selector import MessageQueueSelector
+    from rmqd.clock import Clock
+
+log = structlog.get_logger(__name__)
+
+SEND_TIMEOUT_SECONDS = 3.0  # Java: sendMsgTimeout, all tries together
+MAX_TRIES = 3  # Java: 1 + retryTimesWhenSendFailed
+DEFAULT_TOPIC_QUEUE_NUMS = 4
+SAME_BROKER_PAUSE_SECONDS = 0.05
+TIMERS_SINCE_VERSION = 413  # 5.0.0 in MQVersion: older brokers deliver a timer message at once
+
+# Java: DefaultMQProducer.retryResponseCodes
+RETRIED = frozenset(
+    {
+        ResponseCode.SYSTEM_ERROR,
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode(204),
+        ResponseCode(205),
+        ResponseCode.GO_AWAY,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OutgoingMessage:
+    """A message to send. `properties` go along as they are; `tags`, `keys` and what else has a name set theirs.
+
+    `delay_level`, `delay_ms` and `deliver_at_ms` (Unix milliseconds) exclude each other: a broker takes the level, else
+    the delay. `sharding_key` is a property; that its messages go to one queue is the selector's business.
+
+    The last four are for messages that were stored before: a body that is compressed already, and the retry count.
+    """
+
+    topic: str
+    body: bytes
+    tags: str = ""
+    keys: str = ""
+    delay_level: int = 0
+    delay_ms: int | None = None
+    deliver_at_ms: int | None = None
+    sharding_key: str = ""
+    properties: Mapping[str, str] = field(default_factory=dict)
+    flag: int = 0
+    sys_flag: int = 0
+    born_timestamp_ms: int | None = None
+    reconsume_times: int = 0
+    max_reconsume_times: int | None = None
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether a 5.x broker's timer is to hold it back."""
+        return self.delay_ms is not None or self.deliver_at_ms is not None
+
+
+@dataclass(frozen=True, slots=True)
+class SendResult:
+    """Where a message was stored. `msg_id` is its unique key, `offset_msg_id` names its place in the broker's log."""
+
+    msg_id: str
+    offset_msg_id: str
+    queue: MessageQueue
+    queue_offset: int
+    status: ResponseCode
+    region: str
+    """Of the broker, for message trace."""
+    is_traced: bool
+    """Whether the broker wants message trace of what it stores."""
+
+
+class Producer:
+    """Sends messages, any number of them at once. It has no tasks, and no state but the turn of the queues."""
+
+    def __init__(
+        self,
+        remoting: RemotingClient,
+        routes: RouteTable,
+        *,
+        clock: Clock,
+        vip_channel_enabled: bool = False,
+        unit_mode: bool = False,
+    ) -> None:
+        self._remoting = remoting
+        self._routes = routes
+        self._clock = clock
+        self._vip_channel_enabled = vip_channel_enabled
+        self._unit_mode = unit_mode
+        self._watched: set[str] = set()
+        self._versions: dict[str, int] = {}  # by address, of brokers that were to hold messages back
+        self._turn = itertools.count(random.randrange(1 << 16))
+        machine = ipaddress.ip_address(local_address().partition("%")[0]).packed
+        self._unique_keys = UniqueKeys(machine, os.getpid(), secrets.randbits(32))
+
+    async def send(
+        self,
+        message: OutgoingMessage,
+        *,
+        queue: MessageQueue | None = None,
+        broker_name: str | None = None,
+        selector: MessageQueueSelector | None = None,
+        timeout_seconds: float = SEND_TIMEOUT_SECONDS,
+        producer_group: str = INNER_PRODUCER_GROUP,
+    ) -> SendResult:
+        """Store a message, in at most three tries that together take at most `timeout_seconds`.
+
+        Queues take turns, and a retry goes to another broker if there is one; `broker_name` narrows the choice,
+        `selector` makes it, and `queue` leaves none. Where the topic does not exist, the broker makes it if it may.
+        After a lost answer the message is sent again, so it may be stored twice.
+
+        Raises InvalidMessageError, RouteNotFoundError, BrokerTooOldError, or the RmqdError of the last try.
+        """
+        msg_id, properties = self._properties(message)
+        deadline = asyncio.get_running_loop().time() + timeout_seconds
+        try:
+            async with asyncio.timeout_at(deadline):
+                queues = await self._queues(message.topic, queue, broker_name)
+                if selector is not None:
+                    queues = [selector(queues)]
+        except TimeoutError:
+            raise RemotingTimeoutError(
+                "name servers", f"no route of {message.topic} in {timeout_seconds:g} s"
+            ) from None
+        sending = _Sending(message, producer_group, properties, deadline, self._in_turn(queues))
+        chosen, receipt = await self._try(sending)
+        stored = MessageQueue(message.topic, chosen.broker_name, receipt.queue_id)
+        return SendResult(
+            msg_id,
+            receipt.offset_msg_id,
+            stored,
+            receipt.queue_offset,
+            receipt.status,
+            region=receipt.region,
+            is_traced=receipt.is_traced,
+        )
+
+    async def _try(self, sending: _Sending) -> tuple[MessageQueue, SendReceipt]:
+        loop = asyncio.get_running_loop()
+        last_broker = ""
+        tries = 0
+        while True:
+            tries += 1
+            queue = next(sending.choices)
+            if queue.broker_name == last_broker:
+                await asyncio.sleep(SAME_BROKER_PAUSE_SECONDS)
+            last_broker, remaining = queue.broker_name, max(sending.deadline - loop.time(), 0)
+            # a broker that hangs must leave time for another one
+            outcome = await self._send_once(queue, sending, remaining / 2 if tries < MAX_TRIES else remaining)
+            if isinstance(outcome, SendReceipt):
+                return queue, outcome
+            self._routes.refresh_soon([sending.message.topic])
+            if tries == MAX_TRIES or loop.time() >= sending.deadline:
+                raise outcome
+            log.debug("send.retried", topic=queue.topic, broker=queue.broker_name, error=str(outcome))
+
+    async def _send_once(
+        self, queue: MessageQueue, sending: _Sending, timeout_seconds: float
+    ) -> SendReceipt | RmqdError:
+        """The receipt, or the error after which another try makes sense."""
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                return await self._send_to(queue, sending, timeout_seconds)
+        except TimeoutError:
+            return RemotingTimeoutError(queue.broker_name, f"the message was not stored in {timeout_seconds:.3g} s")
+        except (RemotingError, RouteNotFoundError) as error:
+            return error
+        except BrokerError as error:
+            if error.code in RETRIED:
+                return error
+            raise
+
+    async def _send_to(self, queue: MessageQueue, sending: _Sending, timeout_seconds: float) -> SendReceipt:
+        address = self._routes.master(self._routes.endpoint(queue))
+        if address is None:
+            raise RouteNotFoundError(queue.topic, f"no route names a master of broker {queue.broker_name}")
+        message = sending.message
+        if message.is_timed:
+            await self._require_timers(queue, address)
+        now_ms = int(self._clock.wall() * 1000)
+        header = SendMessageRequestHeaderV2(
+            producer_group=sending.producer_group,
+            topic=message.topic,
+            default_topic_queue_nums=DEFAULT_TOPIC_QUEUE_NUMS,
+            queue_id=queue.queue_id,
+            sys_flag=message.sys_flag,
+            born_timestamp=now_ms if message.born_timestamp_ms is None else message.born_timestamp_ms,
+            flag=message.flag,
+            properties=sending.properties,
+            reconsume_times=message.reconsume_times,
+            unit_mode=self._unit_mode,
+            max_reconsume_times=message.max_reconsume_times,
+            batch=False,
+            broker_name=queue.broker_name,
+        )
+        if self._vip_channel_enabled:
+            address = vip_address(address)
+        return await send_message(self._remoting, address, header, message.body, timeout_seconds=timeout_seconds)
+
+    async def _require_timers(self, queue: MessageQueue, address: str) -> None:
+        """Raises BrokerTooOldError for a broker that would deliver the message at once, and say nothing."""
+        if address not in self._versions:
+            # names no group, so that it leaves nothing behind; its answer tells the version
+            self._versions[address] = await send_heartbeat(self._remoting, address, HeartbeatData(client_id="rmqd"))
+        version = self._versions[address]
+        if version < TIMERS_SINCE_VERSION:
+            raise BrokerTooOldError(
+                f"{queue.broker_name} ({address}) is older than RocketMQ 5.0 (version number {version}): it has no "
+                "timers, and would deliver the message at once; a delay level is what it knows"
+            )
+
+    async def _queues(self, topic: str, queue: MessageQueue | None, broker_name: str | None) -> Sequence[MessageQueue]:
+        if queue is not None:
+            if self._routes.master(self._routes.endpoint(queue)) is None:
+                await self._routes.lookup(topic)
+            return [queue]
+        try:
+            await self._routes.lookup(topic)
+        except RouteNotFoundError:
+            queues = await self._queues_to_be(topic)
+        else:
+            queues = self._routes.writable_queues(topic)
+            self._keep(topic)
+        if broker_name is not None:
+            queues = [queue for queue in queues if queue.broker_name == broker_name]
+        if not queues:
+            where = f" on broker {broker_name}" if broker_name is not None else ""
+            raise RouteNotFoundError(topic, f"topic {topic} has no queue that may be written to{where}")
+        return queues
+
+    async def _queues_to_be(self, topic: str) -> list[MessageQueue]:
+        """The queues of a topic that the broker will make when the first message comes, as the default topic says."""
+        try:
+            await self._routes.refresh(DEFAULT_TOPIC)
+        except RouteNotFoundError:
+            raise RouteNotFoundError(
+                topic, f"topic {topic} does not exist, and the brokers do not make topics by themselves"
+            ) from None
+        return [
+            MessageQueue(topic, queue.broker_name, queue.queue_id)
+            for queue in self._routes.writable_queues(DEFAULT_TOPIC)
+            if queue.queue_id < DEFAULT_TOPIC_QUEUE_NUMS
+        ]
+
+    def _keep(self, topic: str) -> None:
+        if topic not in self._watched:
+            self._watched.add(topic)
+            self._routes.watch(topic)
+
+    def _in_turn(self, queues: Sequence[MessageQueue]) -> Iterator[MessageQueue]:
+        """Queues without end: the next one in turn, then each time one of a broker that had no try yet."""
+        start = next(self._turn) % len(queues)
+        rotated = [*queues[start:], *queues[:start]]
+        tried: set[str] = set()
+        while True:
+            queue = next((queue for queue in rotated if queue.broker_name not in tried), None)
+            if queue is None:
+                tried.clear()
+                continue
+            tried.add(queue.broker_name)
+            yield queue
+
+    def _properties(self, message: OutgoingMessage) -> tuple[str, str]:
+        """The message's unique key, and its properties as they are sent."""
+        properties = dict(message.properties)
+        msg_id = properties.get(UNIQ_KEY) or self._unique_keys.next(self._clock.wall())
+        properties[UNIQ_KEY] = msg_id
+        properties.setdefault(WAIT, "true")
+        if message.tags:
+            properties[TAGS] = message.tags
+        if message.keys:
+            properties[KEYS] = message.keys
+        if message.delay_level > 0:
+            properties[DELAY] = str(message.delay_level)
+        if message.delay_ms is not None:
+            properties[TIMER_DELAY_MS] = str(message.delay_ms)
+        if message.deliver_at_ms is not None:
+            properties[TIMER_DELIVER_MS] = str(message.deliver_at_ms)
+        if message.sharding_key:
+            properties[SHARDING_KEY] = message.sharding_key
+        return msg_id, format_properties(properties)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sending:
+    """One message on its way: what every try needs."""
+
+    message: OutgoingMessage
+    producer_group: str
+    properties: str
+    deadline: float
+    choices: Iterator[MessageQueue]

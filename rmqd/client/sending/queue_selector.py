@@ -1,0 +1,41 @@
+"""Which queue of a topic an ordered message goes to: messages that must stay in order go to one queue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from rmqd.errors import RouteNotFoundError
+from rmqd.wire.filter import java_hash
+from rmqd.wire.messages.message import MessageQueue
+
+MessageQueueSelector = Callable[[Sequence[MessageQueue]], MessageQueue]
+"""Chooses from the queues that may be written to, in RocketMQ's order; there is at least one."""
+
+
+def by_hash(sharding_key: str) -> MessageQueueSelector:
+    """The queue that Java's `SelectMessageQueueByHash` chooses for a key, while the number of queues stays the same."""
+    return lambda queues: queues[abs(java_hash(sharding_key)) % len(queues)]
+
+
+def by_id(queue_id: int, broker_name: str = "") -> MessageQueueSelector:
+    """The queue of this number, of `broker_name` where several brokers have the topic.
+
+    The selector raises RouteNotFoundError where that is no queue, or more than one.
+    """
+
+    def select(queues: Sequence[MessageQueue]) -> MessageQueue:
+        found = [queue for queue in queues if queue.queue_id == queue_id and broker_name in ("", queue.broker_name)]
+        if len(found) == 1:
+            return found[0]
+        topic, what = queues[0].topic, f"{broker_name}:{queue_id}" if broker_name else str(queue_id)
+        if found:
+            accepted = ", ".join(f"{queue.broker_name}:{queue_id}" for queue in found)
+            raise RouteNotFoundError(topic, f"several brokers have a queue {queue_id} of {topic}; accepted: {accepted}")
+        raise RouteNotFoundError(topic, f"{topic} has no queue {what} that may be written to; it has {_known(queues)}")
+
+    return select
+
+
+def _known(queues: Sequence[MessageQueue]) -> str:
+    last = {queue.broker_name: queue.queue_id for queue in queues}
+    return ", ".join(f"{broker}:0" if most == 0 else f"{broker}:0 to {broker}:{most}" for broker, most in last.items())

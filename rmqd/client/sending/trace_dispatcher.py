@@ -1,0 +1,163 @@
+"""Sends message trace: in batches, beside everything else, and never in its way. What cannot be sent is counted."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from rmqd.client.sending.producer import OutgoingMessage
+from rmqd.errors import RmqdError
+from rmqd.wire.trace import TraceData, TracePart, trace_messages
+
+if TYPE_CHECKING:
+    from rmqd.client.options import TraceOptions
+    from rmqd.client.sending.producer import Producer
+    from rmqd.clock import Clock
+
+log = structlog.get_logger(__name__)
+
+MOST_WAITING_CHARACTERS: Final = 8_000_000  # of records that wait; Java: 2048 entries of any length
+FLUSH_SECONDS: Final = 5.0  # Java: flushTraceInterval
+LOOK_SECONDS: Final = 0.1  # how often full batches are looked for; whoever appends wakes nobody
+SENDERS: Final = 16  # trace messages under way at once
+SEND_TIMEOUT_SECONDS: Final = 5.0
+PAUSE_SECONDS: Final = 5.0  # after a failure, so that a topic that is not there is not asked for all the time
+CLOSE_SECONDS: Final = 3.0
+REPORT_SECONDS: Final = 60.0
+
+RESULTS: Final = ("sent", "full", "failed")
+"""What became of records: sent, dropped as too many waited, dropped as they could not be sent."""
+
+
+class TraceDispatcher:
+    """One group's way to the trace topic. `append` may be called in any thread; the rest in the event loop's."""
+
+    def __init__(self, producer: Producer, options: TraceOptions, producer_group: str, clock: Clock) -> None:
+        self.counts = dict.fromkeys(RESULTS, 0)
+        """Records so far, by RESULTS."""
+        self.failure = ""
+        """Why records could not be sent the last time."""
+        self.before_flush: Callable[[], object] = lambda: None
+        """Called before everything is sent that waits; it may append."""
+        self._producer = producer
+        self._options = options
+        self._group = producer_group
+        self._clock = clock
+        self._waiting: deque[tuple[TracePart, ...]] = deque()
+        self._characters = 0
+        self._lock = threading.Lock()
+        self._may_send_at = 0.0
+        self._report_at = 0.0
+        self._unreported = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether what is appended now would be dropped."""
+        return self._characters >= MOST_WAITING_CHARACTERS
+
+    def append(self, parts: tuple[TracePart, ...], records: int) -> None:
+        """The records of one handler call, or of one message that was sent; dropped where too many wait."""
+        with self._lock:
+            if not self.is_full:
+                self._characters += _characters(parts)
+                self._waiting.append(parts)
+                return
+        self.drop(records)
+
+    def drop(self, records: int) -> None:
+        """Count records that are not made, as there would be no room for them."""
+        self._lose("full", records)
+
+    async def run(self) -> None:
+        """Send full batches as they come, and everything every 5 s, until cancelled; `close` sends the rest."""
+        flush_at = self._clock.monotonic() + FLUSH_SECONDS
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            now = self._clock.monotonic()
+            least = self._options.calls
+            if now >= flush_at:
+                self.before_flush()
+                flush_at, least = now + FLUSH_SECONDS, 1
+            if len(self._waiting) >= least and now >= self._may_send_at:
+                await self._send_waiting(least)
+            self._report(now, "more is handled than can be sent")
+
+    async def close(self) -> None:
+        """Send what waits, in at most 3 s; the rest is dropped."""
+        self.before_flush()
+        self._may_send_at = 0.0
+        try:
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await self._send_waiting(1)
+        except TimeoutError:
+            pass
+        left = [part for parts in self._take(len(self._waiting)) for part in parts]
+        self._lose("failed", sum(data.count for data in trace_messages(left)))
+        self._report_at = 0.0
+        reason = self.failure or f"the rest was not sent within {CLOSE_SECONDS:g} s of the end"
+        self._report(self._clock.monotonic(), reason)
+
+    async def _send_waiting(self, least: int) -> None:
+        """Send what waits now, in batches of `least` calls or more; what comes meanwhile has its turn afterwards."""
+        calls = self._options.calls
+        batches = -(-(len(self._waiting) - least + 1) // calls)
+        turns = iter(range(batches))
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(min(SENDERS, batches)):
+                tasks.create_task(self._sender(turns), name="trace sender")
+
+    async def _sender(self, turns: Iterator[int]) -> None:
+        for _ in turns:
+            if self._clock.monotonic() < self._may_send_at:
+                return
+            taken = self._take(self._options.calls)
+            try:
+                for data in trace_messages([part for parts in taken for part in parts]):
+                    await self._send(data)
+            except asyncio.CancelledError:
+                with self._lock:  # whether it arrived is not known: rather twice than never
+                    self._waiting.extendleft(reversed(taken))
+                    self._characters += sum(map(_characters, taken))
+                raise
+
+    def _take(self, most: int) -> Sequence[tuple[TracePart, ...]]:
+        with self._lock:
+            taken = [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
+            self._characters -= sum(map(_characters, taken))
+        return taken
+
+    async def _send(self, data: TraceData) -> None:
+        message = OutgoingMessage(self._options.topic, data.body, keys=data.keys)
+        try:
+            await self._producer.send(message, producer_group=self._group, timeout_seconds=SEND_TIMEOUT_SECONDS)
+        except RmqdError as error:
+            now = self._clock.monotonic()
+            self._may_send_at = now + PAUSE_SECONDS
+            self.failure = str(error)
+            self._lose("failed", data.count)
+            self._report(now, self.failure)
+        else:
+            self.counts["sent"] += data.count
+
+    def _lose(self, result: str, records: int) -> None:
+        with self._lock:
+            self.counts[result] += records
+            self._unreported += records
+
+    def _report(self, now: float, reason: str) -> None:
+        """Say what was dropped, once a minute."""
+        if not self._unreported or now < self._report_at:
+            return
+        self._report_at = now + REPORT_SECONDS
+        with self._lock:
+            records, self._unreported = self._unreported, 0
+        log.warning("trace.dropped", topic=self._options.topic, records=records, reason=reason)
+
+
+def _characters(parts: tuple[TracePart, ...]) -> int:
+    return sum([len(part.records) for part in parts])

@@ -1,0 +1,155 @@
+"""From a path to a configuration that can be trusted, or to all that is wrong with it at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path as FilePath
+from typing import Any
+
+from pydantic import ValidationError
+
+from rmqd.config.model.root import RootConfig
+from rmqd.config.problems import Finding, Path, Problem
+from rmqd.config.reading.data import ConfigData
+from rmqd.config.reading.source import Source, find_config, read_source
+from rmqd.config.rules.groups import group_findings, root_findings, run_findings
+from rmqd.errors import ConfigError
+
+__all__ = ["find_config", "load_config", "load_source"]
+
+
+def load_config(
+    path: FilePath | None = None,
+    overrides: Sequence[str] = (),
+    *,
+    groups: Collection[str] = (),
+    to_run: bool = True,
+    environ: Mapping[str, str] = os.environ,
+) -> RootConfig:
+    """Read, check and return the configuration. Raises ConfigError with every problem in it.
+
+    Without a path the usual places are looked at. With `to_run` it must be one that this version can run, and the
+    handlers (of all groups, or of those named in `groups`) are imported and their options validated; commands that
+    only need an address go without.
+    """
+    try:
+        found = find_config(path, environ)
+    except FileNotFoundError as error:
+        raise ConfigError([str(error)]) from None
+    return load_source(read_source(found, overrides), groups=groups, to_run=to_run, environ=environ)
+
+
+def load_source(
+    source: Source,
+    *,
+    groups: Collection[str] = (),
+    to_run: bool = True,
+    environ: Mapping[str, str] = os.environ,
+) -> RootConfig:
+    """The same of a configuration that was read already, wherever it stood."""
+    loading = _Loading(source, environ)
+    loading.check_rules()
+    if to_run:
+        loading.check_running(groups)
+    if loading.problems:
+        raise ConfigError(loading.sorted_problems())
+    return loading.config
+
+
+class _Loading:
+    """Collects problems, each once: what follows from a problem that is known already is not another one."""
+
+    def __init__(self, source: Source, environ: Mapping[str, str]) -> None:
+        data = ConfigData(source, environ)
+        self.problems = [*source.problems, *data.problems]
+        self._source = source
+        self._places = data.places
+        self._reported: set[Path] = set(data.unusable)
+        self.config = self._validated(data.values)
+        for group in self.config.groups.values():
+            group.stands_in(self._places)
+
+    def check_rules(self) -> None:
+        """What can be said without running anything."""
+        self._add(root_findings(self.config))
+        for name, group in self.config.groups.items():
+            namespace = self.config.cluster_of(name).client.namespace
+            self._add(group_findings(name, group, namespace), ("groups", name))
+
+    def check_running(self, only: Collection[str]) -> None:
+        """What keeps this version from running it, the handlers included."""
+        from rmqd.plugins.entry_points import look_again
+        from rmqd.plugins.handlers import handler_problems
+        from rmqd.plugins.pipelines import pipeline_problems
+        from rmqd.plugins.strategies import strategy_problems
+
+        look_again()
+        self._add(run_findings(self.config, only))
+        for name, group in self.config.groups.items():
+            if not only or name in only:
+                plugins = (*handler_problems(name, group), *pipeline_problems(name, group))
+                for problem in (*plugins, *strategy_problems(name, group)):
+                    self._report(problem.path, problem)
+
+    def sorted_problems(self) -> list[object]:
+        """In the order of the files and their lines, the command line's last."""
+        files = {str(file): index for index, file in enumerate(self._source.files)}
+
+        def order(problem: Problem) -> tuple[int, int, int]:
+            file, _, position = problem.place.partition(":")
+            line, _, column = position.rpartition(":")
+            if not (line.isdigit() and column.isdigit()):
+                return len(files), 0, 0
+            return files.get(file, len(files)), int(line), int(column)
+
+        return [*sorted(self.problems, key=order)]
+
+    def _validated(self, values: dict[str, Any]) -> RootConfig:
+        """The configuration without what is wrong in it, so that the rest can be checked further."""
+        from rmqd.config.model.errors import problems_of
+
+        while True:
+            try:
+                return RootConfig.model_validate(values)
+            except ValidationError as error:
+                for path, problem, missing in problems_of(error, RootConfig, self._places):
+                    if not missing or self._source.complete:
+                        self._report(path, problem)
+                    _remove(values, path[:-1] if missing else path)
+
+    def _add(self, findings: Iterable[Finding], prefix: Path = ()) -> None:
+        for finding in findings:
+            path = (*prefix, *finding.path)
+            instead = None if finding.instead is None else (*prefix, *finding.instead)
+            if finding.missing:
+                # A key may be missing because what was there is wrong, or was in a file that could not be read.
+                if not self._source.complete or self._is_faulty(path) or self._is_faulty(instead):
+                    continue
+                place = self._places.of_key(path[:-1])
+            else:
+                place = self._places.of_key(path) if finding.at_key else self._places.of(path)
+            self._report(path, Problem(place, path, finding.message), at_key=finding.at_key)
+
+    def _is_faulty(self, path: Path | None) -> bool:
+        return path is not None and any(known[: len(path)] == path for known in self._reported)
+
+    def _report(self, path: Path, problem: Problem, *, at_key: bool = False) -> None:
+        if any(path[:length] in self._reported for length in range(len(path) + 1)):
+            return
+        self.problems.append(problem)
+        if not at_key:  # a group with a bad name has other problems all the same
+            self._reported.add(path)
+
+
+def _remove(values: dict[str, Any], path: Path) -> None:
+    """Take a key out; of a list all, since what is left of it would mean something else."""
+    inner: Any = values
+    for step in path[:-1]:
+        if step not in inner:
+            return  # gone already, with what is around it
+        if isinstance(inner[step], list):
+            del inner[step]
+            return
+        inner = inner[step]
+    inner.pop(path[-1], None)

@@ -1,0 +1,104 @@
+"""What pydantic finds, in words that say where it is and what is accepted there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from types import NoneType, UnionType
+from typing import Annotated, Any, Final, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from rmqd.config.model.kinds import show
+from rmqd.config.problems import Path, Places, Problem, path_text, unknown
+
+_MANY_KEYS = 12
+_BASIC_KEYS = ("subscriptions", "handler")
+_PLACEHOLDERS = {"groups": "NAME"}
+
+
+MOST_GUESSES: Final = 100
+"""How many unknown keys get a guess at what was meant: each guess compares the key with all known keys."""
+
+
+def problems_of(error: ValidationError, root: type[BaseModel], places: Places) -> Iterator[tuple[Path, Problem, bool]]:
+    """One problem for each thing that pydantic found, the path that it is about, and whether a key is missing."""
+    unknown_keys = 0
+    for details in error.errors(include_url=False, include_context=False):
+        path: Path = tuple(details["loc"])
+        if details["type"] == "extra_forbidden":
+            unknown_keys += 1
+            what = _unknown_key(root, path) if unknown_keys <= MOST_GUESSES else "unknown key"
+            yield path, Problem(places.of_key(path), path, what), False
+        elif details["type"] == "missing":
+            yield path, Problem(places.of_key(path[:-1]), path, _missing_key(root, path)), True
+        else:
+            yield path, Problem(places.of(path), path, _wrong_value(root, path, details)), False
+
+
+def _unknown_key(root: type[BaseModel], path: Path) -> str:
+    key = str(path[-1])
+    model = model_at(root, path[:-1])
+    known = list(model.model_fields) if model is not None else []
+    if key not in known:
+        for elsewhere in _paths_of(key, root, ()):
+            return f"unknown key; it belongs to {path_text(elsewhere[:-1]) or 'the top level'}"
+    return unknown("key", key, known)
+
+
+def _missing_key(root: type[BaseModel], path: Path) -> str:
+    model = model_at(root, path[:-1])
+    field = model.model_fields.get(str(path[-1])) if model is not None else None
+    accepted = field.description if field is not None and field.description else "a value"
+    return f"missing; accepted: {accepted}"
+
+
+def _wrong_value(root: type[BaseModel], path: Path, details: ErrorDetails) -> str:
+    kind, shown = details["type"], show(details["input"])
+    if kind == "model_type":
+        model = model_at(root, path)
+        keys = list(model.model_fields) if model is not None else []
+        these = ", ".join(keys) if len(keys) <= _MANY_KEYS else f"{', '.join(_BASIC_KEYS)} and others (rmqd schema)"
+        return f"{shown} is not a mapping; accepted: a mapping with the keys {these}"
+    if kind == "dict_type":
+        return f"{shown} is not a mapping; accepted: a mapping of names to values"
+    if kind == "list_type":
+        return f"{shown} is not a list; accepted: a list"
+    return details["msg"]
+
+
+def model_at(root: type[BaseModel], path: Path) -> type[BaseModel] | None:
+    """The model that stands at a path of the configuration, if one does."""
+    kind: object = root
+    for step in path:
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            field = kind.model_fields.get(str(step))
+            kind = _bare(field.annotation) if field is not None else None
+        elif get_origin(kind) in (dict, list):
+            kind = _bare(get_args(kind)[-1])
+        else:
+            return None
+    return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+
+
+def _paths_of(key: str, model: type[BaseModel], path: Path) -> Iterable[Path]:
+    """Where else a key of this name is known, nearest to the top first."""
+    if key in model.model_fields:
+        yield (*path, key)
+    for name, field in model.model_fields.items():
+        inner = _bare(field.annotation)
+        steps: Path = (name,)
+        if get_origin(inner) is dict and name in _PLACEHOLDERS:
+            inner, steps = _bare(get_args(inner)[-1]), (name, _PLACEHOLDERS[name])
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            yield from _paths_of(key, inner, (*path, *steps))
+
+
+def _bare(annotation: Any) -> object:
+    """An annotation without `Annotated` and `| None`."""
+    if get_origin(annotation) is Annotated:
+        return _bare(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        others = [one for one in get_args(annotation) if one is not NoneType]
+        return _bare(others[0]) if len(others) == 1 else annotation
+    return annotation

@@ -1,0 +1,152 @@
+"""The values of the configuration that have a form of their own: addresses, subscriptions, points in time."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from rmqd.config.model.kinds import Substituted, ValueKind, show, wrong
+from rmqd.consumer.options import Subscription
+from rmqd.errors import InvalidNameError
+from rmqd.wire.topics import check_topic
+
+_HOST_PORT: Final = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})", re.ASCII)
+_TAG_FORM: Final = 'a tag expression such as "paid || refunded", "*" for all messages, or {sql: "amount > 100"}'
+
+
+def split_host_port(text: str) -> tuple[str, int]:
+    """`host:port` (or `[IPv6]:port`) in two. Raises ValueError for anything else."""
+    match = _HOST_PORT.fullmatch(text)
+    if match is None or int(match[2]) > 65535:
+        raise ValueError(f"{text!r} is not host:port")
+    return match[1].strip("[]"), int(match[2])
+
+
+def is_host_port(text: str) -> bool:
+    """Whether this is an address to connect to."""
+    try:
+        return split_host_port(text)[1] > 0
+    except ValueError:
+        return False
+
+
+def is_listen_address(text: str) -> bool:
+    """Whether this is an address to listen on; port 0 takes a free one."""
+    try:
+        split_host_port(text)
+    except ValueError:
+        return False
+    return True
+
+
+def is_topic(text: str) -> bool:
+    """Whether RocketMQ takes it as a topic's name."""
+    try:
+        check_topic(text)
+    except InvalidNameError:
+        return False
+    return True
+
+
+@dataclass(eq=False, repr=False)
+class NameServers(ValueKind):
+    """`host:port;host:port` or a list, as a tuple."""
+
+    accepted: str = 'host:port, "host:port;host:port", or a list of host:port'
+
+    def check(self, value: object) -> tuple[str, ...]:
+        addresses: list[Any]
+        if isinstance(value, str):
+            addresses = [part.strip() for part in value.split(";") if part.strip()]
+        elif isinstance(value, list):
+            addresses = value
+        else:
+            raise wrong(f"{show(value)} is no address", self.accepted)
+        if not addresses:
+            raise wrong("no address is given", self.accepted)
+        for address in addresses:
+            if not isinstance(address, str) or not is_host_port(address):
+                shown = value if isinstance(value, Substituted) else address
+                raise wrong(f"{show(shown)} is not host:port", self.accepted)
+        return tuple(str(address) for address in addresses)
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}
+
+
+@dataclass(eq=False, repr=False)
+class SubscriptionForm(ValueKind):
+    """A tag expression, or `{sql: condition}`."""
+
+    def check(self, value: object) -> Subscription:
+        if isinstance(value, dict):
+            sql = value.get("sql")
+            if set(value) != {"sql"}:
+                raise wrong(f"a mapping of {', '.join(map(repr, value)) or 'nothing'} is no subscription", _TAG_FORM)
+            if not isinstance(sql, str) or not sql.strip():
+                raise wrong(f"{show(sql)} is no SQL92 condition", _TAG_FORM)
+            return Subscription(expression=str(sql), kind="SQL92")
+        if not isinstance(value, str):
+            raise wrong(f"{show(value)} is no tag expression", _TAG_FORM)
+        return Subscription(expression=_checked_tags(value), kind="TAG")
+
+    def json_schema(self) -> dict[str, Any]:
+        sql = {"type": "string", "description": "SQL92 condition over the messages' properties, checked by the broker"}
+        return {
+            "anyOf": [
+                {"type": "string", "minLength": 1, "description": 'tags separated by ||, or "*" for all messages'},
+                {"type": "object", "properties": {"sql": sql}, "required": ["sql"], "additionalProperties": False},
+            ]
+        }
+
+
+@dataclass(eq=False, repr=False)
+class PointInTime(ValueKind):
+    """A time with its zone, or `@` and Unix milliseconds; gives Unix milliseconds."""
+
+    accepted: str = "ISO 8601 with a zone such as 2026-01-01T00:00:00+08:00, or @ and Unix milliseconds"
+
+    def check(self, value: object) -> int:
+        if isinstance(value, str) and re.fullmatch(r"@[0-9]{1,15}", value, re.ASCII):
+            return int(value[1:])
+        try:
+            moment = datetime.fromisoformat(value) if isinstance(value, str) else None
+        except ValueError:
+            moment = None
+        if moment is None:
+            raise wrong(f"{show(value)} is no point in time", self.accepted)
+        if moment.tzinfo is None:
+            raise wrong(f"{show(value)} has no time zone", self.accepted)
+        return round(moment.timestamp() * 1000)
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"type": "string"}
+
+
+def _checked_tags(expression: str) -> str:
+    tags = [tag.strip() for tag in expression.split("||")]
+    if not any(tags):
+        raise wrong(f"{show(expression)} names no tag", _TAG_FORM)
+    for tag in tags:
+        # RocketMQ would take `a | b` for one tag of five characters, and `*` beside others for a tag of that name.
+        if "|" in tag or "&&" in tag or (tag == "*" and len(tags) > 1):
+            shown = expression if isinstance(expression, Substituted) else tag
+            raise wrong(f"{show(shown)} is not a tag, tags are separated by ||", _TAG_FORM)
+    return str(expression)
+
+
+@dataclass(eq=False, repr=False)
+class StrategyName(ValueKind):
+    """The name of an allocate strategy; which ones are installed is looked up only where the group is to run."""
+
+    built_in: tuple[str, ...]
+
+    def check(self, value: object) -> str:
+        if isinstance(value, str) and value:
+            return str(value)
+        raise wrong(f"{show(value)} is no strategy", f"{' | '.join(self.built_in)} | the name of an installed one")
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"anyOf": [{"enum": list(self.built_in)}, {"type": "string"}]}

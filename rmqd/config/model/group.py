@@ -1,0 +1,241 @@
+"""One consumer group of the configuration: RocketMQ's parameters in snake case, with the Java client's defaults.
+
+This is the only place that knows a group's defaults and ranges.
+"""
+
+# No postponed annotations here: pydantic would have to read them all from text, on every start.
+
+import time
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import ConfigDict, Field, PrivateAttr
+
+from rmqd.client.options import MOST_TRACE_CALLS, TraceOptions
+from rmqd.config.model.forms import PointInTime, StrategyName, SubscriptionForm, is_topic
+from rmqd.config.model.kinds import Choice, Duration, Flag, Size, Text, Whole
+from rmqd.config.model.section import Section, setting
+from rmqd.config.model.spark import PipelineConfig, SinkConfig, SparkConfig
+from rmqd.config.problems import Path, Places, Problem
+from rmqd.consumer.allocate import STRATEGY_NAMES
+from rmqd.consumer.options import (
+    ConsumeFromWhere,
+    ConsumeMode,
+    ConsumerOptions,
+    MessageModel,
+    OnCorruptMessage,
+    OnOffsetIllegal,
+    Subscription,
+)
+from rmqd.wire.topics import TRACE_TOPIC, wrap_namespace
+
+JAVA_CONSUME_TIMESTAMP_AGE_SECONDS: Final = 30 * 60
+
+
+class HandlerConfig(Section):
+    """Which code handles a group's messages."""
+
+    plugin: Annotated[str, Text("a name of the entry-point group rmqd.handlers, or module:attribute")] = Field(
+        description="a name in the entry-point group rmqd.handlers (`rmqd handlers` lists them), or module:attribute"
+    )
+    options: dict[str, Any] = Field(
+        default_factory=dict, description="given to the handler; validated by its own Options model where it has one"
+    )
+    concurrency: Annotated[int, Whole(1, 1000)] = setting(20, "batches handled at once in this process, 1 to 1000")
+
+
+class AllocatedQueue(Section):
+    """A queue that `allocate_strategy: by_config` gives to this process."""
+
+    topic: Annotated[str, Text()]
+    broker_name: Annotated[str, Text()]
+    queue_id: Annotated[int, Whole(0)]
+
+
+class GroupConfig(Section):
+    """One consumer group."""
+
+    # The rules ask for them, so that a missing one hides no other problem of the group.
+    model_config = ConfigDict(json_schema_extra={"required": ["subscriptions"]})
+
+    _places: Places = PrivateAttr(default_factory=lambda: Places("the configuration"))
+    cluster: Annotated[str, Text()] = setting(
+        "", "the cluster that the group is on, of those in clusters; empty: the default one"
+    )
+    engine: Annotated[Literal["local", "spark"], Choice(("local", "spark"))] = setting(
+        "local", "local: asyncio, in the daemon; spark: Structured Streaming through PySpark"
+    )
+    message_model: Annotated[MessageModel, Choice(("clustering", "broadcasting"))] = setting(
+        "clustering", "clustering: the members share the queues; broadcasting: each member gets every message"
+    )
+    consume_mode: Annotated[ConsumeMode, Choice(("concurrently", "orderly", "pop"))] = setting(
+        "concurrently", "concurrently: batches of a queue side by side; orderly: one after the other; pop: by POP"
+    )
+    subscriptions: dict[str, Annotated[Subscription, SubscriptionForm()]] = Field(
+        default_factory=dict,
+        description='by topic: a tag expression such as "paid || refunded", "*" for all, or {sql: "amount > 100"}',
+    )
+    consume_from_where: Annotated[ConsumeFromWhere, Choice(("last_offset", "first_offset", "timestamp"))] = setting(
+        "last_offset",
+        "where a new group starts; a queue, a broker or a topic that comes to a known group later starts at its first "
+        "message",
+    )
+    consume_timestamp: Annotated[int | None, PointInTime()] = Field(
+        default=None,
+        validate_default=False,
+        description="start for consume_from_where: timestamp, ISO 8601 with a zone or @milliseconds; "
+        "default: half an hour before the start",
+    )
+    allocate_strategy: Annotated[str, StrategyName(STRATEGY_NAMES)] = setting(
+        "averagely",
+        "how queues are divided among the members, the same in all of them: averagely, averagely_by_circle, "
+        "consistent_hash, by_config, by_machine_room, machine_room_nearby, or the name of an installed strategy",
+    )
+    allocate_queues: list[AllocatedQueue] = Field(
+        default_factory=list,
+        description="the queues of this process, those of %RETRY%group too, for allocate_strategy: by_config",
+    )
+    machine_rooms: list[Annotated[str, Text()]] = Field(
+        default_factory=list,
+        description="the rooms whose brokers' queues the group consumes, the same in all members, for "
+        "allocate_strategy: by_machine_room",
+    )
+    handler: HandlerConfig | None = Field(default=None, description="the code that handles the messages")
+    consume_message_batch_max_size: Annotated[int, Whole(1, 1024)] = setting(
+        1, "messages in a batch at most, 1 to 1024"
+    )
+    consume_timeout: Annotated[float, Duration("1ms")] = setting(
+        "15m", "a duration: how long a handler may take for a batch before it is sent back for a retry"
+    )
+    max_reconsume_times: Annotated[int, Whole(0, 2**31 - 1, also=(-1,), meaning="for Java's default")] = setting(
+        -1, "N: N+1 attempts, then the dead letters; -1: 16 in concurrent and pop groups, no limit in orderly ones"
+    )
+    auto_commit: Annotated[bool, Flag()] = setting(
+        True, "orderly groups: commit when the handler returns; false: batch.commit() and batch.rollback() decide"
+    )
+    delay_level_when_next_consume: Annotated[int, Whole(-1)] = setting(
+        0, "delay level of a retry; 0: the broker decides (3 + times); -1: straight to the dead letters"
+    )
+    suspend_current_queue_time: Annotated[float, Duration("10ms", "30s")] = setting(
+        "1s", "a duration, 10ms to 30s: how long an orderly queue rests before the failed batch is repeated"
+    )
+    pull_batch_size: Annotated[int, Whole(1, 1024)] = setting(32, "messages asked for in one pull, 1 to 1024")
+    pull_interval: Annotated[float, Duration("0s", "65535ms")] = setting(
+        "0s", "a duration, 0s to 65535ms: pause between two pulls of a queue"
+    )
+    pull_threshold_for_queue: Annotated[int, Whole(1, 65535)] = setting(
+        1000, "cached messages of a queue above which it is not pulled, 1 to 65535"
+    )
+    pull_threshold_size_for_queue: Annotated[int, Size("1MiB", "1024MiB")] = setting(
+        "100MiB", "cached bytes of a queue above which it is not pulled: a size, 1MiB to 1GiB"
+    )
+    pull_threshold_for_topic: Annotated[int, Whole(1, 6_553_500, also=(-1,), meaning="for no limit")] = setting(
+        -1, "cached messages of a topic, shared by its queues in this process, 1 to 6553500; -1: no limit"
+    )
+    pull_threshold_size_for_topic: Annotated[int, Size("1MiB", "102400MiB", unlimited=True)] = setting(
+        -1, "cached bytes of a topic, shared by its queues in this process: a size, 1MiB to 100GiB; -1: no limit"
+    )
+    consume_concurrently_max_span: Annotated[int, Whole(1, 65535)] = setting(
+        2000, "distance between the lowest and highest cached offset above which a queue is not pulled, 1 to 65535"
+    )
+    persist_consumer_offset_interval: Annotated[float, Duration("10ms")] = setting(
+        "5s", "a duration: how often offsets are committed to the broker"
+    )
+    shutdown_timeout: Annotated[float, Duration("0s")] = setting(
+        "30s", "a duration: how long a stop waits for the batches that are being handled"
+    )
+    queue_handover_timeout: Annotated[float, Duration("0s")] = setting(
+        "5s", "a duration: how long a new owner of a queue waits for the old one to finish and commit"
+    )
+    pull_rate_limit: Annotated[int, Whole(0)] = setting(
+        0, "messages per second at most; 0: no limit; changeable while the group runs"
+    )
+    max_body_size: Annotated[int, Size("1KiB", "1024MiB")] = setting(
+        "16MiB", "decompressed bytes of a body above which its message is corrupt: a size, 1KiB to 1GiB"
+    )
+    pop_invisible_time: Annotated[float, Duration("5s", "300s")] = setting(
+        "60s", "a duration, 5s to 5m: how long a popped message is hidden from others (consume_mode: pop)"
+    )
+    pop_batch_nums: Annotated[int, Whole(1, 32)] = setting(32, "messages of one pop, 1 to 32 (consume_mode: pop)")
+    pop_threshold_for_queue: Annotated[int, Whole(1)] = setting(
+        96, "unacknowledged messages of a queue above which it is not popped (consume_mode: pop)"
+    )
+    enable_trace: Annotated[bool, Flag()] = setting(
+        False, "send message trace: records of what handlers got and how that ended, for mqadmin and dashboards"
+    )
+    trace_topic: Annotated[str, Text("a topic's name", is_topic)] = setting(
+        TRACE_TOPIC, "where message trace goes; brokers with traceTopicEnable have the default"
+    )
+    trace_msg_batch_num: Annotated[int, Whole(1, MOST_TRACE_CALLS)] = setting(
+        10, "handler calls that one trace message is about at most, 1 to 20"
+    )
+    spark: SparkConfig | None = Field(default=None, description="settings of engine: spark")
+    pipeline: PipelineConfig | None = Field(
+        default=None, description="a function over DataFrames, in place of handler (engine: spark)"
+    )
+    sink: SinkConfig | None = Field(default=None, description="where the rows of the pipeline go (engine: spark)")
+    on_corrupt_message: Annotated[OnCorruptMessage, Choice(("stop", "dead_letter", "skip"))] = setting(
+        "stop", "a message that cannot be decoded: stop the queue before it, dead-letter it, or skip it"
+    )
+    on_offset_illegal: Annotated[OnOffsetIllegal, Choice(("correct", "stop"))] = setting(
+        "correct", "correct: go on where the broker says, logged and counted, as Java; stop: hold the queue"
+    )
+
+    def stands_in(self, places: Places) -> None:
+        """Remember where the configuration has this group; equality and `repr` know nothing of it."""
+        self._places = places
+
+    def problem(self, name: str, path: Path, message: str, *, at_key: bool = False) -> Problem:
+        """A problem with a value of this group, or with its key; `name` is the group's key in the configuration."""
+        whole = ("groups", name, *path)
+        return Problem((self._places.of_key if at_key else self._places.of)(whole), whole, message)
+
+    def consumer_options(self, name: str, offsets_directory: str, namespace: str = "") -> ConsumerOptions:
+        """What the engine is told about this group; `name` is its key in the configuration. Raises ConfigError.
+
+        From here on its topics and itself have the names by which brokers of the `namespace` know them.
+        """
+        from rmqd.plugins.strategies import load_strategy
+
+        return ConsumerOptions(
+            group=wrap_namespace(name, namespace),
+            namespace=namespace,
+            message_model=self.message_model,
+            local_offsets_directory=offsets_directory,
+            consume_mode=self.consume_mode,
+            subscriptions={wrap_namespace(topic, namespace): one for topic, one in self.subscriptions.items()},
+            consume_from_where=self.consume_from_where,
+            consume_timestamp_ms=self._consume_timestamp_ms(),
+            allocate_strategy=load_strategy(name, self, namespace),
+            concurrency=self.handler.concurrency if self.handler else 1,
+            consume_message_batch_max_size=self.consume_message_batch_max_size,
+            consume_timeout_seconds=self.consume_timeout,
+            max_reconsume_times=self.max_reconsume_times,
+            delay_level_when_next_consume=self.delay_level_when_next_consume,
+            auto_commit=self.auto_commit,
+            suspend_current_queue_time_seconds=self.suspend_current_queue_time,
+            pull_batch_size=self.pull_batch_size,
+            pull_interval_seconds=self.pull_interval,
+            pull_threshold_for_queue=self.pull_threshold_for_queue,
+            pull_threshold_size_for_queue_bytes=self.pull_threshold_size_for_queue,
+            pull_threshold_for_topic=self.pull_threshold_for_topic,
+            pull_threshold_size_for_topic_bytes=self.pull_threshold_size_for_topic,
+            consume_concurrently_max_span=self.consume_concurrently_max_span,
+            persist_consumer_offset_interval_seconds=self.persist_consumer_offset_interval,
+            shutdown_timeout_seconds=self.shutdown_timeout,
+            queue_handover_timeout_seconds=self.queue_handover_timeout,
+            pop_invisible_time_seconds=self.pop_invisible_time,
+            pop_batch_nums=self.pop_batch_nums,
+            pop_threshold_for_queue=self.pop_threshold_for_queue,
+            pull_rate_limit=self.pull_rate_limit,
+            max_body_size_bytes=self.max_body_size,
+            on_corrupt_message=self.on_corrupt_message,
+            on_offset_illegal=self.on_offset_illegal,
+            trace=TraceOptions(self.trace_topic, self.trace_msg_batch_num) if self.enable_trace else None,
+        )
+
+    def _consume_timestamp_ms(self) -> int | None:
+        if self.consume_from_where != "timestamp":
+            return None
+        if self.consume_timestamp is not None:
+            return self.consume_timestamp
+        return round((time.time() - JAVA_CONSUME_TIMESTAMP_AGE_SECONDS) * 1000)

@@ -1,0 +1,225 @@
+"""The kinds of value that the configuration knows, each with a message that says what it accepts.
+
+They go into `Annotated[...]` of the models. Pydantic's own checks would be lax about types (`"5"` for 5, 1 for true)
+and would speak of inputs and units that nobody wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic_core import PydanticCustomError, core_schema
+
+from rmqd.config.model.quantities import (
+    DURATION_FORM,
+    DURATION_PATTERN,
+    SIZE_FORM,
+    SIZE_PATTERN,
+    format_duration,
+    format_size,
+    parse_duration_ms,
+    parse_size_bytes,
+)
+
+
+class Substituted(str):
+    """Text that came out of `${...}`: it may stand for a number or a truth value, and is never shown in an error."""
+
+    __slots__ = ()
+
+
+def wrong(what: str, accepted: str) -> PydanticCustomError:
+    """The error of a value: what is wrong, and what is accepted."""
+    return PydanticCustomError("rmqd", "{text}", {"text": f"{what}; accepted: {accepted}"})
+
+
+def show(value: object) -> str:
+    """A value as it may stand in an error message."""
+    if isinstance(value, Substituted):
+        return "what was substituted"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if value is None:
+        return "no value"
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list):
+        return "a list"
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+class ValueKind:
+    """A check that is also a JSON Schema; the subclasses are the kinds of value."""
+
+    def check(self, value: object) -> object:
+        """The value to use. Raises PydanticCustomError where it is not accepted."""
+        raise NotImplementedError
+
+    def json_schema(self) -> dict[str, Any]:
+        """What an editor should accept."""
+        raise NotImplementedError
+
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        return core_schema.no_info_plain_validator_function(self.check)
+
+    def __get_pydantic_json_schema__(
+        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return self.json_schema()
+
+
+@dataclass(eq=False, repr=False)
+class Whole(ValueKind):
+    """A whole number in a range; `also` are values outside of it with a meaning of their own, such as -1 for none."""
+
+    minimum: int
+    maximum: int | None = None
+    also: tuple[int, ...] = ()
+    meaning: str = ""
+
+    def check(self, value: object) -> int:
+        number = value
+        if isinstance(value, Substituted):
+            try:
+                number = int(value)
+            except ValueError:
+                raise wrong(f"{show(value)} is not a whole number", self._accepted()) from None
+        if isinstance(number, bool) or not isinstance(number, int):
+            raise wrong(f"{show(value)} is not a whole number", self._accepted())
+        if number in self.also or (number >= self.minimum and (self.maximum is None or number <= self.maximum)):
+            return number
+        raise wrong(f"{number} is out of range", self._accepted())
+
+    def json_schema(self) -> dict[str, Any]:
+        number: dict[str, Any] = {"type": "integer", "minimum": self.minimum}
+        if self.maximum is not None:
+            number["maximum"] = self.maximum
+        choices = [number, *({"const": value} for value in self.also)]
+        return or_substituted(*choices)
+
+    def _accepted(self) -> str:
+        limits = f"{self.minimum} or more" if self.maximum is None else f"from {self.minimum} to {self.maximum}"
+        also = "".join(f", or {value}{' ' if self.meaning else ''}{self.meaning}" for value in self.also)
+        return f"a whole number {limits}{also}"
+
+
+@dataclass(eq=False, repr=False)
+class Flag(ValueKind):
+    """true or false."""
+
+    def check(self, value: object) -> bool:
+        if isinstance(value, bool):
+            return value
+        if isinstance(value, Substituted) and value.lower() in ("true", "false"):
+            return value.lower() == "true"
+        raise wrong(f"{show(value)} is neither true nor false", "true or false")
+
+    def json_schema(self) -> dict[str, Any]:
+        return or_substituted({"type": "boolean"})
+
+
+@dataclass(eq=False, repr=False)
+class Text(ValueKind):
+    """Text, which may be limited to what a rule allows."""
+
+    accepted: str = "text"
+    rule: Callable[[str], bool] | None = None
+    secret: bool = False
+    pattern: str = ""
+
+    def check(self, value: object) -> str:
+        shown = "the value" if self.secret else show(value)
+        if not isinstance(value, str):
+            # Numbers are not taken as text: 0123 and 1e3 would not arrive as they were written.
+            quote = ", in quotes" if isinstance(value, int | float) else ""
+            raise wrong(f"{shown} is not text", f"{self.accepted}{quote}")
+        if self.rule is not None and not self.rule(value):
+            raise wrong(f"{shown} is not accepted", self.accepted)
+        return str(value)
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"type": "string", "pattern": self.pattern} if self.pattern else {"type": "string"}
+
+
+@dataclass(eq=False, repr=False)
+class Choice(ValueKind):
+    """One of some words."""
+
+    words: tuple[str, ...]
+
+    def check(self, value: object) -> str:
+        if isinstance(value, str) and value in self.words:
+            return str(value)
+        raise wrong(f"{show(value)} is not a choice", " | ".join(self.words))
+
+    def json_schema(self) -> dict[str, Any]:
+        return or_substituted({"enum": list(self.words)})
+
+
+@dataclass(eq=False, repr=False)
+class Duration(ValueKind):
+    """Seconds, written with a unit; the limits are written so too."""
+
+    minimum: str
+    maximum: str = ""
+
+    def check(self, value: object) -> float:
+        low = parse_duration_ms(self.minimum)
+        high = parse_duration_ms(self.maximum) if self.maximum else float("inf")
+        try:
+            milliseconds = parse_duration_ms(value)
+        except ValueError as error:
+            raise wrong(_quantity_error(value, error), self._accepted()) from None
+        if low <= milliseconds <= high:
+            return milliseconds / 1000
+        raise wrong(f"{show(value)} is out of range", self._accepted())
+
+    def json_schema(self) -> dict[str, Any]:
+        return or_substituted({"type": "string", "pattern": f"^{DURATION_PATTERN}$"})
+
+    def _accepted(self) -> str:
+        low = format_duration(parse_duration_ms(self.minimum))
+        return f"{DURATION_FORM}, {f'from {low} to {self.maximum}' if self.maximum else f'at least {low}'}"
+
+
+@dataclass(eq=False, repr=False)
+class Size(ValueKind):
+    """Bytes, written with a unit; the limits are written so too, and `unlimited` allows -1."""
+
+    minimum: str
+    maximum: str
+    unlimited: bool = False
+
+    def check(self, value: object) -> int:
+        if self.unlimited and (value == "-1" if isinstance(value, Substituted) else value == -1):
+            return -1
+        try:
+            size_bytes = parse_size_bytes(value)
+        except ValueError as error:
+            raise wrong(_quantity_error(value, error), self._accepted()) from None
+        if parse_size_bytes(self.minimum) <= size_bytes <= parse_size_bytes(self.maximum):
+            return size_bytes
+        raise wrong(f"{show(value)} is out of range", self._accepted())
+
+    def json_schema(self) -> dict[str, Any]:
+        text = {"type": "string", "pattern": f"^{SIZE_PATTERN}$"}
+        return or_substituted(text, {"const": -1}) if self.unlimited else or_substituted(text)
+
+    def _accepted(self) -> str:
+        low, high = (format_size(parse_size_bytes(limit)) for limit in (self.minimum, self.maximum))
+        return f"{SIZE_FORM}, from {low} to {high}{', or -1 for no limit' if self.unlimited else ''}"
+
+
+def or_substituted(*choices: dict[str, Any]) -> dict[str, Any]:
+    """The JSON Schema of a value that may also be written as `${...}`."""
+    return {"anyOf": [*choices, {"type": "string", "pattern": r"\$\{.+\}"}]}
+
+
+def _quantity_error(value: object, error: ValueError) -> str:
+    return (
+        f"{show(value)} is not accepted" if isinstance(value, Substituted | bool | dict | list | None) else str(error)
+    )

@@ -1,0 +1,139 @@
+"""The configuration as a whole: what `rmqd.yaml` may hold, its defaults and its ranges.
+
+Reading files, `${...}` and `--set`, and the errors with their lines, is `config_file`'s part.
+"""
+
+# No postponed annotations here: pydantic would have to read them all from text, on every start.
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field
+
+from rmqd.config.model.cluster import DEFAULT_CLUSTER, ClientConfig, ClusterConfig, TlsConfig
+from rmqd.config.model.forms import is_listen_address
+from rmqd.config.model.group import GroupConfig, HandlerConfig
+from rmqd.config.model.kinds import Choice, Flag, Text
+from rmqd.config.model.section import Section, setting
+from rmqd.config.reading.substitution import read_small_file
+from rmqd.consumer.options import ConsumerOptions
+
+__all__ = [
+    "ClientConfig",
+    "ClusterConfig",
+    "GroupConfig",
+    "HandlerConfig",
+    "HttpConfig",
+    "LogConfig",
+    "RootConfig",
+    "TlsConfig",
+]
+
+_LISTEN = Text("host:port such as 127.0.0.1:9464, or port 0 for a free one", is_listen_address)
+_SECRET = Text(secret=True)
+
+
+class HttpConfig(Section):
+    """Metrics, health, and the API of the running daemon."""
+
+    listen: Annotated[str, _LISTEN] = setting("127.0.0.1:9464", "host:port; port 0 takes a free one")
+    token: Annotated[str, _SECRET] = Field(
+        default="",
+        repr=False,
+        description="asked for by what changes something; without one only this machine may change",
+    )
+    token_file: Annotated[str, Text()] = setting("", "file that holds the token, in place of token")
+    allowed_hosts: list[Annotated[str, Text()]] = Field(
+        default_factory=list, description="names besides its own addresses under which the page and API answer"
+    )
+
+    def read_token(self) -> str:
+        """The token, from its file where one is named; "" for none. Raises OSError and UnicodeDecodeError."""
+        if self.token_file:
+            return read_small_file(Path(self.token_file)).decode("utf-8").strip()
+        return self.token
+
+
+class TracingConfig(Section):
+    """Tracing beyond RocketMQ's own message trace, which groups ask for."""
+
+    opentelemetry: Annotated[bool, Flag()] = setting(
+        False, "a span for every handler call, sent as the OTEL_* environment variables say; takes `rmqd[otel]`"
+    )
+
+
+class LogConfig(Section):
+    """What is logged, and how it looks."""
+
+    level: Annotated[Literal["debug", "info", "warning", "error"], Choice(("debug", "info", "warning", "error"))] = (
+        setting("info", "the least important events that are logged")
+    )
+    format: Annotated[Literal["auto", "console", "json"], Choice(("auto", "console", "json"))] = setting(
+        "auto", "auto: console on a terminal, JSON otherwise"
+    )
+
+
+class RootConfig(ClusterConfig):
+    """The configuration of rmqd. What it says of a cluster itself is about the one called `default`."""
+
+    clusters: dict[str, ClusterConfig] = Field(
+        default_factory=dict,
+        description="more clusters by name; groups name theirs, or are on `default`: the one at the top level, the one "
+        "here that is called so, or the only one",
+    )
+    http: HttpConfig = Field(default_factory=HttpConfig, description="metrics, health and API")
+    tracing: TracingConfig = Field(default_factory=TracingConfig, description="spans of what handlers do")
+    log: LogConfig = Field(default_factory=LogConfig, description="logging")
+    state_dir: Annotated[str, Text("a folder", bool)] = setting(
+        "/var/lib/rmqd", "folder of broadcasting offsets, backups and local state"
+    )
+    groups: dict[str, GroupConfig] = Field(default_factory=dict, description="consumer groups by name")
+
+    @property
+    def known_clusters(self) -> dict[str, ClusterConfig]:
+        """Every cluster by its name, the one at the top level first."""
+        if self.clusters and not self.is_named:
+            return self.clusters
+        return {DEFAULT_CLUSTER: self, **self.clusters}
+
+    @property
+    def default_cluster(self) -> str | None:
+        """The cluster of groups, and of commands, that name none; None where each has to."""
+        known = self.known_clusters
+        if DEFAULT_CLUSTER in known:
+            return DEFAULT_CLUSTER
+        return next(iter(known)) if len(known) == 1 else None
+
+    def cluster_name(self, group: str) -> str:
+        """The name of a group's cluster."""
+        return self.groups[group].cluster or self.default_cluster or DEFAULT_CLUSTER
+
+    def cluster_of(self, group: str) -> ClusterConfig:
+        """The cluster that a group is on; the rules refuse a name that there is not."""
+        return self.known_clusters.get(self.cluster_name(group), self)
+
+    @property
+    def namespaces(self) -> tuple[str, ...]:
+        """Those of all clusters."""
+        named = (cluster.client.namespace for cluster in self.known_clusters.values())
+        return tuple(dict.fromkeys(namespace for namespace in named if namespace))
+
+    def state_of(self, group: str) -> str:
+        """The folder of what is kept for a group. Offsets mean nothing on another cluster than they come from."""
+        cluster = self.cluster_name(group)
+        return self.state_dir if cluster == DEFAULT_CLUSTER else f"{self.state_dir}/clusters/{cluster}"
+
+    def consumer_options(self, group: str) -> ConsumerOptions:
+        """What the engine is told about a group, in the words of its brokers. Raises ConfigError."""
+        namespace = self.cluster_of(group).client.namespace
+        return self.groups[group].consumer_options(group, f"{self.state_of(group)}/offsets", namespace)
+
+    def of_group(self, name: str, settings: GroupConfig | None = None) -> Self:
+        """The part that concerns one group, for a process that has only this one: no other cluster's keys go there."""
+        cluster = self.cluster_name(name)
+        update: dict[str, Any] = {"groups": {name: settings or self.groups[name]}, "clusters": {}}
+        if cluster in self.clusters:
+            blank = ClusterConfig()
+            update |= {key: getattr(blank, key) for key in ClusterConfig.model_fields}
+            update["clusters"] = {cluster: self.clusters[cluster]}
+        return self.model_copy(update=update)

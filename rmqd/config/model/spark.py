@@ -1,0 +1,82 @@
+"""What a group with `engine: spark` has beside or in place of its handler: where it runs, pipelines, sinks."""
+
+# No postponed annotations here: pydantic would have to read them all from text, on every start.
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from rmqd.config.model.kinds import Choice, Text, Whole
+from rmqd.config.model.quantities import parse_duration_ms
+from rmqd.config.model.section import Section, setting
+
+AVAILABLE_NOW = "available_now"
+
+OutputMode = Literal["append", "update", "complete"]
+SinkFormat = Literal["rocketmq", "parquet", "delta", "jdbc", "foreach_batch"]
+
+
+def _is_trigger(text: str) -> bool:
+    if text in ("", AVAILABLE_NOW):
+        return True
+    try:
+        return parse_duration_ms(text) > 0
+    except ValueError:
+        return False
+
+
+class SparkConfig(Section):
+    """How a group runs on `engine: spark`."""
+
+    master: Annotated[str, Text()] = setting(
+        "local[*,4]", "Spark master URL; local[N,4] is N tasks at once, each tried four times as on a cluster"
+    )
+    conf: dict[str, Any] = Field(default_factory=dict, description="Spark properties")
+    checkpoint: Annotated[str, Text()] = setting(
+        "", "folder or URL of the checkpoint; empty: spark/<group> in state_dir"
+    )
+    trigger: Annotated[str, Text("a duration, available_now, or nothing", _is_trigger)] = setting(
+        "",
+        "when a micro-batch starts: so often (a duration), or empty: when the one before is done; "
+        "available_now: handle what is there, and end",
+    )
+    max_offsets_per_trigger: Annotated[int, Whole(0)] = setting(0, "messages per micro-batch at most; 0: no limit")
+
+
+class PipelineConfig(Section):
+    """Which function over DataFrames a group runs in place of a handler."""
+
+    plugin: Annotated[str, Text("a name of the entry-point group rmqd.pipelines, or module:attribute")] = Field(
+        description="a name in the entry-point group rmqd.pipelines, or module:attribute"
+    )
+    options: dict[str, Any] = Field(
+        default_factory=dict, description="given to the pipeline; validated by its own Options model where it has one"
+    )
+
+
+class SinkConfig(Section):
+    """Where the rows of a pipeline go."""
+
+    format: Annotated[SinkFormat, Choice(("rocketmq", "parquet", "delta", "jdbc", "foreach_batch"))] = Field(
+        description="rocketmq: a topic; parquet or delta: a folder; jdbc: a table; foreach_batch: a function"
+    )
+    topic: Annotated[str, Text()] = setting("", "format rocketmq: the topic; empty: the column topic of each row")
+    path: Annotated[str, Text()] = setting("", "format parquet or delta: the folder or URL")
+    partition_by: list[Annotated[str, Text()]] = Field(
+        default_factory=list, description="format parquet or delta: columns that become folders"
+    )
+    plugin: Annotated[str, Text()] = setting(
+        "", "format foreach_batch: module:attribute of (frame, batch_id) or (frame, batch_id, options)"
+    )
+    staging: Annotated[str, Text()] = setting(
+        "", "format parquet: where batches are written first, on the file system of path; empty: .NAME.rmqd beside it"
+    )
+    batch_column: Annotated[str, Text()] = setting(
+        "", "format jdbc: a text column that says which batch a row is of, so that a repeated batch replaces its rows"
+    )
+    output_mode: Annotated[OutputMode, Choice(("append", "update", "complete"))] = setting(
+        "append", "which rows of an aggregate are written with each micro-batch"
+    )
+    options: dict[str, Any] = Field(
+        default_factory=dict, description="Spark's options of the format, such as url; given to a function as they are"
+    )

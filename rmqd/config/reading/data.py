@@ -1,0 +1,53 @@
+"""A configuration's tree as plain data, with `${...}` replaced, and the place of everything in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping as ReadOnly
+from typing import Any
+
+from rmqd.config.problems import Path, Places, Problem
+from rmqd.config.reading.source import Source
+from rmqd.config.reading.substitution import SubstitutionError, substitute
+from rmqd.config.reading.yaml_tree import Items, Mapping, Node
+
+
+class ConfigData:
+    """What the models validate, and where it stood."""
+
+    def __init__(self, source: Source, environ: ReadOnly[str, str]) -> None:
+        self.places = Places(source.root_place)
+        self.problems: list[Problem] = []
+        self.unusable: set[Path] = set()
+        """Values that could not be replaced; they are left out of the data, and are not missing."""
+        self._environ = environ
+        self.values: dict[str, Any] = self._mapping(source.tree, ())
+
+    def _mapping(self, mapping: Mapping, path: Path) -> dict[str, Any]:
+        data = {}
+        for key, entry in mapping.entries.items():
+            inner = (*path, key)
+            self.places.keys[inner] = entry.place
+            value = self._plain(entry.node, inner)
+            if inner not in self.unusable:
+                data[key] = value
+        return data
+
+    def _plain(self, node: Node, path: Path) -> Any:
+        if isinstance(node, Mapping):
+            return self._mapping(node, path)
+        if isinstance(node, Items):
+            for index, item in enumerate(node.nodes):
+                self.places.keys[*path, index] = item.place
+            return [self._plain(item, (*path, index)) for index, item in enumerate(node.nodes)]
+        self.places.values[path] = node.place
+        if not isinstance(node.value, str):
+            return node.value
+        try:
+            return substitute(node.value, self._environ)
+        except SubstitutionError as error:
+            self.problems.append(Problem(node.place, path, str(error)))
+            # A list without one of its items is another list, so the whole of it goes.
+            while isinstance(path[-1], int):
+                path = path[:-1]
+            self.unusable.add(path)
+            return None

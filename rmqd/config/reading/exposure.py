@@ -1,0 +1,29 @@
+"""Secrets that stand in a configuration file which everybody on the machine may read."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+from rmqd.config.problems import Problem
+from rmqd.config.reading.source import find_config, literal_secrets, read_source
+
+
+def exposed_secrets(path: Path | None) -> list[Problem]:
+    """Where the secrets stand; none if the file cannot be read, which is reported elsewhere."""
+    try:
+        source = read_source(find_config(path))
+        readable = {str(file): oct(mode) for file in source.files if (mode := _mode(file)) & stat.S_IROTH}
+    except OSError:
+        return []
+    found = []
+    for place, where in literal_secrets(source.tree) if readable else ():
+        file = place.rpartition(":")[0].rpartition(":")[0]
+        if file in readable:
+            message = f"a secret, and every user here can read the file ({readable[file]}); take that away from others"
+            found.append(Problem(place, where, f"{message}, or write ${{NAME}} or ${{file:PATH}}"))
+    return found
+
+
+def _mode(file: Path) -> int:
+    return stat.S_IMODE(file.stat().st_mode)

@@ -1,0 +1,251 @@
+"""Where a configuration comes from: its files and `--set`, put together to one tree."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from collections.abc import Mapping as ReadOnly
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from rmqd.config.model.group import GroupConfig
+from rmqd.config.model.kinds import show
+from rmqd.config.problems import Problem
+from rmqd.config.reading.yaml_tree import Entry, Items, Mapping, Node, Reading, Scalar, read_tree
+
+ROOT_FILE: Final = "rmqd.yaml"
+GROUPS_FOLDER: Final = "groups"
+ANY_NAME: Final = "NAME"
+DEFAULT_FILES: Final = ("config/rmqd.yaml", "/etc/rmqd/rmqd.yaml")
+
+
+_SECRETS_OF_CLUSTERS: Final = (
+    ("client", "access_key"),
+    ("client", "secret_key"),
+    ("client", "security_token"),
+    ("client", "tls", "key_password"),
+)
+SECRET_KEYS: Final = (
+    *_SECRETS_OF_CLUSTERS,
+    *(("clusters", ANY_NAME, *secret) for secret in _SECRETS_OF_CLUSTERS),
+    ("http", "token"),
+)
+"""What `--set` does not take as it is: command lines are no place for secrets."""
+_OPTIONS: Final = ("groups", ANY_NAME, "handler", "options")
+_SECRET_OPTION: Final = re.compile(r"(.*_)?(password|passwd|passphrase|secret|token|secret_key|access_key|api_key)")
+
+
+@dataclass(slots=True)
+class Source:
+    """The tree of a configuration, and what was wrong with its texts."""
+
+    files: tuple[Path, ...]
+    tree: Mapping
+    problems: list[Problem] = field(default_factory=list)
+    complete: bool = True
+    """False where a file gave nothing: then a missing key may be in there."""
+
+    @property
+    def root_place(self) -> str:
+        """Where the configuration begins."""
+        return f"{self.files[0]}:1:1"
+
+
+def find_config(option: Path | None, environ: ReadOnly[str, str] = os.environ) -> Path:
+    """The file or folder to load: `--config`, `$RMQD_CONFIG`, or a default one. Raises FileNotFoundError."""
+    for name, value in (("--config", option), ("$RMQD_CONFIG", environ.get("RMQD_CONFIG"))):
+        if value:
+            if not Path(value).exists():
+                raise FileNotFoundError(f"{value}: no such file or folder, named by {name}")
+            return Path(value)
+    for default in DEFAULT_FILES:
+        if Path(default).exists():
+            return Path(default)
+    raise FileNotFoundError(
+        f"no configuration found: neither {' nor '.join(DEFAULT_FILES)} exists; name one with --config or $RMQD_CONFIG"
+    )
+
+
+def read_source(path: Path, overrides: Sequence[str] = ()) -> Source:
+    """Read a file, or a folder's `rmqd.yaml` and `groups/*.yaml`, and apply overrides such as `log.level=debug`.
+
+    `groups/*.yaml` beside a file that is called `rmqd.yaml` belong to it. What is wrong is collected, not raised.
+    """
+    root_file, group_files = _files(path)
+    source = Source((root_file, *group_files), Mapping(f"{root_file}:1:1", {}))
+    root = _read_mapping(root_file, source)
+    if root is not None:
+        source.tree = root
+    for file in group_files:
+        _add_groups(file, source)
+    for override in overrides:
+        _override(source, override)
+    return source
+
+
+def bare_source(overrides: Sequence[str]) -> Source:
+    """A configuration that consists of overrides alone, for commands where there is no file."""
+    source = Source((Path("--set"),), Mapping("--set", {}))
+    for override in overrides:
+        _override(source, override)
+    return source
+
+
+def _files(path: Path) -> tuple[Path, list[Path]]:
+    if path.is_dir():
+        root_file, folder = path / ROOT_FILE, path
+    elif path.name == ROOT_FILE:
+        root_file, folder = path, path.parent
+    else:
+        return path, []
+    group_files = (folder / GROUPS_FOLDER).glob("*.y*ml")
+    return root_file, sorted(file for file in group_files if not file.name.startswith("."))
+
+
+def _read_mapping(file: Path, source: Source) -> Mapping | None:
+    """The mapping that a file holds; None where it holds none, which is a problem unless the file is empty."""
+    reading = _read(file)
+    source.problems += reading.problems
+    if isinstance(reading.tree, Mapping):
+        return reading.tree
+    if isinstance(reading.tree, Items) or (reading.tree is not None and reading.tree.value is not None):
+        shown = "a list" if isinstance(reading.tree, Items) else show(reading.tree.value)
+        source.problems.append(Problem(reading.tree.place, (), f"the file holds {shown}; accepted: a mapping of keys"))
+        source.complete = False
+    elif reading.problems:
+        source.complete = False
+    return None
+
+
+def _read(file: Path) -> Reading:
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        return Reading(None, [Problem(f"{file}:1:1", (), f"the file cannot be read: {error.strerror or error}")])
+    try:
+        return read_tree(content.decode("utf-8-sig"), str(file))
+    except UnicodeDecodeError as error:
+        before = content[: error.start]
+        line, column = before.count(b"\n") + 1, error.start - before.rfind(b"\n")
+        return Reading(None, [Problem(f"{file}:{line}:{column}", (), "this is not UTF-8; accepted: text in UTF-8")])
+
+
+def _add_groups(file: Path, source: Source) -> None:
+    """Add a file of `groups/`: it holds `groups:`, or groups by name, or one group's keys under the file's name."""
+    if file.suffix != ".yaml":
+        message = f"only *.yaml files are read from {GROUPS_FOLDER}/; accepted: the name {file.stem}.yaml"
+        source.problems.append(Problem(f"{file}:1:1", (), message))
+        return
+    content = _read_mapping(file, source)
+    if content is None:
+        return
+    if "groups" in content.entries:
+        _refuse_others(content, source)
+        inner = content.entries["groups"].node
+        if not isinstance(inner, Mapping):
+            source.problems.append(Problem(inner.place, ("groups",), "not a mapping; accepted: groups by name"))
+            return
+        found = inner.entries
+    elif GroupConfig.model_fields.keys() & content.entries.keys():
+        found = {file.stem: Entry(f"{file}:1:1", content)}
+    else:
+        found = content.entries
+    _merge_groups(found, source)
+
+
+def _refuse_others(content: Mapping, source: Source) -> None:
+    for key, entry in content.entries.items():
+        if key != "groups":
+            message = f"this key does not belong beside groups here; accepted: in {source.files[0]}"
+            source.problems.append(Problem(entry.place, (key,), message))
+
+
+def _merge_groups(found: dict[str, Entry], source: Source) -> None:
+    entry = source.tree.entries.get("groups")
+    if entry is None or (isinstance(entry.node, Scalar) and entry.node.value is None):
+        place = entry.place if entry else source.root_place
+        entry = source.tree.entries["groups"] = Entry(place, Mapping(place, {}))
+    if not isinstance(entry.node, Mapping):
+        return  # what stands there is reported as no mapping
+    groups = entry.node.entries
+    for name, group in found.items():
+        if name in groups:
+            message = f"the group is there twice, first at {groups[name].place}; accepted: each group once"
+            source.problems.append(Problem(group.place, ("groups", name), message))
+        else:
+            groups[name] = group
+
+
+def _override(source: Source, override: str) -> None:
+    """Apply `a.b.c=value`; the value is YAML, and text where it is not."""
+    key, equals, text = override.partition("=")
+    place = f"--set {key}"
+    steps = key.split(".")
+    if not equals or not all(steps):
+        message = "not understood; accepted: KEY=VALUE with a key such as log.level or groups.mailer.pull_batch_size"
+        source.problems.append(Problem(place, (), message))
+        return
+    mapping = source.tree
+    for i, step in enumerate(steps[:-1]):
+        entry = mapping.entries.get(step)
+        if entry is None or (isinstance(entry.node, Scalar) and entry.node.value is None):
+            entry = mapping.entries[step] = Entry(place, Mapping(place, {}))
+        if not isinstance(entry.node, Mapping):
+            message = f"cannot set {key}, this is no mapping; accepted: a key inside of a mapping"
+            source.problems.append(Problem(place, tuple(steps[: i + 1]), message))
+            return
+        mapping = entry.node
+    node = _override_value(source, text, tuple(steps), place)
+    mapping.entries[steps[-1]] = Entry(place, node)
+    for _, found in literal_secrets(node, tuple(steps)):
+        message = "everybody here sees it in `ps`; accepted: '${NAME}', '${file:PATH}', or the configuration file"
+        source.problems.append(Problem(place, found, message))
+
+
+def literal_secrets(node: Node, path: tuple[str, ...] = ()) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Where in a value text stands that is a secret, and not only the name of where the secret is: place and path.
+
+    Of a handler's own options those count that are called like one.
+    """
+    if isinstance(node, Mapping):
+        for key, entry in node.entries.items():
+            yield from literal_secrets(entry.node, (*path, key))
+    elif _is_secret(path) and _is_literal(node):
+        yield node.place, path
+
+
+def _is_secret(path: tuple[str, ...]) -> bool:
+    if any(_is_meant(secret, path) for secret in SECRET_KEYS):
+        return True
+    return _is_meant(_OPTIONS, path[: len(_OPTIONS)]) and bool(_SECRET_OPTION.fullmatch(path[-1].lower()))
+
+
+def _is_literal(node: Node) -> bool:
+    return isinstance(node, Scalar) and isinstance(node.value, str) and bool(node.value) and "${" not in node.value
+
+
+def _is_meant(pattern: tuple[str, ...], path: tuple[str, ...]) -> bool:
+    pairs = zip(pattern, path, strict=False)
+    return len(pattern) == len(path) and all(one in (ANY_NAME, other) for one, other in pairs)
+
+
+def _override_value(source: Source, text: str, path: tuple[str, ...], place: str) -> Node:
+    if not text:
+        return Scalar(place, "")
+    reading = read_tree(text, place)
+    if reading.tree is not None and not reading.problems:
+        return _moved(reading.tree, place)
+    if text[0] in "[{":
+        reason = reading.problems[0].message if reading.problems else "empty"
+        source.problems.append(Problem(place, path, reason))
+    return Scalar(place, text)  # `*` and `%RETRY%mailer` are no YAML, but what is meant is plain
+
+
+def _moved(node: Node, place: str) -> Node:
+    if isinstance(node, Mapping):
+        return Mapping(place, {key: Entry(place, _moved(entry.node, place)) for key, entry in node.entries.items()})
+    if isinstance(node, Items):
+        return Items(place, [_moved(item, place) for item in node.nodes])
+    return Scalar(place, node.value)

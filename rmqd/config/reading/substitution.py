@@ -1,0 +1,84 @@
+"""`${NAME}`, `${NAME:-default}` and `${file:PATH}` in the values of the configuration.
+
+They are replaced in values that were parsed already, so that nothing in a variable or a file can become YAML.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from rmqd.config.model.kinds import Substituted
+
+MAX_FILE_BYTES: Final = 1 << 20
+
+_REFERENCE: Final = re.compile(r"\$(\$\{)|\$\{([^{}]*)\}|\$\{")
+_NAME: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL | re.ASCII)
+_FORMS: Final = "accepted: ${NAME}, ${NAME:-default}, ${file:PATH}, and $${ for a literal ${"
+
+
+class SubstitutionError(ValueError):
+    """A reference that has no value, or that is not one of the three forms."""
+
+
+def substitute(text: str, environ: Mapping[str, str]) -> str:
+    """The text with every reference replaced. Raises SubstitutionError; file paths start at the working directory."""
+    if "${" not in text:
+        return text
+
+    def replacement(match: re.Match[str]) -> str:
+        if match[1]:
+            return match[1]
+        if match[2] is None:
+            raise SubstitutionError(f"a ${{ without its }}; {_FORMS}")
+        return _value_of(match[2], environ)
+
+    replaced = _REFERENCE.sub(replacement, text)
+    return Substituted(replaced)
+
+
+def read_small_file(path: Path) -> bytes:
+    """The first bytes of a file, one more than it may have. Raises OSError, also for what is no regular file.
+
+    Opening a pipe waits for who writes to it, and reading a device may never end.
+    """
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file")
+        return file.read(MAX_FILE_BYTES + 1)
+
+
+def _value_of(reference: str, environ: Mapping[str, str]) -> str:
+    if reference.startswith("file:"):
+        return _content(reference.removeprefix("file:"))
+    match = _NAME.fullmatch(reference)
+    if match is None:
+        raise SubstitutionError(f"${{{reference}}} is not understood; {_FORMS}")
+    name, default = match.groups()
+    value = environ.get(name)
+    if value or (value is not None and default is None):
+        return value
+    if default is not None:
+        return default
+    raise SubstitutionError(
+        f"the environment variable {name} is not set; accepted: set it, or give a default with ${{{name}:-default}}"
+    )
+
+
+def _content(name: str) -> str:
+    path = Path(name).absolute()
+    try:
+        content = read_small_file(path)
+        if len(content) > MAX_FILE_BYTES:
+            raise SubstitutionError(f"the file {path} is longer than 1MiB; accepted: a file that holds one value")
+        return content.decode("utf-8").rstrip("\r\n")
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise SubstitutionError(f"the file {path} cannot be read: {reason}; accepted: a readable file") from None
+    except UnicodeDecodeError:
+        raise SubstitutionError(f"the file {path} is not UTF-8; accepted: text") from None

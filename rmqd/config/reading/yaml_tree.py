@@ -1,0 +1,236 @@
+"""YAML text as a tree that knows where each key and value stands.
+
+Plain values follow the core schema of YAML 1.2: `true` and `false` are the only truth values (not `on` or `no`), and
+`12:30` or `2026-01-01` stay text. Keys are text, whatever they look like.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Final
+
+import yaml
+
+from rmqd.config.problems import Path, Problem
+
+MAX_DEPTH: Final = 50
+MAX_VALUES: Final = 100_000
+
+_TAG: Final = "tag:yaml.org,2002:"
+_MERGE: Final = "<<"
+_CORE_SCHEMA: Final = {
+    "null": re.compile(r"~|null|Null|NULL|"),
+    "bool": re.compile(r"true|True|TRUE|false|False|FALSE"),
+    "int": re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+"),
+    "float": re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"),
+}
+
+
+@dataclass(slots=True)
+class Scalar:
+    """A single value."""
+
+    place: str
+    value: str | int | float | bool | None
+
+
+@dataclass(slots=True)
+class Items:
+    """A list."""
+
+    place: str
+    nodes: list[Node]
+
+
+@dataclass(slots=True)
+class Entry:
+    """A key with its place, and its value."""
+
+    place: str
+    node: Node
+
+
+@dataclass(slots=True)
+class Mapping:
+    """Keys and values."""
+
+    place: str
+    entries: dict[str, Entry]
+
+
+Node = Scalar | Items | Mapping
+
+
+@dataclass(slots=True)
+class Reading:
+    """What came of one text: its tree, and the problems found on the way."""
+
+    tree: Node | None
+    """None where the text is no YAML at all, or empty."""
+    problems: list[Problem] = field(default_factory=list)
+
+
+def read_tree(text: str, file: str) -> Reading:
+    """Read one YAML document; places are `file:line:column`. Problems are returned, never raised."""
+    builder = _Builder(text, file)
+    try:
+        return Reading(builder.document(), builder.problems)
+    except yaml.MarkedYAMLError as error:
+        return Reading(None, [_syntax_problem(error, text, file)])
+    except yaml.reader.ReaderError as error:
+        before = text[: error.position]
+        place = f"{file}:{before.count(chr(10)) + 1}:{len(before) - before.rfind(chr(10))}"
+        # PyYAML reports the character as a number or as text, by which of its two parsers met it.
+        code = error.character if isinstance(error.character, int) else ord(error.character)
+        return Reading(None, [Problem(place, (), f"the character U+{code:04X} is not allowed in YAML")])
+    except _Refused as error:
+        return Reading(None, [Problem(error.place, (), str(error))])
+
+
+def _syntax_problem(error: yaml.MarkedYAMLError, text: str, file: str) -> Problem:
+    mark = error.problem_mark or error.context_mark
+    line, column = (mark.line, mark.column) if mark is not None else (0, 0)
+    reason = ", ".join(filter(None, [error.context, error.problem]))
+    lines = text.splitlines()
+    hint = "; write ${...} in quotes inside of {} and []" if line < len(lines) and "${" in lines[line] else ""
+    return Problem(f"{file}:{line + 1}:{column + 1}", (), f"this is not valid YAML: {reason}{hint}")
+
+
+def _kind_of(text: str) -> str:
+    return next((kind for kind, pattern in _CORE_SCHEMA.items() if pattern.fullmatch(text)), "str")
+
+
+class _Refused(Exception):
+    """The document cannot be taken as a whole: it would not end, or its aliases lead nowhere."""
+
+    def __init__(self, place: str, reason: str) -> None:
+        super().__init__(reason)
+        self.place = place
+
+
+class _Builder:
+    """Builds the tree from the parser's events.
+
+    PyYAML's own composer recurses in C without a limit, and a file of a hundred thousand brackets ends the process.
+    """
+
+    def __init__(self, text: str, file: str) -> None:
+        self._file = file
+        self._events = yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        self._anchors: dict[str, Node] = {}
+        self._values = 0
+        self.problems: list[Problem] = []
+
+    def document(self) -> Node | None:
+        """The one document of the text; None for none."""
+        tree: Node | None = None
+        documents = 0
+        for event in self._events:
+            if isinstance(event, yaml.DocumentStartEvent):
+                documents += 1
+                if documents > 1:
+                    raise _Refused(self._place(event), "a second document begins here; accepted: one for each file")
+                tree = self._build(next(self._events), ())
+        return tree
+
+    def _build(self, event: yaml.Event, path: Path) -> Node:
+        self._count(event)
+        if len(path) > MAX_DEPTH:
+            raise _Refused(self._place(event), f"values are nested more than {MAX_DEPTH} deep")
+        if isinstance(event, yaml.AliasEvent):
+            if event.anchor not in self._anchors:
+                raise _Refused(self._place(event), f"*{event.anchor} stands for nothing that was complete before it")
+            return self._copy(self._anchors[event.anchor], event)
+        node: Node
+        if isinstance(event, yaml.MappingStartEvent):
+            self._check_tag(event, path, "map")
+            node = self._mapping(event, path)
+        elif isinstance(event, yaml.SequenceStartEvent):
+            self._check_tag(event, path, "seq")
+            node = Items(self._place(event), [])
+            while not isinstance(item := next(self._events), yaml.SequenceEndEvent):
+                node.nodes.append(self._build(item, (*path, len(node.nodes))))
+        else:
+            assert isinstance(event, yaml.ScalarEvent)
+            node = Scalar(self._place(event), self._value(event, path))
+        if event.anchor is not None:
+            self._anchors[event.anchor] = node
+        return node
+
+    def _mapping(self, start: yaml.Event, path: Path) -> Mapping:
+        entries: dict[str, Entry] = {}
+        merged: dict[str, Entry] = {}
+        while not isinstance(key := next(self._events), yaml.MappingEndEvent):
+            if not isinstance(key, yaml.ScalarEvent):
+                raise _Refused(self._place(key), "a key is not text; accepted: text")
+            name = str(key.value)
+            value = self._build(next(self._events), (*path, name))
+            if name == _MERGE and not key.style:
+                merged = {**self._merged(value, (*path, name)), **merged}
+            elif name in entries:
+                message = f"duplicate key, set before at {entries[name].place}; accepted: each key once"
+                self.problems.append(Problem(self._place(key), (*path, name), message))
+            else:
+                entries[name] = Entry(self._place(key), value)
+        return Mapping(self._place(start), {**merged, **entries})
+
+    def _merged(self, value: Node, path: Path) -> dict[str, Entry]:
+        """The entries that `<<: *other` brings in; of several mappings the first one wins."""
+        merged: dict[str, Entry] = {}
+        for source in value.nodes if isinstance(value, Items) else [value]:
+            if isinstance(source, Mapping):
+                merged = {**source.entries, **merged}
+            else:
+                message = "only a mapping can be merged; accepted: an alias of a mapping, or a list of them"
+                self.problems.append(Problem(source.place, path, message))
+        return merged
+
+    def _copy(self, node: Node, alias: yaml.Event) -> Node:
+        """A copy that an override can change without the original; counted, since aliases of aliases multiply."""
+        self._count(alias)
+        if isinstance(node, Mapping):
+            copies = {key: Entry(entry.place, self._copy(entry.node, alias)) for key, entry in node.entries.items()}
+            return Mapping(node.place, copies)
+        if isinstance(node, Items):
+            return Items(node.place, [self._copy(item, alias) for item in node.nodes])
+        return Scalar(node.place, node.value)
+
+    def _count(self, event: yaml.Event) -> None:
+        self._values += 1
+        if self._values > MAX_VALUES:
+            raise _Refused(self._place(event), f"the document has more than {MAX_VALUES} values, its aliases resolved")
+
+    def _value(self, event: yaml.ScalarEvent, path: Path) -> str | int | float | bool | None:
+        text = str(event.value)
+        plain = not event.style  # None or "", by which of PyYAML's parsers reads
+        if event.tag is None or event.tag == "!":
+            kind = _kind_of(text) if plain and event.tag is None else "str"
+        else:
+            kind = event.tag.removeprefix(_TAG)
+        try:
+            if kind == "null":
+                return None
+            if kind == "bool":
+                return text.lower() == "true"
+            if kind == "int":
+                return int(text, 0 if text[:2] in ("0o", "0x") else 10)
+            if kind == "float":
+                return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
+        except ValueError:
+            message = f"{text[:40]!r} is no {kind}; accepted: a shorter number, or text in quotes"
+            self.problems.append(Problem(self._place(event), path, message))
+            return None
+        self._check_tag(event, path, "str")
+        return text
+
+    def _check_tag(self, event: yaml.NodeEvent, path: Path, kind: str) -> None:
+        tag: str | None = getattr(event, "tag", None)
+        if tag not in (None, "!", _TAG + kind):
+            message = f"the YAML tag {tag.replace(_TAG, '!!')} is not supported; accepted: no tag"
+            self.problems.append(Problem(self._place(event), path, message))
+
+    def _place(self, event: yaml.Event) -> str:
+        mark = event.start_mark
+        assert mark is not None
+        return f"{self._file}:{mark.line + 1}:{mark.column + 1}"

@@ -1,0 +1,74 @@
+"""What no single value can say about clusters: whether each can be found, and which one a group is on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from rmqd.client.client_id import SPARK_PREFIX
+from rmqd.config.model.cluster import DEFAULT_CLUSTER, ClientConfig, ClusterConfig
+from rmqd.config.model.root import RootConfig
+from rmqd.config.problems import Finding, Path, unknown
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]+")  # it becomes a folder's name, and a part of what `--set` names
+
+
+def cluster_findings(config: RootConfig) -> Iterator[Finding]:
+    """What is wrong with the clusters, and with the groups' choice of them."""
+    if not config.clusters or config.is_named or "client" in config.model_fields_set:
+        yield from _findings(config, ())
+    for name, cluster in config.clusters.items():
+        yield from _findings(cluster, ("clusters", name))
+        if not _NAME.fullmatch(name):
+            message = f"the name {name!r} cannot be used; accepted: letters a-z and A-Z, digits, - and _"
+            yield Finding(("clusters", name), message, at_key=True)
+    if DEFAULT_CLUSTER in config.clusters and config.is_named:
+        message = (
+            f"the cluster of nameserver at the top level is called {DEFAULT_CLUSTER}; accepted: another name here, or "
+            "no nameserver there"
+        )
+        yield Finding(("clusters", DEFAULT_CLUSTER), message, at_key=True)
+    yield from _choices(config)
+
+
+def _choices(config: RootConfig) -> Iterator[Finding]:
+    """Groups that name no cluster, or none that there is."""
+    known = config.known_clusters
+    for name, group in config.groups.items():
+        path = ("groups", name, "cluster")
+        if group.cluster and group.cluster not in known:
+            yield Finding(path, f"{group.cluster}: {unknown('cluster', group.cluster, known)}")
+        elif not group.cluster and config.default_cluster is None:
+            accepted = f"{', '.join(known)}; or call the one for groups that name none {DEFAULT_CLUSTER}"
+            yield Finding(path, f"missing, as there are several clusters; accepted: {accepted}", missing=True)
+
+
+def _findings(cluster: ClusterConfig, at: Path) -> Iterator[Finding]:
+    if not cluster.is_named:
+        message = 'missing; accepted: host:port, "host:port;host:port", a list, or nameserver_url in its place'
+        yield Finding((*at, "nameserver"), message, missing=True, instead=(*at, "nameserver_url"))
+    if cluster.nameserver and cluster.nameserver_url:
+        yield Finding((*at, "nameserver_url"), "set beside nameserver; accepted: one of the two", at_key=True)
+    yield from _client_findings(cluster.client, (*at, "client"))
+
+
+def _client_findings(client: ClientConfig, at: Path) -> Iterator[Finding]:
+    tls = client.tls
+    if client.instance_name.startswith(SPARK_PREFIX):
+        message = f"{client.instance_name}: {SPARK_PREFIX} is for drivers of engine: spark; accepted: another name"
+        yield Finding((*at, "instance_name"), message)
+    for one, other in (("access_key", "secret_key"), ("secret_key", "access_key")):
+        if getattr(client, one) and not getattr(client, other):
+            yield Finding((*at, other), f"missing beside {one}; accepted: both or neither", missing=True)
+    if client.security_token and not client.access_key and not client.secret_key:
+        message = "missing beside security_token; accepted: the keys that it belongs to"
+        yield Finding((*at, "access_key"), message, missing=True)
+    for one, other in (("cert_file", "key_file"), ("key_file", "cert_file")):
+        if getattr(tls, one) and not getattr(tls, other):
+            yield Finding((*at, "tls", other), f"missing beside {one}; accepted: both or neither", missing=True)
+    if tls.enabled and bool(tls.cert_file) == bool(tls.key_file):
+        from rmqd.client.remoting.tls import file_problems
+
+        for problem in file_problems(tls.options()):
+            yield Finding((*at, "tls", problem.key), f"{problem.message}; accepted: a PEM file that can be used")

@@ -1,0 +1,144 @@
+"""What no single value can say: names that RocketMQ refuses, keys that need or exclude each other, files to read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator
+from importlib.util import find_spec
+from typing import Final
+
+from rmqd.config.model.group import GroupConfig
+from rmqd.config.model.root import RootConfig
+from rmqd.config.problems import Finding
+from rmqd.config.rules.clusters import cluster_findings
+from rmqd.config.rules.spark import missing_findings, spark_findings
+from rmqd.consumer.allocate import BROKERS_NAMES
+from rmqd.errors import InvalidNameError
+from rmqd.wire.topics import check_group, check_topic, retry_topic, wrap_namespace
+
+_TELEMETRY_MODULES: Final = ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http")
+_TELEMETRY_VARIABLES: Final = {
+    "OTEL_TRACES_EXPORTER": ("otlp", "none"),
+    "OTEL_EXPORTER_OTLP_PROTOCOL": ("http/protobuf",),
+    "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": ("http/protobuf",),
+}
+
+
+def root_findings(config: RootConfig) -> Iterator[Finding]:
+    """What is wrong outside of the groups."""
+    yield from cluster_findings(config)
+    yield from _http_findings(config)
+    if config.tracing.opentelemetry:
+        yield from _telemetry_findings()
+
+
+def _http_findings(config: RootConfig) -> Iterator[Finding]:
+    http = config.http
+    if http.token and http.token_file:
+        yield Finding(("http", "token_file"), "set beside token; accepted: one of the two", at_key=True)
+    if not http.token_file:
+        return
+    try:
+        if http.read_token():
+            return
+        reason = "is empty"
+    except UnicodeDecodeError:
+        reason = "is not UTF-8"
+    except OSError as error:
+        reason = f"cannot be read: {error.strerror or error}"
+    yield Finding(("http", "token_file"), f"the file {http.token_file} {reason}; accepted: a file that holds the token")
+
+
+def _telemetry_findings() -> Iterator[Finding]:
+    path = ("tracing", "opentelemetry")
+    try:
+        missing = [module for module in _TELEMETRY_MODULES if find_spec(module) is None]
+    except ModuleNotFoundError:  # not even the package around it
+        missing = list(_TELEMETRY_MODULES)
+    if missing:
+        message = "OpenTelemetry is not installed here; accepted: false, or true after: pip install 'rmqd[otel]'"
+        yield Finding(path, message)
+    for variable, accepted in _TELEMETRY_VARIABLES.items():
+        value = os.environ.get(variable, "")
+        if value and value not in accepted:
+            yield Finding(path, f"{variable} is {value}; accepted: {' or '.join(accepted)}, or leave it out")
+
+
+def run_findings(config: RootConfig, only: Collection[str] = ()) -> Iterator[Finding]:
+    """What keeps the groups (all, or those named) from being run by this version."""
+    if not config.groups:
+        yield Finding(("groups",), "missing; accepted: one group or more, by name", missing=True)
+    for name, group in config.groups.items():
+        if not only or name in only:
+            yield from _room_findings(name, group, config.cluster_of(name).client.instance_name)
+            yield from missing_findings(name, group)
+
+
+def group_findings(name: str, group: GroupConfig, namespace: str) -> Iterator[Finding]:
+    """What is wrong with one group; the paths begin at the group."""
+    try:
+        check_group(name)
+        check_group(wrap_namespace(name, namespace))
+    except InvalidNameError as error:
+        yield Finding((), str(error), at_key=True)
+    yield from _subscription_findings(name, group, namespace)
+    yield from _local_findings(group) if group.engine == "local" else spark_findings(group)
+    yield from _strategy_findings(name, group)
+    if group.consume_mode == "pop":
+        yield from _pop_findings(group)
+
+
+def _pop_findings(group: GroupConfig) -> Iterator[Finding]:
+    if group.message_model == "broadcasting":
+        message = "broadcasting members each get every message, and a popped one goes to one of them"
+        yield Finding(("consume_mode",), f"pop: {message}; accepted: concurrently | orderly")
+    if group.engine == "local" and group.allocate_strategy not in BROKERS_NAMES:
+        message = f"{group.allocate_strategy}: in POP mode the brokers divide the queues"
+        yield Finding(("allocate_strategy",), f"{message}; accepted: {' | '.join(BROKERS_NAMES)}")
+
+
+def _strategy_findings(name: str, group: GroupConfig) -> Iterator[Finding]:
+    if group.allocate_strategy == "by_config":
+        if not group.allocate_queues:
+            yield Finding(("allocate_queues",), "missing; accepted: a list of queues, for by_config", missing=True)
+        topics = [*group.subscriptions, retry_topic(name)]
+        for index, queue in enumerate(group.allocate_queues):
+            if queue.topic not in topics:
+                message = f"{queue.topic} is no topic of this group; accepted: {', '.join(topics)}"
+                yield Finding(("allocate_queues", index, "topic"), message)
+    if group.allocate_strategy == "by_machine_room" and not group.machine_rooms:
+        yield Finding(("machine_rooms",), "missing; accepted: a list of rooms, for by_machine_room", missing=True)
+
+
+def _room_findings(name: str, group: GroupConfig, instance_name: str) -> Iterator[Finding]:
+    room, _, rest = instance_name.partition("@")
+    if group.allocate_strategy == "machine_room_nearby" and not (room and rest):
+        message = (
+            f"machine_room_nearby needs client.instance_name to tell the machine room of this process, and "
+            f"{instance_name!r} does not; accepted: room@name, with a name that no other process has"
+        )
+        yield Finding(("groups", name, "allocate_strategy"), message)
+
+
+def _subscription_findings(name: str, group: GroupConfig, namespace: str) -> Iterator[Finding]:
+    if not group.subscriptions:
+        accepted = 'a mapping of topics to tag expressions, such as orders: "*"'
+        yield Finding(("subscriptions",), f"missing; accepted: {accepted}", missing=True)
+    for topic in group.subscriptions:
+        path = ("subscriptions", topic)
+        try:
+            check_topic(topic)
+            check_topic(wrap_namespace(topic, namespace))
+        except InvalidNameError as error:
+            yield Finding(path, str(error), at_key=True)
+        if topic == retry_topic(name):
+            yield Finding(path, "a group always gets its own retries; accepted: other topics", at_key=True)
+
+
+def _local_findings(group: GroupConfig) -> Iterator[Finding]:
+    if group.handler is None:
+        accepted = "a mapping with the keys plugin, options, concurrency"
+        yield Finding(("handler",), f"missing; accepted: {accepted}", missing=True)
+    for key in ("pipeline", "sink"):  # `spark` may stay, so that a change of `engine` alone moves a group
+        if getattr(group, key) is not None:
+            yield Finding((key,), "of no use here; accepted: in a group with engine: spark", at_key=True)

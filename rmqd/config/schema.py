@@ -1,0 +1,27 @@
+"""The JSON Schema of the configuration, with what editors need and pydantic leaves out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rmqd.config.model.root import RootConfig
+
+
+def config_schema() -> dict[str, Any]:
+    """The JSON Schema of `rmqd.yaml`; defaults and limits are written as in the file, with their units."""
+    schema: dict[str, Any] = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+    schema |= _without_titles(RootConfig.model_json_schema())
+    return schema | {"title": "rmqd configuration"}
+
+
+def _without_titles(schema: Any, *, names: bool = False) -> Any:
+    """The schema without pydantic's titles, which repeat the keys; `names` tells that keys here are users' names."""
+    if isinstance(schema, list):
+        return [_without_titles(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: _without_titles(value, names=not names and key in ("properties", "$defs"))
+        for key, value in schema.items()
+        if names or key != "title"
+    }

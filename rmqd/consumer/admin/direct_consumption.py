@@ -1,0 +1,175 @@
+"""One message that an operator has a member handle: beside its queues and slots, and without consequences for them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import traceback
+from typing import Final
+
+import structlog
+
+from rmqd.consumer.context import GroupContext
+from rmqd.consumer.handling.settlement import ConsumeTimeoutError, default_decision
+from rmqd.consumer.pull.opening import open_bodies
+from rmqd.errors import ProtocolError, RmqdError
+from rmqd.handler import Batch, Closing, DeadLetter, ManualBatch, OrderlyBatch, Outcome, Retry, Suspend
+from rmqd.plain_text import describe, text_of
+from rmqd.wire.bodies.running_info import CMResult, ConsumeMessageDirectlyResult
+from rmqd.wire.messages.decode import frame_messages
+from rmqd.wire.messages.message import Message, MessageQueue
+
+log = structlog.get_logger(__name__)
+
+ANSWER_SECONDS: Final = 9.0  # the broker waits 10 s, and then tells the operator nothing but that
+SHORTEST_SECONDS: Final = 0.1  # for a call whose turn came late
+MOST_WAITING: Final = 100  # messages; what comes beside them is refused
+CANCEL_GRACE_SECONDS: Final = 0.5
+MOST_REMARK_CHARACTERS: Final = 2000
+_QUEUE_ID: Final = slice(12, 16)  # in a stored message
+
+
+class _Unlocked:
+    """What an orderly handler is told of the queue's lock, which this call has nothing to do with."""
+
+    valid = True
+
+
+class DirectConsumption:
+    """Calls the handler with single messages. Commits nothing, sends nothing back, counts nothing.
+
+    As many at once as the group's concurrency, beside the calls in its slots: a message is handled also where these are
+    taken, or the group is paused. The others wait for their turn, within the time that there is for an answer.
+    """
+
+    def __init__(self, context: GroupContext) -> None:
+        self._context = context
+        self._turns = asyncio.Semaphore(context.options.concurrency)
+        self._waiting = 0
+        self._calls: set[asyncio.Task[BaseException | None]] = set()
+        self._closed = False
+
+    async def consume(self, record: bytes, broker_name: str) -> ConsumeMessageDirectlyResult:
+        """Handle one stored message, which may take 9 s with the wait for its turn.
+
+        Raises RmqdError where it cannot be decoded, where too many others are being handled, and at the group's end.
+        """
+        self._check_open()
+        clock, options = self._context.clock, self._context.options
+        message = await _decode(record, broker_name, options.namespace, options.max_body_size_bytes)
+        self._check_open()
+        batch = self._batch(message)
+        asked = clock.monotonic()
+        await self._take_turn()
+        started = clock.monotonic()
+        error = await self._call(batch, max(ANSWER_SECONDS - (started - asked), SHORTEST_SECONDS))
+        seconds = clock.monotonic() - started
+        outcome, remark = _outcome(batch, error)
+        log.info("message.handled_directly", msg_id=message.msg_id, queue=str(message.message_queue), result=outcome)
+        orderly = options.consume_mode == "orderly"
+        return ConsumeMessageDirectlyResult(
+            outcome, orderly, not isinstance(batch, ManualBatch), remark, round(seconds * 1000)
+        )
+
+    async def close(self) -> None:
+        """End the calls that are under way, and take no more: the handler is about to be stopped."""
+        self._closed = True
+        for call in self._calls:
+            call.cancel()
+        if self._calls:
+            await asyncio.wait(self._calls, timeout=CANCEL_GRACE_SECONDS)
+
+    def _batch(self, message: Message) -> Batch:
+        options, queue = self._context.options, message.message_queue
+        if options.consume_mode != "orderly":
+            return Batch([message], queue)
+        kind = OrderlyBatch if options.auto_commit else ManualBatch
+        return kind(_Unlocked(), [message], queue)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RmqdError(f"consumer group {self._context.options.group} is ending")
+
+    async def _take_turn(self) -> None:
+        """Wait until a call may begin; `_turns` is released when it has ended. Raises RmqdError."""
+        taken = f"the handler has {self._context.options.concurrency} messages of operators already"
+        if self._turns.locked() and self._waiting >= MOST_WAITING:
+            raise RmqdError(f"{taken}, and {self._waiting} more wait: ask again later")
+        self._waiting += 1
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await self._turns.acquire()
+        except TimeoutError:
+            raise RmqdError(f"{taken}, and none was done in {ANSWER_SECONDS:g} s: ask again later") from None
+        finally:
+            self._waiting -= 1
+        if self._closed:
+            self._turns.release()
+            self._check_open()
+
+    async def _call(self, batch: Batch, seconds: float) -> BaseException | None:
+        """What the handler raised. A call that does not end in time is cancelled; its thread, if any, is left alone."""
+        call = asyncio.create_task(self._guarded(batch), name=f"direct consumption:{batch[0].msg_id}")
+        self._calls.add(call)
+        call.add_done_callback(self._calls.discard)
+        try:
+            await asyncio.wait((call,), timeout=seconds)
+            self._check_open()
+            if call.done():
+                return call.result()
+            return ConsumeTimeoutError(f"the handler took longer than {ANSWER_SECONDS:g} s, and was cut off")
+        finally:
+            call.cancel()
+
+    async def _guarded(self, batch: Batch) -> BaseException | None:
+        error: BaseException | None = None
+        try:
+            await self._context.service.call_apart(batch, self._turns.release)
+        except BaseException as raised:  # noqa: BLE001  whatever a handler raises is its result
+            error = raised
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(0)  # a handler may have cancelled this task, and returned
+        return error
+
+
+async def _decode(record: bytes, broker_name: str, namespace: str, max_body_size: int) -> Message:
+    """A stored message, as if it was pulled from its queue; a retried one shows its original topic by itself."""
+    queue_id = int.from_bytes(record[_QUEUE_ID], signed=True)
+    block = frame_messages(record, MessageQueue("", broker_name, queue_id), namespace=namespace)
+    if block.is_closed:
+        await open_bodies(block, max_body_size)
+    if block.corrupt:
+        raise ProtocolError(f"the message is corrupt: {block.corrupt[0].reason}")
+    if len(block.messages) != 1:
+        raise ProtocolError(f"the body must be one message, and is {len(block.messages)}")
+    block.message_queue = MessageQueue(block.messages[0].record_topic, broker_name, queue_id).without(namespace)
+    return block.messages[0]
+
+
+def _outcome(batch: Batch, error: BaseException | None) -> tuple[CMResult, str | None]:
+    """RocketMQ's word for what the handler did, and a remark where that word leaves something out."""
+    decision = batch.decisions().get(0)
+    if decision is not None and decision.outcome is not Outcome.ACK:
+        dead = decision.outcome is Outcome.DEAD_LETTER
+        return CMResult.LATER, f"the handler asks for a dead letter: {decision.reason}" if dead else None
+    if decision is not None:  # it stands, also if the handler raises afterwards
+        return CMResult.SUCCESS, None if error is None else _describe(error)
+    if isinstance(error, Retry | Suspend):
+        return CMResult.LATER, text_of(error)
+    if isinstance(error, DeadLetter):
+        return CMResult.LATER, f"the handler asks for a dead letter: {default_decision(error).reason}"
+    if error is not None:
+        return CMResult.THROW_EXCEPTION, _describe(error)
+    match batch.closing if isinstance(batch, ManualBatch) else None:
+        case Closing.COMMIT:
+            return CMResult.COMMIT, None
+        case Closing.ROLLBACK:
+            return CMResult.ROLLBACK, None
+    return CMResult.SUCCESS, None
+
+
+def _describe(error: BaseException) -> str:
+    """The exception and where it came from, in one line."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f", at {frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}" if frames else ""
+    return describe(error)[:MOST_REMARK_CHARACTERS] + place

@@ -1,0 +1,107 @@
+"""How fast a group works: rates of its topics and the last progress of its queues, from counters read now and then."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from rmqd.clock import Clock
+from rmqd.consumer.cache.process_queue import ProcessQueue
+from rmqd.consumer.stats.counters import TopicStats
+from rmqd.wire.bodies.running_info import ConsumeStatus
+from rmqd.wire.messages.message import MessageQueue
+
+SAMPLE_SECONDS: Final = 10.0  # Java: StatsItem samples every 10 s for the minute
+MINUTE_SAMPLES: Final = 6
+HOUR_SAMPLES: Final = 60
+
+
+class Counters(NamedTuple):
+    """A topic's counters at one moment."""
+
+    at: float
+    pulls: int
+    pull_seconds: float
+    received: int
+    calls: int
+    call_seconds: float
+    acked: int
+    failed: int
+
+
+class Progress(NamedTuple):
+    """A queue at one moment; `at` is when it moved last, or had nothing to do."""
+
+    queue: ProcessQueue
+    finished: int
+    idle: bool
+    at: float
+
+
+class Rates:
+    """Rates over the last minute and hour, or since the start where that is later."""
+
+    def __init__(self, stats: Mapping[str, TopicStats], clock: Clock) -> None:
+        self._stats = stats
+        self._clock = clock
+        self._minute = {topic: deque([self._count(topic)], maxlen=MINUTE_SAMPLES) for topic in stats}
+        self._hour = {topic: deque(samples, maxlen=HOUR_SAMPLES) for topic, samples in self._minute.items()}
+        self._progress: dict[MessageQueue, Progress] = {}
+        self._rounds = 0
+
+    def sample(self) -> None:
+        """Read the topics' counters; for the hour every minute."""
+        self._rounds += 1
+        for topic in self._stats:
+            self._minute[topic].append(counters := self._count(topic))
+            if self._rounds % MINUTE_SAMPLES == 0:
+                self._hour[topic].append(counters)
+
+    def status(self, topic: str) -> ConsumeStatus:
+        """A topic's rates up to now."""
+        now, minute, hour = self._count(topic), self._minute[topic][0], self._hour[topic][0]
+        seconds = max(now.at - minute.at, 1.0)
+        calls = minute if now.calls > minute.calls else hour  # Java: the hour's, where the minute saw none
+        return ConsumeStatus(
+            pull_rt=_milliseconds(now.pull_seconds - minute.pull_seconds, now.pulls - minute.pulls),
+            pull_tps=(now.received - minute.received) / seconds,
+            consume_rt=_milliseconds(now.call_seconds - calls.call_seconds, now.calls - calls.calls),
+            consume_ok_tps=(now.acked - minute.acked) / seconds,
+            consume_failed_tps=(now.failed - minute.failed) / seconds,
+            consume_failed_msgs=now.failed - hour.failed,
+        )
+
+    def look_at(self, queues: Mapping[MessageQueue, ProcessQueue]) -> None:
+        """See which queues have moved; the others are forgotten."""
+        now, before = self._clock.monotonic(), self._progress
+        self._progress = {}
+        for key, queue in queues.items():
+            last = before.get(key)
+            finished, idle = queue.next_offset - queue.cached_count, not queue.cached_count
+            stands = last is not None and last.queue is queue and last.finished == finished and not (idle or last.idle)
+            self._progress[key] = Progress(queue, finished, idle, last.at if stands and last is not None else now)
+
+    def moved_at(self, queue: MessageQueue) -> float:
+        """When the queue was last seen to move, or to have nothing to do (monotonic); up to 10 s late."""
+        progress = self._progress.get(queue)
+        return self._clock.monotonic() if progress is None else progress.at
+
+    def _count(self, topic: str) -> Counters:
+        stats = self._stats[topic]
+        snapshots = stats.snapshots()
+        acked = sum(snapshot.handled["acked"] for snapshot in snapshots)
+        return Counters(
+            self._clock.monotonic(),
+            stats.pulls,
+            stats.pull_seconds,
+            sum(snapshot.received for snapshot in snapshots),
+            sum(snapshot.handler_duration.count for snapshot in snapshots),
+            sum(snapshot.handler_duration.sum for snapshot in snapshots),
+            acked,
+            sum(sum(snapshot.handled.values()) - snapshot.handled["corrupt"] for snapshot in snapshots) - acked,
+        )
+
+
+def _milliseconds(seconds: float, times: int) -> float:
+    return seconds * 1000 / times if times > 0 else 0.0

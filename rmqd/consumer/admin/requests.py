@@ -1,0 +1,112 @@
+"""What brokers ask of a group in an operator's name: its offsets, how it does, and one message handled apart."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import structlog
+
+from rmqd.client.coalesce import Coalesced
+from rmqd.client.pushed_resets import PushedResets
+from rmqd.client.remoting.client import Reply
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.consumer.admin.direct_consumption import DirectConsumption
+from rmqd.consumer.admin.rates import SAMPLE_SECONDS, Rates
+from rmqd.consumer.admin.running_info import running_info
+from rmqd.consumer.admin.stacks import stacks
+from rmqd.consumer.cache.process_queue import ProcessQueue
+from rmqd.consumer.context import GroupContext
+from rmqd.consumer.group_status import GroupStatus
+from rmqd.consumer.rebalance.rebalance import Rebalance
+from rmqd.wire.bodies.group import GetConsumerStatusBody
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.headers.group import (
+    ConsumeMessageDirectlyResultRequestHeader,
+    GetConsumerRunningInfoRequestHeader,
+    GetConsumerStatusRequestHeader,
+)
+from rmqd.wire.messages.message import MessageQueue
+
+log = structlog.get_logger(__name__)
+
+_SUCCESS: Final = int(ResponseCode.SUCCESS)
+
+
+class OperatorRequests:
+    """Answers for one group. `run` keeps the rates that running info tells."""
+
+    def __init__(self, context: GroupContext, rebalance: Rebalance, status: GroupStatus) -> None:
+        self._context = context
+        self._rebalance = rebalance
+        self._status = status
+        self._rates = Rates(context.stats, context.clock)
+        self._direct = DirectConsumption(context)
+        self._started_at = context.clock.wall()
+        self._resets = PushedResets()
+        self._running_infos = Coalesced(self._running_info)
+
+    async def run(self) -> None:
+        """Watch the group's counters, until cancelled; calls of the handler that are under way end then too."""
+        try:
+            while True:
+                await asyncio.sleep(SAMPLE_SECONDS)
+                self._rates.sample()
+                self._rates.look_at(self._queues())
+        finally:
+            await self._direct.close()
+
+    async def answer(self, command: RemotingCommand) -> Reply | None:
+        """The answer to one request; None where none is wanted. Raises ProtocolError for one that cannot be read."""
+        with structlog.contextvars.bound_contextvars(group=self._context.options.group):
+            return await self._answer(command)
+
+    async def _answer(self, command: RemotingCommand) -> Reply | None:
+        match command.code:
+            case RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
+                await self._reset(command)
+                return None
+            case RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT:
+                body = self._offsets(GetConsumerStatusRequestHeader.from_ext_fields(command.ext_fields).topic)
+            case RequestCode.GET_CONSUMER_RUNNING_INFO:
+                asked = GetConsumerRunningInfoRequestHeader.from_ext_fields(command.ext_fields)
+                body = await self._running_infos(bool(asked.jstack_enable))
+            case RequestCode.CONSUME_MESSAGE_DIRECTLY:
+                header = ConsumeMessageDirectlyResultRequestHeader.from_ext_fields(command.ext_fields)
+                body = (await self._direct.consume(command.body, header.broker_name or "")).to_json()
+            case _:
+                remark = f"request type {command.code} not supported"
+                return (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark, {}, b"")
+        return (_SUCCESS, "", {}, body)
+
+    async def _reset(self, command: RemotingCommand) -> None:
+        """Move the queues of a topic that this member has. All members get the same list, each has its own queues."""
+        reset = await self._resets.read(command)
+        ours = self._rebalance.move_all(reset.offsets)
+        log.warning(
+            "reset.pushed",
+            topic=reset.topic,
+            moved={str(queue): offset for queue, offset in sorted(ours.items())},
+            not_ours=reset.named - len(ours),
+        )
+
+    def _offsets(self, topic: str) -> bytes:
+        """Where the group is in each queue of a topic, which may be further than what it has committed."""
+        queues = self._queues().items()
+        return GetConsumerStatusBody({key: q.commit_offset() for key, q in queues if key.topic == topic}).to_json()
+
+    async def _running_info(self, with_stacks: bool) -> bytes:
+        await asyncio.sleep(0)  # so that whoever asks in the same turn shares what takes long
+        self._rates.look_at(self._queues())
+        return running_info(
+            self._context,
+            self._rebalance.assigned,
+            self._rates,
+            self._status.state,
+            self._started_at,
+            stacks() if with_stacks else None,
+        ).to_json()
+
+    def _queues(self) -> dict[MessageQueue, ProcessQueue]:
+        entries = self._rebalance.assigned.items()
+        return {key: entry.process_queue for key, entry in entries if entry.process_queue is not None}

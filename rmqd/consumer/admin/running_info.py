@@ -1,0 +1,191 @@
+"""How a member describes itself to mqadmin and to dashboards: in the words of the Java client."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import platform
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from rmqd import __version__
+from rmqd.client.options import ClientOptions
+from rmqd.clock import Clock
+from rmqd.consumer.admin.rates import Rates
+from rmqd.consumer.context import GroupContext
+from rmqd.consumer.options import ConsumerOptions
+from rmqd.consumer.pull.assigned_queue import AssignedQueue
+from rmqd.wire.bodies import running_info as wire
+from rmqd.wire.bodies.heartbeat import ConsumeType
+from rmqd.wire.bodies.running_info import ConsumerRunningInfo, PopProcessQueueInfo, ProcessQueueInfo
+from rmqd.wire.command import LANGUAGE
+from rmqd.wire.messages.message import MessageQueue
+
+if TYPE_CHECKING:
+    from rmqd.consumer.pop.assignment import PopAssignment
+
+CLIENT_VERSION: Final = "V5_5_0"  # what rmqd's frames say; tools know RocketMQ's versions only
+MIB: Final = 1024 * 1024
+# where Java has another name than our own in camel case
+_JAVA_NAMES: Final = {
+    "group": "consumerGroup",
+    "subscriptions": "subscription",
+    "allocate_strategy": "allocateMessageQueueStrategy",
+    "concurrency": "consumeThreadMax",
+    "shutdown_timeout_seconds": "awaitTerminationMillisWhenShutdown",
+    "suspend_current_queue_time_seconds": "suspendCurrentQueueTimeMillis",
+}
+_JAVA_STRATEGIES: Final = {
+    "averagely": "AVG",
+    "averagely_by_circle": "AVG_BY_CIRCLE",
+    "consistent_hash": "CONSISTENT_HASH",
+    "by_config": "CONFIG",
+    "by_machine_room": "MACHINE_ROOM",
+    "machine_room_nearby": "MACHINE_ROOM_NEARBY-AVG",
+}
+
+
+def running_info(
+    context: GroupContext,
+    assigned: Mapping[MessageQueue, AssignedQueue],
+    rates: Rates,
+    state: str,
+    started_at: float,
+    jstack: str | None,
+) -> ConsumerRunningInfo:
+    """Everything about the group in this process. `started_at` is Unix seconds."""
+    return ConsumerRunningInfo(
+        properties=properties(context, started_at),
+        subscription_set=tuple(context.subscriptions.values()),
+        mq_table={queue: _queue_info(context, entry, rates) for queue, entry in assigned.items()},
+        mq_pop_table={} if context.pop is None else _popped(context, context.pop.assigned),
+        status_table={topic: rates.status(topic) for topic in context.subscriptions},
+        user_consumer_info={
+            "rmqd": __version__,
+            "python": platform.python_version(),
+            "pid": str(os.getpid()),
+            "state": "paused" if context.paused and state == "running" else state,
+            "queues": _states([*assigned.values(), *([] if context.pop is None else context.pop.assigned.values())]),
+        },
+        jstack=jstack,
+    )
+
+
+def properties(context: GroupContext, started_at: float) -> dict[str, str]:
+    """Options under Java's names and in Java's units, and what tools look at. No secrets, and no handler's options."""
+    options = context.options
+    return {
+        **_client_properties(context.client.options),
+        **_group_properties(options),
+        wire.PROP_CLIENT_VERSION: CLIENT_VERSION,
+        wire.PROP_CONSUME_ORDERLY: _text(options.consume_mode == "orderly"),
+        wire.PROP_CONSUME_TYPE: ConsumeType.PASSIVELY,
+        wire.PROP_CONSUMER_START_TIMESTAMP: str(int(started_at * 1000)),
+        wire.PROP_NAMESERVER_ADDR: "".join(f"{address};" for address in context.client.name_servers.addresses),
+        wire.PROP_THREADPOOL_CORE_SIZE: str(options.concurrency),
+    }
+
+
+def _group_properties(options: ConsumerOptions) -> dict[str, str]:
+    values = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
+    found = {_java_name(name): _text(_java_value(name, value)) for name, value in values.items() if value is not None}
+    return {**found, "consumeThreadMin": str(options.concurrency)}
+
+
+def _client_properties(options: ClientOptions) -> dict[str, str]:
+    return {
+        "namesrvAddr": options.shown_nameserver,
+        "instanceName": options.instance_name,
+        "unitName": options.unit_name,
+        "unitMode": _text(options.unit_mode),
+        "vipChannelEnabled": _text(options.vip_channel_enabled),
+        "pollNameServerInterval": _text(round(options.poll_name_server_interval_seconds * 1000)),
+        "heartbeatBrokerInterval": _text(round(options.heartbeat_broker_interval_seconds * 1000)),
+        "useTLS": _text(options.tls.enabled),
+        "language": LANGUAGE.name,
+    }
+
+
+def _java_name(name: str) -> str:
+    if name in _JAVA_NAMES:
+        return _JAVA_NAMES[name]
+    first, *others = name.removesuffix("_seconds").removesuffix("_bytes").removesuffix("_ms").split("_")
+    return first + "".join(word.capitalize() for word in others)
+
+
+def _java_value(name: str, value: Any) -> object:
+    match name:
+        case "consume_timeout_seconds":
+            return f"{value / 60:g}"  # minutes
+        case "consume_timestamp_ms":
+            return datetime.fromtimestamp(value / 1000, UTC).strftime("%Y%m%d%H%M%S")
+        case "consume_from_where":
+            return f"CONSUME_FROM_{value.upper()}"
+        case "message_model":
+            return value.upper()
+        case "allocate_strategy":
+            return _JAVA_STRATEGIES.get(value.name, value.name)
+        case "subscriptions":
+            return ", ".join(f"{topic}={subscription.expression}" for topic, subscription in value.items())
+    if name.endswith("_seconds"):
+        return round(value * 1000)
+    if name.endswith("_bytes"):
+        return value // MIB if value > 0 else value
+    return value
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _queue_info(context: GroupContext, assigned: AssignedQueue, rates: Rates) -> ProcessQueueInfo:
+    """One queue; one that waits for its former owner has no place yet.
+
+    A lock is renewed every 20 s, so one that is held counts as of now.
+    """
+    loop, queue, clock = assigned.loop, assigned.process_queue, context.clock
+    orderly = context.options.consume_mode == "orderly"
+    locked = orderly and loop is not None and context.ownership.holds(assigned.message_queue)
+    locked_at = int((clock.wall() if locked else assigned.status.since) * 1000) if orderly else 0
+    if loop is None or queue is None:
+        return ProcessQueueInfo(commit_offset=-1, last_lock_timestamp=locked_at)
+    oldest = queue.oldest()
+    return ProcessQueueInfo(
+        commit_offset=queue.commit_offset(),
+        cached_msg_min_offset=0 if oldest is None else oldest.queue_offset,
+        cached_msg_max_offset=0 if oldest is None else oldest.queue_offset + queue.span(),
+        cached_msg_count=queue.cached_count,
+        cached_msg_size_in_mib=queue.cached_bytes // MIB,
+        locked=locked,
+        last_lock_timestamp=locked_at,
+        dropped=queue.dropped or assigned.is_leaving,
+        last_pull_timestamp=_milliseconds(clock, loop.asked_at),
+        last_consume_timestamp=_milliseconds(clock, rates.moved_at(assigned.message_queue)),
+    )
+
+
+def _popped(
+    context: GroupContext, popped: Mapping[MessageQueue, PopAssignment]
+) -> dict[MessageQueue, PopProcessQueueInfo]:
+    """What is popped; the number -1 is any queue of a broker."""
+    return {
+        place: PopProcessQueueInfo(
+            wait_ack_count=entry.loop.unacknowledged,
+            dropped=entry.is_leaving,
+            last_pop_timestamp=_milliseconds(context.clock, entry.loop.asked_at),
+        )
+        for place, entry in popped.items()
+    }
+
+
+def _states(assigned: Iterable[AssignedQueue | PopAssignment]) -> str:
+    """How many queues are in which state: what the log and `rmqd status` tell in full."""
+    counts = Counter("starting" if (queue := entry.snapshot()) is None else queue.state for entry in assigned)
+    return ", ".join(f"{count} {state}" for state, count in sorted(counts.items())) or "none"
+
+
+def _milliseconds(clock: Clock, monotonic: float) -> int:
+    """Wall time of a moment of the monotonic clock."""
+    return int((clock.wall() - clock.monotonic() + monotonic) * 1000)

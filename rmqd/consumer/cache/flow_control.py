@@ -1,0 +1,44 @@
+"""When a queue must not be pulled: its cache exceeds a threshold, or the group is paused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from rmqd.consumer.cache.process_queue import ProcessQueue
+from rmqd.consumer.options import ConsumerOptions
+
+NO_SPAN: Final = 2**63  # the cache of an orderly queue has no gaps that could grow
+
+Reason = Literal["count", "size", "span", "paused"]
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What one queue may cache; a pull is sent while none is exceeded, so at most one pull goes over."""
+
+    count: int
+    size_bytes: int
+    span: int
+
+    @classmethod
+    def divided(cls, options: ConsumerOptions, owned_queues: int) -> Thresholds:
+        """The group's thresholds for each of `owned_queues`; those per topic are shared out, as Java does."""
+        count, size = options.pull_threshold_for_queue, options.pull_threshold_size_for_queue_bytes
+        if owned_queues and options.pull_threshold_for_topic != -1:
+            count = max(1, options.pull_threshold_for_topic // owned_queues)
+        if owned_queues and options.pull_threshold_size_for_topic_bytes != -1:
+            size = max(1, options.pull_threshold_size_for_topic_bytes // owned_queues)
+        return cls(count, size, NO_SPAN if options.consume_mode == "orderly" else options.consume_concurrently_max_span)
+
+
+def exceeded(queue: ProcessQueue, thresholds: Thresholds) -> Reason | None:
+    """Which threshold holds the next pull back, if one does; in Java's order of checks."""
+    if queue.cached_count > thresholds.count:
+        return "count"
+    if queue.cached_bytes > thresholds.size_bytes:
+        return "size"
+    # offsets in the cache differ by less than the span as long as the pulled range is not longer than it
+    if queue.blocks and queue.next_offset - 1 - queue.blocks[0].messages[0].queue_offset > thresholds.span:
+        return "span" if queue.span() > thresholds.span else None
+    return None

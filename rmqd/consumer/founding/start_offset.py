@@ -1,0 +1,96 @@
+"""Where the consumption of a queue begins: what `consume_from_where` means, and what holds for later queues."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import structlog
+
+from rmqd.client.api.offset import earliest_store_time, get_max_offset, get_min_offset, search_offset
+from rmqd.client.instance import ClientInstance
+from rmqd.consumer.options import ConsumeFromWhere
+from rmqd.errors import BrokerAwayError
+from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.topics import is_retry_topic
+
+log = structlog.get_logger(__name__)
+
+Why = Literal["committed", "last_offset", "first_offset", "timestamp", "later_queue"]
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The first offset to pull, the reason for it, and whether the group's offset of the queue is stored already."""
+
+    offset: int
+    why: Why
+    is_stored: bool = False
+
+    def tell(self, queue: MessageQueue) -> None:
+        """Nothing is silent: each queue's start is in the log."""
+        log.info("queue.starts", queue=str(queue), offset=self.offset, why=self.why)
+
+
+@dataclass(frozen=True, slots=True)
+class StartPolicy:
+    """Where a new group begins: the group's options, and when this member started."""
+
+    client: ClientInstance
+    where: ConsumeFromWhere
+    timestamp_ms: int
+    started_ms: int
+
+    async def of_new_group(self, queue: MessageQueue) -> Start:
+        """Where a new group begins (`RebalancePushImpl.computePullFromWhere`). Raises RmqdError.
+
+        | consume_from_where | topic                          | the group's retry topic |
+        |--------------------|--------------------------------|-------------------------|
+        | last_offset        | the queue's end                | its first kept message  |
+        | first_offset       | its first kept message         | its first kept message  |
+        | timestamp          | first message stored then      | the queue's end         |
+
+        Java says 0 for "first", and lets the broker correct it; with `on_offset_illegal: stop` nobody would. A queue
+        whose first message was stored after this member had started was empty then: it begins there, not at its end.
+        """
+        where, is_retry = self.where, is_retry_topic(queue.topic)
+        if where == "first_offset" or (where == "last_offset" and is_retry):
+            return Start(await self._first(queue), where)
+        if where == "last_offset" and await self._came_after_start(queue):
+            return Start(await self._first(queue), "later_queue")
+        if where == "last_offset" or is_retry:
+            return Start(await get_max_offset(self.client.remoting, self._address(queue), queue), where)
+        return Start(await self.search(queue, self.timestamp_ms), where)
+
+    async def of_later_queue(self, queue: MessageQueue) -> Start:
+        """The start of a known group in a queue that it did not have: nothing in it may be passed over."""
+        return Start(await self._first(queue), "first_offset" if self.where == "first_offset" else "later_queue")
+
+    async def of_lost_queue(self, queue: MessageQueue, committed: int, stored_ms: int) -> Start:
+        """The start where the broker has lost what this process committed, and perhaps the queue with it.
+
+        Where the queue is another one, of a topic that was made anew, it has messages below that are newer than all
+        that was pulled; or it ends below.
+        """
+        end = await get_max_offset(self.client.remoting, self._address(queue), queue)
+        unseen = await self.search(queue, stored_ms + 1) if stored_ms else committed
+        if min(end, unseen) >= committed:
+            return Start(committed, "committed")
+        return Start(max(await self._first(queue), unseen if stored_ms else 0), "later_queue")
+
+    async def search(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """The first message that was stored at a time, or after it. Raises RmqdError."""
+        return await search_offset(self.client.remoting, self._address(queue), queue, timestamp_ms)
+
+    async def _first(self, queue: MessageQueue) -> int:
+        return max(0, await get_min_offset(self.client.remoting, self._address(queue), queue))
+
+    async def _came_after_start(self, queue: MessageQueue) -> bool:
+        stored_ms = await earliest_store_time(self.client.remoting, self._address(queue), queue)
+        return stored_ms is not None and stored_ms >= self.started_ms
+
+    def _address(self, queue: MessageQueue) -> str:
+        address = self.client.routes.address(self.client.routes.endpoint(queue))
+        if address is None:
+            raise BrokerAwayError(queue.topic, queue.broker_name)
+        return address

@@ -1,0 +1,49 @@
+"""Concurrent consumption: any free worker takes the next batch of any queue, and what fails is sent back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from rmqd.clock import Clock
+from rmqd.consumer.cache.process_queue import ProcessQueue
+from rmqd.consumer.handling.settlement import EXPIRED, Settlement
+from rmqd.consumer.handling.slots import HandlerSlots
+from rmqd.consumer.handling.worker import Worker
+from rmqd.consumer.options import ConsumerOptions
+from rmqd.consumer.services import WaysBack
+from rmqd.handler import Batch, LoadedHandler
+
+
+class ConsumeMessageConcurrentlyService(HandlerSlots):
+    """Hands batches to `concurrency` workers, round robin over the queues that have messages."""
+
+    def __init__(self, options: ConsumerOptions, handler: LoadedHandler, send_back: WaysBack, clock: Clock) -> None:
+        super().__init__(options, handler, clock)
+        self.settlement = Settlement(send_back, options.delay_level_when_next_consume, self.submit, clock)
+
+    def settle_at_once(self, queue: ProcessQueue, batch: Batch) -> bool | None:
+        """Acknowledge the batch, if the handler said nothing else about any message."""
+        return False if self.settlement.acknowledge(queue, batch) else None
+
+    async def settle(self, queue: ProcessQueue, batch: Batch, error: BaseException | None) -> bool:
+        """Acknowledge, send back or dead-letter each message; the queue goes on meanwhile."""
+        await self.settlement.settle(queue, batch, error)
+        return False
+
+    def is_settling(self) -> bool:
+        """What hung is sent back before the group fails: it must not hang the next start too."""
+        return bool(self.settlement.busy)
+
+    def _give_up(self, worker: Worker) -> Callable[[], None]:
+        if worker.replaced:  # else it settles the batch itself
+            assert worker.queue is not None
+            assert worker.batch is not None
+            settling = self._settle_replaced(worker.queue, worker.batch)
+            self._apart.add(asyncio.create_task(settling, name="settle-expired"))
+        return super()._give_up(worker)
+
+    async def _settle_replaced(self, queue: ProcessQueue, batch: Batch) -> None:
+        await self.settlement.settle(queue, batch, EXPIRED)
+        queue.in_flight -= 1
+        queue.note_idle()

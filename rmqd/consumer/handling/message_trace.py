@@ -1,0 +1,121 @@
+"""Message trace of a group: what its handlers got and how that ended, as Java's `ConsumeMessageTraceHookImpl` says it.
+
+A hook makes the records, and a dispatcher sends them. Both records of a call go out together once it has ended; of a
+call that is under way when the dispatcher sends everything, SubBefore goes first, so that a message whose handler never
+ends is seen.
+"""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from dataclasses import dataclass
+
+from rmqd.client.instance import ClientInstance
+from rmqd.client.options import TraceOptions
+from rmqd.client.sending.producer import Producer
+from rmqd.client.sending.trace_dispatcher import TraceDispatcher
+from rmqd.clock import Clock
+from rmqd.consumer.handling.verdict import not_acknowledged
+from rmqd.consumer.hooks import Hook, HookContext
+from rmqd.consumer.options import ConsumerOptions
+from rmqd.handler import Batch
+from rmqd.wire.messages.properties import KEYS, MSG_REGION, TRACE_ON
+from rmqd.wire.trace import TRACE_PRODUCER_PREFIX, ContextCode, TracePart, sub_after_record, sub_before_record
+
+HOOK_NAME = "message_trace"
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """One handler call: what is said before it, by the message's index in the batch."""
+
+    request_id: str
+    before: dict[int, TracePart]
+
+
+class MessageTrace:
+    """What one group adds to the trace topic. `dispatcher` is to be run, and closed at the group's end."""
+
+    def __init__(
+        self, options: TraceOptions, group: str, consume_timeout_seconds: float, producer: Producer, clock: Clock
+    ) -> None:
+        self.hook = Hook(HOOK_NAME, self._before, self._after)
+        # Java numbers the dispatchers of a process; here a group has one
+        self.dispatcher = TraceDispatcher(producer, options, f"{TRACE_PRODUCER_PREFIX}-{group}-CONSUME-1", clock)
+        self.dispatcher.before_flush = self._tell_begun
+        self._timeout = consume_timeout_seconds
+        self._clock = clock
+        # calls of which nothing was said yet; handlers' threads and the event loop each do one dict operation at a time
+        self._begun: dict[str, _Call] = {}
+        self._request_prefix = secrets.token_hex(8).upper()
+        self._next_request = itertools.count(1).__next__
+
+    def _before(self, batch: Batch, context: HookContext) -> None:
+        if self.dispatcher.is_full:
+            self.dispatcher.drop(2 * len(batch))
+            return
+        now_ms, request_id = int(self._clock.wall() * 1000), f"{self._request_prefix}{self._next_request():016X}"
+        parts = {}
+        for index, message in enumerate(batch):
+            properties = message.stored_properties
+            if properties.get(TRACE_ON) == "false":
+                continue
+            msg_id, keys = message.msg_id, properties.get(KEYS)
+            record = sub_before_record(
+                timestamp_ms=now_ms,
+                region=properties.get(MSG_REGION),
+                group=context.group,
+                request_id=request_id,
+                msg_id=msg_id,
+                retry_times=message.reconsume_times,
+                keys=keys,
+            )
+            parts[index] = TracePart(record, msg_id, keys)
+        if parts:
+            context.values[HOOK_NAME] = self._begun[request_id] = _Call(request_id, parts)
+
+    def _after(self, batch: Batch, context: HookContext) -> None:
+        call: _Call | None = context.values.get(HOOK_NAME)
+        if call is None:
+            return
+        seconds = context.duration_seconds or 0.0
+        now_ms, cost_ms = int(self._clock.wall() * 1000), int(seconds * 1000 / len(batch))
+        is_new = self._begun.pop(call.request_id, None) is not None
+        failed = not_acknowledged(batch, context.exception)
+        parts = []
+        for index, before in call.before.items():
+            record = sub_after_record(
+                request_id=call.request_id,
+                msg_id=before.msg_id,
+                cost_ms=cost_ms,
+                success=index not in failed,
+                keys=before.keys,
+                code=self._code(context, seconds, is_failed=index in failed),
+                timestamp_ms=now_ms,
+                group=context.group,
+            )
+            parts.append(TracePart(before.records + record if is_new else record, before.msg_id, before.keys))
+        self.dispatcher.append(tuple(parts), len(parts) * (2 if is_new else 1))
+
+    def _code(self, context: HookContext, seconds: float, *, is_failed: bool) -> ContextCode:
+        """As Java's consume services choose it, message by message where the handler decided so."""
+        if context.outcome == "failed" and is_failed:
+            return ContextCode.EXCEPTION
+        if seconds >= self._timeout:
+            return ContextCode.TIME_OUT
+        return ContextCode.FAILED if is_failed else ContextCode.SUCCESS
+
+    def _tell_begun(self) -> None:
+        """Say what handlers have now, and what was not said yet."""
+        for request_id in list(self._begun):
+            call = self._begun.pop(request_id, None)
+            if call is not None:
+                self.dispatcher.append(tuple(call.before.values()), len(call.before))
+
+
+def message_trace(options: ConsumerOptions, client: ClientInstance, clock: Clock) -> MessageTrace | None:
+    """A group's message trace, if it is to have one."""
+    if options.trace is None:
+        return None
+    return MessageTrace(options.trace, options.group, options.consume_timeout_seconds, client.producer, clock)

@@ -1,0 +1,162 @@
+"""What becomes of a batch of an orderly group: what failed is repeated in place, and nothing of its queue passes it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from rmqd.clock import Clock
+from rmqd.consumer.cache.process_queue import ProcessQueue
+from rmqd.consumer.handling.settlement import (
+    DEAD_LETTER_LEVEL,
+    EXPIRED,
+    dead_letter_cause,
+    default_decision,
+    report,
+    rest_asked_for,
+    told_of_fault,
+)
+from rmqd.consumer.options import ConsumerOptions
+from rmqd.consumer.services import WaysBack
+from rmqd.handler import ACK, Batch, Closing, Decision, ManualBatch, Outcome
+from rmqd.wire.messages.message import Message
+
+log = structlog.get_logger(__name__)
+
+SHORTEST_REST_SECONDS: Final = 0.01  # Java: suspendCurrentQueueTimeMillis is cut to 10 … 30000
+LONGEST_REST_SECONDS: Final = 30.0
+
+
+class OrderlySettlement:
+    """Carries out a handler's decisions in the queue's order.
+
+    What was acknowledged before the first failed message is done. The failed one and what follows it in the batch is
+    handed over again, except for messages that the handler decided about: those decisions stand.
+    """
+
+    def __init__(
+        self,
+        send_back: WaysBack,
+        options: ConsumerOptions,
+        rest: Callable[[ProcessQueue, list[Message], float], None],
+        clock: Clock,
+    ) -> None:
+        self._clock = clock
+        self._send_back = send_back
+        self._rest_seconds = options.suspend_current_queue_time_seconds
+        self._rest = rest
+
+    async def settle(self, queue: ProcessQueue, batch: Batch, error: BaseException | None) -> bool:
+        """Finish what is done, and repeat the rest later; whether the queue rests until then."""
+        report(queue, batch, error, self._clock.wall())
+        if queue.dropped:
+            for message in batch:
+                queue.stats.of(message).may_repeat(queue.dropped_because, 1)
+            return False
+        reasons = self._reasons(batch, default_decision(error))
+        lost = await self._dead_letter(batch, reasons, error) if reasons else {}
+        if queue.dropped:
+            return False
+        return self._carry_out(queue, batch, error, lost)
+
+    def settle_at_once(self, queue: ProcessQueue, batch: Batch) -> bool | None:
+        """The same for a batch whose handler returned; None, and nothing done, where a dead letter is to be sent."""
+        if queue.dropped or self._reasons(batch, ACK):
+            return None
+        return self._carry_out(queue, batch, None, {})
+
+    def _carry_out(self, queue: ProcessQueue, batch: Batch, error: BaseException | None, lost: dict[int, bool]) -> bool:
+        """Whether the queue rests; `lost` says by index whether a broker took what was given up."""
+        manual = batch if isinstance(batch, ManualBatch) else None
+        if manual is not None and manual.closing is Closing.ROLLBACK:
+            return self._roll_back(queue, batch, error)
+        decisions, default = batch.decisions(), default_decision(error)
+        done: list[Message] = []
+        gone: list[Message] = []
+        again: list[Message] = []
+        for index, message in enumerate(batch):
+            outcome = decisions.get(index, default).outcome
+            stats = queue.stats.of(message)
+            if lost.get(index):
+                stats.count("dead_lettered")
+                decision = decisions.get(index, default)
+                stats.dead_letters[dead_letter_cause(decision, decision.delay_level)] += 1
+                gone.append(message)
+            elif outcome is Outcome.ACK and (index in decisions or not again):
+                stats.acked += 1
+                done.append(message)
+            else:
+                stats.count("expired" if error is EXPIRED else "retried")
+                if outcome is not Outcome.ACK:
+                    message.count_attempt()
+                again.append(message)
+        queue.finish(gone)
+        if manual is None:
+            queue.finish(done)
+        else:
+            queue.uncommitted += done
+            if manual.closing is Closing.COMMIT:
+                self._commit(queue)
+        return self._repeat(queue, again, error)
+
+    def _reasons(self, batch: Batch, default: Decision) -> dict[int, str]:
+        """Why messages are given up, by the handler or by the number of their attempts; none of a rollback."""
+        if isinstance(batch, ManualBatch) and batch.closing is Closing.ROLLBACK:
+            return {}
+        decisions = batch.decisions()
+        return {
+            index: reason
+            for index, message in enumerate(batch)
+            if (reason := self._given_up(message, decisions.get(index, default))) is not None
+        }
+
+    async def _dead_letter(self, batch: Batch, reasons: dict[int, str], error: BaseException | None) -> dict[int, bool]:
+        """Send dead letters; by index, whether a broker took it."""
+        sent = await asyncio.gather(
+            *(self._dead_letter_alone(batch[index], reason, error) for index, reason in reasons.items())
+        )
+        return dict(zip(reasons, sent, strict=True))
+
+    async def _dead_letter_alone(self, message: Message, reason: str, error: BaseException | None) -> bool:
+        """Whether a broker took the dead letter; after a fault of ours the message is repeated."""
+        try:
+            return await self._send_back.dead_letter(message, reason, error)
+        except Exception as fault:  # noqa: BLE001  logged in `told_of_fault`
+            told_of_fault(message, fault)
+            return False
+
+    def _given_up(self, message: Message, decision: Decision) -> str | None:
+        if decision.outcome is Outcome.DEAD_LETTER:
+            return decision.reason
+        if decision.outcome is Outcome.ACK:
+            return None
+        if decision.delay_level == DEAD_LETTER_LEVEL:
+            return "delay level -1"
+        return self._send_back.limit if self._send_back.is_last_attempt(message) else None
+
+    def _roll_back(self, queue: ProcessQueue, batch: Batch, error: BaseException | None) -> bool:
+        """Repeat all since the last commit; as in Java that counts as no attempt."""
+        for message in batch:
+            queue.stats.of(message).count("expired" if error is EXPIRED else "retried")
+        again = [*queue.uncommitted, *batch]
+        queue.uncommitted.clear()
+        return self._repeat(queue, again, error)
+
+    def _commit(self, queue: ProcessQueue) -> None:
+        # in queue order, which `finish` relies on
+        done = sorted(queue.uncommitted, key=lambda message: message.queue_offset)
+        queue.uncommitted.clear()
+        queue.finish(done)
+
+    def _repeat(self, queue: ProcessQueue, messages: list[Message], error: BaseException | None) -> bool:
+        if not messages:
+            return False
+        asked = rest_asked_for(error)
+        if asked is None:
+            self._rest(queue, messages, self._rest_seconds)
+        else:
+            self._rest(queue, messages, min(max(asked, SHORTEST_REST_SECONDS), LONGEST_REST_SECONDS))
+        return True

@@ -1,0 +1,208 @@
+"""Gives a message back: to be delivered again later, or to the group's dead letters."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import structlog
+
+from rmqd.client.api.send import send_message, send_message_back
+from rmqd.client.instance import ClientInstance
+from rmqd.consumer.options import ConsumerOptions
+from rmqd.errors import InvalidMessageError, RmqdError
+from rmqd.plain_text import encodable, traceback_of
+from rmqd.wire.bodies.static_topic import is_logical
+from rmqd.wire.headers.send import SendMessageRequestHeaderV2
+from rmqd.wire.messages import properties as names
+from rmqd.wire.messages.message import Message, MessageQueue
+from rmqd.wire.messages.sys_flag import COMPRESSED, COMPRESSION_MASK
+from rmqd.wire.topics import DEFAULT_TOPIC, INNER_PRODUCER_GROUP, dlq_topic, retry_topic
+
+log = structlog.get_logger(__name__)
+
+SEND_BACK_TIMEOUT_SECONDS: Final = 5.0  # Java: consumerSendMessageBack
+CONCURRENT_MAX_RECONSUME_TIMES: Final = 16  # Java: what -1 means in a concurrent group
+ORDERLY_MAX_RECONSUME_TIMES: Final = 2**31 - 1  # Java: Integer.MAX_VALUE
+FIRST_DELAY_LEVEL: Final = 3  # the broker's choice is 3 + reconsume times
+LAST_DELAY_LEVEL: Final = 18
+
+RMQD_GROUP: Final = "RMQD_GROUP"
+RMQD_REASON: Final = "RMQD_REASON"
+RMQD_EXCEPTION: Final = "RMQD_EXCEPTION"
+
+# what made the broker hold the message back the last time; a dead letter that kept it would be held back again
+_DELIVERY_PROPERTIES: Final = frozenset(
+    (names.DELAY, names.REAL_TOPIC, names.REAL_QUEUE_ID, names.WAIT, names.RECONSUME_TIME, names.MAX_RECONSUME_TIMES)
+)
+# of a batch that cannot be unwrapped; brokers refuse them in topics that hold no batches
+_BATCH_PROPERTIES: Final = frozenset((names.INNER_NUM, names.INNER_BASE))
+_LEFT_OUT: Final = _DELIVERY_PROPERTIES | _BATCH_PROPERTIES
+_TIMER_PREFIX: Final = "TIMER_"
+_DEAD_LETTER_QUEUES: Final = 1  # as the broker makes the topic itself
+_ANY_QUEUE: Final = -1
+_BROKERS_PROPERTIES_BYTES: Final = 512  # room for our two names, and for what the broker adds: region, cluster, trace
+
+
+def reconsume_limit(options: ConsumerOptions) -> int:
+    """How often a failed message is tried again before it is given up."""
+    if options.max_reconsume_times != -1:
+        return options.max_reconsume_times
+    return ORDERLY_MAX_RECONSUME_TIMES if options.consume_mode == "orderly" else CONCURRENT_MAX_RECONSUME_TIMES
+
+
+class SendBack:
+    """The ways back of one group. Each says whether a broker took the message; a refusal raises nothing."""
+
+    limit = "max_reconsume_times reached"
+
+    def __init__(self, client: ClientInstance, group: str, max_reconsume_times: int) -> None:
+        self._client = client
+        self._group = group
+        self._max = max_reconsume_times
+
+    def is_last_attempt(self, message: Message) -> bool:
+        """Whether the group gives the message up if this attempt fails; N reconsume times make N + 1 attempts."""
+        return message.reconsume_times >= self._max
+
+    def delay_level(self, message: Message, asked: int) -> int:
+        """The level that a retry is delayed by; without one that was asked for it is the broker's choice."""
+        return min(asked or FIRST_DELAY_LEVEL + message.reconsume_times, LAST_DELAY_LEVEL)
+
+    async def retry(self, message: Message, delay_level: int) -> bool:
+        """Have the message delivered again: by send-back, else as a message to the group's retry topic.
+
+        What the broker could copy for a member of a batch is the whole batch, others' messages too; and of a static
+        topic the broker that serves the queue now may not be the one that has the message.
+        """
+        if not _can_be_copied(message):
+            return await self._to_retry_topic(message, delay_level)
+        return await self.by_broker(message, delay_level) or await self._to_retry_topic(message, delay_level)
+
+    async def dead_letter(self, message: Message, reason: str, error: BaseException | None) -> bool:
+        """Put the message into the group's dead letters, with the reason; by send-back where that is refused."""
+        sent = await self._to_dead_letters(message, reason, error) or (
+            _can_be_copied(message) and await self.by_broker(message, -1)
+        )
+        if sent:
+            log.warning(
+                "message.dead_lettered",
+                queue=str(message.message_queue),
+                offset=message.queue_offset,
+                msg_id=message.msg_id,
+                reason=reason,
+            )
+        return sent
+
+    async def by_broker(self, message: Message, delay_level: int) -> bool:
+        """CONSUMER_SEND_MSG_BACK: the broker copies the message out of its own log."""
+        if (address := self._address(message)) is None:
+            return False
+        try:
+            await send_message_back(
+                self._client.remoting,
+                address,
+                self._group,
+                message.commit_log_offset,
+                delay_level,
+                origin_msg_id=message.msg_id,
+                origin_topic=message.origin_topic,
+                max_reconsume_times=self._max,
+                unit_mode=self._client.options.unit_mode,
+                timeout_seconds=SEND_BACK_TIMEOUT_SECONDS,
+            )
+        except RmqdError as error:
+            if not error.is_told:
+                log.warning("send_back.failed", queue=str(message.message_queue), error=str(error))
+            return False
+        return True
+
+    async def _to_retry_topic(self, message: Message, delay_level: int) -> bool:
+        times = message.reconsume_times
+        level = self.delay_level(message, delay_level)
+        properties = self._origin(message) | {
+            names.RECONSUME_TIME: str(times + 1),
+            names.MAX_RECONSUME_TIMES: str(self._max),
+            names.DELAY: str(level),
+        }
+        return await self._send(message, retry_topic(self._group), properties, times + 1)
+
+    async def _to_dead_letters(self, message: Message, reason: str, error: BaseException | None) -> bool:
+        properties = self._origin(message) | {RMQD_GROUP: self._group}
+        room = (
+            names.MAX_PROPERTIES_BYTES - _BROKERS_PROPERTIES_BYTES - len(names.format_properties(properties).encode())
+        )
+        properties[RMQD_REASON] = _head(_plain(reason), room // 2)
+        if error is not None:
+            room -= len(properties[RMQD_REASON].encode())
+            properties[RMQD_EXCEPTION] = _tail(_plain(traceback_of(error)), room)  # its end names the error
+        return await self._send(message, dlq_topic(self._group), properties, message.reconsume_times)
+
+    def _address(self, message: Message) -> str | None:
+        master = self._client.routes.master(self._endpoint(message))
+        return None if master is None else self._client.send_address(master)
+
+    def _endpoint(self, message: Message) -> str:
+        """The name of the broker that serves the message's queue."""
+        queue = MessageQueue(message.record_topic, message.broker_name, message.queue_id)
+        return self._client.routes.endpoint(queue)
+
+    def _origin(self, message: Message) -> dict[str, str]:
+        stored = message.stored_properties
+        kept = {
+            name: _plain(value)  # one that was stored with a separator in it cannot be sent so
+            for name, value in stored.items()
+            if name not in _LEFT_OUT and not name.startswith(_TIMER_PREFIX)
+        }
+        origin = stored.get(names.ORIGIN_MESSAGE_ID) or message.offset_msg_id
+        return kept | {names.RETRY_TOPIC: message.origin_topic, names.ORIGIN_MESSAGE_ID: origin}
+
+    async def _send(self, message: Message, topic: str, properties: dict[str, str], reconsume_times: int) -> bool:
+        if (address := self._address(message)) is None:
+            return False
+        try:
+            header = SendMessageRequestHeaderV2(
+                producer_group=INNER_PRODUCER_GROUP,
+                topic=topic,
+                default_topic=DEFAULT_TOPIC,
+                default_topic_queue_nums=_DEAD_LETTER_QUEUES,
+                queue_id=_ANY_QUEUE,
+                sys_flag=message.sys_flag & (COMPRESSED | COMPRESSION_MASK),
+                born_timestamp=message.born_timestamp,
+                flag=message.flag,
+                properties=names.format_properties(properties),
+                reconsume_times=reconsume_times,
+                unit_mode=self._client.options.unit_mode,
+                max_reconsume_times=self._max,
+                batch=False,
+                broker_name=self._endpoint(message),
+            )
+            await send_message(
+                self._client.remoting, address, header, message.stored_body, timeout_seconds=SEND_BACK_TIMEOUT_SECONDS
+            )
+        except (RmqdError, InvalidMessageError) as error:
+            log.warning("send_back.failed", queue=str(message.message_queue), topic=topic, error=str(error))
+            return False
+        return True
+
+
+def _can_be_copied(message: Message) -> bool:
+    """Whether a send-back names this message, and this one only."""
+    return not message.is_member and not is_logical(message.broker_name)
+
+
+def _plain(text: str) -> str:
+    """Text as a property's value: without the two characters that separate properties, and such as UTF-8 can carry."""
+    return encodable(text.replace(names.KEY_END, " ").replace(names.ENTRY_END, " "))
+
+
+def _head(text: str, most_bytes: int) -> str:
+    """The beginning of a text, of at most so many bytes."""
+    most_bytes = max(most_bytes, 0)
+    return text[:most_bytes].encode()[:most_bytes].decode("utf-8", "ignore")
+
+
+def _tail(text: str, most_bytes: int) -> str:
+    """The end of a text, of at most so many bytes."""
+    if most_bytes <= 0:
+        return ""
+    return text[-most_bytes:].encode()[-most_bytes:].decode("utf-8", "ignore")

@@ -1,0 +1,249 @@
+"""The slots of a group: a line of queues with messages, and workers that take batches from it.
+
+What is the same however batches are taken: how workers sleep and wake, their deadlines, their threads, their end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from rmqd.clock import Clock
+from rmqd.consumer.cache.process_queue import ProcessQueue
+from rmqd.consumer.handling.threads import HandlerThread, call_handler
+from rmqd.consumer.handling.worker import Worker
+from rmqd.consumer.options import ConsumerOptions
+from rmqd.consumer.services import RunningCall
+from rmqd.errors import RmqdError
+from rmqd.handler import Batch, LoadedHandler
+
+log = structlog.get_logger(__name__)
+
+TICK_SECONDS = 0.25
+TRICKLE = 4  # messages that are handled sooner than a turn of the loop is worth waiting for
+CANCEL_GRACE_SECONDS = 5.0  # for a handler that was cancelled at its deadline to end
+
+
+class HandlerHungError(RmqdError):
+    """Every slot of the group is taken by a call that did not end at its deadline."""
+
+
+class HandlerSlots:
+    """`concurrency` workers and the line that they serve. How a batch ends is the business of the consume mode."""
+
+    def __init__(self, options: ConsumerOptions, handler: LoadedHandler, clock: Clock) -> None:
+        self.clock = clock
+        self.handler_name = handler.name
+        self.batch_size = options.consume_message_batch_max_size
+        self.line: deque[ProcessQueue] = deque()
+        self.sleepers: list[asyncio.Future[None]] = []
+        self.wall_offset = clock.wall() - clock.monotonic()  # turns monotonic time into wall time
+        self.abandoned = 0  # calls past their deadline that have not ended
+        self.ended = False
+        self.calls_left = True  # until the end shows that there are none
+        self._hung = False  # all slots are abandoned: the group is about to fail
+        self._handler = handler
+        self._concurrency = options.concurrency
+        self._timeout = options.consume_timeout_seconds
+        self._wake_planned = False
+        self.paused = False
+        self._held: deque[ProcessQueue] = deque()  # the line of a paused group
+        self._workers: dict[Worker, asyncio.Task[None]] = {}
+        self._apart: set[asyncio.Task[None]] = set()  # workers that hang, and what their messages need
+        self._threads: dict[Worker, HandlerThread] = {}
+        self.can_wake = False  # somebody sleeps, and nobody who was woken is still on the way
+        self._last_tick = clock.monotonic()
+
+    def submit(self, queue: ProcessQueue) -> None:
+        """A queue has messages to hand out."""
+        if queue.pending and not queue.queued:
+            queue.queued = True
+            (self._held if self.paused else self.line).append(queue)
+        if not self.line or not self.can_wake or self._wake_planned:
+            return
+        if len(queue.pending) <= TRICKLE:
+            self.wake()
+        else:  # one turn of the loop later, so that the next pulls leave before handlers take the loop
+            self._wake_planned = True
+            asyncio.get_running_loop().call_soon(self._wake_now)
+
+    def pause(self) -> None:
+        """Hand out nothing more; handlers finish what they have."""
+        if not self.paused:
+            self.paused = True
+            self._held.extend(self.line)
+            self.line.clear()
+            for worker in self._workers:
+                worker.halted = True
+
+    def resume(self) -> None:
+        """Go on handing out."""
+        if self.paused:
+            self.paused = False
+            self.line.extend(self._held)
+            self._held.clear()
+            if self.line and self.can_wake:
+                self.wake()
+
+    def halt(self, queue: ProcessQueue) -> None:
+        """Begin no further batch of this queue in the turns that are under way."""
+        for worker in self._workers:
+            if worker.queue is queue:
+                worker.halted = True
+
+    def wake(self) -> None:
+        """Wake one worker, which wakes the next if there is more than it can take: most handlers need only one."""
+        self.can_wake = False
+        sleeper = self.sleepers.pop()
+        if not sleeper.done():
+            sleeper.set_result(None)
+
+    def _wake_now(self) -> None:
+        self._wake_planned = False
+        if self.line and self.can_wake:
+            self.wake()
+
+    async def rest(self) -> None:
+        """Wait until there is work; called by workers."""
+        sleeper = asyncio.get_running_loop().create_future()
+        self.sleepers.append(sleeper)
+        self.can_wake = True
+        try:
+            await sleeper
+        finally:
+            if sleeper in self.sleepers:
+                self.sleepers.remove(sleeper)
+            self.can_wake = bool(self.sleepers)
+
+    async def run(self) -> None:
+        """Work until cancelled. Raises HandlerHungError when no slot is left that can work."""
+        try:
+            for number in range(self._concurrency):
+                self._start_worker(number)
+            while True:
+                await asyncio.sleep(TICK_SECONDS)
+                self._tick()
+        finally:
+            await self._end()
+
+    def calls(self) -> list[RunningCall]:
+        """What handlers do now."""
+        return [
+            RunningCall(worker.queue, worker.batch, worker.started)
+            for worker in self._workers
+            if worker.queue is not None and worker.batch is not None
+        ]
+
+    async def call_apart(self, batch: Batch, ended: Callable[[], None]) -> None:
+        """Call the handler outside of the slots."""
+        await call_handler(self._handler, batch, ended)
+
+    def settle_at_once(self, queue: ProcessQueue, batch: Batch) -> bool | None:
+        """As `settle`, for a batch whose handler returned; None, and nothing done, if a broker must be asked."""
+        raise NotImplementedError
+
+    async def settle(self, queue: ProcessQueue, batch: Batch, error: BaseException | None) -> bool:
+        """See to what becomes of a batch; whether nothing more of its queue is to be handed out for now."""
+        raise NotImplementedError
+
+    def is_settling(self) -> bool:
+        """Whether batches are being settled that should be before the group fails."""
+        raise NotImplementedError
+
+    def took_long(self, started: float) -> None:
+        """A handler call took over a second; if no tick came through meanwhile, it kept the event loop to itself."""
+        if self._handler.is_async and self._last_tick < started:
+            seconds = round(self.clock.monotonic() - started, 3)
+            log.warning("handler.blocked_loop", handler=self.handler_name, seconds=seconds)
+
+    def _start_worker(self, number: int) -> None:
+        call: Callable[[Batch], Awaitable[object]] = self._handler.handle
+        thread = None
+        if not self._handler.is_async:
+            thread = HandlerThread(self._handler, number)
+            call = thread.call
+        worker = self._worker(call, number)
+        if thread is not None:
+            self._threads[worker] = thread
+        self._workers[worker] = asyncio.create_task(worker.run(), name=f"worker:{number}")
+
+    def _worker(self, call: Callable[[Batch], Awaitable[object]], number: int) -> Worker:
+        return Worker(self, call, number)
+
+    def _tick(self) -> None:
+        now = self._last_tick = self.clock.monotonic()
+        self.wall_offset = self.clock.wall() - now
+        self._raise_failures()
+        for worker, task in list(self._workers.items()):
+            if worker.batch is None or now - worker.started < self._timeout:
+                continue
+            if not worker.expired:
+                self._expire(worker, task)
+            elif now - worker.started > self._timeout + CANCEL_GRACE_SECONDS and worker not in self._threads:
+                self._replace(worker, task)
+        if self.abandoned >= self._concurrency and not self._hung:
+            self._hung = True
+            self.pause()
+        elif self._hung and not self.is_settling():  # what hung was sent back: it must not hang the next start too
+            raise HandlerHungError(
+                f"all {self._concurrency} slots of handler {self.handler_name} hang past consume_timeout"
+            )
+
+    def _expire(self, worker: Worker, task: asyncio.Task[None]) -> None:
+        """End a call at its deadline: cancel an async handler, leave a sync one to its thread."""
+        thread = self._threads.get(worker)
+        if thread is None:
+            worker.expired = True
+            task.cancel()
+        elif thread.is_calling:
+            worker.expired = True
+            self.abandoned += 1
+            thread.abandon(self._give_up(worker))
+
+    def _replace(self, worker: Worker, task: asyncio.Task[None]) -> None:
+        """Give the slot of a handler that ignores its cancellation to a new worker."""
+        log.error("handler.ignores_cancellation", handler=self.handler_name)
+        worker.replaced = True
+        del self._workers[worker]
+        self.abandoned += 1
+        came_back = self._give_up(worker)
+        task.add_done_callback(lambda _: came_back())
+        self._apart.add(task)
+        self._start_worker(worker.number)
+
+    def _give_up(self, worker: Worker) -> Callable[[], None]:
+        """Nobody waits for this call's result any more; returns what is to be called should it ever end."""
+        return self._came_back
+
+    def _raise_failures(self) -> None:
+        """A task of ours that ended by an error ends the group."""
+        ended = [task for task in (*self._workers.values(), *self._apart) if task.done()]
+        self._apart.difference_update(ended)
+        for task in ended:
+            if not task.cancelled():
+                task.result()
+
+    async def _end(self) -> None:
+        """Cancel what handlers have. One that ignores it is left behind: it could delay the end for ever."""
+        self.ended = True
+        calling = sum(thread.is_calling for thread in self._threads.values())
+        for thread in self._threads.values():
+            thread.stop()
+        for worker in self._workers:
+            worker.expired = worker.replaced = True
+        tasks = self._apart.union(self._workers.values())
+        for task in tasks:
+            task.cancel()
+        ended, left = await asyncio.wait(tasks, timeout=CANCEL_GRACE_SECONDS)
+        for task in ended:
+            if not task.cancelled():
+                task.exception()  # one failure ends the group, the others need not be reported as forgotten
+        self.calls_left = bool(self.abandoned or calling or left)
+        if left:
+            log.error("handler.left_behind", handler=self.handler_name, calls=len(left))
+
+    def _came_back(self) -> None:
+        self.abandoned -= 1

@@ -1,0 +1,64 @@
+"""Sees which of the brokers that a group consumes from are down, and what becomes of their queues meanwhile."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Final
+
+from rmqd.consumer.context import GroupContext
+from rmqd.consumer.pull.assigned_queue import AssignedQueue
+from rmqd.consumer.stats.problem import Problem
+from rmqd.wire.messages.message import MessageQueue
+
+DOWN_SECONDS: Final = 4.0  # shorter, and it is a connection that was cut
+_NEXT: Final = "is the broker up, and reachable from here? It goes on by itself, see docs/high-availability.md"
+
+
+class BrokerWatch:
+    """Of one group. What is down for a while is a problem of the group, until it answers."""
+
+    def __init__(self, context: GroupContext, assigned: Mapping[MessageQueue, AssignedQueue]) -> None:
+        self._context = context
+        self._assigned = assigned
+        self._since: dict[str, float] = {}  # by the broker's name (monotonic)
+
+    def look(self) -> None:
+        """One look at every broker that has queues of this member."""
+        now, held = self._context.clock.monotonic(), self._by_broker()
+        for name in self._since.keys() - held.keys():
+            del self._since[name]
+            self._context.problems.end(("broker", name))
+        for name, queues in held.items():
+            reason = self._why_down(name)
+            if reason is None:
+                self._since.pop(name, None)
+                self._context.problems.end(("broker", name))
+            elif now - self._since.setdefault(name, now) >= DOWN_SECONDS:
+                self._context.problems.begin(("broker", name), _problem(name, reason, queues))
+
+    def _why_down(self, name: str) -> str | None:
+        """Why a broker's master serves nobody; None where it does, as far as is known."""
+        client = self._context.client
+        master = client.routes.master(name)
+        if master is None:
+            return f"no route names a master of broker {name}"
+        reason = client.remoting.why_down(master)
+        return None if reason is None else f"the master of broker {name} ({master}) does not answer: {reason}"
+
+    def _by_broker(self) -> dict[str, list[AssignedQueue]]:
+        brokers: dict[str, list[AssignedQueue]] = defaultdict(list)
+        for queue, assigned in self._assigned.items():
+            brokers[self._context.client.routes.endpoint(queue)].append(assigned)
+        return brokers
+
+
+def _problem(name: str, reason: str, queues: list[AssignedQueue]) -> Problem:
+    slaves = {
+        loop.request.address
+        for assigned in queues
+        if (loop := assigned.loop) is not None and not loop.request.at_master and loop.failure is None
+    }
+    slave = next(iter(slaves), None)
+    fate = f"are read from its slave {slave}" if slave is not None else "wait for it"
+    return Problem("broker_unreachable", f"{reason}; {len(queues)} queues of {name} here {fate}", _NEXT)

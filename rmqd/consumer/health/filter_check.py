@@ -1,0 +1,66 @@
+"""Whether the brokers of a group's topics filter by its SQL expressions: asked before anything is pulled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+import structlog
+
+from rmqd.client.api.group import check_client_config
+from rmqd.client.instance import ClientInstance
+from rmqd.codes import ResponseCode
+from rmqd.errors import AccessRefusedError, BrokerError, FilterRefusedError, RmqdError
+from rmqd.wire.bodies.heartbeat import EXPRESSION_TAG, SubscriptionData
+
+log = structlog.get_logger(__name__)
+
+
+async def check_filters(client: ClientInstance, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
+    """Ask every broker of each topic that is not filtered by tags (CHECK_CLIENT_CONFIG, 46).
+
+    Raises FilterRefusedError where one refuses. What does not answer refuses nothing: its pulls will tell.
+    """
+    asked = [data for data in subscriptions if data.expression_type != EXPRESSION_TAG]
+    await asyncio.gather(*(_check_topic(client, group, data) for data in asked))
+
+
+def why_refused(where: str, subscription: SubscriptionData, error: BrokerError) -> str:
+    """What a broker's refusal means, and what to do about it."""
+    if error.code == ResponseCode.SYSTEM_ERROR and "does not support consumer to filter message" in error.remark:
+        return (
+            f"{where} filters by tags only: set enablePropertyFilter=true there (in its configuration file, or by "
+            "`mqadmin updateBrokerConfig -k enablePropertyFilter -v true`), or subscribe by tags"
+        )
+    reason = " ".join(error.remark.split())  # the parser's complaint has a line for each word it expected
+    return f"{where} refuses the SQL filter {subscription.sub_string!r}: {reason:.300}"
+
+
+async def _check_topic(client: ClientInstance, group: str, subscription: SubscriptionData) -> None:
+    topic = subscription.topic
+    try:
+        route = await client.routes.lookup(topic)
+    except RmqdError as error:
+        log.debug("filter.not_checked", topic=topic, error=str(error))
+        return
+    names = [broker.broker_name for broker in route.broker_datas]
+    await asyncio.gather(*(_check_at(client, name, group, subscription) for name in names))
+
+
+async def _check_at(client: ClientInstance, broker_name: str, group: str, subscription: SubscriptionData) -> None:
+    address = client.routes.address(broker_name)
+    if address is None:
+        return
+    try:
+        await check_client_config(client.remoting, address, client.client_id, group, subscription)
+    except AccessRefusedError:
+        return
+    except BrokerError as error:
+        if error.retriable:
+            log.warning("filter.not_checked", topic=subscription.topic, address=address, error=str(error))
+            return
+        where = f"{broker_name} ({address})"
+        raise FilterRefusedError(subscription.topic, why_refused(where, subscription, error)) from error
+    except RmqdError as error:
+        if not error.is_told:
+            log.warning("filter.not_checked", topic=subscription.topic, address=address, error=str(error))

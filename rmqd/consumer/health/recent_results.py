@@ -1,0 +1,117 @@
+"""What the handler's attempts came to lately: rates for people who look, and whether it fails at everything."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
+
+from rmqd.clock import Clock
+from rmqd.consumer.stats.problem import Problem
+from rmqd.consumer.stats.snapshot import HandlerRates, LastError, TopicSnapshot
+
+WINDOW_SECONDS: Final = 60.0
+LOOK_SECONDS: Final = 2.0
+FAILING_SECONDS: Final = 20.0  # a dependency that restarts is back sooner
+LEAST_ATTEMPTS: Final = 3
+FAILING_SHARE: Final = 0.9  # of the attempts; below it a group gets on, if slowly
+WELL_SHARE: Final = 0.5
+
+_NEXT: Final = (
+    "handler.failed in the log has the traceback; mend the handler, or what it calls. What was sent back comes again "
+    "by itself, what was given up waits in the dead letters"
+)
+
+
+class _Totals(NamedTuple):
+    """Counters since the group began. An attempt is one message in one call of the handler."""
+
+    acked: int = 0
+    retried: int = 0  # at the handler's word or at its deadline
+    dead_lettered: int = 0
+    failed: int = 0  # calls that raised or ran into their deadline
+
+    def since(self, before: _Totals) -> _Totals:
+        return _Totals(*(now - then for now, then in zip(self, before, strict=True)))
+
+    @property
+    def attempts(self) -> int:
+        return self.acked + self.retried + self.dead_lettered
+
+    @property
+    def vain(self) -> int:
+        """Attempts that acknowledged nothing; calls too, as a message that no broker takes back is counted nowhere."""
+        return max(self.attempts - self.acked, self.failed)
+
+
+class RecentResults:
+    """Watches the attempts of one group. `look` is to be called about every LOOK_SECONDS with the group's counters.
+
+    The handler is failing once at least LEAST_ATTEMPTS in a row were in vain, over FAILING_SECONDS or longer; fewer
+    than one success in ten does not break the row. That ends when half of the attempts succeed. A group that has
+    nothing to do meanwhile stays failing: nothing has shown yet that its handler works.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self.problem: Problem | None = None
+        self._clock = clock
+        self._samples: deque[tuple[float, _Totals]] = deque([(clock.monotonic(), _Totals())])
+        self._vain = 0
+        self._vain_since = 0.0
+
+    def look(self, topics: Iterable[TopicSnapshot]) -> None:
+        """Take in the counters of this moment."""
+        topics, now = tuple(topics), self._clock.monotonic()
+        totals = _totals(topics)
+        self._judge(totals.since(self._samples[-1][1]), last_error(topics), now)
+        self._samples.append((now, totals))
+        while len(self._samples) > 2 and now - self._samples[1][0] >= WINDOW_SECONDS:
+            self._samples.popleft()
+
+    def rates(self, topics: Iterable[TopicSnapshot]) -> HandlerRates:
+        """Per second, over the last minute."""
+        since, before = self._samples[0]
+        seconds = max(self._clock.monotonic() - since, 1.0)
+        recent = _totals(topics).since(before)
+        return HandlerRates(
+            handled=recent.attempts / seconds,
+            failed=recent.failed / seconds,
+            retried=recent.retried / seconds,
+            dead_lettered=recent.dead_lettered / seconds,
+        )
+
+    def _judge(self, step: _Totals, error: LastError | None, now: float) -> None:
+        vain_share = step.vain / max(step.acked + step.vain, 1)
+        if step.acked and vain_share < (WELL_SHARE if self.problem is not None else FAILING_SHARE):
+            self._vain, self.problem = 0, None
+            return
+        if step.vain and not self._vain:
+            self._vain_since = now
+        self._vain += step.vain
+        if self._vain >= LEAST_ATTEMPTS and now - self._vain_since >= FAILING_SECONDS and (step.vain or self.problem):
+            self.problem = Problem("failing_handler", _evidence(self._vain, error), _NEXT)
+
+
+def last_error(topics: Iterable[TopicSnapshot]) -> LastError | None:
+    """The latest that the handler raised, of all topics."""
+    errors = [topic.last_error for topic in topics if topic.last_error is not None]
+    return max(errors, key=lambda error: error.at, default=None)
+
+
+def _totals(topics: Iterable[TopicSnapshot]) -> _Totals:
+    acked = retried = dead_lettered = failed = 0
+    for topic in topics:
+        acked += topic.handled["acked"]
+        retried += topic.handled["retried"] + topic.handled["expired"]
+        dead_lettered += topic.handled["dead_lettered"]
+        failed += sum(topic.exceptions.values())
+    return _Totals(acked, retried, dead_lettered, failed)
+
+
+def _evidence(attempts: int, error: LastError | None) -> str:
+    text = f"the handler fails at (nearly) everything: {attempts} attempts were in vain"
+    if error is None:
+        return text
+    at = datetime.fromtimestamp(error.at, UTC)
+    return f"{text}; its last error, at {at:%H:%M:%S} UTC: {error.error}"

@@ -1,0 +1,292 @@
+"""The group's offsets on the brokers: read once at a take-over, written every few seconds and at the end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+
+import structlog
+
+from rmqd.client.api.offset import StoredOffset, query_stored_offset, update_consumer_offset
+from rmqd.client.instance import ClientInstance
+from rmqd.client.remoting.connection import RemotingConnection
+from rmqd.clock import Clock
+from rmqd.consumer.offsets.first_commits import FirstCommits
+from rmqd.consumer.offsets.offset_watch import WATCH_SECONDS, OffsetWatch
+from rmqd.consumer.offsets.unheard_commits import UnheardCommits
+from rmqd.consumer.services import OffsetWatcher
+from rmqd.errors import BrokerAwayError, RmqdError
+from rmqd.wire.messages.message import MessageQueue
+
+log = structlog.get_logger(__name__)
+
+OFFSET_TIMEOUT_SECONDS = 5.0  # Java: updateConsumerOffset
+REPEAT_SECONDS = 30.0  # an offset that does not change is written again: its group may have been deleted meanwhile
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """When a queue's offset was last known to be stored (monotonic), and the connection that told so."""
+
+    at: float
+    on: RemotingConnection | None
+
+
+class RemoteBrokerOffsetStore:
+    """Commits with answered requests, and only upward within one ownership of a queue. docs/ownership.md has the rules.
+
+    A queue's commits are sent one after the other: the broker's threads may take up two requests in any order. One that
+    was sent is never given up before its answer, its failure or its deadline, whatever becomes of who wanted it.
+
+    An operator's reset is the exception, and the last word: no commit that was decided on before it comes after it.
+
+    A broker that was restarted, and a replica in its place, may have less than what was committed: the last seconds
+    were not flushed, or not replicated. So what was stored by another connection than the present one is stored again.
+    """
+
+    def __init__(self, client: ClientInstance, group: str, clock: Clock) -> None:
+        self._client = client
+        self._group = group
+        self._clock = clock
+        self.committed: dict[MessageQueue, int] = {}
+        self.committed_at: dict[MessageQueue, float] = {}  # Unix seconds of the last answered commit
+        self.failures = 0
+        self._turns: dict[MessageQueue, asyncio.Lock] = {}
+        self._firsts = FirstCommits(self._connection)
+        self._written: dict[MessageQueue, _Written] = {}
+        self._resets: set[MessageQueue] = set()  # moved by an operator, which no answer has confirmed yet
+        self._epochs: dict[MessageQueue, int] = {}  # raised by a reset and at the end of an ownership
+        self._unheard = UnheardCommits()
+        self._watches: dict[MessageQueue, OffsetWatch] = {}
+        self._under_way: set[asyncio.Task[bool]] = set()
+
+    async def open(self) -> None:
+        """Nothing to do: the brokers are there or not, queue by queue."""
+
+    async def close(self) -> None:
+        """Cancel the commits that still run for queues that were given up."""
+        for task in self._under_way:
+            task.cancel()
+        await asyncio.gather(*self._under_way, return_exceptions=True)
+
+    async def read(self, queue: MessageQueue) -> int | None:
+        """The committed offset that the broker has; None for a group that is new to the queue. Raises RmqdError.
+
+        A commit under way, as one of a former ownership may be, is waited for.
+        """
+        found = await self.look_up(queue)
+        return None if found is None else found.offset
+
+    async def look_up(self, queue: MessageQueue) -> StoredOffset | None:
+        """As `read`, and whether the broker can tell an offset of 0 from no offset. Raises RmqdError."""
+        async with self._turn(queue):
+            return await self._look_up(queue)
+
+    async def _look_up(self, queue: MessageQueue) -> StoredOffset | None:
+        return await query_stored_offset(
+            self._client.remoting, self._address(queue), self._group, queue, timeout_seconds=OFFSET_TIMEOUT_SECONDS
+        )
+
+    async def _query(self, queue: MessageQueue) -> int | None:
+        found = await self._look_up(queue)
+        return None if found is None else found.offset
+
+    async def found(self, queue: MessageQueue, offset: int) -> None:
+        """Store where a new group begins, whoever has the queue; what is stored already is left. Raises RmqdError."""
+        async with self._turn(queue), self._firsts.alone(queue, again=False):
+            if await self._query(queue) is None:
+                await self._update(queue, offset)
+
+    def take_over(
+        self, queue: MessageQueue, offset: int | None, watcher: OffsetWatcher | None = None, *, in_peace: bool = True
+    ) -> None:
+        """A new ownership begins where the broker says; what an earlier one knew is forgotten."""
+        self.forget(queue)
+        if offset is not None:
+            self.committed[queue] = offset
+        if watcher is not None:
+            until, highest = self._clock.monotonic() + WATCH_SECONDS, offset or 0
+            floor = highest if in_peace else 0
+            self._watches[queue] = OffsetWatch(watcher, until, self._connection(queue), floor, highest)
+        # brokers of 4.9 say 0 too where nothing is stored, and refuse resets of a topic until all its queues are
+        at = float("-inf") if offset == 0 else self._clock.monotonic()
+        self._written[queue] = _Written(at, self._connection(queue))
+
+    def forget(self, queue: MessageQueue) -> None:
+        """The queue is not ours any more."""
+        self.committed.pop(queue, None)
+        self.committed_at.pop(queue, None)
+        self._written.pop(queue, None)
+        self._watches.pop(queue, None)
+        self._resets.discard(queue)
+        self._epochs[queue] = self._epoch(queue) + 1
+
+    async def commit(self, queue: MessageQueue, offset: int, *, downward: bool = False) -> None:
+        """Store an offset and wait for the answer. Raises RmqdError.
+
+        An offset that is not above the committed one is left out, unless an operator's reset goes `downward`; that is
+        remembered until an answer confirms it, also if this request fails.
+        """
+        if downward:
+            self._epochs[queue] = self._epoch(queue) + 1
+            self._resets.add(queue)
+            self._watches.pop(queue, None)
+        await self._send(queue, self._in_turn(queue, offset, self._epoch(queue)))
+
+    async def commit_upward(
+        self, queue: MessageQueue, offset: int, may_commit: Callable[[], bool] = lambda: True
+    ) -> bool:
+        """Commit for a queue that is being given up: the next owner may be further already. Raises RmqdError.
+
+        `may_commit` is asked when the request would be sent; False if it said no.
+        """
+        return await self._send(queue, self._upward(queue, offset, self._epoch(queue), may_commit))
+
+    async def _upward(self, queue: MessageQueue, offset: int, epoch: int, may_commit: Callable[[], bool]) -> bool:
+        async with self._turn(queue):
+            asked_at = asyncio.get_running_loop().time()
+            stored, known = await self._query(queue), self.committed.get(queue)
+            if self._epoch(queue) != epoch:
+                return False
+            if stored is not None and queue not in self._resets:
+                if stored not in self._ours(queue) and not self.may_be_lost(queue):
+                    if stored < (known or 0):
+                        # somebody else set it back: an operator, whose reset the next owner's first pull brings
+                        log.warning("offset.set_back", queue=str(queue), offset=offset, stored=stored)
+                        return True
+                    if (watch := self._watches.get(queue)) is not None:
+                        watch.watcher.overlapped(max(0, min(offset, stored) - watch.highest))
+                if stored >= offset:
+                    self._unheard.stored(queue, asked_at)
+                    return True
+            return await self._write(queue, offset, epoch, may_commit)
+
+    async def settled(self, queue: MessageQueue, offset: int, until: float) -> bool:
+        """Wait, until then (loop time), for commits that could still replace `offset`; whether to look at it again."""
+        return await self._unheard.over(queue, offset, until)
+
+    def wrote(self, queue: MessageQueue, stored: int) -> bool:
+        """Whether a stored offset is of this ownership."""
+        return stored in self._ours(queue)
+
+    def _ours(self, queue: MessageQueue) -> frozenset[int]:
+        known = self.committed.get(queue)
+        return self._unheard.offsets(queue) | (frozenset() if known is None else {known})
+
+    def may_be_lost(self, queue: MessageQueue) -> bool:
+        """Whether the broker may have less than what was committed, without anybody having set it back."""
+        written = self._written.get(queue)
+        return written is not None and written.on is not self._connection(queue)
+
+    async def persist(self, offsets: Mapping[MessageQueue, int]) -> bool:
+        """Commit many offsets at once; says whether all were taken. A failure is logged, the next round tries again."""
+        wanted = [(queue, offset, self._epoch(queue)) for queue, offset in offsets.items()]
+        results = await asyncio.gather(*(self._try_commit(*commit) for commit in wanted))
+        return all(results)
+
+    def _epoch(self, queue: MessageQueue) -> int:
+        return self._epochs.get(queue, 0)
+
+    def _turn(self, queue: MessageQueue) -> asyncio.Lock:
+        return self._turns.setdefault(queue, asyncio.Lock())
+
+    async def _send(self, queue: MessageQueue, work: Coroutine[None, None, bool]) -> bool:
+        """Run a commit to its end, also if the caller is cancelled."""
+        task = asyncio.create_task(work, name=f"commit:{queue}")
+        self._under_way.add(task)
+        task.add_done_callback(self._sent)
+        return await asyncio.shield(task)
+
+    def _sent(self, task: asyncio.Task[bool]) -> None:
+        self._under_way.discard(task)
+        if not task.cancelled():
+            task.exception()  # nobody may be there any more to hear it
+
+    async def _in_turn(self, queue: MessageQueue, offset: int, epoch: int) -> bool:
+        async with self._turn(queue):
+            if self._epoch(queue) != epoch or not await self._look(queue, offset) or not self._is_news(queue, offset):
+                return False
+            return await self._write(queue, offset, epoch, lambda: True)
+
+    async def _look(self, queue: MessageQueue, offset: int) -> bool:
+        """Look at the stored offset while others may still move it. Returns whether to commit."""
+        watch = self._watches.get(queue)
+        if watch is None:
+            return True
+        now = self._clock.monotonic()
+        is_over = now >= watch.until and not watch.is_reset and watch.lower is None
+        if is_over or watch.on is not self._connection(queue):
+            watch.until, watch.lower = float("-inf"), None
+            return True
+        stored = await self._query(queue)
+        return watch is self._watches.get(queue) and watch.may_commit(stored, offset, self._ours(queue), now)
+
+    async def _write(self, queue: MessageQueue, offset: int, epoch: int, may_commit: Callable[[], bool]) -> bool:
+        """Store an offset when it is the queue's turn. Returns whether it was still wanted then."""
+        async with self._firsts.alone(queue, again=self.committed.get(queue) == offset):
+            if self._epoch(queue) != epoch or not may_commit():
+                return False
+            asked_at = asyncio.get_running_loop().time()
+            is_taken = await self._update(queue, offset)
+        if self._epoch(queue) != epoch:
+            return False
+        watch = self._watches.get(queue)
+        if not is_taken:  # an operator's reset comes with the next pull, and this commit counts for nothing
+            if watch is not None:
+                watch.is_reset, watch.on = True, self._connection(queue)
+            return True
+        if watch is not None:
+            watch.highest = max(watch.highest, offset)
+        self._resets.discard(queue)
+        self._unheard.stored(queue, asked_at)
+        self._written[queue] = _Written(self._clock.monotonic(), self._connection(queue))
+        if self.committed.get(queue) != offset:
+            self.committed[queue] = offset
+            self.committed_at[queue] = self._clock.wall()
+        return True
+
+    async def _update(self, queue: MessageQueue, offset: int) -> bool:
+        """One request; False where the broker takes none because of an operator's reset."""
+        try:
+            return await update_consumer_offset(
+                self._client.remoting,
+                self._address(queue),
+                self._group,
+                queue,
+                offset,
+                timeout_seconds=OFFSET_TIMEOUT_SECONDS,
+            )
+        except RmqdError as error:
+            self._unheard.failed(queue, offset, error)
+            self.failures += 1
+            raise
+
+    def _is_news(self, queue: MessageQueue, offset: int) -> bool:
+        known = self.committed.get(queue)
+        if known is None or offset > known or queue in self._resets:
+            return True
+        if offset < known:
+            return False
+        is_old = self._clock.monotonic() - self._written[queue].at >= REPEAT_SECONDS
+        return is_old or self.may_be_lost(queue) or bool(self._unheard.offsets(queue))
+
+    async def _try_commit(self, queue: MessageQueue, offset: int, epoch: int) -> bool:
+        try:
+            await self._send(queue, self._in_turn(queue, offset, epoch))
+        except RmqdError as error:
+            if not error.is_told:
+                log.warning("offset.commit_failed", queue=str(queue), offset=offset, error=str(error))
+            return False
+        return True
+
+    def _connection(self, queue: MessageQueue) -> RemotingConnection | None:
+        """The one by which the queue's offset is stored now; None while there is none."""
+        address = self._client.routes.address(self._client.routes.endpoint(queue))
+        return None if address is None else self._client.remoting.connected(address)
+
+    def _address(self, queue: MessageQueue) -> str:
+        address = self._client.routes.address(self._client.routes.endpoint(queue))
+        if address is None:
+            raise BrokerAwayError(queue.topic, queue.broker_name)
+        return address

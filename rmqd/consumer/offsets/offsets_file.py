@@ -1,0 +1,140 @@
+"""offsets.json: the offsets of a broadcasting group in a local file, in the Java client's shape.
+
+Both files are only ever replaced as a whole, so a crash at any instant leaves each of them old or new. What damages one
+all the same (a disk, a hand, a program that writes in place) is met by the other one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from rmqd.consumer.offsets.private_files import make_folder, open_file
+from rmqd.errors import OffsetStoreError, ProtocolError
+from rmqd.wire import fields, loose_json
+from rmqd.wire.bodies.queue_map import offsets_from_dict
+from rmqd.wire.messages.message import MessageQueue
+
+log = structlog.get_logger(__name__)
+
+FILE_NAME: Final = "offsets.json"
+BACKUP_NAME: Final = "offsets.json.bak"
+
+
+class OffsetsFile:
+    """The files of one group. Every method blocks; to be called from one thread at a time."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / FILE_NAME
+        self.backup = directory / BACKUP_NAME
+        self._stored: bytes | None = None  # what the file, or the backup in its place, is known to hold
+
+    @property
+    def is_there(self) -> bool:
+        """Whether something was stored before, or is now; known after `load`."""
+        return self._stored is not None
+
+    def load(self) -> dict[MessageQueue, int]:
+        """The offsets that are stored; the backup's where the file is damaged or missing; none in a new group.
+
+        Raises OffsetStoreError where something was stored and cannot be read: the group must not begin anew unasked.
+        """
+        content, problem = _read(self.path)
+        if content is None:
+            content, backup_problem = _read(self.backup)
+            if content is None:
+                if problem or backup_problem:
+                    raise OffsetStoreError(self._unreadable(problem, backup_problem))
+                return {}
+            log.warning("offset.backup_used", file=str(self.backup), instead_of=problem or f"{self.path} is missing")
+        self._stored = content
+        return _offsets(content)
+
+    def save(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Store these offsets on the disk, and what was stored before as the backup. Raises OSError."""
+        content = _content(offsets)
+        make_folder(self.path.parent)
+        if self._stored is not None:
+            _replace(self.backup, self._stored)
+        _replace(self.path, content)
+        self._stored = content
+        _sync_directory(self.path.parent)
+
+    def _unreadable(self, problem: str, backup_problem: str) -> str:
+        found = "; ".join(
+            text or f"{path} is missing" for path, text in ((self.path, problem), (self.backup, backup_problem))
+        )
+        return (
+            f"{found}. Nothing was consumed, and the files are as they were found. Put a good copy in the place of "
+            f"{self.path}, and the group goes on from it; or move both files away, and it begins anew where its "
+            "consume_from_where says"
+        )
+
+
+def _read(path: Path) -> tuple[bytes | None, str]:
+    """A file's content if it can be used, and else why not; no reason where there is no file."""
+    try:
+        content = path.read_bytes()
+        _offsets(content)
+    except FileNotFoundError:
+        return None, ""
+    except OSError as error:
+        return None, f"{path} cannot be read: {error.strerror}"
+    except ProtocolError as error:
+        return None, f"{path} is damaged: {error}"
+    return content, ""
+
+
+def _offsets(content: bytes) -> dict[MessageQueue, int]:
+    """Raises ProtocolError for what is no offsets file."""
+    if not content:
+        raise ProtocolError("it is empty")
+    data = fields.as_object(loose_json.loads(content), "its content")
+    if "offsetTable" not in data:
+        raise ProtocolError("it has no offsetTable")
+    offsets = offsets_from_dict(data["offsetTable"], "offsetTable")
+    return {queue: offset for queue, offset in offsets.items() if offset >= 0}
+
+
+def _content(offsets: Mapping[MessageQueue, int]) -> bytes:
+    """With line breaks and tabs as Java has them: people compare such files."""
+    entries = ",\n".join(
+        f'\t\t{{\n\t\t\t"brokerName":{json.dumps(queue.broker_name)},\n\t\t\t"queueId":{queue.queue_id},'
+        f'\n\t\t\t"topic":{json.dumps(queue.topic)}\n\t\t}}:{offset}'
+        for queue, offset in sorted(offsets.items())
+    )
+    return f'{{\n\t"offsetTable":{{\n{entries}\n\t}}\n}}'.encode()
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Have the content on the disk before the name leads to it."""
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        with os.fdopen(open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def _sync_directory(path: Path) -> None:
+    """Have the new names on the disk too."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a file system that cannot sync a directory by itself
+            raise
+    finally:
+        os.close(descriptor)

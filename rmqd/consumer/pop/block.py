@@ -1,0 +1,104 @@
+"""The messages that one pop took of one queue, and the handles that acknowledge them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from rmqd.wire.headers.pop import PopMessageResponseHeader
+from rmqd.wire.messages import properties as names
+from rmqd.wire.messages.message import Message, MessageBlock, MessageQueue
+from rmqd.wire.pop import PopHandle, PoppedQueue, RetryFlag, parse_start_offsets
+
+
+class PopBlock(MessageBlock):
+    """What one pop took of one queue. Others don't see the messages until `due` (monotonic seconds).
+
+    Until they are hidden anew, the handles differ by their queue offset only.
+    """
+
+    __slots__ = ("changing", "due", "handle", "look_at", "queue", "renewed", "settled", "topic")
+
+    def __init__(
+        self, data: bytes, queue: MessageQueue, topic: str, handle: PopHandle, due: float, namespace: str
+    ) -> None:
+        super().__init__(data, queue, namespace)
+        self.origin = topic
+        self.queue = queue  # as brokers know it
+        self.topic = topic  # the subscribed one; `queue` may be of a retry topic
+        self.handle = handle
+        self.due = due
+        self.look_at = due - handle.invisible_time / 3000  # when what handlers have is to be hidden for longer
+        # by queue offset:
+        self.settled: set[int] = set()  # acknowledged, given back, or left to the broker
+        self.changing: dict[int, asyncio.Future[None]] = {}  # about to get a new handle
+        self.renewed: dict[int, tuple[PopHandle, float]] = {}  # the new handle, and when it is due
+
+    def handle_of(self, offset: int) -> PopHandle:
+        """What acknowledges the message at a queue offset now."""
+        renewed = self.renewed.get(offset)
+        return self.handle._replace(queue_offset=offset) if renewed is None else renewed[0]
+
+    def due_of(self, offset: int) -> float:
+        """When others see the message at a queue offset again."""
+        renewed = self.renewed.get(offset)
+        return self.due if renewed is None else renewed[1]
+
+    def unsettled(self, messages: Iterable[Message]) -> list[int]:
+        """The queue offsets of those messages that are still to be acknowledged, or given back."""
+        if not self.settled:
+            return [message.queue_offset for message in messages]
+        return [message.queue_offset for message in messages if message.queue_offset not in self.settled]
+
+
+def divided(
+    reply: MessageBlock, place: MessageQueue, group: str, header: PopMessageResponseHeader, due: float
+) -> list[PopBlock]:
+    """A reply's messages by the queue that they were popped from. Raises ProtocolError.
+
+    `place` is what was popped: a queue, or any queue of a broker. The queue of a message says the topic that holds it:
+    the group's retry topic where it was popped before. Java: `MQClientAPIImpl.processPopResponse`.
+    """
+    starts = parse_start_offsets(header.start_offset_info)
+    from_retries = any(queue.retry for queue in starts)
+    blocks: dict[PoppedQueue, PopBlock] = {}
+
+    def block_of(message: Message) -> PopBlock:
+        retry = _retry_flag(message) if from_retries else RetryFlag.NORMAL
+        queue = PoppedQueue(retry, message.stored_queue_id)
+        if (known := blocks.get(queue)) is not None:
+            return known
+        handle = PopHandle(
+            start_offset=starts.get(queue, message.queue_offset),
+            pop_time=header.pop_time,
+            invisible_time=header.invisible_time,
+            revive_queue_id=header.revive_qid,
+            retry=retry,
+            broker_name=place.broker_name,
+            queue_id=queue.queue_id,
+            queue_offset=message.queue_offset,
+        )
+        real = MessageQueue(retry.real_topic(group, place.topic), place.broker_name, queue.queue_id)
+        block = blocks[queue] = PopBlock(reply.data, real, place.topic, handle, due, reply.namespace)
+        block.decompressed = reply.decompressed
+        return block
+
+    block, queue_id = None, None
+    for message in reply.messages:
+        if block is None or from_retries or message.stored_queue_id != queue_id:  # a reply has queue after queue
+            block, queue_id = block_of(message), message.stored_queue_id
+        message.block = block
+        block.messages.append(message)
+    for corrupt in reply.corrupt:
+        corrupt.message.block = block_of(corrupt.message)
+        corrupt.message.block.corrupt.append(corrupt)
+    for each in blocks.values():
+        each.unfinished = len(each.messages)
+        each.size_bytes = reply.size_bytes // len(blocks)
+    return list(blocks.values())
+
+
+def _retry_flag(message: Message) -> RetryFlag:
+    """Brokers show a retried message under the topic that it came from, and tell by its handle where it lies."""
+    told = message.stored_properties.get(names.POP_CK)
+    return PopHandle.parse(told).retry if told else RetryFlag.of(message.record_topic)

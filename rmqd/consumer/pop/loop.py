@@ -1,0 +1,310 @@
+"""Pops one assignment, a queue or all queues of a broker, and puts what comes where workers take it from."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from typing import Final
+
+import structlog
+
+from rmqd.codes import ResponseCode
+from rmqd.consumer.cache.flow_control import Reason
+from rmqd.consumer.context import GroupContext
+from rmqd.consumer.pop.block import PopBlock, divided
+from rmqd.consumer.pop.process_queue import PopProcessQueue
+from rmqd.consumer.pop.receipts import PopReceipts
+from rmqd.consumer.pop.request import PopRequest
+from rmqd.consumer.pull.backoff import BROKER_FLOW_CONTROL_SECONDS, EXCEPTION_DELAY_SECONDS, UNHELD_DELAY_SECONDS
+from rmqd.consumer.pull.loop import RECHECK_SECONDS, SUBSCRIPTION_AWAY, SUSPEND_MS, UNHELD_SECONDS
+from rmqd.consumer.pull.opening import open_bodies
+from rmqd.errors import BrokerError, ConnectionRenewedError, FlowControlError, ProtocolError, RmqdError
+from rmqd.wire.bodies.heartbeat import EXPRESSION_TAG
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.headers.pop import PopMessageResponseHeader
+from rmqd.wire.messages.decode import frame_readable
+from rmqd.wire.messages.message import Message, MessageBlock, MessageQueue
+from rmqd.wire.topics import retry_topic
+
+log = structlog.get_logger(__name__)
+
+POPS_AT_ONCE: Final = 3  # while messages wait on the broker; otherwise one is held there
+
+LEFT_SHARE: Final = 2  # of the invisible time, in which bodies that there is no room for may be opened here
+
+_FOUND: Final = int(ResponseCode.SUCCESS)
+_FULL: Final = int(ResponseCode.POLLING_FULL)
+_NOTHING: Final = frozenset((int(ResponseCode.POLLING_TIMEOUT), int(ResponseCode.PULL_NOT_FOUND)))
+
+
+class PopLoop:
+    """The pops of one assignment, for as long as this member has it."""
+
+    def __init__(self, context: GroupContext, receipts: PopReceipts, place: MessageQueue) -> None:
+        self.queues: dict[MessageQueue, PopProcessQueue] = {}  # of the messages, which name their queue themselves
+        self.held_by: Reason | None = None
+        self.failure: RmqdError | None = None  # of the last pop
+        self.rest = 0  # messages that wait on the broker, as the last reply tells
+        self.swamped = False  # messages were left to others, as no handler was free for them
+        self.cached = asyncio.Event()  # set by whatever is put into the queues
+        self.answered_at = self.asked_at = context.clock.monotonic()
+        self.moved_at = self.failed_at = self.asked_at  # when messages came or went, and since when pops fail
+        self._context = context
+        self._receipts = receipts
+        self._place = place
+        self._relief = asyncio.Event()
+        self._more = asyncio.Event()  # messages wait on the broker
+        self._request = PopRequest(context.client, place, self._came_late)
+        self._configure()
+
+    @property
+    def unacknowledged(self) -> int:
+        """Messages that wait for a handler, or that one has."""
+        return sum(queue.cached_count for queue in self.queues.values())
+
+    @property
+    def pops_under_way(self) -> int:
+        """Pops that were sent and are not answered; one of them is held by the broker while nothing is there."""
+        return self._request.under_way
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether an operator paused all of it."""
+        return self._context.pauses.hold(self._place)
+
+    async def run(self) -> None:
+        """Pop until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(POPS_AT_ONCE):
+                tasks.create_task(self._pop(is_first=number == 0), name=f"pop:{self._place}:{number}")
+
+    def take_over(self) -> int:
+        """Go by what the group is told to do now. Returns how many cached messages the new filter lets go."""
+        self._configure()
+        if not self._tags:
+            return 0
+        return sum(queue.let_go(lambda message: message.has_tag(self._tags)) for queue in self.queues.values())
+
+    def apply_pauses(self) -> None:
+        """Take over what an operator paused or resumed."""
+        for queue in self.queues.values():
+            is_paused = self.is_paused or self._context.pauses.hold(queue.message_queue)
+            if is_paused and not queue.is_paused:
+                queue.pause()
+            elif queue.is_paused and not is_paused:
+                queue.resume()
+                self._context.service.submit(queue)
+        self._relief.set()
+
+    def relieve(self) -> None:
+        """Messages were finished."""
+        self.moved_at = self._context.clock.monotonic()
+        self.swamped = False
+        self._relief.set()
+
+    def _configure(self) -> None:
+        context = self._context
+        options, subscription = context.options, context.subscriptions[self._place.topic]
+        self._revision = context.revision
+        self._threshold, self._batch = options.pop_threshold_for_queue, options.pop_batch_nums
+        self._interval = options.pull_interval_seconds
+        by_tag = subscription.expression_type == EXPRESSION_TAG
+        self._tags = frozenset(tag.encode() for tag in subscription.tags_set) if by_tag else frozenset[bytes]()
+        self._request.go_by(options, subscription, context.rate_limit.most(self._batch))
+
+    async def _pop(self, *, is_first: bool) -> None:
+        """Pop, and pop again. The broker holds only the first one of a loop; the others are for when messages wait."""
+        context, clock = self._context, self._context.clock
+        while True:
+            if not is_first:
+                await self._more.wait()
+            if self._revision != context.revision:
+                self._configure()
+            if (reason := self._hold_back()) is not None:
+                await self._wait_for_relief(reason, counted=is_first)
+                continue
+            if context.rate_limit.per_second:
+                await context.rate_limit.wait()
+            try:
+                asked_at = self.asked_at = clock.monotonic()
+                reply = await self._request.ask(SUSPEND_MS if is_first else 0, int(clock.wall() * 1000))
+                self.answered_at = clock.monotonic()
+                if reply.code == _FOUND:
+                    await self._found(reply, self.answered_at - asked_at)
+                else:
+                    await self._not_found(reply, self.answered_at - asked_at)
+                self.failure = None
+            except RmqdError as error:
+                await self._failed(error)
+            if self._interval:
+                await asyncio.sleep(self._interval)
+
+    async def _found(self, reply: RemotingCommand, seconds: float) -> None:
+        context = self._context
+        header, framed = self._read(reply)
+        arrived = context.clock.monotonic()
+        self.rest = header.rest_num
+        if header.rest_num:
+            self._more.set()
+        else:
+            self._more.clear()
+        stats = context.stats[self._place.topic]
+        stats.pull_took(seconds)
+        while True:
+            left: list[Message] = []
+            if framed.is_closed:
+                left = await open_bodies(framed, context.options.max_body_size_bytes, self._room(), unwraps=False)
+            await self._take_in(self._divided(framed, header, arrived))
+            if not left:
+                break
+            framed = framed.of(left)
+            if not await self._wait_for_room(arrived + header.invisible_time / LEFT_SHARE / 1000):
+                for block in self._divided(framed, header, arrived):
+                    self._receipts.show_again(block, [message.queue_offset for message in block.messages])
+                break
+        self.moved_at = self.answered_at
+        self.cached.set()
+
+    async def _take_in(self, blocks: list[PopBlock]) -> None:
+        context = self._context
+        for block in blocks:
+            queue = self._queue(block)
+            if self._tags:
+                for message in block.messages:
+                    if not message.has_tag(self._tags):
+                        queue.skip(message)
+            if context.hooks is not None and context.hooks.choose:
+                for message in context.hooks.unwanted(block.messages, block.message_queue):
+                    queue.skip(message)
+            if block.corrupt:
+                await self._set_aside(block, queue)
+            context.rate_limit.spend(block.unfinished)
+            queue.stats.pulled(block)
+            queue.take_in(block)
+            context.service.submit(queue)
+
+    def _read(self, reply: RemotingCommand) -> tuple[PopMessageResponseHeader, MessageBlock]:
+        header = PopMessageResponseHeader.from_ext_fields(reply.ext_fields)
+        block = frame_readable(reply.payload, self._place, reply.body_start, self._context.options.namespace)
+        if block.broken is not None:
+            # nothing names them to the broker, so they can only be left alone: they come again when their time is over
+            self._context.client.remoting.traffic.doubted_replies += 1
+            log.warning("pop.doubted", queue=str(self._place), reason=block.broken)
+        return header, block
+
+    def _divided(self, found: MessageBlock, header: PopMessageResponseHeader, arrived: float) -> list[PopBlock]:
+        due = arrived + header.invisible_time / 1000
+        return divided(found, self._place, self._context.options.group, header, due)
+
+    def _room(self) -> int:
+        """Bytes that bodies may become: what is popped counts for the queue's size threshold, opened."""
+        return self._context.thresholds.size_bytes - sum(queue.cached_bytes for queue in self.queues.values())
+
+    async def _wait_for_room(self, until: float) -> bool:
+        """Wait until handlers are done with what is cached; False if they are not by then (monotonic seconds)."""
+        clock = self._context.clock
+        while self._room() < 0 and clock.monotonic() < until:
+            self._relief.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(RECHECK_SECONDS):
+                    await self._relief.wait()
+        return self._room() >= 0
+
+    def _queue(self, block: PopBlock) -> PopProcessQueue:
+        """The cache of the block's queue, made with its first message."""
+        place = block.queue
+        queue = self.queues.get(place)
+        if queue is None:
+            context = self._context
+            stats = context.stats.get(place.topic) or context.stats[retry_topic(context.options.group)]
+            queue = self.queues[place] = PopProcessQueue(
+                place, stats, context.options.namespace, self._receipts, self.relieve
+            )
+            if self.is_paused or context.pauses.hold(place):
+                queue.pause()
+        return queue
+
+    async def _set_aside(self, block: PopBlock, queue: PopProcessQueue) -> None:
+        """Treat corrupt messages as `on_corrupt_message` says. By `stop` they come again, which stops no others."""
+        context, policy = self._context, self._context.options.on_corrupt_message
+        for corrupt in block.corrupt:
+            message = corrupt.message
+            queue.stats.of(message).count("corrupt")
+            log.error(
+                "message.corrupt", queue=str(block.queue), offset=message.queue_offset, reason=corrupt.reason,
+                on_corrupt_message=policy,
+            )  # fmt: skip
+            if policy == "skip":
+                self._receipts.acknowledge(block, [message.queue_offset], queue.stats)
+            elif policy == "dead_letter" and await context.send_back.dead_letter(message, corrupt.reason, None):
+                queue.stats.of(message).dead_letters["corrupt"] += 1
+                self._receipts.acknowledge(block, [message.queue_offset], queue.stats)
+
+    async def _not_found(self, reply: RemotingCommand, seconds: float) -> None:
+        self._more.clear()
+        if reply.code == _FULL:
+            await asyncio.sleep(EXCEPTION_DELAY_SECONDS)
+        elif reply.code not in _NOTHING:
+            raise BrokerError.of(reply.code, reply.remark, self._place.broker_name)
+        elif self._request.was_refused_as_late(reply) or seconds < UNHELD_SECONDS:
+            # keeps from asking in circles a broker that says "nothing" without waiting
+            await asyncio.sleep(UNHELD_DELAY_SECONDS)
+        else:
+            self.rest = 0
+
+    async def _failed(self, error: RmqdError) -> None:
+        if isinstance(error, ConnectionRenewedError):
+            return
+        client = self._context.client
+        self._more.clear()
+        if self.failure is None:
+            self.failed_at = self._context.clock.monotonic()
+        self.failure = error
+        if isinstance(error, FlowControlError):
+            await asyncio.sleep(BROKER_FLOW_CONTROL_SECONDS)
+            return
+        if not error.is_told:
+            log.warning("pop.failed", queue=str(self._place), error=str(error))
+        if isinstance(error, SUBSCRIPTION_AWAY):
+            client.heartbeat.beat_soon()
+        if not isinstance(error, BrokerError) or error.stale_route:
+            client.routes.refresh_soon([self._place.topic])
+        # spread, so that the pops of a broker that comes back do not come all at once
+        await asyncio.sleep(EXCEPTION_DELAY_SECONDS * random.uniform(0.75, 1.25))
+
+    def _hold_back(self) -> Reason | None:
+        """Java's check, and room for what the pops under way may bring."""
+        if self._context.paused or self.is_paused:
+            return "paused"
+        if self.swamped and any(queue.in_flight for queue in self.queues.values()):
+            return "count"
+        reserved = self._request.under_way * self._batch
+        return "count" if self.unacknowledged + reserved > self._threshold else None
+
+    async def _wait_for_relief(self, reason: Reason, *, counted: bool) -> None:
+        """Wait until the reason to hold back has gone; it is counted once."""
+        context, stats = self._context, self._context.stats[self._place.topic]
+        since = context.clock.monotonic()
+        if counted:
+            stats.held_back(reason, None)
+            self.held_by = reason
+        try:
+            while self._hold_back() == reason:
+                self._relief.clear()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(RECHECK_SECONDS):
+                        await (context.resumed.wait() if context.paused else self._relief.wait())
+        finally:
+            if counted:
+                stats.held_for(reason, context.clock.monotonic() - since, None)
+                self.held_by = None
+
+    def _came_late(self, reply: RemotingCommand) -> None:
+        """A pop that nobody waits for any more was answered: others are to have its messages soon."""
+        if reply.code != _FOUND:
+            return
+        with contextlib.suppress(ProtocolError):
+            header, framed = self._read(reply)
+            for block in self._divided(framed, header, self._context.clock.monotonic()):
+                self._receipts.show_again(block, [message.queue_offset for message in block.messages])

@@ -1,0 +1,81 @@
+"""The cache of one popped queue: what is finished is acknowledged, and there is no offset to commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rmqd.consumer.cache.process_queue import ProcessQueue
+from rmqd.consumer.pop.block import PopBlock
+from rmqd.consumer.pop.receipts import PopReceipts
+from rmqd.consumer.stats.counters import TopicStats
+from rmqd.wire.messages.message import Message, MessageBlock, MessageQueue
+
+
+class PopProcessQueue(ProcessQueue):
+    """Messages of one queue that this member popped; others may have messages of it too."""
+
+    __slots__ = ("_receipts", "_relieve")
+
+    def __init__(
+        self,
+        queue: MessageQueue,
+        stats: TopicStats,
+        namespace: str,
+        receipts: PopReceipts,
+        relieve: Callable[[], None],
+    ) -> None:
+        super().__init__(queue, 0, stats, namespace)
+        self._receipts = receipts
+        self._relieve = relieve  # called when messages are finished, if not with each of them
+
+    def take_in(self, block: PopBlock) -> None:
+        """Add a reply's messages of this queue."""
+        if not block.unfinished:
+            self._receipts.acknowledge(block, block.unsettled(block.messages), self.stats)
+        self.put(block, 0)
+
+    def put_back(self, messages: list[Message]) -> None:
+        """Hand these out again. What waits stays block by block, which `finish` relies on.
+
+        After an operator's reset two blocks may hold the same offsets.
+        """
+        waiting = self.paused if self.is_paused else self.pending
+        ordered = sorted([*messages, *waiting], key=_by_block)
+        waiting.clear()
+        waiting.extend(ordered)
+
+    def is_late(self, message: Message) -> bool:
+        """Whether others see the message again, so that what became of it here does not count."""
+        block = message.block
+        return isinstance(block, PopBlock) and self._receipts.is_late(block, message.queue_offset)
+
+    def settle_finished(self, block: PopBlock) -> None:
+        """Acknowledge what is finished of a block of which handlers still have the rest."""
+        finished = block.unsettled(message for message in block.messages if message.finished)
+        if finished:
+            self._receipts.acknowledge(block, finished, self.stats)
+            self._relieve()
+
+    def waiting_of(self, block: PopBlock) -> list[int]:
+        """The queue offsets of a block's messages that no handler has."""
+        waiting = self.paused if self.is_paused else self.pending
+        return [message.queue_offset for message in waiting if message.block is block]
+
+    def let_go_waiting(self, block: PopBlock) -> None:
+        """Forget a block's messages that no handler has, and acknowledge none of them."""
+        block.settled.update(self.waiting_of(block))
+        self.let_go(lambda message: message.block is not block)
+
+    def _forget(self, block: MessageBlock) -> None:
+        assert isinstance(block, PopBlock)
+        finished = block.unsettled(block.messages)
+        super()._forget(block)
+        if finished:
+            self._receipts.acknowledge(block, finished, self.stats)
+            self._relieve()
+
+
+def _by_block(message: Message) -> tuple[float, int, int]:
+    block = message.block
+    assert isinstance(block, PopBlock)
+    return block.due, id(block), message.queue_offset

@@ -1,0 +1,279 @@
+"""The requests about popped messages of one group: acknowledged, hidden for longer, or shown to others again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+
+import structlog
+
+from rmqd.client.api.pop import ACK_TIMEOUT_SECONDS, ack_message, batch_ack, change_header, change_invisible_time
+from rmqd.client.instance import ClientInstance
+from rmqd.client.remoting.connection import OPAQUE
+from rmqd.clock import Clock
+from rmqd.consumer.pop.block import PopBlock
+from rmqd.consumer.stats.counters import TopicStats
+from rmqd.errors import BrokerAwayError, BrokerError, RequestCodeNotSupportedError, RmqdError
+from rmqd.wire.bodies.pop import BatchAck
+from rmqd.wire.command import encode_request
+from rmqd.wire.headers.pop import ChangeInvisibleTimeRequestHeader
+from rmqd.wire.pop import PopHandle
+
+log = structlog.get_logger(__name__)
+
+GATHER_SECONDS: Final = 0.01  # acknowledgements of so long leave together
+AGAIN_SECONDS: Final = 1.0
+SHOW_AGAIN_MS: Final = 100  # until others see what was not handed out; brokers look every second or so
+LATE: Final = "invisible_time"  # the cause of duplicates: handled for longer than the message was hidden
+REFUSED: Final = "ack_refused"
+
+
+@dataclass(frozen=True, slots=True)
+class _Ack:
+    body: BatchAck
+    due: float  # monotonic; later it has no effect
+    stats: TopicStats
+
+
+class PopReceipts:
+    """Carries out what became of popped messages. Nothing here raises: the broker shows again what it is not told of.
+
+    Acknowledgements are gathered and sent broker by broker, one request at a time each; `run` sends them.
+    """
+
+    def __init__(self, client: ClientInstance, group: str, clock: Clock) -> None:
+        self._client = client
+        self._group = group
+        self._clock = clock
+        self._lines: dict[str, _Line] = {}
+        self._tasks: asyncio.TaskGroup | None = None
+
+    async def run(self) -> None:
+        """Send acknowledgements until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as self._tasks:
+                for line in self._lines.values():
+                    self._start(line)
+                await asyncio.get_running_loop().create_future()
+        finally:
+            self._tasks = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether every acknowledgement so far is answered."""
+        return all(line.idle.is_set() for line in self._lines.values())
+
+    async def flush(self, seconds: float) -> None:
+        """Wait until every acknowledgement so far is answered, or the time is over."""
+        busy = [line for line in self._lines.values() if not line.idle.is_set()]
+        for line in busy:
+            line.hurry.set()
+        if busy:
+            waits = [asyncio.ensure_future(line.idle.wait()) for line in busy]
+            _, left = await asyncio.wait(waits, timeout=seconds)
+            for wait in left:
+                wait.cancel()
+
+    def is_late(self, block: PopBlock, offset: int) -> bool:
+        """Whether others see the message again."""
+        return self._clock.monotonic() >= block.due_of(offset)
+
+    def acknowledge(self, block: PopBlock, offsets: list[int], stats: TopicStats) -> None:
+        """These messages are done with."""
+        if not offsets:
+            return
+        block.settled.update(offsets)
+        if block.changing or block.renewed:
+            offsets = self._acknowledge_changed(block, offsets, stats)
+        if offsets:
+            self._line(block.handle.broker_name).add(_Ack(self._body(block, block.handle, offsets), block.due, stats))
+
+    async def renew(self, block: PopBlock, offset: int, invisible_ms: int) -> bool:
+        """Hide a message for longer; whether that was done. What becomes of it meanwhile waits for the new handle."""
+        changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        block.changing[offset] = changed
+        try:
+            asked_at = self._clock.monotonic()
+            handle = await self._change(block, offset, invisible_ms)
+            if handle is not None:
+                block.renewed[offset] = handle, asked_at + invisible_ms / 1000
+            return handle is not None
+        finally:
+            del block.changing[offset]
+            changed.set_result(None)
+
+    async def retry_later(self, block: PopBlock, offset: int, seconds: float) -> None:
+        """Have a message shown again after so long."""
+        block.settled.add(offset)
+        if (changing := block.changing.get(offset)) is not None:
+            await asyncio.shield(changing)
+        await self._change(block, offset, round(seconds * 1000))
+
+    def show_again(self, block: PopBlock, offsets: Iterable[int]) -> None:
+        """Let others have messages that no handler had. Not waited for: otherwise the time does it."""
+        address = self._client.routes.master(block.handle.broker_name)
+        connection = None if address is None else self._client.remoting.connected(address)
+        for offset in offsets:
+            block.settled.add(offset)
+            if connection is None or not connection.is_open:
+                continue
+            handle = block.handle_of(offset)
+            fields = change_header(self._group, self._real_topic(block), handle, SHOW_AGAIN_MS).ext_fields()
+            if (credentials := self._client.remoting.security.credentials) is not None:
+                fields = credentials.signed(fields, b"")
+            code, opaque = ChangeInvisibleTimeRequestHeader.code, next(OPAQUE) & 0x7FFFFFFF
+            answer = connection.call(code, opaque, encode_request(code, opaque, fields), ACK_TIMEOUT_SECONDS)
+            answer.add_done_callback(lambda future: future.cancelled() or future.exception())
+
+    def _acknowledge_changed(self, block: PopBlock, offsets: list[int], stats: TopicStats) -> list[int]:
+        """Acknowledge those that have a handle of their own; returns the others."""
+        others = []
+        for offset in offsets:
+            if (changing := block.changing.get(offset)) is not None:
+                changing.add_done_callback(lambda _, offset=offset: self.acknowledge(block, [offset], stats))  # type: ignore[misc]
+            elif (renewed := block.renewed.get(offset)) is None:
+                others.append(offset)
+            else:
+                body = self._body(block, renewed[0], [offset])
+                self._line(block.handle.broker_name).add(_Ack(body, renewed[1], stats))
+        return others
+
+    async def _change(self, block: PopBlock, offset: int, invisible_ms: int) -> PopHandle | None:
+        handle = block.handle_of(offset)
+        try:
+            return await change_invisible_time(
+                self._client.remoting,
+                self.address(handle.broker_name, block.topic),
+                self._group,
+                self._real_topic(block),
+                handle,
+                invisible_ms,
+            )
+        except RmqdError as error:
+            if not error.is_told:
+                log.warning("pop.change_failed", queue=str(block.message_queue), offset=offset, error=str(error))
+            return None
+
+    def _real_topic(self, block: PopBlock) -> str:
+        return block.handle.retry.real_topic(self._group, block.topic)
+
+    def _body(self, block: PopBlock, handle: PopHandle, offsets: list[int]) -> BatchAck:
+        return BatchAck(
+            self._group,
+            block.topic,
+            handle.retry,
+            handle.start_offset,
+            handle.queue_id,
+            handle.revive_queue_id,
+            handle.pop_time,
+            handle.invisible_time,
+            tuple(offsets),
+        )
+
+    def _line(self, broker_name: str) -> _Line:
+        line = self._lines.get(broker_name)
+        if line is None:
+            line = self._lines[broker_name] = _Line(self, self._client, self._clock, broker_name)
+            self._start(line)
+        return line
+
+    def _start(self, line: _Line) -> None:
+        if self._tasks is not None:
+            self._tasks.create_task(line.run(), name=f"acks:{line.broker_name}")
+
+    def address(self, broker_name: str, topic: str) -> str:
+        """Where a broker's master is. Raises BrokerAwayError."""
+        address = self._client.routes.master(broker_name)
+        if address is None:
+            raise BrokerAwayError(topic, broker_name)
+        return address
+
+
+class _Line:
+    """The acknowledgements that wait for one broker."""
+
+    def __init__(self, receipts: PopReceipts, client: ClientInstance, clock: Clock, broker_name: str) -> None:
+        self.broker_name = broker_name
+        self.idle = asyncio.Event()  # nothing waits, and nothing is under way
+        self.idle.set()
+        self.hurry = asyncio.Event()  # somebody waits for it
+        self._receipts = receipts
+        self._client = client
+        self._clock = clock
+        self._waiting: list[_Ack] = []
+        self._came = asyncio.Event()
+        self._singly = False  # the broker knows no batches
+
+    def add(self, ack: _Ack) -> None:
+        self._waiting.append(ack)
+        self._came.set()
+        self.idle.clear()
+
+    async def run(self) -> None:
+        """Send what came, for ever."""
+        while True:
+            await self._came.wait()
+            await self._pause(GATHER_SECONDS)
+            self._came.clear()
+            acks, self._waiting = self._waiting, []
+            failed = await self._send(acks)
+            if failed:
+                self._waiting[:0] = failed
+                self._came.set()
+                await asyncio.sleep(AGAIN_SECONDS)
+            elif not self._waiting:
+                self.hurry.clear()
+                self.idle.set()
+
+    async def _pause(self, seconds: float) -> None:
+        if not self.hurry.is_set():
+            await asyncio.sleep(seconds)
+
+    async def _send(self, acks: list[_Ack]) -> list[_Ack]:
+        """Acknowledge; returns what is to be tried again. What is late by now counts as handled twice."""
+        now = self._clock.monotonic()
+        for late in [ack for ack in acks if now >= ack.due]:
+            late.stats.may_repeat(LATE, len(late.body.offsets))
+            acks.remove(late)
+        if not acks:
+            return []
+        try:
+            address = self._receipts.address(self.broker_name, acks[0].body.topic)
+            if not self._singly:
+                await batch_ack(self._client.remoting, address, self.broker_name, [ack.body for ack in acks])
+                return []
+        except RequestCodeNotSupportedError:
+            self._singly = True
+            log.info("ack.one_by_one", broker=self.broker_name)
+        except RmqdError as error:
+            if not isinstance(error, BrokerError) or error.retriable:
+                self._warn(error, acks)
+                return acks
+        left = await asyncio.gather(*(self._send_singly(address, ack) for ack in acks))
+        return [ack for ack in left if ack is not None]
+
+    async def _send_singly(self, address: str, ack: _Ack) -> _Ack | None:
+        body = ack.body
+        left = []
+        for offset in body.offsets:
+            handle = PopHandle(
+                body.start_offset, body.pop_time, body.invisible_time, body.revive_queue_id, body.retry,
+                self.broker_name, body.queue_id, offset,
+            )  # fmt: skip
+            topic = body.retry.real_topic(body.consumer_group, body.topic)
+            try:
+                await ack_message(self._client.remoting, address, body.consumer_group, topic, handle)
+            except RmqdError as error:
+                self._warn(error, [ack])
+                if isinstance(error, BrokerError) and not error.retriable:
+                    ack.stats.may_repeat(REFUSED, 1)
+                else:
+                    left.append(offset)
+        return replace(ack, body=replace(body, offsets=tuple(left))) if left else None
+
+    def _warn(self, error: RmqdError, acks: list[_Ack]) -> None:
+        if not error.is_told:
+            messages = sum(len(ack.body.offsets) for ack in acks)
+            log.warning("ack.failed", broker=self.broker_name, messages=messages, error=str(error))

@@ -1,0 +1,94 @@
+"""The pops of one assignment as requests: to which broker, by which filter, and what came when nobody waited."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from rmqd.client.instance import ClientInstance
+from rmqd.client.remoting.connection import OPAQUE
+from rmqd.codes import RequestCode
+from rmqd.consumer.options import ConsumerOptions
+from rmqd.errors import BrokerAwayError
+from rmqd.wire.bodies.heartbeat import SubscriptionData
+from rmqd.wire.command import RemotingCommand, encode_request
+from rmqd.wire.headers.pop import PopMessageRequestHeader
+from rmqd.wire.messages.message import MessageQueue
+
+GRACE_SECONDS: Final = 10.0  # Java: the broker may answer so long after the time it was to hold the pop
+TOO_LATE: Final = "timeout too much"
+
+_POP: Final = int(RequestCode.POP_MESSAGE)
+_FROM_FIRST: Final = 0
+
+
+class PopRequest:
+    """Sends the pops of a queue, or of all queues of a broker; several may be under way."""
+
+    def __init__(
+        self, client: ClientInstance, place: MessageQueue, came_late: Callable[[RemotingCommand], None]
+    ) -> None:
+        self.under_way = 0
+        self._client = client
+        self._place = place
+        self._came_late = came_late
+        self._fields: dict[str, str] = {}
+        # by 0 the broker takes its own clock; others than 5.3 and later take it for a pop of 1970
+        self._tells_time = False
+
+    def go_by(self, options: ConsumerOptions, subscription: SubscriptionData, most: int) -> None:
+        """Ask for this from now on. Java: `DefaultMQPushConsumerImpl.popMessage`."""
+        self._fields = PopMessageRequestHeader(
+            consumer_group=options.group,
+            topic=self._place.topic,
+            queue_id=self._place.queue_id,
+            max_msg_nums=most,
+            invisible_time=round(options.pop_invisible_time_seconds * 1000),
+            poll_time=0,
+            born_time=0,
+            init_mode=_FROM_FIRST,  # a new group has offsets by now, so a queue without one came later
+            exp_type=subscription.expression_type,
+            exp=subscription.sub_string,
+            order=False,
+            bname=self._place.broker_name,
+        ).ext_fields()
+
+    async def ask(self, hold_ms: int, now_ms: int) -> RemotingCommand:
+        """Pop, and wait for the answer, whatever its code. Raises RmqdError.
+
+        What is answered after a cancellation goes to `came_late`: the broker shows it to nobody else meanwhile.
+        """
+        client, name = self._client, self._place.broker_name
+        address = client.routes.master(name)  # slaves cannot write down what they hand out
+        if address is None:
+            raise BrokerAwayError(self._place.topic, name)
+        client.remoting.check(address)
+        connection = client.remoting.connected(address) or await client.remoting.connection(address)
+        if not client.heartbeat.is_known_on(connection):
+            await client.heartbeat.beat_address(address)
+        fields = self._fields | {"pollTime": str(hold_ms), "bornTime": str(now_ms if self._tells_time else 0)}
+        if (credentials := client.remoting.security.credentials) is not None:
+            fields = credentials.signed(fields, b"")
+        opaque = next(OPAQUE) & 0x7FFFFFFF
+        timeout_seconds = hold_ms / 1000 + GRACE_SECONDS
+        future = connection.call(_POP, opaque, encode_request(_POP, opaque, fields), timeout_seconds)
+        self.under_way += 1
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            future.add_done_callback(self._late)
+            raise
+        finally:
+            self.under_way -= 1
+
+    def was_refused_as_late(self, reply: RemotingCommand) -> bool:
+        """Whether the broker took the pop for one of long ago; the next one tells the time in the other way."""
+        if TOO_LATE not in (reply.remark or ""):
+            return False
+        self._tells_time = not self._tells_time
+        return True
+
+    def _late(self, future: asyncio.Future[RemotingCommand]) -> None:
+        if not future.cancelled() and future.exception() is None:
+            self._came_late(future.result())

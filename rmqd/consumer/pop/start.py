@@ -1,0 +1,44 @@
+"""Where a group in POP mode begins: brokers pop from the offset that they have, and know only the ends besides."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import structlog
+
+from rmqd.consumer.context import GroupContext
+from rmqd.consumer.pull.backoff import EXCEPTION_DELAY_SECONDS
+from rmqd.errors import RmqdError
+from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.pop import ANY_QUEUE
+
+log = structlog.get_logger(__name__)
+
+
+async def begin(context: GroupContext, place: MessageQueue) -> None:
+    """Have the group founded before the first pop of an assignment. Tries until it is.
+
+    The queues of a new group have offsets then. So a broker that meets a queue without one, which is new to it, and of
+    which this member need not know yet, is told to begin at the queue's first message: see `PopRequest.go_by`.
+    """
+    while True:
+        try:
+            await context.founding.ensure()
+            for queue in context.client.routes.queues(place.topic):
+                is_own = queue.broker_name == place.broker_name and place.queue_id in (ANY_QUEUE, queue.queue_id)
+                if is_own and context.founding.is_owed(queue):
+                    await _store_start(context, queue)
+            return
+        except RmqdError as error:
+            if not error.is_told:
+                log.warning("queue.start_failed", queue=str(place), error=str(error))
+            context.client.routes.refresh_soon([place.topic])
+            await asyncio.sleep(EXCEPTION_DELAY_SECONDS * random.uniform(0.75, 1.25))
+
+
+async def _store_start(context: GroupContext, queue: MessageQueue) -> None:
+    start = await context.founding.start(queue, await context.store.read(queue))
+    if not start.is_stored:
+        await context.store.commit(queue, start.offset)
+        context.store.forget(queue)

@@ -1,0 +1,111 @@
+"""What becomes of a queue's messages that are stored corrupt: `on_corrupt_message` decides.
+
+A message that is to be dead-lettered is held in the cache until a broker took it: no handler gets it, and no commit
+passes it. The others of its reply are handled meanwhile; the queue is not pulled further. Each try goes by the policy
+of that moment.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import structlog
+
+from rmqd.consumer.context import GroupContext
+from rmqd.consumer.options import OnCorruptMessage
+from rmqd.consumer.stats.problem import Problem
+from rmqd.wire.messages.message import Message, MessageBlock, MessageQueue
+from rmqd.wire.messages.pull_walk import BadRecord
+
+if TYPE_CHECKING:
+    from rmqd.consumer.pull.loop import PullLoop
+
+log = structlog.get_logger(__name__)
+
+
+class CorruptMessages:
+    """Holds the corrupt messages of one queue. The queue's pull loop owns it."""
+
+    def __init__(self, loop: PullLoop, context: GroupContext, queue: MessageQueue) -> None:
+        self._loop = loop
+        self._context = context
+        self._queue = queue
+        self.held: deque[BadRecord] = deque()
+        """Those that wait for a broker to take them."""
+        self._told = frozenset[int]()  # the places of the last ones
+
+    @property
+    def policy(self) -> OnCorruptMessage:
+        """What to do about them now."""
+        return self._context.options.on_corrupt_message
+
+    def forget(self) -> None:
+        """Forget the held messages: the cache that held them was dropped."""
+        self.held.clear()
+
+    def hold(self, block: MessageBlock, records: Sequence[BadRecord]) -> list[Message]:
+        """Take in what was passed over in a block; those that the block is to hold, in their places."""
+        self._tell(records)
+        if self.policy == "skip" or not records:
+            return []
+        for record in records:
+            # a place that cannot be right would be committed
+            record.message.queue_offset = record.offset
+            record.message.finished = False
+        held = [record.message for record in records]
+        self.held.extend(records)
+        block.messages = sorted([*block.messages, *held], key=lambda message: message.queue_offset)
+        block.unfinished += len(held)
+        return held
+
+    async def settle(self) -> None:
+        """Treat the held messages by the policy, until none is held or the queue was moved."""
+        queue = self._loop.process_queue
+        while self.held and self._loop.process_queue is queue and self._loop.request.reset_to is None:
+            record = self.held[0]
+            if self.policy == "stop":
+                await self.stop_at(record)
+                await self._loop.probe(record.offset)
+            elif self.policy == "skip" or await self._dead_letter(record):
+                self._loop.stuck = None
+                if self.held and self.held[0] is record:
+                    self.held.popleft()
+                    queue.finish([record.message])
+            else:
+                await self._loop.wait_at(record.offset)
+
+    async def stop_at(self, record: BadRecord) -> None:
+        """Stop the queue at a record until an operator acts, and look now and then whether one has."""
+        self._tell([record])
+        self._loop.stuck = Problem(
+            "corrupt_message",
+            f"message at offset {record.offset} is corrupt: {record.reason}",
+            "move the offset with `mqadmin resetOffsetByTime`, or set on_corrupt_message and reload",
+        )
+        await self._loop.wait_for_operator()
+
+    async def _dead_letter(self, record: BadRecord) -> bool:
+        if await self._context.send_back.dead_letter(record.message, record.reason, None):
+            self._loop.process_queue.stats.of(record.message).dead_letters["corrupt"] += 1
+            return True
+        self._loop.stuck = Problem(
+            "retry_refused",
+            f"the corrupt message at offset {record.offset} cannot be dead-lettered",
+            "send_back.failed in the log has the broker's reason; it is tried again",
+        )
+        return False
+
+    def _tell(self, records: Sequence[BadRecord]) -> None:
+        """Count and log each once, though it may come again, and be treated by one policy after the other."""
+        places = frozenset(record.at for record in records)
+        for record in records:
+            if record.at not in self._told:
+                self._loop.process_queue.stats.of(record.message).count("corrupt")
+                log.error(
+                    "message.corrupt", queue=str(self._queue), offset=record.offset, reason=record.reason,
+                    on_corrupt_message=self.policy,
+                )  # fmt: skip
+        if not places <= self._told:
+            self._told = places

@@ -1,0 +1,388 @@
+"""Pulls one queue: asks the broker for what comes next, and puts it where workers take it from."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from typing import Final
+
+import structlog
+
+from rmqd.codes import ResponseCode
+from rmqd.consumer.cache.flow_control import Reason, exceeded
+from rmqd.consumer.cache.process_queue import ProcessQueue
+from rmqd.consumer.context import GroupContext
+from rmqd.consumer.pull.backoff import EXCEPTION_DELAY_SECONDS, PullBackoff
+from rmqd.consumer.pull.corrupt_messages import CorruptMessages
+from rmqd.consumer.pull.evidence import PullEvidence
+from rmqd.consumer.pull.offset_moves import OffsetMoves
+from rmqd.consumer.pull.opening import open_pulled
+from rmqd.consumer.pull.request import OPERATOR_RESET, AskedAnewError, PullRequest
+from rmqd.consumer.stats.problem import Problem
+from rmqd.errors import (
+    BrokerError,
+    ConnectionRenewedError,
+    FilterDataNotExistError,
+    FilterDataNotLatestError,
+    FlowControlError,
+    GoAwayError,
+    ProtocolError,
+    RemotingError,
+    RmqdError,
+    SubscriptionNotExistError,
+    SubscriptionNotLatestError,
+    SystemBusyError,
+    TopicNotExistError,
+)
+from rmqd.wire.bodies.heartbeat import EXPRESSION_TAG
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.headers.pull import PullMessageResponseHeader
+from rmqd.wire.messages.decode import frame_messages
+from rmqd.wire.messages.message import MessageBlock, MessageQueue
+from rmqd.wire.messages.pull_walk import BadRecord
+from rmqd.wire.messages.sys_flag import PullSysFlag
+from rmqd.wire.topics import is_retry_topic, topic_of_pop_retry
+
+log = structlog.get_logger(__name__)
+
+SUSPEND_MS: Final = 15_000  # Java: brokerSuspendMaxTimeMillis
+RECHECK_SECONDS: Final = 1.0
+PROBE_SECONDS: Final = 10.0  # how soon an operator's reset reaches a queue that is held
+UNHELD_SECONDS: Final = 0.01
+MOST_ALIKE: Final = 5  # impossible answers, before the queue counts as stuck
+
+_FOUND: Final = int(ResponseCode.SUCCESS)
+_NOTHING: Final = frozenset((int(ResponseCode.PULL_NOT_FOUND), int(ResponseCode.PULL_RETRY_IMMEDIATELY)))
+_ILLEGAL: Final = int(ResponseCode.PULL_OFFSET_MOVED)
+# The broker's idea of the group's filter is missing or older than ours: a heartbeat brings it.
+SUBSCRIPTION_AWAY: Final = (
+    SubscriptionNotExistError,
+    SubscriptionNotLatestError,
+    FilterDataNotExistError,
+    FilterDataNotLatestError,
+)
+
+
+class PullLoop:
+    """One queue's pulls, for as long as it is owned. `process_queue` is replaced when an operator moves the offset."""
+
+    def __init__(self, context: GroupContext, queue: MessageQueue, offset: int) -> None:
+        self._namespace = context.options.namespace
+        self._origin = topic_of_pop_retry(context.options.group, queue.topic)
+        self.process_queue = ProcessQueue(queue, offset, context.stats[queue.topic], self._namespace)
+        self.formers: list[ProcessQueue] = []  # those before it, of which handlers may still have batches
+        self.held_by: Reason | None = None
+        self.stuck: Problem | None = None  # why nothing is pulled until an operator acts
+        self.failure: RmqdError | None = None  # of the last pull
+        self._had_trouble = False  # since the broker last gave messages, or held a pull until there were some
+        self._alike = 0  # impossible answers that say the same, one after the other
+        self.waits_for_rate = False
+        self.max_offset: int | None = None
+        self.measured_at = 0.0  # when the broker was last asked for it, beside the pulls
+        self.answered_at = self.asked_at = self.looked_at = self._probed_at = context.clock.monotonic()
+        self._context = context
+        self._queue = queue
+        self._backoff = PullBackoff()
+        self._moves = OffsetMoves(self, context, queue)
+        self._corrupt = CorruptMessages(self, context, queue)
+        self._evidence = PullEvidence(queue, context.client.remoting.traffic)
+        self.request = PullRequest(context.client, context.options.group, queue, context.subscriptions[queue.topic])
+        self._configure()
+
+    async def run(self) -> None:
+        """Pull until cancelled."""
+        context = self._context
+        while True:
+            if self._revision != context.revision:
+                self._configure()
+            if self.request.reset_to is not None:
+                await self._take_reset()
+            if self._corrupt.held:
+                await self._corrupt.settle()
+                continue
+            if (reason := self._hold_back()) is not None:
+                await self._wait_for_relief(reason)
+                continue
+            if self.process_queue.reaches_past():
+                await self._wait_until_handled()
+                continue
+            if context.rate_limit.per_second:
+                await self._wait_for_rate()
+            try:
+                reply = await self._pull()
+                if self._moves.must_look and await self._moves.look_back(reply):
+                    pass
+                elif reply.code == _FOUND:
+                    await self._found(reply)
+                else:
+                    await self._not_found(reply)
+                self.failure = None
+            except RmqdError as error:
+                await self._failed(error)
+            if self._interval:
+                await asyncio.sleep(self._interval)
+
+    async def move_to(self, offset: int) -> None:
+        """Go on at `offset`, as an operator says, whatever is cached or was committed. Not while `run` runs."""
+        log.warning("offset.moved", queue=str(self._queue), offset=self.process_queue.next_offset, moved_to=offset)
+        try:
+            await self._moves.begin_at(offset)
+        except RmqdError as error:  # the next round of commits has it
+            if not error.is_told:
+                log.warning("offset.commit_failed", queue=str(self._queue), offset=offset, error=str(error))
+
+    def start_again(self, offset: int, because: str) -> None:
+        """Let go of what is cached; what handlers have now counts no more, and as handled twice `because`."""
+        queue = self.process_queue
+        queue.drop(because)
+        self.formers = [former for former in (*self.formers, queue) if former.in_flight]
+        self.stuck = None
+        self._corrupt.forget()
+        self._evidence.forget()
+        self.process_queue = ProcessQueue(self._queue, offset, queue.stats, self._namespace)
+        self.apply_pauses()
+
+    def take_over(self) -> int:
+        """Go by what the group is told to do now, and not only from the next pull on.
+
+        Where the filter is another one, the pull under way is asked anew: what it brings may have been chosen by the
+        old filter, though stored later. Returns how many cached messages were let go, as the new tags don't match them.
+        """
+        if not self._configure():
+            return 0
+        self.request.ask_anew()
+        return self.process_queue.let_go(lambda message: message.has_tag(self._tags)) if self._tags else 0
+
+    async def _take_reset(self) -> None:
+        offset, self.request.reset_to = self.request.reset_to, None
+        assert offset is not None
+        try:
+            await self._moves.reset(offset)
+        except RmqdError as error:
+            await self._failed(error)
+
+    def _configure(self) -> bool:
+        """Take over what the group is told to do, again whenever that changed; says whether the filter did."""
+        context, topic = self._context, self._queue.topic
+        self._revision = context.revision
+        options, subscription = context.options, context.subscriptions[topic]
+        self._interval = options.pull_interval_seconds
+        by_tag = subscription.expression_type == EXPRESSION_TAG
+        self._evidence.takes_all = by_tag and not subscription.tags_set
+        self._tags = frozenset(tag.encode() for tag in subscription.tags_set) if by_tag else frozenset[bytes]()
+        self._batch_size = context.rate_limit.most(options.pull_batch_size)
+        is_other = self.request.filter_by(subscription)
+        if is_other:
+            self.process_queue.is_as_new_as(int(context.clock.wall() * 1000))
+        return is_other
+
+    async def _pull(self) -> RemotingCommand:
+        self.asked_at = self._context.clock.monotonic()
+        offset = self.process_queue.next_offset
+        reply = await self.request.ask(
+            offset, PullSysFlag.SUSPEND, SUSPEND_MS, self._evidence.most(offset, self._batch_size)
+        )
+        self.answered_at = self._context.clock.monotonic()
+        return reply
+
+    async def probe(self, offset: int | None = None) -> None:
+        """Ask for one message, without waiting and without taking it: an operator's reset is told in such a reply.
+
+        At another `offset` than the next one, nothing else that is said counts.
+        """
+        self._probed_at = self._context.clock.monotonic()
+        asked = self.process_queue.next_offset if offset is None else offset
+        try:
+            reply = await self.request.ask(asked, 0, 0, 1)
+            if reply.code == _FOUND or reply.code in _NOTHING:
+                self.max_offset = PullMessageResponseHeader.from_ext_fields(reply.ext_fields).max_offset
+            elif reply.code == _ILLEGAL and (offset is None or reply.remark == OPERATOR_RESET):
+                await self._not_found(reply)
+        except RmqdError as error:
+            log.debug("probe.failed", queue=str(self._queue), error=str(error))
+
+    async def _found(self, reply: RemotingCommand) -> None:
+        header = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
+        self.request.broker_id, self.max_offset = header.suggest_which_broker_id, header.max_offset
+        block = frame_messages(reply.payload, self._queue, reply.body_start, self._namespace, header.offset_delta)
+        block.origin = self._origin
+        asked = self.process_queue.next_offset
+        if not block.is_closed and self._evidence.is_plain(block, asked, header):
+            self._take(block, header.next_begin_offset)
+        else:
+            await self._take_believed(block, asked, header)
+
+    async def _take_believed(self, block: MessageBlock, asked: int, header: PullMessageResponseHeader) -> None:
+        """Take what is believed of a reply, and wait or ask again for the rest."""
+        queue, passes_over = self.process_queue, self._corrupt.policy != "stop"
+        believed = self._evidence.found(block, asked, header, passes_over=passes_over)
+        if block.is_closed:
+            if not await open_pulled(block, self._context, queue):
+                return
+            believed = self._evidence.opened(block, asked, believed, passes_over=passes_over)
+        self._take(block, believed.next_offset, believed.bad if passes_over else ())
+        if believed.bad and not passes_over:
+            await self._corrupt.stop_at(believed.bad[-1])
+        elif believed.doubt is not None:
+            self.request.broker_id = 0
+            self._had_trouble = True
+            if believed.next_offset == asked:
+                self._evidence.got_nowhere(believed.doubt)
+
+    def _take(self, block: MessageBlock, next_offset: int, passed_over: Sequence[BadRecord] = ()) -> None:
+        """Have these messages handled, and pull on at `next_offset`, behind what is `passed_over`."""
+        queue, context = self.process_queue, self._context
+        if self._tags:
+            for message in block.messages:
+                if not message.has_tag(self._tags):
+                    queue.skip(message)
+        if context.hooks is not None and context.hooks.choose:
+            for message in context.hooks.unwanted(block.messages, block.message_queue):
+                queue.skip(message)
+        context.rate_limit.spend(block.unfinished)
+        queue.stats.pulled(block)
+        queue.stats.pull_took(self.answered_at - self.asked_at)
+        if next_offset > queue.next_offset:
+            self.stuck = None
+            if self._had_trouble:
+                self._is_well(next_offset)
+        queue.put(block, next_offset, self._corrupt.hold(block, passed_over) if passed_over else ())
+        context.service.submit(queue)
+
+    def _is_well(self, next_offset: int) -> None:
+        """The broker has the queue, and our place in it."""
+        self._backoff.answered()
+        self._moves.end_doubt()
+        self._evidence.got_further(next_offset)
+        self._had_trouble = self._evidence.has_bad
+
+    async def _not_found(self, reply: RemotingCommand) -> None:
+        self._had_trouble = True
+        if reply.code in _NOTHING:
+            header = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
+            self.request.broker_id, self.max_offset = header.suggest_which_broker_id, header.max_offset
+            asked = self.process_queue.next_offset
+            self.process_queue.next_offset = self._evidence.nothing(asked, header)
+            self.stuck = None
+            if header.next_begin_offset <= asked and self.answered_at - self.asked_at < UNHELD_SECONDS:
+                await asyncio.sleep(self._backoff.after_nothing())
+                return
+            self._is_well(self.process_queue.next_offset)
+        elif reply.code == _ILLEGAL:
+            await self._moves.answered(reply)
+        else:
+            raise BrokerError.of(reply.code, reply.remark, self._queue.broker_name)
+
+    async def pause(self) -> None:
+        """Wait as after an error."""
+        await asyncio.sleep(EXCEPTION_DELAY_SECONDS)
+
+    async def wait_for_operator(self) -> None:
+        """Wait before it is looked whether an operator moved the queue."""
+        self.looked_at = self._context.clock.monotonic()
+        await asyncio.sleep(PROBE_SECONDS)
+
+    async def wait_at(self, offset: int) -> None:
+        """Wait as after an error, and see to it that an operator is heard, who may move the queue meanwhile."""
+        self.looked_at = self._context.clock.monotonic()
+        await self.pause()
+        if self._context.clock.monotonic() - self._probed_at >= PROBE_SECONDS:
+            await self.probe(offset)
+
+    async def _failed(self, error: RmqdError) -> None:
+        if isinstance(error, AskedAnewError | ConnectionRenewedError):
+            return
+        client, before = self._context.client, self.failure
+        self.failure, self._had_trouble = error, True
+        if isinstance(error, ProtocolError):
+            self._contradicted(error, before)
+        is_again = isinstance(error, SystemBusyError) and isinstance(before, SystemBusyError)
+        if not (error.is_told or is_again or isinstance(error, FlowControlError | GoAwayError)):
+            log.warning("pull.failed", queue=str(self._queue), error=str(error))
+        if isinstance(error, TopicNotExistError):
+            self._moves.look_again()
+        retry_topic_is_gone = isinstance(error, TopicNotExistError) and is_retry_topic(self._queue.topic)
+        if retry_topic_is_gone or isinstance(error, SUBSCRIPTION_AWAY):
+            client.heartbeat.beat_soon()  # it makes the retry topic anew, which is deleted together with the group
+        if not isinstance(error, BrokerError) or error.stale_route:
+            self.request.broker_id = 0
+            client.routes.refresh_soon([self._queue.topic])
+        if not (isinstance(error, RemotingError) and self.request.has_another()):
+            await asyncio.sleep(self._backoff.after(error, at_master=self.request.at_master))
+
+    def _contradicted(self, error: ProtocolError, before: RmqdError | None) -> None:
+        """Show the queue as stuck where its broker gives the same impossible answer again and again."""
+        self._alike = self._alike + 1 if before is not None and str(before) == str(error) else 1
+        if self._alike >= MOST_ALIKE:
+            self.stuck = Problem("pull_failed", str(error), "nothing is passed over; the broker's log may say more")
+
+    async def _wait_for_rate(self) -> None:
+        """Wait until the group's rate limit lets the next pull through."""
+        self.waits_for_rate = True
+        try:
+            await self._context.rate_limit.wait()
+        finally:
+            self.waits_for_rate = False
+
+    def apply_pauses(self) -> None:
+        """Take over what an operator paused or resumed."""
+        queue = self.process_queue
+        is_paused = self._context.pauses.hold(self._queue)
+        if is_paused and not queue.is_paused:
+            queue.pause()
+        elif queue.is_paused and not is_paused:
+            queue.resume()
+            self._context.service.submit(queue)
+            if queue.relief is not None and not queue.relief.done():
+                queue.relief.set_result(None)
+
+    def _hold_back(self) -> Reason | None:
+        if self._context.paused or self.process_queue.is_paused:
+            return "paused"
+        return exceeded(self.process_queue, self._context.thresholds)
+
+    async def _wait_for_relief(self, reason: Reason) -> None:
+        """Wait until the reason to hold back has gone; it is counted once."""
+        queue, context = self.process_queue, self._context
+        queue.stats.held_back(reason, queue.oldest())
+        self.held_by = reason
+        self._probed_at = since = context.clock.monotonic()
+        try:
+            while self.process_queue is queue and self.request.reset_to is None and self._hold_back() == reason:
+                self.looked_at = context.clock.monotonic()
+                if context.clock.monotonic() - self._probed_at >= PROBE_SECONDS:
+                    await self.probe()
+                    continue
+                await self._relieved(queue)
+                since = self._count_hold(queue, reason, since)
+        finally:
+            self._count_hold(queue, reason, since)
+            self.held_by = None
+
+    async def _wait_until_handled(self) -> None:
+        """Wait until what is cached from the next offset on is finished, or an operator moves the queue."""
+        queue, clock = self.process_queue, self._context.clock
+        self._probed_at = clock.monotonic()
+        while self.process_queue is queue and self.request.reset_to is None and queue.reaches_past():
+            self.looked_at = clock.monotonic()
+            if clock.monotonic() - self._probed_at >= PROBE_SECONDS:
+                await self.probe()
+            else:
+                await self._relieved(queue)
+
+    async def _relieved(self, queue: ProcessQueue) -> None:
+        """Wait until messages were finished, or for a second."""
+        context = self._context
+        queue.relief = asyncio.get_running_loop().create_future()
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(RECHECK_SECONDS):
+                    await (context.resumed.wait() if context.paused else queue.relief)
+        finally:
+            queue.relief = None
+
+    def _count_hold(self, queue: ProcessQueue, reason: Reason, since: float) -> float:
+        now = self._context.clock.monotonic()
+        queue.stats.held_for(reason, now - since, queue.oldest())
+        return now

@@ -1,0 +1,218 @@
+"""What becomes of a queue whose offset a broker or an operator moves.
+
+An operator's reset is an order: what is cached is let go, and what handlers have counts no more.
+
+A broker's word (PULL_OFFSET_MOVED) tells only where its queue begins or ends; what was pulled before is in memory, and
+nobody else will ever get it. So it is handled, retried and dead-lettered as if nothing had happened, and the commit
+offset stays at the first message that is not finished. Only the next pull begins elsewhere:
+
+| the broker offers              | the queue                                                                        |
+|--------------------------------|----------------------------------------------------------------------------------|
+| more than was asked            | goes on there: the messages between are gone at the broker                       |
+| the same                       | asks again after a while, as after an error                                      |
+| less, but all that is committed| goes on there, once what is cached is finished: the broker will give the same    |
+|                                | offsets to other messages, and the cache holds one message of an offset          |
+| less than what is committed    | the same, after `OffsetDoubt`; what is committed is set back at once             |
+
+A broker that offers less has lost its end, or the topic was made anew, and since then it may have given some of the
+asked offsets to other messages: the end that it offers lies behind those, and where it has got as far as before, it
+offers nothing. What is stored later than all that was pulled shows them. So a queue that is to go down goes to the
+first such message. One is also looked for when a queue is pulled by another connection, exists again, or is doubted no
+more.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from rmqd.client.remoting.connection import RemotingConnection
+from rmqd.codes import ResponseCode
+from rmqd.consumer.context import GroupContext
+from rmqd.consumer.pull.offset_doubt import OffsetDoubt
+from rmqd.consumer.pull.request import OPERATOR_RESET
+from rmqd.consumer.stats.problem import Problem
+from rmqd.errors import BrokerError, ProtocolError, RmqdError
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.headers.pull import PullMessageResponseHeader
+from rmqd.wire.messages.decode import frame_messages
+from rmqd.wire.messages.message import MessageQueue
+
+if TYPE_CHECKING:
+    from rmqd.consumer.pull.loop import PullLoop
+
+log = structlog.get_logger(__name__)
+
+_FOUND: Final = int(ResponseCode.SUCCESS)
+_MOVED: Final = int(ResponseCode.PULL_OFFSET_MOVED)
+_HAS_OFFSET: Final = frozenset((_FOUND, int(ResponseCode.PULL_NOT_FOUND), int(ResponseCode.PULL_RETRY_IMMEDIATELY)))
+
+
+class OffsetMoves:
+    """Moves one queue. The queue's pull loop owns it."""
+
+    def __init__(self, loop: PullLoop, context: GroupContext, queue: MessageQueue) -> None:
+        self._loop = loop
+        self._context = context
+        self._queue = queue
+        self._doubt = OffsetDoubt(queue, context.clock)
+        self._looked_on: RemotingConnection | None = None
+
+    @property
+    def must_look(self) -> bool:
+        """Whether offsets that were pulled may have been given to other messages since it was looked."""
+        request = self._loop.request
+        return request.connection is not self._looked_on and request.at_master
+
+    def look_again(self) -> None:
+        """What the broker has may be another queue from now on."""
+        self._looked_on = None
+
+    async def look_back(self, reply: RemotingCommand) -> bool:
+        """Look for messages that have offsets which were pulled before; whether the queue goes back to them.
+
+        `reply` is to a pull, and counts for nothing then. Raises RmqdError.
+        """
+        if reply.code not in _HAS_OFFSET:
+            return False
+        loop, connection = self._loop, self._loop.request.connection
+        asked, unseen = loop.process_queue.next_offset, await self._first_unseen()
+        if asked != loop.process_queue.next_offset:
+            return True
+        if unseen is None:
+            self._looked_on = connection
+            return False
+        if self._context.options.on_offset_illegal == "stop":
+            await self._stop(asked, unseen)
+        else:
+            await self._correct(asked, unseen, "OFFSETS_USED_AGAIN")
+        return True
+
+    async def _first_unseen(self) -> int | None:
+        """The first message that is stored later than all that was pulled, if it lies below the next pull.
+
+        What the broker finds by the time is looked at: some find the last message where none is as late.
+        """
+        queue, request = self._loop.process_queue, self._loop.request
+        if not queue.newest_store_timestamp:
+            return None
+        try:
+            found = await self._context.founding.policy.search(self._queue, queue.newest_store_timestamp + 1)
+        except BrokerError as error:  # it may have been forbidden, which must not end the consumption
+            log.debug("offset.not_found_by_time", queue=str(self._queue), error=str(error))
+            return None
+        if found >= queue.next_offset:
+            return None
+        reply = await request.ask(found, 0, 0, 1)
+        if reply.code not in (_FOUND, _MOVED):
+            return None
+        header = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
+        if reply.code == _MOVED:
+            if reply.remark == OPERATOR_RESET:
+                request.reset_to = header.next_begin_offset  # it is told once
+            return None
+        block = frame_messages(reply.payload, self._queue, reply.body_start, offset_delta=header.offset_delta)
+        for message in block.messages:
+            if message.queue_offset < queue.next_offset and message.store_timestamp > queue.newest_store_timestamp:
+                return found
+        return None
+
+    def end_doubt(self) -> None:
+        """Note that the broker accepts the queue's offset after all."""
+        self._doubt.end()
+
+    async def answered(self, reply: RemotingCommand) -> None:
+        """A broker answered PULL_OFFSET_MOVED. Raises RmqdError."""
+        loop, remark = self._loop, reply.remark or ""
+        if not loop.request.at_master:
+            loop.request.broker_id = 0
+            raise BrokerError.of(reply.code, "says a slave; the master is asked", self._queue.broker_name)
+        header = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
+        loop.max_offset = header.max_offset
+        if remark == OPERATOR_RESET:
+            await self.reset(header.next_begin_offset)
+            return
+        asked, offered = loop.process_queue.next_offset, header.next_begin_offset
+        _check(asked, header)
+        if self._is_doubtful(offered):
+            self.look_again()
+            self._context.client.routes.refresh_soon([self._queue.topic])
+            await loop.pause()
+        elif self._context.options.on_offset_illegal == "stop":
+            await self._stop(asked, offered)
+        else:
+            if offered < asked:
+                unseen = await self._first_unseen()
+                offered = min(place for place in (offered, unseen, self._doubt.lowest) if place is not None)
+            await self._correct(asked, offered, remark)
+
+    async def reset(self, offset: int) -> None:
+        """An operator reset the group. Raises RmqdError."""
+        log.warning(
+            "offset.corrected",
+            queue=str(self._queue),
+            offset=self._loop.process_queue.next_offset,
+            corrected=offset,
+            remark=OPERATOR_RESET,
+        )
+        await self.begin_at(offset)
+
+    async def begin_at(self, offset: int) -> None:
+        """Drop the cache, as an operator moved the queue, and ignore what handlers do now. Raises RmqdError."""
+        if offset < self._context.store.committed.get(self._queue, 0):
+            self._loop.process_queue.stats.falls["operator"] += 1
+        self._loop.start_again(offset, "offset_moved")
+        await self._context.store.commit(self._queue, offset, downward=True)
+
+    def _is_doubtful(self, offered: int) -> bool:
+        """Whether an offer below the committed offset has to be confirmed: one reply of a broker is not enough."""
+        committed = self._context.store.committed.get(self._queue, 0)
+        return offered < committed and not self._doubt.is_over(self._loop.request.address or "", committed, offered)
+
+    async def _stop(self, asked: int, offered: int) -> None:
+        loop = self._loop
+        if loop.stuck is None:
+            log.error("offset.illegal", queue=str(self._queue), offset=asked, broker_offers=offered)
+        loop.stuck = Problem(
+            "offset_illegal",
+            f"offset {asked} is illegal, the broker offers {offered}",
+            "move the offset with `mqadmin resetOffsetByTime`, or set on_offset_illegal: correct and reload",
+        )
+        await loop.wait_for_operator()
+
+    async def _correct(self, asked: int, offered: int, remark: str) -> None:
+        queue, store = self._loop.process_queue, self._context.store
+        log.warning(
+            "offset.corrected",
+            queue=str(self._queue),
+            offset=asked,
+            corrected=offered,
+            skipped=max(0, offered - asked),
+            cached=queue.cached_count,
+            remark=remark,
+        )
+        self._loop.stuck = None
+        self._doubt.end()
+        queue.next_offset = offered
+        falls = offered < store.committed.get(self._queue, 0)
+        if falls:
+            queue.stats.falls["corrected"] += 1
+        try:
+            await store.commit(self._queue, queue.commit_offset(), downward=falls)
+        except RmqdError as error:  # the next round of commits has it
+            if not error.is_told:
+                log.warning("offset.commit_failed", queue=str(self._queue), offset=offered, error=str(error))
+
+
+def _check(asked: int, header: PullMessageResponseHeader) -> None:
+    """Raise ProtocolError where the offer contradicts what the same answer says of the queue's ends.
+
+    An offset is illegal because it is below the queue's first one, which is then what is offered, or above its last.
+    """
+    offered = header.next_begin_offset
+    if offered == asked:
+        raise ProtocolError(f"the broker refuses offset {asked}, and offers the same")
+    if offered > asked and (offered > header.max_offset or asked < header.min_offset != offered):
+        ends = f"its queue has {header.min_offset} to {header.max_offset}"
+        raise ProtocolError(f"the broker refuses offset {asked} and offers {offered}, though {ends}")

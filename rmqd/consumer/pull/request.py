@@ -1,0 +1,159 @@
+"""The pulls of one queue as requests: to which broker, by which filter, and given up for another one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from rmqd.client.instance import ClientInstance
+from rmqd.client.remoting.connection import OPAQUE, RemotingConnection
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.errors import BrokerAwayError, ProtocolError, RmqdError
+from rmqd.wire.bodies.heartbeat import SubscriptionData
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.headers.pull import PullMessageResponseHeader, PullRequestTemplate
+from rmqd.wire.messages.message import MessageQueue
+
+PULL_TIMEOUT_SECONDS: Final = 30.0  # Java: the broker's scan may answer 5 s late
+OPERATOR_RESET: Final = "OFFSET_RESET"
+
+_PULL: Final = int(RequestCode.PULL_MESSAGE)
+_GO_AWAY: Final = int(ResponseCode.GO_AWAY)
+_MOVED: Final = int(ResponseCode.PULL_OFFSET_MOVED)
+
+
+class AskedAnewError(RmqdError):
+    """The pull under way counts no more: another one is to be sent."""
+
+
+class PullRequest:
+    """Sends one pull of a queue after the other. `broker_id` is the replica that is asked next, if it is there.
+
+    While that one is down, another one is asked: offsets are never committed by a pull, so that makes no difference to
+    what is stored where.
+    """
+
+    def __init__(self, client: ClientInstance, group: str, queue: MessageQueue, subscription: SubscriptionData) -> None:
+        self.broker_id = 0
+        self.address: str | None = None  # who was asked the last time
+        self.at_master = True  # that was the broker's master
+        self.connection: RemotingConnection | None = None  # by which it was asked
+        self.reset_to: int | None = None
+        """An operator's reset, told in the answer to a pull that counted no more; whoever obeys it sets it to None."""
+        self.successor: Callable[[int], object] | None = None
+        """Who is told of such a reset once the queue is given up: the broker tells nobody else of it."""
+        self._client = client
+        self._group = group
+        self._queue = queue
+        self._sub_version = -1
+        self._routes_version = -1
+        self._replicas: Mapping[int, str] = {}  # of the broker that serves the queue, by replica id
+        self._waiting: tuple[RemotingConnection, asyncio.Future[RemotingCommand]] | None = None
+        self.filter_by(subscription)
+
+    def filter_by(self, subscription: SubscriptionData) -> bool:
+        """Have the next pulls filtered so; says whether that is a change."""
+        is_other = self._sub_version != subscription.sub_version
+        self._sub_version = subscription.sub_version
+        self._subscription = subscription
+        self._write_template()
+        return is_other
+
+    def _write_template(self) -> None:
+        self._credentials = self._client.remoting.security.credentials
+        self._template = PullRequestTemplate(
+            group=self._group,
+            topic=self._queue.topic,
+            queue_id=self._queue.queue_id,
+            broker_name=self._queue.broker_name,
+            expression_type=self._subscription.expression_type,
+            credentials=self._credentials,
+        )
+
+    async def ask(self, offset: int, flags: int, suspend_ms: int, most: int) -> RemotingCommand:
+        """Pull, and wait for the answer, whatever its code. Raises RmqdError, among them AskedAnewError."""
+        client = self._client
+        if self._routes_version != client.routes.version:
+            self._look_up()
+        address = self._replicas.get(self.broker_id)
+        connection = None if address is None else client.remoting.ready(address)
+        if connection is None:
+            connection = await self._connection()
+        else:
+            self.address, self.at_master = address, address == self._replicas.get(0)
+        self.connection = connection
+        if not client.heartbeat.is_known_on(connection):
+            await client.heartbeat.beat_address(connection.address)
+        if self._credentials is not client.remoting.security.credentials:
+            self._write_template()
+        opaque = next(OPAQUE) & 0x7FFFFFFF
+        frame = self._template.frame(opaque, offset, 0, flags, self._sub_version, suspend_ms, most)
+        future = connection.call(_PULL, opaque, frame, PULL_TIMEOUT_SECONDS)
+        self._waiting = connection, future
+        try:
+            reply = await future
+        except asyncio.CancelledError:
+            self._hear_late(connection, future)
+            raise
+        finally:
+            self._waiting = None
+        if reply.code == _GO_AWAY:
+            client.remoting.leave(connection, "the broker says that it goes away")
+        return reply
+
+    def _look_up(self) -> None:
+        """Take from the routes what each pull needs of them."""
+        routes = self._client.routes
+        self._routes_version = routes.version
+        self._replicas = routes.replicas(routes.endpoint(self._queue))
+
+    async def _connection(self) -> RemotingConnection:
+        """Where the replica that is to be asked is down, or not connected: the connection to it, or to another one."""
+        client = self._client
+        address = self._address()
+        if address is None:
+            raise BrokerAwayError(self._queue.topic, self._queue.broker_name)
+        self.address, self.at_master = address, address == self._replicas.get(0)
+        client.remoting.check(address)
+        return client.remoting.connected(address) or await client.remoting.connection(address)
+
+    def ask_anew(self) -> None:
+        """Have the pull under way end by AskedAnewError. What its answer brings is pulled again."""
+        if self._waiting is None or self._waiting[1].done():
+            return
+        connection, waiting = self._waiting
+        self._hear_late(connection, waiting)
+        waiting.set_exception(AskedAnewError("the pull is asked anew"))
+
+    def look_elsewhere(self) -> None:
+        """Have the pull under way asked of another replica, where the one that has it is down."""
+        if self._waiting is not None and self.has_another():
+            self.ask_anew()
+
+    def has_another(self) -> bool:
+        """Whether the next pull would go to another address than the last one."""
+        return self.address is not None and self._address() not in (None, self.address)
+
+    def _address(self) -> str | None:
+        return self._client.replicas.to_read(self._client.routes.endpoint(self._queue), self.broker_id)
+
+    def _hear_late(self, connection: RemotingConnection, waiting: asyncio.Future[RemotingCommand]) -> None:
+        late: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()
+        late.add_done_callback(self._came_late)
+        connection.hand_over(waiting, late)
+
+    def _came_late(self, late: asyncio.Future[RemotingCommand]) -> None:
+        """A broker tells of an operator's reset once, in the answer to whichever pull comes first."""
+        if late.cancelled() or late.exception() is not None:
+            return
+        reply = late.result()
+        if reply.code == _MOVED and reply.remark == OPERATOR_RESET:
+            with contextlib.suppress(ProtocolError):
+                offset = PullMessageResponseHeader.from_ext_fields(reply.ext_fields).next_begin_offset
+                if self.successor is not None:
+                    self.successor(offset)
+                else:
+                    self.reset_to = offset
+                    self.ask_anew()

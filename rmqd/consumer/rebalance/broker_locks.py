@@ -1,0 +1,99 @@
+"""Queue locks on the brokers under one name: what brokers grant lives for 60 s, in their memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+from typing import Final
+
+import structlog
+
+from rmqd.client.api.lock import lock_batch, unlock_batch
+from rmqd.client.instance import ClientInstance
+from rmqd.client.remoting.connection import RemotingConnection
+from rmqd.errors import AccessRefusedError, BrokerError, RmqdError
+from rmqd.wire.messages.message import MessageQueue
+
+log = structlog.get_logger(__name__)
+
+RENEW_SECONDS: Final = 20.0  # Java: rocketmq.client.rebalance.lockInterval
+LOCK_TIMEOUT_SECONDS: Final = 1.0  # Java: lockBatchMQ
+
+
+class BrokerLocks:
+    """Asks for locks of this name and gives them up, for this client."""
+
+    def __init__(self, client: ClientInstance, name: str) -> None:
+        self.refused = False  # the brokers forbid the lock
+        self._client = client
+        self._name = name
+        self._turns: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._granted_on: dict[str, RemotingConnection | None] = {}  # by the broker's name
+
+    def turn(self, broker_name: str) -> asyncio.Lock:
+        """To be held by who asks for locks that may be given up meanwhile: the unlocking must come after that."""
+        return self._turns[broker_name]
+
+    async def lock(self, broker_name: str, queues: Collection[MessageQueue]) -> frozenset[MessageQueue] | None:
+        """Lock queues of one broker, or renew that; those that are ours now. None if the broker did not answer."""
+        address = self._address(broker_name)
+        if address is None:
+            return None
+        try:
+            granted = await lock_batch(
+                self._client.remoting,
+                address,
+                self._name,
+                self._client.client_id,
+                queues,
+                timeout_seconds=LOCK_TIMEOUT_SECONDS,
+            )
+        except RmqdError as error:
+            refused = isinstance(error, BrokerError) and not error.retriable
+            unknown = isinstance(error, AccessRefusedError) and error.refusal.is_about_who  # as the client tells
+            if refused and not self.refused and not unknown:
+                log.warning("ownership.lock_refused", broker=broker_name, lock=self._name, error=str(error))
+            self.refused = self.refused or refused
+            return None
+        self.refused = False
+        self._granted_on[broker_name] = self._client.remoting.connected(address)
+        return granted
+
+    def connection(self, broker_name: str) -> RemotingConnection | None:
+        """The connection by which the broker is asked now; None while there is none."""
+        address = self._address(broker_name)
+        return None if address is None else self._client.remoting.connected(address)
+
+    def may_be_lost(self, broker_name: str) -> bool:
+        """Whether the broker was restarted since it granted anything, or is another one: locks live in its memory."""
+        connection = self.connection(broker_name)
+        return connection is not None and self._granted_on.get(broker_name) is not connection
+
+    async def unlock(self, broker_name: str, queues: Collection[MessageQueue], client_id: str | None = None) -> bool:
+        """Give locks up, our own or another client's; says whether the broker answered."""
+        address = self._address(broker_name)
+        if address is None:
+            return False
+        client_id = client_id or self._client.client_id
+        try:
+            await unlock_batch(self._client.remoting, address, self._name, client_id, queues)
+        except RmqdError as error:
+            log.debug("ownership.unlock_failed", broker=broker_name, client_id=client_id, error=str(error))
+            return False
+        return True
+
+    def broker_of(self, queue: MessageQueue) -> str:
+        """The name of the broker that has the queue's lock."""
+        return self._client.routes.endpoint(queue)
+
+    def by_broker(self, queues: Iterable[MessageQueue]) -> dict[str, set[MessageQueue]]:
+        """Queues by the name of the broker that has their locks."""
+        brokers: dict[str, set[MessageQueue]] = defaultdict(set)
+        for queue in queues:
+            brokers[self.broker_of(queue)].add(queue)
+        return brokers
+
+    def _address(self, broker_name: str) -> str | None:
+        master = self._client.routes.master(broker_name)
+        return None if master is None else self._client.send_address(master)

@@ -1,0 +1,60 @@
+"""Who is in the group, as a broker that answers lists it."""
+
+from __future__ import annotations
+
+import random
+
+import structlog
+
+from rmqd.client.api.group import get_consumer_list
+from rmqd.client.remoting.connection import RemotingConnection
+from rmqd.consumer.context import GroupContext
+from rmqd.errors import RmqdError
+
+log = structlog.get_logger(__name__)
+
+
+class MemberList:
+    """Asks for a group's client ids.
+
+    A broker that has just been restarted lists only who has told it so far. Members that it lacks are believed to be
+    gone once they had time to: else everybody would take the queues of all who are a moment later.
+    """
+
+    def __init__(self, context: GroupContext) -> None:
+        self._context = context
+        self._last: frozenset[str] = frozenset()
+        self._believed: dict[str, RemotingConnection | None] = {}  # by address, which connection brought its last list
+
+    async def of(self, topic: str) -> list[str] | None:
+        """The client ids as one of the topic's brokers has them; None while none can tell."""
+        client, group = self._context.client, self._context.options.group
+        route = client.routes.route(topic)
+        names = [broker.broker_name for broker in route.broker_datas] if route is not None else []
+        addresses = [address for name in names if (address := client.routes.address(name)) is not None]
+        for address in client.replicas.steady_first(random.sample(addresses, len(addresses))):
+            try:
+                members = await get_consumer_list(client.remoting, address, group)
+                if client.client_id not in members:
+                    # a broker that restarted knows us only after the next heartbeat; without us we would get no queue
+                    await client.heartbeat.beat_address(address)
+                    members = await get_consumer_list(client.remoting, address, group)
+            except RmqdError as error:
+                if not error.is_told:
+                    log.warning("rebalance.no_member_list", topic=topic, address=address, error=str(error))
+                continue
+            if not self._is_whole(address, members):
+                return None
+            await self._context.ownership.members_are(address, members)
+            return members
+        return None
+
+    def _is_whole(self, address: str, members: list[str]) -> bool:
+        client, missing = self._context.client, self._last.difference(members)
+        connection = client.remoting.connected(address)
+        is_same = not self._believed or self._believed.get(address) is connection
+        if missing and not is_same and client.replicas.is_new(address):
+            log.debug("rebalance.list_grows", address=address, missing=sorted(missing))
+            return False
+        self._last, self._believed[address] = frozenset(members), connection
+        return True

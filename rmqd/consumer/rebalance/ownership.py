@@ -1,0 +1,159 @@
+"""Who of the rmqd members has a queue: so that a new owner waits until the old one has finished and committed.
+
+The sign is a broker's queue lock under the group's name with a suffix. Never under the group's own name: while a group
+holds any lock of its own, the broker puts every retry that is *sent* for it into the dead letters. Members of other
+clients hold no such lock and are not waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable
+from typing import Final
+
+import structlog
+
+from rmqd.client.instance import ClientInstance
+from rmqd.clock import Clock
+from rmqd.consumer.rebalance.broker_locks import RENEW_SECONDS, BrokerLocks
+from rmqd.consumer.rebalance.departures import SURE_SECONDS, Departures
+from rmqd.wire.messages.message import MessageQueue
+
+log = structlog.get_logger(__name__)
+
+LOCK_NAME_SUFFIX: Final = "-rmqd-owner"
+CLAIM_SECONDS: Final = 1.0  # how soon a queue that is owned without its lock is locked once that is free
+POLL_SECONDS: Final = 0.05
+
+
+class QueueOwnership:
+    """The ownership locks of one group in this process."""
+
+    def __init__(self, client: ClientInstance, group: str, timeout_seconds: float, clock: Clock) -> None:
+        self._client = client
+        self._locks = BrokerLocks(client, group + LOCK_NAME_SUFFIX)
+        self._timeout = timeout_seconds
+        self._clock = clock
+        self._owned: set[MessageQueue] = set()
+        self._locked: set[MessageQueue] = set()
+        self._departures = Departures(client, group, clock)
+        self._broken: dict[tuple[str, str], float] = {}  # (client id, topic) -> when who had these locks was missed
+        self._to_break: dict[str, list[MessageQueue]] = {}  # by topic, where somebody may be gone
+        self.timeouts = 0
+
+    async def members_are(self, address: str, client_ids: Collection[str]) -> None:
+        """The group's members as one broker lists them now."""
+        await self._departures.members_are(address, client_ids)
+
+    async def break_locks(self, topic: str, queues: Iterable[MessageQueue]) -> None:
+        """Break the locks of members that are gone, which would last up to a minute, whoever takes the queues now.
+
+        Of those that may come back, and on brokers whose lists prove nothing yet, `run` breaks them if they stay away.
+        """
+        if not self._unbroken(topic):
+            self._to_break.pop(topic, None)
+            return
+        self._to_break[topic] = list(queues)
+        if not any(map(self._departures.is_sure, self._unbroken(topic))):
+            return
+        brokers = self._locks.by_broker(queues)
+        heard = dict(zip(brokers, await asyncio.gather(*map(self._hear, brokers)), strict=True))
+        sure = [broker_name for broker_name, is_heard in heard.items() if is_heard]
+        for client_id, at in self._unbroken(topic).items():
+            if self._departures.is_sure(client_id):
+                results = await asyncio.gather(*(self._locks.unlock(name, brokers[name], client_id) for name in sure))
+                if len(sure) == len(brokers) and all(results):
+                    self._broken[client_id, topic] = at
+
+    async def acquire(self, queue: MessageQueue, lost: Callable[[], None], notice_seconds: float = 0.0) -> bool:
+        """Own a queue once its rmqd owner gave it up or has gone, at the latest after `queue_handover_timeout`.
+
+        Where brokers tell nobody of members that come, that time begins when the owner must have seen it.
+        """
+        patience_seconds = self._timeout + notice_seconds
+        begun = self._clock.monotonic()
+        deadline = begun + patience_seconds
+        waited = timed_out = False
+        while not await self._lock(queue):
+            now = self._clock.monotonic()
+            if now - begun >= SURE_SECONDS and await self._is_left_alone(queue):
+                break
+            left = deadline - now
+            if left <= 0:
+                self.timeouts += 1
+                timed_out = True
+                log.warning("queue.handover_timed_out", queue=str(queue), seconds=patience_seconds)
+                break
+            waited = True
+            await asyncio.sleep(min(left, CLAIM_SECONDS if self._locks.refused else POLL_SECONDS))
+        self._owned.add(queue)
+        if waited:
+            log.info("queue.handed_over", queue=str(queue))
+        return not timed_out
+
+    async def release(self, queue: MessageQueue) -> None:
+        """Give a queue up; what was to be committed has been."""
+        self._owned.discard(queue)
+        self._locked.discard(queue)
+        broker_name = self._locks.broker_of(queue)
+        async with self._locks.turn(broker_name):
+            await self._locks.unlock(broker_name, [queue])
+
+    def linger(self, queue: MessageQueue) -> float:
+        """No longer: the next owner's wait is over too."""
+        return 0.0
+
+    async def close(self, *, calls_left: bool) -> None:
+        """Release the rest, whatever handlers do: nobody is to wait for a member that has ended."""
+        await asyncio.gather(*(self.release(queue) for queue in list(self._owned)))
+
+    def holds(self, queue: MessageQueue) -> bool:
+        """Always: without the lock the wait for a former owner is bounded, and the rebalance is what counts."""
+        return True
+
+    async def run(self) -> None:
+        """Keep the locks alive, until cancelled."""
+        renewed = self._clock.monotonic()
+        while True:
+            await asyncio.sleep(CLAIM_SECONDS)
+            await asyncio.gather(*(self.break_locks(topic, queues) for topic, queues in self._to_break.items()))
+            if self._clock.monotonic() - renewed >= RENEW_SECONDS:
+                renewed = self._clock.monotonic()
+                await self._claim(self._owned)
+            elif not self._locks.refused:
+                lost = {queue for queue in self._locked if self._locks.may_be_lost(self._locks.broker_of(queue))}
+                await self._claim((self._owned - self._locked) | lost)
+
+    async def _is_left_alone(self, queue: MessageQueue) -> bool:
+        """Whether nobody is there who could still commit, nor on the way back to a broker that cut its connection."""
+        if not self._departures.is_alone:
+            return False
+        address = self._client.routes.address(self._locks.broker_of(queue))
+        if address is None or self._client.remoting.is_down(address):
+            return True  # nobody can commit; and where the queue begins is not read either before the broker is back
+        return await self._departures.hear(address) and self._departures.is_alone
+
+    async def _hear(self, broker_name: str) -> bool:
+        address = self._client.routes.address(broker_name)
+        return address is not None and await self._departures.hear(address)
+
+    def _unbroken(self, topic: str) -> dict[str, float]:
+        """Who is gone, and since when, and may have left locks of the topic behind."""
+        gone = self._departures.gone
+        self._broken = {broken: at for broken, at in self._broken.items() if gone.get(broken[0]) == at}
+        return {client_id: at for client_id, at in gone.items() if (client_id, topic) not in self._broken}
+
+    async def _claim(self, queues: Iterable[MessageQueue]) -> None:
+        await asyncio.gather(*(self._claim_at(name, named) for name, named in self._locks.by_broker(queues).items()))
+
+    async def _claim_at(self, broker_name: str, queues: set[MessageQueue]) -> None:
+        async with self._locks.turn(broker_name):
+            wanted = queues & self._owned
+            granted = (await self._locks.lock(broker_name, wanted) if wanted else None) or frozenset()
+        self._locked -= wanted - granted
+        self._locked |= granted & self._owned
+
+    async def _lock(self, queue: MessageQueue) -> bool:
+        granted = await self._locks.lock(self._locks.broker_of(queue), {queue}) or frozenset()
+        self._locked |= granted
+        return bool(granted)

@@ -1,0 +1,272 @@
+"""Which queues this member has: asks who is in the group, computes its share, takes and gives up queues."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from rmqd.consumer.allocate import AllocateError, ByConfig, sorted_client_ids
+from rmqd.consumer.cache.flow_control import Thresholds
+from rmqd.consumer.context import GroupContext
+from rmqd.consumer.pull.assigned_queue import MOVE_SECONDS, AssignedQueue
+from rmqd.consumer.rebalance.absences import Absences
+from rmqd.consumer.rebalance.member_list import MemberList
+from rmqd.consumer.rebalance.notices import Notices
+from rmqd.consumer.rebalance.rivals import Rivals
+from rmqd.consumer.stats.problem import Problem
+from rmqd.errors import GroupHeldElsewhereError, PopNotSupportedError
+from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.topics import is_retry_topic, retry_topic
+
+log = structlog.get_logger(__name__)
+
+INTERVAL_SECONDS: Final = 20.0  # Java: rocketmq.client.rebalance.waitInterval
+UNBALANCED_SECONDS: Final = 1.0
+APART_SECONDS: Final = 1.0  # Java: rocketmq.client.rebalance.minInterval
+
+_WITH_RETRIES: Final = ("clustering", "concurrently")
+_KEPT: Final = "until then the member keeps the queues that it has; docs/configuration.md says what the strategies need"
+_MISSING: Final = "correct allocate_queues, or bring the broker or the queues back (mqadmin topicRoute -t TOPIC)"
+
+
+@dataclass(frozen=True, slots=True)
+class RebalancePlan:
+    """What changes: queues to take and queues to give up."""
+
+    take: frozenset[MessageQueue]
+    give_up: frozenset[MessageQueue]
+
+
+def plan(wanted: Iterable[MessageQueue], held: Iterable[MessageQueue]) -> RebalancePlan:
+    """The way from the queues that are held to those that the group's members agree on."""
+    wanted, held = frozenset(wanted), frozenset(held)
+    return RebalancePlan(take=wanted - held, give_up=held - wanted)
+
+
+class Rebalance:
+    """Runs at once on start, on a broker's notice and on a route change, else every 20 s."""
+
+    def __init__(self, context: GroupContext) -> None:
+        self.assigned: dict[MessageQueue, AssignedQueue] = {}
+        self._cut_short: list[AssignedQueue] = []  # not given up in order
+        self.count = 0  # passes that changed the assignment
+        self.unrouted: frozenset[str] = frozenset(context.subscriptions)  # topics without a first assignment
+        self._context = context
+        context.move = self.move
+        self._soon = asyncio.Event()
+        self._ending = asyncio.Event()
+        self._moves: dict[MessageQueue, tuple[int, float]] = {}  # of queues not held here: where to, and when asked
+        self._members = MemberList(context)
+        self._notices = Notices(context)
+        self._absences = Absences(context.client, context.clock)
+        self._rivals = Rivals(context.options.group, context.client.client_id, context.clock)
+
+    def soon(self) -> None:
+        """Have the next pass at once, or a second after the one before."""
+        self._soon.set()
+
+    def noticed(self) -> None:
+        """A broker says that members came or went."""
+        self._notices.came()
+        self._soon.set()
+
+    async def run(self) -> None:
+        """Rebalance until `leave_all`, then until the last queue was given up. A queue's failure ends it.
+
+        Raises GroupHeldElsewhereError, when all queues are given up, where the group runs on Spark, and
+        PopNotSupportedError where its brokers cannot serve it.
+        """
+        self._tell_of_retries()
+        cannot_run: GroupHeldElsewhereError | PopNotSupportedError | None = None
+        async with asyncio.TaskGroup() as tasks:
+            while not self._ending.is_set():
+                self._soon.clear()
+                began = asyncio.get_running_loop().time()
+                try:
+                    balanced = await self._pass(tasks)
+                except (GroupHeldElsewhereError, PopNotSupportedError) as error:
+                    cannot_run = error
+                    self.leave_all(self._context.options.shutdown_timeout_seconds)
+                    break
+                pause_seconds = INTERVAL_SECONDS if balanced else UNBALANCED_SECONDS
+                await self._notices.wait(self._soon, pause_seconds, self._others_came)
+                await self._keep_apart(began)
+        if cannot_run is not None:
+            raise cannot_run
+
+    async def _keep_apart(self, began: float) -> None:
+        """Wait until a second after the last pass has begun, or the end.
+
+        Each pass asks brokers for every topic's members. While a deployment replaces its members one after the other,
+        brokers tell each of them of every change, many times a second; one pass answers for all that came before it.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(began + APART_SECONDS):
+                await self._ending.wait()
+
+    def leave_all(self, drain_seconds: float) -> None:
+        """Give up every queue, and take no more."""
+        self._ending.set()
+        if self._context.pop is not None:
+            self._context.pop.leave_all(drain_seconds)
+        for assigned in self.assigned.values():
+            assigned.leave(drain_seconds, last=True)
+        self._soon.set()
+
+    async def abandon(self) -> None:
+        """The group has failed: commit what is finished of the queues that it had."""
+        await asyncio.gather(*(assigned.abandon() for assigned in self._cut_short))
+
+    def move(self, queue: MessageQueue, offset: int) -> bool:
+        """Have a queue go on at `offset`, as an operator says; False if it is not held here."""
+        return bool(self.move_all({queue: offset}))
+
+    def move_all(self, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
+        """Have queues go on at these offsets, as an operator says; returns those that are held here.
+
+        Whoever holds a queue moves it. It may be between two members just now: if it is taken within 5 s, it is moved
+        then.
+        """
+        now = self._context.clock.monotonic()
+        self._moves = {queue: move for queue, move in self._moves.items() if now - move[1] < MOVE_SECONDS}
+        held: dict[MessageQueue, int] = {}
+        for queue, offset in offsets.items():
+            if (assigned := self.assigned.get(queue)) is not None:
+                assigned.move_to(offset)
+                held[queue] = offset
+            elif queue.topic in self._context.subscriptions:
+                self._moves[queue] = offset, now
+        return held
+
+    async def _pass(self, tasks: asyncio.TaskGroup) -> bool:
+        """One pass over all topics; False if another one should follow soon."""
+        members: set[str] = set()
+        pop, topics = self._context.pop, list(self._context.subscriptions)
+        results = await asyncio.gather(*(self._share_of(topic, members) for topic in topics))
+        if self._ending.is_set():
+            return True
+        if members:
+            self._notices.listed(members)
+        rivals = self._rivals.among(members)
+        if members and not self._rivals.seen(rivals):
+            return False
+        balanced = not rivals
+        for topic, share in zip(topics, results, strict=True):
+            held = {queue for queue in self.assigned if queue.topic == topic}
+            if share is None:
+                # a topic without queues is looked for by the route table, which tells when it has some
+                balanced = balanced and (is_retry_topic(topic) or not self._context.client.routes.queues(topic))
+                continue
+            self.unrouted -= {topic}
+            if pop is not None:
+                share = pop.apply(tasks, self._context, topic, share, held, self.soon)
+            self._apply(tasks, topic, plan({*share, *self._absences.kept(topic, held)}, held))
+            balanced = balanced and not self._absences.is_unsure
+            if pop is not None and topic in pop.retries.ending and not held:
+                pop.retries.ended(self._context, topic)
+        return balanced
+
+    async def _others_came(self) -> bool:
+        """Whether who is in the group has changed, by the first topic whose brokers can tell."""
+        for topic in self._context.subscriptions:
+            if (members := await self._members.of(topic)) is not None:
+                return self._notices.listed(members)
+        return False
+
+    async def _share_of(self, topic: str, everybody: set[str]) -> Collection[MessageQueue] | None:
+        """This member's queues of a topic; None while it cannot be told. Adds to `everybody` who is in the group."""
+        context = self._context
+        queues = context.client.routes.queues(topic)
+        if not queues:
+            return None
+        if context.options.message_model == "broadcasting":
+            return queues
+        members = await self._members.of(topic)
+        if members is None:
+            return None
+        everybody |= set(members)
+        await context.ownership.break_locks(topic, queues)
+        if context.pop is not None:
+            return await context.pop.share_of(topic)
+        # a driver on Spark that looks who is there takes no queue
+        others = self._rivals.among(members)
+        return self._allocated(topic, queues, sorted_client_ids([one for one in members if one not in others]))
+
+    def _allocated(
+        self, topic: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
+    ) -> Collection[MessageQueue] | None:
+        """What the strategy says; None where it fails, as Java: what the member has is kept, and it is asked again."""
+        options, client_id = self._context.options, self._context.client.client_id
+        if client_id not in client_ids:
+            log.warning("rebalance.not_listed", topic=topic, client_id=client_id)
+        try:
+            share = options.allocate_strategy.share(options.group, client_id, queues, client_ids)
+        except AllocateError as error:
+            evidence = f"allocate_strategy cannot divide the queues of {topic}: {error}"
+            self._context.problems.begin(("allocate", topic), Problem("allocate_failed", evidence, _KEPT))
+            return None
+        self._context.problems.end(("allocate", topic))
+        self._tell_missing(topic, queues)
+        return share
+
+    def _tell_of_retries(self) -> None:
+        """With queues that are written down, a member that has none of the retry topic never sees a retry."""
+        options = self._context.options
+        strategy = options.allocate_strategy.function
+        if not isinstance(strategy, ByConfig) or (options.message_model, options.consume_mode) != _WITH_RETRIES:
+            return  # broadcasting groups have no retries, and orderly ones try again in place
+        if not any(is_retry_topic(queue.topic) for queue in strategy.allocated):
+            log.warning("rebalance.retries_left_out", topic=retry_topic(options.group))
+
+    def _tell_missing(self, topic: str, queues: Collection[MessageQueue]) -> None:
+        """Queues that are written down for this member, and that the topic does not have."""
+        strategy = self._context.options.allocate_strategy.function
+        if not isinstance(strategy, ByConfig):
+            return
+        missing = [str(queue) for queue in strategy.allocated if queue.topic == topic and queue not in queues]
+        if missing:
+            evidence = f"allocate_queues names what {topic} does not have: {', '.join(missing)}"
+            self._context.problems.begin(("missing", topic), Problem("allocate_failed", evidence, _MISSING))
+        else:
+            self._context.problems.end(("missing", topic))
+
+    def _apply(self, tasks: asyncio.TaskGroup, topic: str, change: RebalancePlan) -> None:
+        """Take and give up. A queue that comes back while it is being given up is taken again once that is done."""
+        drain_seconds = self._context.options.queue_handover_timeout_seconds
+        given_up = [queue for queue in sorted(change.give_up) if not self.assigned[queue].is_leaving]
+        for queue in given_up:
+            self.assigned[queue].leave(drain_seconds)
+        for queue in sorted(change.take):
+            self.assigned[queue] = assigned = AssignedQueue(self._context, queue)
+            offset, asked_at = self._moves.pop(queue, (0, -MOVE_SECONDS))
+            if self._context.clock.monotonic() - asked_at < MOVE_SECONDS:
+                assigned.move_to(offset)
+            tasks.create_task(self._hold(assigned), name=f"queue:{queue}")
+        if change.take or given_up:
+            self.count += 1
+            self._divide_thresholds()
+            log.info(
+                "rebalance.changed",
+                topic=topic,
+                taken=[str(queue) for queue in sorted(change.take)],
+                given_up=[str(queue) for queue in given_up],
+            )
+
+    async def _hold(self, assigned: AssignedQueue) -> None:
+        try:
+            await assigned.run()
+        except BaseException:
+            self._cut_short.append(assigned)
+            raise
+        finally:
+            del self.assigned[assigned.message_queue]
+            self._divide_thresholds()
+            self.soon()
+
+    def _divide_thresholds(self) -> None:
+        self._context.thresholds = Thresholds.divided(self._context.options, len(self.assigned))

@@ -1,0 +1,247 @@
+"""Counters of one group, kept where things happen and read by snapshots."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from math import inf
+
+from rmqd.consumer.stats.snapshot import (
+    DEAD_LETTER_CAUSES,
+    FALL_CAUSES,
+    FLOW_CONTROL_REASONS,
+    HANDLED_RESULTS,
+    MOST_ERROR_CHARACTERS,
+    LastError,
+    TopicSnapshot,
+)
+from rmqd.histogram import Histogram
+from rmqd.plain_text import class_name
+from rmqd.wire.messages.message import Message, MessageBlock
+
+HANDLER_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900)
+AGE_SECONDS = (0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600, 21600, 86400)
+QUICK_SECONDS = HANDLER_SECONDS[0]
+MOST_NAME_CHARACTERS = 100
+MOST_EXCEPTION_CLASSES = 50  # label values are bounded; what comes later counts as "other"
+
+
+class TopicStats:
+    """What happened to one topic's messages; `is_retry` for those that come by the group's retry topic."""
+
+    __slots__ = (
+        "_age_count",
+        "_age_high",
+        "_age_low",
+        "_age_sum",
+        "_quick_count",
+        "_quick_seconds",
+        "acked",
+        "age",
+        "dead_letters",
+        "duplicates",
+        "duration",
+        "exceptions",
+        "falls",
+        "flow_control",
+        "handled",
+        "held_seconds",
+        "is_retry",
+        "last_error",
+        "pull_seconds",
+        "pulls",
+        "received",
+        "retries",
+        "topic",
+    )
+
+    def __init__(self, topic: str, is_retry: bool) -> None:
+        self.topic = topic
+        self.is_retry = is_retry
+        self.received = 0
+        self.pulls = 0  # those that found messages
+        self.pull_seconds = 0.0  # until they were answered, with the time that the broker held them
+        self.acked = 0  # beside `handled`, as it is counted for each batch of the hot path
+        self.handled = dict.fromkeys(HANDLED_RESULTS, 0)
+        self.flow_control = dict.fromkeys(FLOW_CONTROL_REASONS, 0)
+        self.held_seconds = dict.fromkeys(FLOW_CONTROL_REASONS, 0.0)  # over all queues
+        self.retries: dict[int, int] = {}  # by delay level, of what was sent back
+        self.dead_letters = dict.fromkeys(DEAD_LETTER_CAUSES, 0)
+        self.falls = dict.fromkeys(FALL_CAUSES, 0)  # of a queue's offset below what was committed
+        self.duplicates: dict[str, int] = {}
+        self.exceptions: dict[str, int] = {}
+        self.last_error: LastError | None = None
+        self.duration = Histogram(HANDLER_SECONDS)
+        self.age = Histogram(AGE_SECONDS)
+        # ahead of the histograms, for what nearly every batch is: as quick, and as old, as the one before it
+        self._quick_count = 0
+        self._quick_seconds = 0.0
+        self._age_low = self._age_high = 0.0
+        self._age_count = 0
+        self._age_sum = 0.0
+
+    def of(self, message: Message) -> TopicStats:
+        """The counters of the topic that a message was first sent to."""
+        return self
+
+    def pulled(self, block: MessageBlock) -> None:
+        """A reply brought messages, of which those that are not wanted are marked already."""
+        self.received += block.unfinished
+
+    def pull_took(self, seconds: float) -> None:
+        """A pull that found messages took so long."""
+        self.pulls += 1
+        self.pull_seconds += seconds
+
+    def held_back(self, reason: str, oldest: Message | None) -> None:
+        """The queue is not pulled because of `reason`; `oldest` is the first message that it has cached."""
+        self.flow_control[reason] += 1
+
+    def held_for(self, reason: str, seconds: float, oldest: Message | None) -> None:
+        """The queue was not pulled for so long, or for so much longer."""
+        self.held_seconds[reason] += seconds
+
+    def sent_back(self, level: int) -> None:
+        """A message was sent back, to come again after the delay of `level`."""
+        self.retries[level] = self.retries.get(level, 0) + 1
+
+    def acknowledged(self, batch: Sequence[Message], seconds: float, age_seconds: float) -> None:
+        """A batch was handled without a word: the hot path."""
+        messages = len(batch)
+        self.acked += messages
+        if seconds <= QUICK_SECONDS and self._age_low < age_seconds <= self._age_high:
+            self._quick_count += 1
+            self._quick_seconds += seconds
+            self._age_count += messages
+            self._age_sum += age_seconds * messages
+        else:
+            self._observe(messages, seconds, age_seconds)
+
+    def handled_in(self, batch: Sequence[Message], seconds: float, age_seconds: float) -> None:
+        """A handler call took `seconds`; the oldest message of its batch was stored `age_seconds` before."""
+        self._observe(len(batch), seconds, age_seconds)
+
+    def snapshots(self) -> tuple[TopicSnapshot, ...]:
+        """What is to be told: by topic, if there are several."""
+        return (self.snapshot(),)
+
+    def _observe(self, messages: int, seconds: float, age_seconds: float) -> None:
+        if seconds <= QUICK_SECONDS:
+            self._quick_count += 1
+            self._quick_seconds += seconds
+        else:
+            self.duration.observe(seconds)
+        if not self._age_low < age_seconds <= self._age_high:
+            self._flush_age()
+            at = bisect_left(AGE_SECONDS, age_seconds)
+            self._age_low = AGE_SECONDS[at - 1] if at else -inf
+            self._age_high = AGE_SECONDS[at] if at < len(AGE_SECONDS) else inf
+        self._age_count += messages
+        self._age_sum += age_seconds * messages
+
+    def count(self, result: str) -> None:
+        """An attempt to handle a message ended with `result`."""
+        self.handled[result] += 1
+
+    def may_repeat(self, cause: str, messages: int) -> None:
+        """Messages that were handled here will be handled again by somebody, because of `cause`."""
+        self.duplicates[cause] = self.duplicates.get(cause, 0) + messages
+
+    def raised(self, error: BaseException, text: str, first: Message, at: float) -> None:
+        """A call of the handler for a batch that began with `first` raised, at a Unix time; `text` shows the error."""
+        self.last_error = LastError(at, text[:MOST_ERROR_CHARACTERS], self.topic, first.msg_id)
+        name = class_name(error)[:MOST_NAME_CHARACTERS]
+        if name not in self.exceptions and len(self.exceptions) >= MOST_EXCEPTION_CLASSES:
+            name = "other"
+        self.exceptions[name] = self.exceptions.get(name, 0) + 1
+
+    def _flush_age(self) -> None:
+        if self._age_count:
+            self.age.observe(self._age_sum / self._age_count, self._age_count)
+            self._age_count, self._age_sum = 0, 0.0
+
+    def snapshot(self) -> TopicSnapshot:
+        """The counters as plain values."""
+        self._flush_age()
+        if self._quick_count:
+            self.duration.observe(self._quick_seconds / self._quick_count, self._quick_count)
+            self._quick_count, self._quick_seconds = 0, 0.0
+        return TopicSnapshot(
+            topic=self.topic,
+            is_retry=self.is_retry,
+            received=self.received,
+            handled={**self.handled, "acked": self.acked + self.handled["acked"]},
+            flow_control=dict(self.flow_control),
+            held_seconds=dict(self.held_seconds),
+            retries=dict(self.retries),
+            dead_letters=dict(self.dead_letters),
+            falls=dict(self.falls),
+            handler_duration=self.duration.snapshot(),
+            message_age=self.age.snapshot(),
+            duplicates=dict(self.duplicates),
+            exceptions=dict(self.exceptions),
+            last_error=self.last_error,
+        )
+
+
+def snapshots_of(stats: Mapping[str, TopicStats]) -> tuple[TopicSnapshot, ...]:
+    """The counters of a group; what comes by several retry topics is counted once."""
+    return tuple(topic for one in dict.fromkeys(stats.values()) for topic in one.snapshots())
+
+
+class RetriedStats(TopicStats):
+    """The retry topic of a group with several topics: each message counts under the topic that it was first sent to.
+
+    What no subscribed topic stands for, such as messages of a topic that the group has left, counts under the retry
+    topic's own name.
+    """
+
+    __slots__ = ("_by_topic",)
+
+    def __init__(self, retry_topic: str, topics: Iterable[str]) -> None:
+        super().__init__(retry_topic, is_retry=True)
+        self._by_topic = {topic: TopicStats(topic, is_retry=True) for topic in topics}
+
+    def of(self, message: Message) -> TopicStats:
+        """The counters of the topic that a message was first sent to."""
+        return self._by_topic.get(message.topic, self)
+
+    def pulled(self, block: MessageBlock) -> None:
+        """A reply brought messages."""
+        for message in block.messages:
+            if not message.finished:
+                self.of(message).received += 1
+
+    def held_back(self, reason: str, oldest: Message | None) -> None:
+        """The queue is not pulled because of `reason`; without a message that concerns all topics."""
+        for stats in self._by_topic.values() if oldest is None else (self.of(oldest),):
+            stats.flow_control[reason] += 1
+
+    def held_for(self, reason: str, seconds: float, oldest: Message | None) -> None:
+        """The queue was not pulled for so long; without a message that concerns all topics."""
+        for stats in self._by_topic.values() if oldest is None else (self.of(oldest),):
+            stats.held_seconds[reason] += seconds
+
+    def acknowledged(self, batch: Sequence[Message], seconds: float, age_seconds: float) -> None:
+        """A batch was handled without a word."""
+        for stats, messages in self._divided(batch).items():
+            stats.acked += messages
+            stats._observe(messages, seconds, age_seconds)
+
+    def handled_in(self, batch: Sequence[Message], seconds: float, age_seconds: float) -> None:
+        """A handler call took `seconds`; it counts once for each topic in its batch."""
+        for stats, messages in self._divided(batch).items():
+            stats._observe(messages, seconds, age_seconds)
+
+    def snapshots(self) -> tuple[TopicSnapshot, ...]:
+        """The subscribed topics, and the rest if there is any."""
+        topics = tuple(stats.snapshot() for stats in self._by_topic.values())
+        rest = self.snapshot()
+        return (*topics, rest) if rest.received or rest.duplicates else topics
+
+    def _divided(self, batch: Sequence[Message]) -> dict[TopicStats, int]:
+        counts: dict[TopicStats, int] = {}
+        for message in batch:
+            stats = self.of(message)
+            counts[stats] = counts.get(stats, 0) + 1
+        return counts

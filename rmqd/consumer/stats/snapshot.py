@@ -1,0 +1,140 @@
+"""What a consumer group tells about itself: plain values that pickle, rendered as metrics and as the status page.
+
+A snapshot is taken whole at one moment of the event loop, so its numbers belong together. Counters only ever grow
+during the life of one consumer; whoever keeps a group over several consumers (a restart, a dead worker) adds them up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rmqd.consumer.pauses import PauseScope
+from rmqd.consumer.stats.problem import Problem
+from rmqd.histogram import HistogramSnapshot
+
+HANDLED_RESULTS = ("acked", "retried", "dead_lettered", "expired", "corrupt")
+FLOW_CONTROL_REASONS = ("count", "size", "span", "paused")
+# Why a message was given up: the handler said so, it had all its attempts, its delay level was -1, it was corrupt.
+DEAD_LETTER_CAUSES = ("handler", "limit", "level", "corrupt")
+# Why a queue's offset fell below what this process had committed: an operator's reset, a correction at the broker's
+# word (`on_offset_illegal`), a take-over at what the broker had stored.
+FALL_CAUSES = ("operator", "corrected", "take_over")
+# The first that applies is a queue's state.
+QUEUE_STATES = ("stuck", "paused", "locked_out", "flow_controlled", "retrying", "handling", "pulling", "waiting")
+GROUP_STATES = ("starting", "running", "draining", "failed", "stopped")
+MOST_ERROR_CHARACTERS = 500
+# What Spark does in a micro-batch: `handling` is the whole of the work on executors, the others are the driver's.
+BATCH_PHASES = ("asking_offsets", "planning", "logging_offsets", "handling", "logging_commit")
+
+
+@dataclass(frozen=True, slots=True)
+class LastError:
+    """What a call of the handler raised."""
+
+    at: float  # Unix seconds
+    error: str  # as Python shows it, cut to MOST_ERROR_CHARACTERS
+    topic: str
+    msg_id: str  # of the batch's first message
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerRates:
+    """What became of messages lately, per second."""
+
+    handled: float = 0.0  # attempts, whatever came of them
+    failed: float = 0.0  # calls of the handler that raised, or ran into their deadline
+    retried: float = 0.0  # attempts after which the message is to come again
+    dead_lettered: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSnapshot:
+    """Counters of one subscribed topic; a retried message counts under its original topic with `is_retry`."""
+
+    topic: str
+    is_retry: bool
+    received: int
+    handled: dict[str, int]  # by HANDLED_RESULTS, each attempt once
+    flow_control: dict[str, int]  # by FLOW_CONTROL_REASONS
+    held_seconds: dict[str, float]  # by FLOW_CONTROL_REASONS, over all queues
+    retries: dict[int, int]  # by delay level
+    dead_letters: dict[str, int]  # by DEAD_LETTER_CAUSES
+    falls: dict[str, int]  # by FALL_CAUSES
+    handler_duration: HistogramSnapshot  # seconds
+    message_age: HistogramSnapshot  # seconds from stored to handled
+    duplicates: dict[str, int]  # by cause
+    exceptions: dict[str, int]  # by class name
+    last_error: LastError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSnapshot:
+    """One owned queue. Times are Unix seconds; None means not known yet."""
+
+    topic: str
+    is_retry: bool
+    broker: str
+    queue: int
+    state: str  # of QUEUE_STATES
+    since: float
+    committed: int | None
+    max: int | None
+    lag: int | None
+    lag_seconds: float | None
+    cached: int  # messages, those being handled included
+    handling: int  # of the cached ones, those that a handler has or whose outcome is being settled
+    cached_bytes: int  # frames kept alive, not only bodies
+    span: int  # greatest minus smallest cached offset
+    position: int | None  # the next offset to pull
+    last_commit: float | None
+    stall: Problem | None  # why it makes no progress while messages wait
+    pulled_from: str | None = None  # the address that was asked last
+    at_slave: bool = False  # that was not the broker's master
+    popped: bool = False  # other members pop it at the same time; the number is -1 where it is any queue of the broker
+
+    @property
+    def number(self) -> str:
+        """The queue's number as people and labels have it."""
+        return str(self.queue) if self.queue >= 0 else "any"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchesSnapshot:
+    """The micro-batches of a group on Spark, those that had messages."""
+
+    duration: HistogramSnapshot  # seconds, from its trigger to its commit
+    phase_seconds: dict[str, float]  # by BATCH_PHASES
+    last_end: float | None  # Unix seconds
+    lost: int  # messages that brokers held no more when they were to be read
+    retired_queues: int  # gone for the retention, and dropped from the checkpoint
+    late_rows: int = 0  # behind the watermark, and dropped; sums of several where Spark had added them up
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSnapshot:
+    """One consumer group in one process."""
+
+    name: str
+    engine: str
+    message_model: str
+    state: str  # of GROUP_STATES
+    paused: bool  # the whole of it
+    pauses: tuple[PauseScope, ...]
+    client_id: str
+    failure: str | None
+    ready: bool
+    not_ready_reason: str | None
+    topics: tuple[TopicSnapshot, ...]
+    queues: tuple[QueueSnapshot, ...]
+    assigned: dict[str, int]  # topic -> owned queues
+    rebalances: int
+    handover_timeouts: int
+    commit_failures: int
+    hook_failures: dict[str, int]  # by the hook's name
+    left_out_by_hooks: dict[str, int]  # messages, by the name of the hook that did not want them
+    handler_hung: bool
+    problems: tuple[Problem, ...]  # of the group as a whole
+    batches: BatchesSnapshot | None = None  # None but on Spark
+    trace_records: dict[str, int] = field(default_factory=dict)  # by what became of them; empty without message trace
+    rates: HandlerRates = HandlerRates()
+    cluster: str | None = None  # its name in the configuration; None for a consumer, which does not know it

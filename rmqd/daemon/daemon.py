@@ -1,0 +1,292 @@
+"""The daemon process, top to bottom: read the configuration, take the port, run the groups, drain, exit.
+
+Start-up is measured from the process's start to the first handled message, so what that does not need (the HTTP
+server, Prometheus) is imported when the first connection asks for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import sys
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rmqd.process import structlog_without_rich  # noqa: F401  before structlog, see there
+
+# isort: split
+
+import structlog
+
+from rmqd import __version__
+from rmqd.clock import Clock, SystemClock
+from rmqd.config.model.root import RootConfig
+from rmqd.config.reading.exposure import exposed_secrets
+from rmqd.daemon.groups.engine import local_engine
+from rmqd.daemon.groups.health import LoopMonitor, readiness
+from rmqd.daemon.groups.host import GroupHost, HostView
+from rmqd.daemon.groups.local_groups import LocalGroups
+from rmqd.daemon.groups.reload import ReloadReport, config_hash, refused_changes
+from rmqd.daemon.http.access import AccessPolicy
+from rmqd.daemon.http.endpoint import HttpEndpoint
+from rmqd.daemon.http.listener import ListenError, listen_on
+from rmqd.daemon.state_dir import prepare_state_dir, refuse_second_process
+from rmqd.daemon.systemd import ServiceManager
+from rmqd.errors import ConfigError, InUseError
+from rmqd.exit_codes import ExitCode
+from rmqd.own_threads import in_own_thread
+from rmqd.process.garbage import collect_as_memory_grows
+from rmqd.process.logs import logs
+from rmqd.process.logs.writer import lines_dropped
+from rmqd.process.loop import run_in_loop
+from rmqd.process.signals import signals_handled
+
+if TYPE_CHECKING:
+    from rmqd.daemon.metrics.exposition import DaemonFacts
+
+log = structlog.get_logger(__name__)
+
+START_PATIENCE_SECONDS = 0.5
+HTTP_CLOSE_SECONDS = 2.0
+LOG_FLUSH_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """What `rmqd run` was asked for."""
+
+    config: Path | None = None
+    overrides: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    """Only these groups; empty for all."""
+    workers: int = 1
+
+
+def run_daemon(options: RunOptions) -> int:
+    """Run until a signal ends it; the exit code, as documented in docs/operating.md."""
+    try:
+        config, access = read_config(options)
+        clock = SystemClock()
+        logs.configure_logging(config.log.level, config.log.format, namespaces=config.namespaces)
+        prepare_state_dir(config)
+        refuse_second_process(config)
+        monitor = LoopMonitor(clock)
+        host = build_host(config, options, clock, monitor)
+        sock = listen_on(config.http.listen)
+    except ConfigError as error:
+        return _refuse(error)
+    except ListenError as error:
+        log.error("http.listen_failed", error=str(error))  # noqa: TRY400 the text says it all
+        return ExitCode.FAILURE
+    except InUseError as error:
+        log.error("state_dir.in_use", error=str(error))  # noqa: TRY400 as above
+        return ExitCode.FAILURE
+    daemon = Daemon(config, access, options, host, monitor, clock, sock)
+    return run_in_loop(daemon.run())
+
+
+def _refuse(error: ConfigError) -> int:
+    for problem in error.problems:
+        print(problem, file=sys.stderr)  # noqa: T201 the errors of a configuration are for a person, not a log
+    return ExitCode.CONFIG
+
+
+def build_host(config: RootConfig, options: RunOptions, clock: Clock, monitor: LoopMonitor) -> GroupHost:
+    """This process, or a pool of workers, with the groups of `config`. Raises ConfigError."""
+    if options.workers > 1:
+        from rmqd.daemon.workers.pool import WorkerPool
+
+        return WorkerPool(config, options.workers, clock)
+    return LocalGroups(config, local_engine(config, clock), clock, monitor)
+
+
+def read_config(options: RunOptions) -> tuple[RootConfig, AccessPolicy]:
+    """The configuration with `--set` and `--group` applied, and who may use the HTTP endpoint. Raises ConfigError."""
+    from rmqd.config.load import load_config
+
+    config = load_config(options.config, options.overrides, groups=options.groups)
+    if options.groups:
+        unknown = [group for group in options.groups if group not in config.groups]
+        if unknown:
+            known = ", ".join(config.groups) or "none"
+            raise ConfigError([f"--group {group}: there is no such group; configured: {known}" for group in unknown])
+        config = config.model_copy(update={"groups": {name: config.groups[name] for name in options.groups}})
+    try:
+        token = config.http.read_token()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError([f"http.token_file: cannot read {config.http.token_file}: {error}"]) from error
+    if config.http.token_file and not token:
+        raise ConfigError([f"http.token_file: {config.http.token_file} is empty; it must hold the token"])
+    return config, AccessPolicy(token, frozenset(name.lower() for name in config.http.allowed_hosts))
+
+
+class Daemon:
+    """The running daemon: its groups, wherever they run, and everything that looks at them."""
+
+    def __init__(
+        self,
+        config: RootConfig,
+        access: AccessPolicy,
+        options: RunOptions,
+        host: GroupHost,
+        monitor: LoopMonitor,
+        clock: Clock,
+        sock: socket.socket,
+    ) -> None:
+        self.host = host
+        self.monitor = monitor
+        self.access = access
+        self._config = config
+        self._options = options
+        self._clock = clock
+        self._http = HttpEndpoint(sock)
+        self._manager = ServiceManager()
+        self._reloading = asyncio.Lock()
+        self._reloads: set[asyncio.Task[ReloadReport]] = set()
+        self._reload_ok, self._reload_time = True, clock.wall()
+        self._stop_signals = 0
+        self._exit_code: int = ExitCode.OK
+        self._tasks: asyncio.TaskGroup | None = None
+
+    async def run(self) -> int:
+        """Run the groups until a signal, drain, and give the exit code."""
+        began = self._clock.monotonic()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._tasks = tasks
+                with signals_handled(self._on_stop, self._on_reload):
+                    await self._serve(tasks)
+        except ExceptionGroup as error:
+            # Workers build their groups before any of them connects, so that this is still a refusal to start.
+            refused, _ = error.split(ConfigError)
+            if refused is not None:
+                return _refuse(_first(refused))
+            log.critical("daemon.failed", exc_info=error)
+            return ExitCode.FAILURE
+        except asyncio.CancelledError:  # nothing of ours does that
+            log.critical("daemon.failed", error="a handler, or what it imports, cancelled the tasks of the daemon")
+            return ExitCode.FAILURE
+        finally:
+            self._http.close()
+        log.info("daemon.stopped", seconds=round(self._clock.monotonic() - began, 1), exit_code=int(self._exit_code))
+        return self._exit_code
+
+    async def reload(self) -> ReloadReport:
+        """Read the configuration again and take it over; with problems, keep the old one and say so."""
+        async with self._reloading:
+            self._manager.reloading(self._clock.monotonic())
+            report = await self._try_reload()
+            self._reload_ok = report.successful
+            if report.successful:
+                self._reload_time = self._clock.wall()
+                log.info("config.reloaded", **report.as_document())
+            else:
+                log.error("config.reload_refused", problems=list(report.problems))
+            self._manager.ready(self._status_line())
+            return report
+
+    def facts(self, view: HostView) -> DaemonFacts:
+        """What the metrics say about the daemon itself."""
+        from rmqd.daemon.metrics.exposition import DaemonFacts
+
+        return DaemonFacts(
+            config_hash=config_hash(self._config),
+            reload_successful=self._reload_ok,
+            reload_success_time=self._reload_time,
+            workers=view.workers,
+            worker_restarts=view.worker_restarts,
+            log_dropped=0 if view.workers is None else lines_dropped(),
+        )
+
+    async def _serve(self, tasks: asyncio.TaskGroup) -> None:
+        log.info(
+            "daemon.starting",
+            version=__version__,
+            groups=list(self._config.groups),
+            http=self._http.address,
+            config_hash=config_hash(self._config),
+            workers=self._options.workers,
+        )
+        self._http.warn_of_strangers(self.access.token)
+        groups = tasks.create_task(self.host.run(), name="groups")
+        background = [
+            tasks.create_task(self.monitor.run(), name="loop monitor"),
+            tasks.create_task(collect_as_memory_grows(), name="garbage"),
+            tasks.create_task(self._manager.keep_watchdog_quiet(), name="watchdog"),
+            tasks.create_task(self._flush_logs(), name="log flush"),
+        ]
+        await self.host.started(START_PATIENCE_SECONDS)
+        http = tasks.create_task(self._http.serve(self), name="http") if not self.host.stopping else None
+        await self._report_start()
+        await asyncio.wait({groups})
+        if http is not None:
+            self._http.stop()
+            await asyncio.wait({http}, timeout=HTTP_CLOSE_SECONDS)
+            http.cancel()
+        for task in (*background, *self._reloads):  # what a reload would change has ended
+            task.cancel()
+
+    async def _report_start(self) -> None:
+        if self.host.stopping:
+            return
+        for check in readiness(await self.host.view(), stopping=False):
+            if not check.ok:
+                log.warning("daemon.not_ready", check=check.name, reason=check.reason)
+        self._manager.ready(self._status_line())
+        log.info("daemon.started", http=self._http.address)
+        for exposed in await asyncio.to_thread(exposed_secrets, self._options.config):
+            log.warning("config.exposed", problem=str(exposed))
+
+    async def _flush_logs(self) -> None:
+        while True:
+            await asyncio.sleep(LOG_FLUSH_SECONDS)
+            logs.repeats.flush()
+
+    async def _try_reload(self) -> ReloadReport:
+        try:
+            config, access = await in_own_thread(partial(read_config, self._options))
+            refused = refused_changes(self._config, config)
+            if refused:
+                return ReloadReport(problems=refused)
+            await in_own_thread(partial(prepare_state_dir, config))
+            changes = await self.host.apply(config)
+        except ConfigError as error:
+            return ReloadReport(problems=tuple(str(problem) for problem in error.problems))
+        except Exception as error:  # a fault of ours or of a handler's constructor: what runs must not end by it
+            log.exception("config.reload_failed")
+            return ReloadReport(problems=(f"{type(error).__name__}: {error}",))
+        self._config, self.access = config, access
+        logs.configure_logging(config.log.level, config.log.format, namespaces=config.namespaces)
+        return ReloadReport(changes)
+
+    def _status_line(self) -> str:
+        count = len(self._config.groups)
+        return f"{count} group{'s' if count != 1 else ''}, http on {self._http.address}"
+
+    def _on_reload(self) -> None:
+        assert self._tasks is not None
+        log.info("signal.received", signal="SIGHUP", action="reload")
+        task = self._tasks.create_task(self.reload(), name="reload")
+        self._reloads.add(task)
+        task.add_done_callback(self._reloads.discard)
+
+    def _on_stop(self, number: signal.Signals) -> None:
+        self._stop_signals += 1
+        if self._stop_signals == 1:
+            drain_seconds = self.host.longest_drain_seconds
+            log.info("signal.received", signal=number.name, action="drain", drain_seconds=drain_seconds)
+            # The stop itself (commits, good-byes, HTTP) needs some seconds more than the longest drain.
+            self._manager.stopping(drain_seconds + 15)
+            self.host.stop()
+            return
+        log.warning("signal.received", signal=number.name, action="hurry")
+        self._exit_code = 128 + number
+        self.host.hurry()
+
+
+def _first(group: ExceptionGroup[ConfigError]) -> ConfigError:
+    first = group.exceptions[0]
+    return _first(first) if isinstance(first, ExceptionGroup) else first

@@ -1,0 +1,104 @@
+"""The clients of one process: one for each cluster that its groups are on, exchanged at a reload."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from rmqd.client.options import ClientOptions
+from rmqd.client.remoting.snapshot import ClientSnapshot
+from rmqd.config.model.root import RootConfig
+from rmqd.daemon.groups.engine import Client
+from rmqd.daemon.groups.reload import ConfigState
+from rmqd.daemon.metrics.totals import add_client_counters, merge_clients
+
+
+@dataclass(frozen=True, slots=True)
+class NextClients:
+    """The clients of a configuration that is to be taken over."""
+
+    clients: Mapping[str, Client]
+    """By cluster. Those that serve both configurations go by the new keys already."""
+    fresh: Mapping[str, Client]
+    secured: Mapping[str, ClientOptions]
+    """The keys and certificates that went before, of those that go by others now."""
+
+    async def give_up(self) -> None:
+        """The old configuration stays: by its keys, without what was built for the other one."""
+        for cluster, options in self.secured.items():
+            self.clients[cluster].secure(options)
+        await asyncio.gather(*(client.close() for client in self.fresh.values()))
+
+
+class ClusterClients:
+    """Clients by cluster. Constructing builds them and starts nothing."""
+
+    def __init__(self, state: ConfigState, build: Callable[[ClientOptions], Client]) -> None:
+        self._build = build
+        self._clients: dict[str, Client] = {name: build(_options(state, name)) for name in used_clusters(state.config)}
+        self._past: ClientSnapshot | None = None  # of those that were replaced
+        self._tasks: asyncio.TaskGroup | None = None
+        self._running: dict[str, asyncio.Task[None]] = {}
+
+    @property
+    def current(self) -> Mapping[str, Client]:
+        """Those of the configuration in force."""
+        return self._clients
+
+    def run_in(self, tasks: asyncio.TaskGroup) -> None:
+        """Start them; a failure of one, which groups cannot survive, is the task group's."""
+        self._tasks = tasks
+        for cluster, client in self._clients.items():
+            self._start(cluster, client)
+
+    def prepare(self, before: ConfigState, after: ConfigState) -> NextClients:
+        """What `after` needs: clients that go on, by new keys where it has other ones, and fresh ones."""
+        kept = {name: self._clients[name] for name in used_clusters(after.config) if name in self._clients}
+        kept = {name: client for name, client in kept.items() if before.same_client(after, name)}
+        fresh = {name: self._build(_options(after, name)) for name in used_clusters(after.config) if name not in kept}
+        secured = {}
+        for name, client in kept.items():
+            if not before.same_security(after, name):
+                client.secure(_options(after, name))
+                secured[name] = _options(before, name)
+        return NextClients({name: (kept | fresh)[name] for name in used_clusters(after.config)}, fresh, secured)
+
+    async def take_over(self, following: NextClients) -> None:
+        """End those that nobody needs any more, and start the fresh ones."""
+        gone = [name for name, client in self._clients.items() if following.clients.get(name) is not client]
+        await self._end(gone)
+        for name in gone:
+            past = add_client_counters(self._clients[name].snapshot(), self._past)
+            self._past = replace(past, brokers_up={})
+        self._clients = dict(following.clients)
+        for name, client in following.fresh.items():
+            self._start(name, client)
+
+    async def end(self) -> None:
+        """End all of them."""
+        await self._end(list(self._clients))
+
+    def snapshot(self) -> ClientSnapshot:
+        """All of them as if they were one; the id is the first one's."""
+        return add_client_counters(merge_clients([client.snapshot() for client in self._clients.values()]), self._past)
+
+    def _start(self, cluster: str, client: Client) -> None:
+        assert self._tasks is not None
+        self._running[cluster] = self._tasks.create_task(client.run(), name=f"client of {cluster}")
+
+    async def _end(self, clusters: list[str]) -> None:
+        for cluster in clusters:
+            self._clients[cluster].stop()
+        if running := [self._running.pop(cluster) for cluster in clusters if cluster in self._running]:
+            await asyncio.wait(running)
+
+
+def used_clusters(config: RootConfig) -> list[str]:
+    """The clusters that groups are on; one at least, as a process without groups has a client, too."""
+    used = {config.cluster_name(group) for group in config.groups}
+    return [name for name in config.known_clusters if name in used] or list(config.known_clusters)[:1]
+
+
+def _options(state: ConfigState, cluster: str) -> ClientOptions:
+    return state.config.known_clusters[cluster].client_options()

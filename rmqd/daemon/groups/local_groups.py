@@ -1,0 +1,293 @@
+"""The groups of one process: a client for each cluster, and a supervisor for each group."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+from rmqd.client.options import ClientOptions
+from rmqd.clock import Clock
+from rmqd.config.model.root import GroupConfig, RootConfig
+from rmqd.consumer.contract import Consumer
+from rmqd.consumer.options import ConsumerOptions
+from rmqd.consumer.pauses import WHOLE_GROUP, PauseScope
+from rmqd.daemon.groups.cluster_clients import ClusterClients
+from rmqd.daemon.groups.engine import Client, Engine
+from rmqd.daemon.groups.health import LoopMonitor
+from rmqd.daemon.groups.host import GroupChanges, HostView, UnknownGroupError, check_scope
+from rmqd.daemon.groups.namespace_edge import GroupEdge
+from rmqd.daemon.groups.reload import ConfigState, filtered_anew, plan_changes
+from rmqd.daemon.groups.supervisor import Backoff, GroupSupervisor
+from rmqd.daemon.metrics.totals import ProcessSnapshot, retired_group
+from rmqd.errors import ConfigError, FilterRefusedError, RmqdError
+from rmqd.handler import LoadedHandler
+from rmqd.process.logs.writer import lines_dropped
+from rmqd.wire.namespace import without_namespace
+from rmqd.wire.topics import unwrap_namespace
+
+READINESS_POLL_SECONDS = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Which of several worker processes this is, counted from 1. Alone it is number 1 of 1."""
+
+    worker: int | None = None
+    workers: int = 1
+
+    def of_client(self, options: ClientOptions) -> ClientOptions:
+        """A name of its own for each worker: two members with one client id would own the same queues."""
+        if self.worker is None or options.instance_name == "DEFAULT":
+            return options
+        return replace(options, instance_name=f"{options.instance_name}-{self.worker}")
+
+    def of_group(self, options: ConsumerOptions) -> ConsumerOptions:
+        """The worker's part of the group's rate limit; at least one message a second, as 0 means no limit."""
+        if self.worker is None or not options.pull_rate_limit:
+            return options
+        part, rest = divmod(options.pull_rate_limit, self.workers)
+        return replace(options, pull_rate_limit=max(1, part + (1 if self.worker <= rest else 0)))
+
+    def has(self, group: GroupConfig) -> bool:
+        """Whether this process runs the group.
+
+        Every broadcasting member gets all messages, and Spark has processes of its own: one worker is enough.
+        """
+        is_shared = group.message_model != "broadcasting" and group.engine != "spark"
+        return is_shared or self.worker in (None, 1)
+
+
+class LocalGroups:
+    """Runs groups in this process. Constructing builds everything and starts nothing; raises ConfigError."""
+
+    def __init__(
+        self, config: RootConfig, engine: Engine, clock: Clock, monitor: LoopMonitor, share: Share | None = None
+    ) -> None:
+        self._engine = engine
+        self._clock = clock
+        self._monitor = monitor
+        self._share = share or Share()
+        self._state = ConfigState.of(config)
+        self._clients = ClusterClients(self._state, self._build_client)
+        self._groups = self._build_groups(config, config.groups, self._clients.current)
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._stop = asyncio.Event()
+        self._changing = asyncio.Lock()
+        self._tasks: asyncio.TaskGroup | None = None
+
+    async def run(self) -> None:
+        """Run until `stop` and the drain after it. A failure of the client, which groups cannot survive, is raised."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._tasks = tasks
+                self._clients.run_in(tasks)
+                for name in self._groups:
+                    self._launch(name)
+                await self._stop.wait()
+                async with self._changing:
+                    await self._drain(list(self._groups))
+                    await self._clients.end()
+        finally:
+            await self._engine.close()
+
+    async def started(self, patience_seconds: float) -> None:
+        """Wait until every group is ready, at most `patience_seconds`."""
+        deadline = self._clock.monotonic() + patience_seconds
+        while self._clock.monotonic() < deadline and not self.stopping:
+            if all(group.snapshot().ready for group in self._groups.values()):
+                return
+            await asyncio.sleep(READINESS_POLL_SECONDS)
+
+    async def view(self) -> HostView:
+        """This process, now."""
+        return HostView((self.snapshot(),))
+
+    def snapshot(self) -> ProcessSnapshot:
+        """All groups and the client, with the counters of those that they replaced."""
+        return ProcessSnapshot(
+            worker=self._share.worker,
+            pid=os.getpid(),
+            client=self._clients.snapshot(),
+            groups=tuple(group.snapshot() for group in self._groups.values()),
+            loop_delay=self._monitor.snapshot(),
+            log_dropped=lines_dropped(),
+        )
+
+    async def pause(self, group: str, scope: PauseScope = WHOLE_GROUP) -> None:
+        """Pause a group, or some queues of it. Raises UnknownGroupError, WholeGroupOnlyError."""
+        self._switchable(group, scope).pause(scope)
+
+    async def resume(self, group: str, scope: PauseScope = WHOLE_GROUP) -> None:
+        """Resume a group, or some queues of it. Raises UnknownGroupError, WholeGroupOnlyError."""
+        self._switchable(group, scope).resume(scope)
+
+    async def apply(self, config: RootConfig) -> GroupChanges:
+        """Build what is new, drain what changed or went, start what is new. Raises ConfigError with nothing changed."""
+        async with self._changing:
+            if self.stopping:
+                raise ConfigError(["the daemon is about to end, and takes no new configuration"])
+            state = ConfigState.of(config)
+            changes = plan_changes(self._state, state)
+            following = self._clients.prepare(self._state, state)
+            live = {name for name in changes.updated if name in self._groups and not self._groups[name].failed}
+            anew = [name for name in (*changes.updated, *changes.restarted) if name not in live]
+            try:
+                groups = self._build_groups(config, (*anew, *changes.started), following.clients)
+                filtered = filtered_anew(self._state.config, config, changes)
+                await self._check_filters(config, filtered, following.clients)
+            except ConfigError:
+                await following.give_up()
+                raise
+            await asyncio.gather(
+                self._drain([*anew, *changes.stopped]),
+                *(self._change(name, config, following.clients) for name in live),
+            )
+            await self._clients.take_over(following)
+            for name in changes.stopped:
+                self._groups.pop(name, None)
+            for name, group in groups.items():
+                self._take_over(name, group, config.groups[name])
+            self._state = state
+            return changes
+
+    async def check_filters(self, names: Iterable[str]) -> None:
+        """Ask the brokers about the filters of some groups. Raises ConfigError where one is refused."""
+        await self._check_filters(self._state.config, names, self._clients.current)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The groups of this process."""
+        return tuple(self._groups)
+
+    def stop(self) -> None:
+        """Drain all groups in parallel, each up to its shutdown timeout."""
+        self._stop.set()
+        for group in self._groups.values():
+            group.stop()
+
+    def hurry(self) -> None:
+        """Cut all drains short."""
+        self._stop.set()
+        for group in self._groups.values():
+            group.hurry()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the end was asked for."""
+        return self._stop.is_set()
+
+    @property
+    def longest_drain_seconds(self) -> float:
+        """The longest shutdown timeout of all groups."""
+        return max((group.shutdown_timeout_seconds for group in self._groups.values()), default=0.0)
+
+    def _group(self, name: str) -> GroupSupervisor:
+        if name not in self._groups:
+            raise UnknownGroupError(name, list(self._groups))
+        return self._groups[name]
+
+    def _switchable(self, name: str, scope: PauseScope) -> GroupSupervisor:
+        group = self._group(name)
+        check_scope(self._state.config, name, scope)
+        return group
+
+    def _build_client(self, options: ClientOptions) -> Client:
+        return self._engine.build_client(self._share.of_client(options))
+
+    def _build_groups(
+        self, config: RootConfig, names: Iterable[str], clients: Mapping[str, Client]
+    ) -> dict[str, GroupSupervisor]:
+        groups, problems = {}, []
+        for name in names:
+            settings = config.groups[name]
+            if not self._share.has(settings):
+                continue
+            try:
+                groups[name] = self._build_group(name, config, clients[config.cluster_name(name)])
+            except ConfigError as error:  # a hook that cannot be used is a problem of all groups, told once
+                problems += [problem for problem in error.problems if problem not in problems]
+            except RmqdError as error:  # a name or an expression that only the engine finds wrong
+                problems.append(_problem(config, name, error))
+        if problems:
+            raise ConfigError(problems)
+        return groups
+
+    def _build_group(self, name: str, config: RootConfig, client: Client) -> GroupSupervisor:
+        settings = config.groups[name]
+        options = self._share.of_group(config.consumer_options(name))
+        if settings.engine == "spark":
+            build: Callable[[], Consumer] = partial(self._build_on_spark, name, options, config)
+        else:
+            build = self._builder(name, settings, options, client, [self._engine.load_handler(name, settings)])
+        edge = GroupEdge(config.cluster_name(name), options.namespace)
+        return GroupSupervisor(name, build, options.shutdown_timeout_seconds, self._clock, Backoff(), edge)
+
+    def _build_on_spark(self, name: str, options: ConsumerOptions, config: RootConfig) -> Consumer:
+        """By the configuration in force, where that has the group unchanged: a later one may log at another level."""
+        now = self._state.config
+        is_same = now.groups.get(name) == config.groups[name]
+        return self._engine.build_spark_consumer(name, options, now if is_same else config)
+
+    def _builder(
+        self, name: str, settings: GroupConfig, options: ConsumerOptions, client: Client, loaded: list[LoadedHandler]
+    ) -> Callable[[], Consumer]:
+        def build() -> Consumer:
+            # A handler serves one consumer: what comes after a failure starts with a fresh one.
+            handler = loaded.pop() if loaded else self._engine.load_handler(name, settings)
+            return self._engine.build_consumer(options, handler, client)
+
+        return build
+
+    async def _change(self, name: str, config: RootConfig, clients: Mapping[str, Client]) -> None:
+        settings, options = config.groups[name], self._share.of_group(config.consumer_options(name))
+        client = clients[config.cluster_name(name)]
+        await self._groups[name].change(options, self._builder(name, settings, options, client, []))
+
+    async def _check_filters(self, config: RootConfig, names: Iterable[str], clients: Mapping[str, Client]) -> None:
+        async def check(name: str) -> list[object]:
+            try:
+                await self._engine.check_filters(config.consumer_options(name), clients[config.cluster_name(name)])
+            except RmqdError as error:
+                return [_problem(config, name, error)]
+            return []
+
+        found = await asyncio.gather(*(check(name) for name in names if self._share.has(config.groups[name])))
+        if problems := [problem for part in found for problem in part]:
+            raise ConfigError(problems)
+
+    def _take_over(self, name: str, group: GroupSupervisor, settings: GroupConfig) -> None:
+        former = self._groups.get(name)
+        if former is not None:
+            is_whole = settings.engine == "spark"
+            pauses = [scope for scope in former.pauses if not is_whole or scope == WHOLE_GROUP]
+            group.inherit(retired_group(former.snapshot()), pauses)
+        self._groups[name] = group
+        if not self.stopping:
+            self._launch(name)
+
+    def _launch(self, name: str) -> None:
+        assert self._tasks is not None
+        self._running[name] = self._tasks.create_task(self._groups[name].run(), name=f"supervisor of {name}")
+
+    async def _drain(self, names: list[str]) -> None:
+        tasks: list[asyncio.Task[None]] = []
+        for name in names:
+            task = self._running.pop(name, None)
+            if task is not None:
+                self._groups[name].stop()
+                tasks.append(task)
+        if tasks:
+            await asyncio.wait(tasks)
+
+
+def _problem(config: RootConfig, group: str, error: RmqdError) -> object:
+    """What a broker or the engine has against a group, at its place in the configuration where that is known."""
+    namespace = config.cluster_of(group).client.namespace
+    text = without_namespace(str(error), namespace)
+    if isinstance(error, FilterRefusedError):
+        topic = unwrap_namespace(error.topic, namespace)
+        return config.groups[group].problem(group, ("subscriptions", topic), text)
+    return f"groups.{group}: {text}"

@@ -1,0 +1,161 @@
+"""Taking over a new configuration while the old one runs: all of it, or nothing."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from rmqd.client.options import ClientOptions, TlsOptions
+from rmqd.config.model.root import GroupConfig, RootConfig
+from rmqd.daemon.groups.host import GroupChanges
+
+
+@dataclass(frozen=True, slots=True)
+class ReloadReport:
+    """How a reload ended. With problems nothing was changed."""
+
+    changes: GroupChanges = field(default_factory=GroupChanges)
+    problems: tuple[str, ...] = ()
+
+    @property
+    def successful(self) -> bool:
+        """Whether the new configuration is in force."""
+        return not self.problems
+
+    def as_document(self) -> dict[str, Any]:
+        """For the API and the command."""
+        if self.problems:
+            error = "the configuration was not taken over; the old one stays in force"
+            return {"result": "refused", "error": error, "problems": list(self.problems)}
+        return {"result": "applied"} | {name: list(groups) for name, groups in asdict(self.changes).items()}
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigState:
+    """The configuration in force together with what it points to: `files` holds its certificates, by cluster."""
+
+    config: RootConfig
+    files: Mapping[str, tuple[bytes, ...]]
+
+    @classmethod
+    def of(cls, config: RootConfig) -> ConfigState:
+        """Reads the files that clients read; one that cannot be read counts as empty, and the client complains."""
+        tls = {name: cluster.client.tls for name, cluster in config.known_clusters.items()}
+        paths = {name: (one.ca_file, one.cert_file, one.key_file) for name, one in tls.items()}
+        return cls(config, {name: tuple(_contents(path) for path in found if path) for name, found in paths.items()})
+
+    def same_client(self, other: ConfigState, cluster: str) -> bool:
+        """Whether one client of a cluster serves both; its keys and TLS settings can be replaced while it runs."""
+        ours, theirs = self._options(cluster), other._options(cluster)
+        return ours is not None and theirs is not None and _without_security(ours) == _without_security(theirs)
+
+    def same_security(self, other: ConfigState, cluster: str) -> bool:
+        """Whether it also goes by the same keys and certificates for both."""
+        is_same = self._options(cluster) == other._options(cluster)
+        return is_same and self.files.get(cluster) == other.files.get(cluster)
+
+    def _options(self, cluster: str) -> ClientOptions | None:
+        found = self.config.known_clusters.get(cluster)
+        return None if found is None else found.client_options()
+
+
+def _without_security(options: ClientOptions) -> ClientOptions:
+    return replace(options, access_key="", secret_key="", security_token="", tls=TlsOptions())
+
+
+def _contents(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError:
+        return b""
+
+
+LIVE_KEYS: Final = frozenset(
+    {
+        "subscriptions",
+        "consume_from_where",
+        "consume_timestamp",
+        "pull_batch_size",
+        "pull_interval",
+        "pull_threshold_for_queue",
+        "pull_threshold_size_for_queue",
+        "pull_threshold_for_topic",
+        "pull_threshold_size_for_topic",
+        "consume_concurrently_max_span",
+        "persist_consumer_offset_interval",
+        "shutdown_timeout",
+        "pull_rate_limit",
+        "pop_invisible_time",
+        "pop_batch_nums",
+        "pop_threshold_for_queue",
+        "max_body_size",
+        "on_corrupt_message",
+        "on_offset_illegal",
+    }
+)
+"""What a running group takes over (`Consumer.change`). Of the subscriptions only the filters: other topics are other
+queues, and whose they are takes a rebalance that begins anew."""
+
+
+def changes_while_running(before: GroupConfig, after: GroupConfig) -> bool:
+    """Whether a group that runs as `before` says can go on as `after` says, without leaving. On Spark none can."""
+    if after.engine == "spark":
+        return False
+    differing = {key for key in GroupConfig.model_fields if getattr(before, key) != getattr(after, key)}
+    return differing <= LIVE_KEYS and before.subscriptions.keys() == after.subscriptions.keys()
+
+
+def plan_changes(old: ConfigState, new: ConfigState) -> GroupChanges:
+    """Which groups a reload touches: all of a cluster whose client changes, those on Spark where only its keys do."""
+    before, after = old.config.groups, new.config.groups
+    kept = [name for name in after if name in before]
+    stay = {name for name in kept if _keeps_client(name, old, new)}
+    unchanged = [
+        name
+        for name in kept
+        if name in stay
+        and before[name] == after[name]
+        and (after[name].engine != "spark" or old.same_security(new, new.config.cluster_name(name)))
+    ]
+    changed = [name for name in kept if name not in unchanged]
+    updated = [name for name in changed if name in stay and changes_while_running(before[name], after[name])]
+    return GroupChanges(
+        unchanged=tuple(unchanged),
+        updated=tuple(updated),
+        restarted=tuple(name for name in changed if name not in updated),
+        started=tuple(name for name in after if name not in before),
+        stopped=tuple(name for name in before if name not in after),
+    )
+
+
+def _keeps_client(group: str, old: ConfigState, new: ConfigState) -> bool:
+    cluster = new.config.cluster_name(group)
+    return cluster == old.config.cluster_name(group) and old.same_client(new, cluster)
+
+
+def filtered_anew(old: RootConfig, new: RootConfig, changes: GroupChanges) -> list[str]:
+    """The groups whose filters brokers may refuse: new ones, those that start anew, and those with another filter."""
+    updated = [name for name in changes.updated if old.groups[name].subscriptions != new.groups[name].subscriptions]
+    return [*updated, *changes.restarted, *changes.started]
+
+
+def refused_changes(old: RootConfig, new: RootConfig) -> tuple[str, ...]:
+    """What a reload cannot do, each with what to do instead."""
+    fixed: tuple[tuple[str, object, object], ...] = (
+        ("http.listen", old.http.listen, new.http.listen),
+        ("state_dir", old.state_dir, new.state_dir),
+        ("tracing.opentelemetry", old.tracing.opentelemetry, new.tracing.opentelemetry),
+    )
+    return tuple(
+        f"{key}: cannot change from {before} to {after} while the daemon runs; restart it for that"
+        for key, before, after in fixed
+        if before != after
+    )
+
+
+def config_hash(config: RootConfig) -> str:
+    """A short hash to compare configurations by. Secrets have no part in it, as they have none in the `repr`."""
+    return hashlib.sha256(repr(config).encode()).hexdigest()[:16]

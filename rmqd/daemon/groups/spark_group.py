@@ -1,0 +1,225 @@
+"""A group on Spark as the daemon sees it: a consumer like any other, over a process that drives Spark.
+
+The driver process, its Java machine and Spark's Python processes are a process group of their own, so that nothing of
+them is left when the driver has ended, however that was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final, Protocol, Self
+
+import structlog
+
+from rmqd.config.model.root import RootConfig
+from rmqd.config.model.spark import AVAILABLE_NOW
+from rmqd.consumer.assembly import stats_of
+from rmqd.consumer.options import ConsumerOptions
+from rmqd.consumer.pauses import WHOLE_GROUP, Pauses, PauseScope
+from rmqd.consumer.stats.snapshot import GroupSnapshot
+from rmqd.errors import RmqdError
+from rmqd.process.channel import Action, BuildOrder
+from rmqd.process.child import ChildGoneError, ChildProcess
+
+log = structlog.get_logger(__name__)
+
+ENGINE: Final = "spark"
+DRIVER_MODULE: Final = "rmqd.spark.driver"
+ASK_SECONDS: Final = 1.0
+# Java's garbage collection, and a machine that has too much to do, may keep the driver from answering for a while.
+SILENT_SECONDS: Final = 30.0
+
+
+class SparkDriverError(RmqdError):
+    """The process that drives Spark for a group has ended, or could not begin."""
+
+
+class Driver(Protocol):
+    """The process, as the group uses it."""
+
+    pid: int
+    last_snapshot: GroupSnapshot | None
+
+    async def read(self) -> int:
+        """Take what it tells until it is gone; its exit code."""
+
+    async def ask(self, action: Action, argument: object = None) -> object:
+        """Ask it. Raises ConfigError, ChildGoneError."""
+
+    def tell(self, action: Action, argument: object = None) -> None:
+        """Tell it."""
+
+    def kill(self) -> None:
+        """End it, and all that it has started."""
+
+
+class SparkDriverProcess(ChildProcess[GroupSnapshot]):
+    """The real one."""
+
+    name = "Spark driver"
+    own_group = True
+
+    @classmethod
+    async def spawn(cls) -> Self:
+        """Start one that waits for its order. Raises OSError."""
+        return await cls.start((DRIVER_MODULE,))
+
+    def _snapshot_in(self, value: object) -> GroupSnapshot | None:
+        return value if isinstance(value, GroupSnapshot) else None
+
+
+class SparkGroup:
+    """Runs one group on Spark. What it tells is at most a second old."""
+
+    def __init__(
+        self,
+        name: str,
+        options: ConsumerOptions,
+        config: RootConfig,
+        start: Callable[[], Awaitable[Driver]] = SparkDriverProcess.spawn,
+        silent_seconds: float = SILENT_SECONDS,
+    ) -> None:
+        self._options = options
+        self._name = name
+        self._config = config.of_group(name)
+        self._start = start
+        self._silent_seconds = silent_seconds
+        self._log = log.bind(group=name)
+        self._pauses = Pauses()
+        self._driver: Driver | None = None
+        self._stop = asyncio.Event()
+        self._ended = False
+        self._is_silent = False
+        spark = config.groups[name].spark
+        self._handles_what_is_there = spark is not None and spark.trigger == AVAILABLE_NOW
+
+    async def run(self) -> None:
+        """Until `stop` and the drain after it; a group that only handles what is there waits for `stop`, too.
+
+        Raises SparkDriverError, with what the driver said was wrong, and ConfigError.
+        """
+        try:
+            driver = self._driver = await self._start()
+        except OSError as error:
+            raise SparkDriverError(f"no process could be started for Spark: {error}") from error
+        reading = asyncio.create_task(driver.read(), name=f"answers of the Spark driver of {self._name}")
+        is_wanted = not self._stop.is_set()
+        try:
+            if is_wanted:
+                await self._serve(driver, reading)
+        finally:
+            self._ended = True
+            driver.kill()
+            exit_code = await reading
+        if is_wanted:
+            self._check_end(driver, exit_code)
+        await self._stop.wait()
+
+    def stop(self, *, shutdown_timeout_seconds: float | None = None) -> None:
+        """Have the micro-batch under way end, up to the group's shutdown timeout, and its offsets committed."""
+        self._stop.set()
+        if self._driver is not None:
+            self._driver.tell("stop", shutdown_timeout_seconds)
+
+    def hurry(self) -> None:
+        """Have the micro-batch under way given up: it is repeated at the next start."""
+        self._stop.set()
+        if self._driver is not None:
+            self._driver.tell("hurry")
+
+    async def change(self, options: ConsumerOptions) -> None:
+        """Not for this one: a reload starts a changed group anew. Raises RmqdError."""
+        raise RmqdError(f"group {self._name} is on Spark, and takes no other options while it runs")
+
+    def pause(self, scope: PauseScope = WHOLE_GROUP) -> None:
+        """Take up no more micro-batches; the one under way is finished."""
+        self._pauses.add(scope)
+        if self._driver is not None:
+            self._driver.tell("pause", scope)
+
+    def resume(self, scope: PauseScope = WHOLE_GROUP) -> None:
+        """Go on."""
+        self._pauses.end(scope)
+        if self._driver is not None:
+            self._driver.tell("resume", scope)
+
+    @property
+    def paused(self) -> bool:
+        """Whether the group is paused."""
+        return self._pauses.whole
+
+    def snapshot(self) -> GroupSnapshot:
+        """What the driver told last."""
+        told = None if self._driver is None else self._driver.last_snapshot
+        group = replace(told or blank_snapshot(self._options), paused=self._pauses.whole, pauses=self._pauses.scopes)
+        if self._ended:
+            return replace(group, state="stopped" if group.state != "failed" else "failed", queues=(), assigned={})
+        if self._is_silent and self._driver is not None:
+            reason = f"the Spark driver (pid {self._driver.pid}) has not answered for {self._silent_seconds:g} s"
+            return replace(group, ready=False, not_ready_reason=reason)
+        return group
+
+    async def _serve(self, driver: Driver, reading: asyncio.Task[int]) -> None:
+        """Give the driver its order, and ask how it is until it has ended."""
+        pauses = {self._name: self._pauses.scopes}
+        with suppress(ChildGoneError):  # its exit code says more
+            await driver.ask("build", BuildOrder(self._config, 1, 1, pauses, tuple(sys.path)))
+            self._log.info("spark.driver_started", pid=driver.pid)
+            if self._stop.is_set():  # meanwhile
+                driver.tell("stop")
+            while not reading.done():
+                await self._ask(driver)
+                await asyncio.wait({reading}, timeout=ASK_SECONDS)
+        await asyncio.wait({reading})
+
+    async def _ask(self, driver: Driver) -> None:
+        try:
+            async with asyncio.timeout(self._silent_seconds):
+                await driver.ask("snapshot")
+        except TimeoutError:
+            if not self._is_silent:
+                self._log.error("spark.driver_silent", pid=driver.pid, seconds=self._silent_seconds)
+            self._is_silent = True
+        else:
+            self._is_silent = False
+
+    def _check_end(self, driver: Driver, exit_code: int) -> None:
+        told = driver.last_snapshot
+        if told is not None and told.failure is not None:
+            raise SparkDriverError(told.failure)
+        if exit_code:
+            how = signal.Signals(-exit_code).name if exit_code < 0 else f"exit code {exit_code}"
+            raise SparkDriverError(f"the Spark driver (pid {driver.pid}) ended by {how}, and did not say why")
+        if not self._stop.is_set() and not self._handles_what_is_there:
+            raise SparkDriverError(f"the Spark driver (pid {driver.pid}) ended, though nobody had asked it to")
+
+
+def blank_snapshot(options: ConsumerOptions) -> GroupSnapshot:
+    """A group on Spark that begins."""
+    return GroupSnapshot(
+        name=options.group,
+        engine=ENGINE,
+        message_model=options.message_model,
+        state="starting",
+        paused=False,
+        pauses=(),
+        client_id="",
+        failure=None,
+        ready=False,
+        not_ready_reason=f"group {options.group} waits for Spark, which takes some 10 s to start",
+        topics=tuple(topic for stats in stats_of(options).values() for topic in stats.snapshots()),
+        queues=(),
+        assigned=dict.fromkeys(options.subscriptions, 0),
+        rebalances=0,
+        handover_timeouts=0,
+        commit_failures=0,
+        hook_failures={},
+        left_out_by_hooks={},
+        handler_hung=False,
+        problems=(),
+    )

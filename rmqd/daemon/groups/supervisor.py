@@ -1,0 +1,214 @@
+"""Keeps one group running: a consumer that fails is replaced after a while, and the other groups do not notice.
+
+A failure is shown (state `failed`, with its reason) for as long as the group rests. The rest doubles from one second
+to a minute, and starts again at one second after the group was well for a minute.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import replace
+
+import structlog
+
+from rmqd.clock import Clock
+from rmqd.consumer.contract import Consumer
+from rmqd.consumer.options import ConsumerOptions
+from rmqd.consumer.pauses import WHOLE_GROUP, Pauses, PauseScope
+from rmqd.consumer.stats.snapshot import GroupSnapshot
+from rmqd.daemon.groups.namespace_edge import GroupEdge
+from rmqd.daemon.metrics.totals import add_counters, retired_group
+from rmqd.plain_text import describe
+from rmqd.wire.namespace import without_namespace
+
+log = structlog.get_logger(__name__)
+
+FIRST_REST_SECONDS = 1.0
+LONGEST_REST_SECONDS = 60.0
+HEALTHY_SECONDS = 60.0
+# A consumer ends by itself within its shutdown timeout; this is for the commits after it, and for one that does not.
+END_GRACE_SECONDS = 10.0
+HURRY_GRACE_SECONDS = 5.0
+
+
+class Backoff:
+    """How long to rest after a failure: doubling, and from the start again after a healthy time."""
+
+    def __init__(
+        self, first: float = FIRST_REST_SECONDS, longest: float = LONGEST_REST_SECONDS, healthy: float = HEALTHY_SECONDS
+    ) -> None:
+        self._first = first
+        self._longest = longest
+        self._healthy = healthy
+        self._next = first
+
+    def after(self, lived_seconds: float) -> float:
+        """Seconds to rest after what lived for so long has failed."""
+        if lived_seconds >= self._healthy:
+            self._next = self._first
+        rest, self._next = self._next, min(self._next * 2, self._longest)
+        return rest
+
+
+class GroupEndedError(Exception):
+    """A consumer's `run` returned although nobody had asked it to stop."""
+
+
+class GroupSupervisor:
+    """One group of this process, over all the consumers that serve it one after the other."""
+
+    def __init__(
+        self,
+        name: str,
+        build: Callable[[], Consumer],
+        shutdown_timeout_seconds: float,
+        clock: Clock,
+        backoff: Backoff,
+        edge: GroupEdge | None = None,
+    ) -> None:
+        """`build` makes the next consumer; what it raises counts as a failure of the group."""
+        self.name = name
+        self.shutdown_timeout_seconds = shutdown_timeout_seconds
+        self._build = build
+        self._clock = clock
+        self._backoff = backoff
+        self._edge = edge or GroupEdge()
+        self._log = log.bind(group=name)
+        self._consumer = build()
+        self._past: GroupSnapshot | None = None
+        self._failure: str | None = None
+        self._pauses = Pauses()
+        self._stop = asyncio.Event()
+        self._hurry = asyncio.Event()
+
+    async def run(self) -> None:
+        """Serve the group until `stop` was called and the drain is over. Never raises for a group's failure."""
+        while not self._stop.is_set():
+            started = self._clock.monotonic()
+            try:
+                await self._run_consumer()
+                return
+            except Exception as error:  # noqa: BLE001 a failed group takes no other with it: it is shown, and tried again
+                await self._rest(error, self._clock.monotonic() - started)
+
+    def stop(self) -> None:
+        """Ask for the graceful end."""
+        self._stop.set()
+
+    def hurry(self) -> None:
+        """End now: handlers still running are abandoned, what is finished is committed."""
+        self._stop.set()
+        self._hurry.set()
+
+    def pause(self, scope: PauseScope = WHOLE_GROUP) -> None:
+        """Stop handing out messages, and keep the queues. Holds over restarts of the group."""
+        self._pauses.add(scope)
+        self._consumer.pause(self._edge.meant(scope))
+
+    def resume(self, scope: PauseScope = WHOLE_GROUP) -> None:
+        """Go on with all that was paused within this scope."""
+        self._pauses.end(scope)
+        self._consumer.resume(self._edge.meant(scope))
+
+    @property
+    def pauses(self) -> tuple[PauseScope, ...]:
+        """What is paused."""
+        return self._pauses.scopes
+
+    @property
+    def failed(self) -> bool:
+        """Whether nothing runs now, until the rest after a failure is over."""
+        return self._failure is not None
+
+    async def change(self, options: ConsumerOptions, build: Callable[[], Consumer]) -> None:
+        """Have the running consumer go by other options; `build` makes those that come after it."""
+        self._build = build
+        self.shutdown_timeout_seconds = options.shutdown_timeout_seconds
+        await self._consumer.change(options)
+
+    def inherit(self, past: GroupSnapshot, pauses: Iterable[PauseScope]) -> None:
+        """Go on with the counters of the group that this one replaces, and with its pauses."""
+        self._past = past
+        for scope in pauses:
+            self.pause(scope)
+
+    def snapshot(self) -> GroupSnapshot:
+        """The group now, with the counters of all its consumers."""
+        group = self._edge.shown(self._consumer.snapshot())
+        if self._failure is not None:
+            failure = without_namespace(self._failure, self._edge.namespace)
+            shown = replace(group, state="failed", failure=failure, problems=())
+            shown = replace(shown, paused=self._pauses.whole, pauses=self._pauses.scopes)
+            group = replace(shown, ready=False, not_ready_reason=failure, queues=(), assigned={})
+        return add_counters(group, self._past)
+
+    async def _run_consumer(self) -> None:
+        running = asyncio.create_task(self._consumer.run(), name=f"group {self.name}")
+        stop = asyncio.create_task(self._stop.wait(), name=f"stop of {self.name}")
+        try:
+            await asyncio.wait({running, stop}, return_when=asyncio.FIRST_COMPLETED)
+            if running.done() and not self._stop.is_set():
+                if running.cancelled():
+                    raise GroupEndedError("the group was cancelled although nobody stopped it")
+                running.result()
+                raise GroupEndedError("the group ended although nobody stopped it")
+            await self._end(running)
+        finally:
+            stop.cancel()
+            await _cancelled(running)
+
+    async def _end(self, running: asyncio.Task[None]) -> None:
+        self._consumer.stop()
+        hurry = asyncio.create_task(self._hurry.wait(), name=f"hurry of {self.name}")
+        try:
+            drain_seconds = self.shutdown_timeout_seconds + END_GRACE_SECONDS
+            await asyncio.wait({running, hurry}, timeout=drain_seconds, return_when=asyncio.FIRST_COMPLETED)
+            if not running.done():
+                self._consumer.hurry()
+                await asyncio.wait({running}, timeout=HURRY_GRACE_SECONDS)
+        finally:
+            hurry.cancel()
+        if not running.done():
+            self._log.error("group.abandoned", after_seconds=drain_seconds + HURRY_GRACE_SECONDS)
+        elif running.exception() is not None:
+            self._log.error("group.drain_failed", exc_info=running.exception())
+
+    async def _rest(self, error: Exception, lived_seconds: float) -> None:
+        seconds = self._backoff.after(lived_seconds)
+        self._failure = _describe(error)
+        self._log.error("group.failed", error=self._failure, retry_in_seconds=seconds, exc_info=error)
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._stop.wait()
+                return
+            try:
+                consumer = self._build()
+            except Exception as again:  # noqa: BLE001 such as a handler whose constructor needs what is away now
+                seconds = self._backoff.after(0.0)
+                self._failure = _describe(again)
+                self._log.error("group.failed", error=self._failure, retry_in_seconds=seconds, exc_info=again)
+                continue
+            self._replace(consumer)
+            return
+
+    def _replace(self, consumer: Consumer) -> None:
+        self._past = retired_group(add_counters(self._edge.shown(self._consumer.snapshot()), self._past))
+        self._consumer, self._failure = consumer, None
+        for scope in self._pauses.scopes:
+            consumer.pause(self._edge.meant(scope))
+        self._log.info("group.restarted")
+
+
+async def _cancelled(task: asyncio.Task[None]) -> None:
+    if not task.done():
+        task.cancel()
+        await asyncio.wait({task})
+
+
+def _describe(error: BaseException) -> str:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return describe(error)

@@ -1,0 +1,182 @@
+"""What the HTTP endpoint answers: metrics, health, the status, the few things that an operator may change, one page."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Protocol
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from rmqd.consumer.pauses import PauseScope
+from rmqd.daemon.groups.health import Check, LoopMonitor, readiness
+from rmqd.daemon.groups.host import GroupHost, HostView, UnknownGroupError, WholeGroupOnlyError
+from rmqd.daemon.groups.reload import ReloadReport
+from rmqd.daemon.http.access import AccessPolicy, Refusal
+from rmqd.daemon.http.status import pause_document, status_document
+from rmqd.daemon.http.status_page import status_page
+from rmqd.daemon.metrics.totals import merge_processes
+from rmqd.own_threads import in_own_thread
+
+if TYPE_CHECKING:
+    from rmqd.daemon.metrics.exposition import DaemonFacts
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+class DaemonControl(Protocol):
+    """The daemon as its HTTP endpoint sees it."""
+
+    host: GroupHost
+    monitor: LoopMonitor
+
+    @property
+    def access(self) -> AccessPolicy:
+        """The rules in force; a reload replaces them."""
+
+    def facts(self, view: HostView) -> DaemonFacts:
+        """What the metrics say about the daemon itself."""
+
+    async def reload(self) -> ReloadReport:
+        """Read the configuration again and take it over, or say why not."""
+
+
+class HttpApi:
+    """The endpoints, over a daemon."""
+
+    def __init__(self, daemon: DaemonControl) -> None:
+        self._daemon = daemon
+
+    def app(self) -> Starlette:
+        """The ASGI app."""
+        named, changing = self._named, self._changing
+        return Starlette(
+            routes=[
+                Route("/livez", self.livez),
+                Route("/readyz", self.readyz),
+                Route("/metrics", self.metrics),
+                Route("/", named(self.page)),
+                Route("/api/v1/status", named(self.status)),
+                Route("/api/v1/groups/{group}/pause", changing(self.pause), methods=["POST"]),
+                Route("/api/v1/groups/{group}/resume", changing(self.resume), methods=["POST"]),
+                Route("/api/v1/reload", changing(self.reload), methods=["POST"]),
+            ]
+        )
+
+    async def livez(self, _request: Request) -> Response:
+        """200 as long as the event loop runs; the cluster has no say."""
+        return _checks_response((self._daemon.monitor.liveness(),))
+
+    async def readyz(self, _request: Request) -> Response:
+        """200 once each group has a route and its first assignment, else 503 with the reasons."""
+        host = self._daemon.host
+        return _checks_response(readiness(await host.view(), host.stopping))
+
+    async def metrics(self, request: Request) -> Response:
+        """The exposition, rendered in a thread: with thousands of series it takes a while.
+
+        The first scrape imports Prometheus' library, in a thread too: at the start it would compete with messages.
+        """
+        await in_own_thread(lambda: importlib.import_module("rmqd.daemon.metrics.exposition"))
+        from rmqd.daemon.metrics.exposition import render
+
+        view = await self._daemon.host.view()
+        accept = request.headers.get("accept", "")
+        facts = self._daemon.facts(view)
+        if not view.processes:
+            return PlainTextResponse("no worker answers; see /readyz\n", 503)
+        body, content_type = await in_own_thread(
+            lambda: render(merge_processes(view.processes, view.past), facts, accept)
+        )
+        return Response(body, headers={"content-type": content_type})
+
+    async def status(self, _request: Request) -> Response:
+        """The status of every group and queue."""
+        return JSONResponse(status_document(await self._daemon.host.view()))
+
+    async def page(self, _request: Request) -> Response:
+        """The status for a person."""
+        document = status_document(await self._daemon.host.view())
+        headers = {"content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"}
+        return HTMLResponse(status_page(document), headers=headers)
+
+    async def pause(self, request: Request) -> Response:
+        """Pause one group, or the queues that `topic`, `broker` and `queue` name: they are kept, and stand still."""
+        return await self._switch(request, self._daemon.host.pause, "paused")
+
+    async def resume(self, request: Request) -> Response:
+        """Resume one group, or some queues of it."""
+        return await self._switch(request, self._daemon.host.resume, "resumed")
+
+    async def reload(self, _request: Request) -> Response:
+        """Reload the configuration; 500 with the reasons, and nothing changed, where it is not taken over."""
+        report = await self._daemon.reload()
+        return JSONResponse(report.as_document(), 200 if report.successful else 500)
+
+    async def _switch(
+        self, request: Request, action: Callable[[str, PauseScope], Awaitable[None]], result: str
+    ) -> Response:
+        group = request.path_params["group"]
+        try:
+            scope = _scope(request)
+            await action(group, scope)
+        except UnknownGroupError as error:
+            return JSONResponse({"error": str(error)}, 404)
+        except (ValueError, WholeGroupOnlyError) as error:
+            return JSONResponse({"error": str(error)}, 400)
+        view = await self._daemon.host.view()
+        document = {"group": group, "result": result, "scope": asdict(scope)}
+        return JSONResponse(document | pause_document(view, group, scope))
+
+    def _named(self, endpoint: Endpoint) -> Endpoint:
+        async def checked(request: Request) -> Response:
+            return _refusal(self._check_names(request)) or await endpoint(request)
+
+        return checked
+
+    def _changing(self, endpoint: Endpoint) -> Endpoint:
+        async def checked(request: Request) -> Response:
+            refusal = self._check_names(request) or self._check_change(request)
+            return _refusal(refusal) or await endpoint(request)
+
+        return checked
+
+    def _check_names(self, request: Request) -> Refusal | None:
+        own_address = (request.scope.get("server") or ("", 0))[0]
+        headers = request.headers
+        return self._daemon.access.check_names(headers.get("host"), headers.get("origin"), own_address)
+
+    def _check_change(self, request: Request) -> Refusal | None:
+        access, headers = self._daemon.access, request.headers
+        own_port = (request.scope.get("server") or ("", None))[1]
+        client = request.client.host if request.client else ""
+        return access.check_page(headers.get("origin"), headers.get("host"), own_port) or access.check_change(
+            headers.get("authorization"), client, headers.keys()
+        )
+
+
+def _scope(request: Request) -> PauseScope:
+    """What a request to pause or resume names. Raises ValueError."""
+    given = dict(request.query_params)
+    if unknown := given.keys() - {"topic", "broker", "queue"}:
+        raise ValueError(f"{', '.join(sorted(unknown))}: not known here; accepted: topic, broker, queue")
+    number = given.get("queue")
+    if number is not None and not (number.isascii() and number.isdigit()):
+        raise ValueError(f"queue: {number!r} is not a queue's number")
+    return PauseScope(given.get("topic"), given.get("broker"), None if number is None else int(number))
+
+
+def _refusal(refusal: Refusal | None) -> Response | None:
+    if refusal is None:
+        return None
+    headers = {"www-authenticate": "Bearer"} if refusal.status == 401 else {}
+    return JSONResponse({"error": refusal.reason}, refusal.status, headers=headers)
+
+
+def _checks_response(checks: tuple[Check, ...]) -> Response:
+    lines = [f"[{'+' if check.ok else '-'}] {check.name}: {check.reason or 'ok'}\n" for check in checks]
+    return PlainTextResponse("".join(lines), 200 if all(check.ok for check in checks) else 503)

@@ -1,0 +1,284 @@
+"""The HTTP server inside our own event loop: uvicorn, with the limits that it does not have itself.
+
+At most 256 connections, fewer where the process may open few descriptors; a request's header within 10 seconds and
+16 KiB, its body within 10 seconds and 64 KiB, and an answer that is not read for 10 seconds ends its connection.
+
+A probe of liveness must be answered while others hold all connections: a connection too many is let in, and the one
+gives way whose client we have waited for longest. What takes work to answer queues up, and /livez overtakes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import structlog
+import uvicorn
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+
+from rmqd.daemon.http import listener
+
+log = structlog.get_logger(__name__)
+
+MAX_CONNECTIONS = listener.MAX_CONNECTIONS
+HEADER_SECONDS = 10.0
+MAX_HEADER_BYTES = 16 * 1024
+BODY_SECONDS = 10.0
+MAX_BODY_BYTES = 64 * 1024
+UNREAD_SECONDS = 10.0
+MAX_ANSWERS = 8
+KEEP_ALIVE_SECONDS = 5
+CLOSE_SECONDS = 1
+
+
+class LimitedProtocol(H11Protocol):
+    """A connection that ends where its client is slow with a header or does not read, or where others need room."""
+
+    _header_deadline: asyncio.TimerHandle | None = None
+    _unread_deadline: asyncio.TimerHandle | None = None
+    _unread_bytes = 0
+    _answered_at = 0.0
+    _gave_way = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """As uvicorn; another gives way where this one is too many, and the header has its time."""
+        super().connection_made(transport)
+        transport.set_write_buffer_limits(high=0)  # pause_writing is called for whatever the client has not taken
+        self._answered_at = self.loop.time()
+        self._make_room()
+        self._expect_header()
+
+    def data_received(self, data: bytes) -> None:
+        """As uvicorn, and watch that a header that has begun also ends."""
+        if self.transport.is_closing():
+            return
+        super().data_received(data)
+        cycle: RequestResponseCycle | None = self.cycle  # None before the first request, whatever its type says
+        if cycle is not None and not cycle.response_complete:
+            self._header_arrived()
+        elif self._header_deadline is None:
+            self._expect_header()
+
+    def on_response_complete(self) -> None:
+        """As uvicorn; while nothing arrives, its keep-alive timeout holds."""
+        self._answered_at = self.loop.time()
+        super().on_response_complete()
+        self._header_arrived()
+
+    def pause_writing(self) -> None:
+        """As uvicorn, and give the client the time to read."""
+        super().pause_writing()
+        self._unread_bytes = self.transport.get_write_buffer_size()
+        self._unread_deadline = self.loop.call_later(UNREAD_SECONDS, self._give_up_unread)
+
+    def resume_writing(self) -> None:
+        """As uvicorn: the client has read everything."""
+        super().resume_writing()
+        self._all_read()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """As uvicorn."""
+        self._header_arrived()
+        self._all_read()
+        super().connection_lost(exc)
+
+    def _make_room(self) -> None:
+        """Let another connection give way if there are too many with this one.
+
+        First those whose client has the next move, to send or to read, and of them the one that was let wait longest:
+        whoever asks at once, as a probe does, is served before its turn comes. uvicorn counts a connection until it is
+        lost, also one that was closed with an answer that nobody takes; what gave way is as good as lost.
+        """
+        held = [one for one in self.connections if isinstance(one, LimitedProtocol) and not one._gave_way]
+        limit = connection_limit()
+        if len(held) <= limit:
+            return
+        log.warning("http.connections_full", limit=limit)
+        first = min((one for one in held if one is not self), key=lambda one: (not one._is_idle, one._answered_at))
+        first._gave_way = True
+        first.transport.abort()
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether the server waits for the client."""
+        cycle: RequestResponseCycle | None = self.cycle
+        if cycle is None or cycle.response_complete:
+            return True
+        return cycle.more_body or self.flow.write_paused
+
+    def _expect_header(self) -> None:
+        self._header_deadline = self.loop.call_later(HEADER_SECONDS, self.transport.abort)
+
+    def _header_arrived(self) -> None:
+        if self._header_deadline is not None:
+            self._header_deadline.cancel()
+            self._header_deadline = None
+
+    def _give_up_unread(self) -> None:
+        """End the connection, or, where the client has read some of it, wait once more: lines may be slow."""
+        left = self.transport.get_write_buffer_size()
+        if left < self._unread_bytes:
+            self._unread_bytes = left
+            self._unread_deadline = self.loop.call_later(UNREAD_SECONDS, self._give_up_unread)
+        else:
+            self.transport.abort()
+
+    def _all_read(self) -> None:
+        if self._unread_deadline is not None:
+            self._unread_deadline.cancel()
+            self._unread_deadline = None
+
+
+def connection_limit() -> int:
+    """How many connections are held at once: brokers and handlers need descriptors, too."""
+    return min(MAX_CONNECTIONS, listener.share_of_descriptors())
+
+
+class RequestLimits:
+    """ASGI middleware: reads the whole body, as long as it is small and arrives in time, before the app is called."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer 431, 413 or 408 where a limit is passed."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers: list[tuple[bytes, bytes]] = scope["headers"]
+        if {b"content-length", b"transfer-encoding"} <= {name for name, _ in headers}:
+            # A proxy in between may go by the other length, and then the next request is not what it seems.
+            await _refuse(send, 400, b"both Content-Length and Transfer-Encoding\n")
+            return
+        if sum(len(name) + len(value) + 4 for name, value in headers) + len(scope["raw_path"]) > MAX_HEADER_BYTES:
+            await _refuse(send, 431, b"the header is larger than 16 KiB\n")
+            return
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                body = await _read_body(headers, receive)
+        except TimeoutError:
+            await _refuse(send, 408, b"the body took longer than 10 s\n")
+            return
+        if body is None:
+            await _refuse(send, 413, b"the body is larger than 64 KiB\n")
+            return
+        pending = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def replay() -> Message:
+            return pending.pop() if pending else await receive()
+
+        await self._app(_in_origin_form(scope), replay, send)
+
+
+class AnswerQueue:
+    """ASGI middleware: only a few requests are answered at once, so that many requests do not delay /livez.
+
+    A turn ends with the answer's first bytes, not with its last: a client that does not read holds nobody up.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._turns = asyncio.Semaphore(MAX_ANSWERS)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Call the app when it is this request's turn; a reload may wait for drains, and takes no turn."""
+        if scope["type"] != "http" or scope["path"] == "/livez" or scope["method"] == "POST":
+            await self._app(scope, receive, send)
+            return
+        await self._turns.acquire()
+        holds_turn = True
+
+        def end_turn() -> None:
+            nonlocal holds_turn
+            if holds_turn:
+                holds_turn = False
+                self._turns.release()
+
+        async def send_after_turn(message: Message) -> None:
+            end_turn()
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_after_turn)
+        finally:
+            end_turn()
+
+
+def _in_origin_form(scope: Scope) -> Scope:
+    """The request as if its target were a path: for `GET http://host/path`, the target's host is the Host."""
+    raw_path: bytes = scope["raw_path"]
+    if not raw_path.lower().startswith((b"http://", b"https://")):
+        return scope
+    try:
+        target = urlsplit(raw_path.decode("ascii"))
+    except ValueError:
+        return scope
+    headers = [(name, value) for name, value in scope["headers"] if name != b"host"]
+    headers.append((b"host", target.netloc.encode("ascii")))
+    path = target.path or "/"
+    return {**scope, "path": unquote(path), "raw_path": path.encode("ascii"), "headers": headers}
+
+
+async def _read_body(headers: list[tuple[bytes, bytes]], receive: Receive) -> bytes | None:
+    for name, value in headers:
+        if name == b"content-length" and int(value) > MAX_BODY_BYTES:
+            return None
+    body = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return bytes(body)
+        body += message.get("body", b"")
+        if len(body) > MAX_BODY_BYTES:
+            return None
+        if not message.get("more_body", False):
+            return bytes(body)
+
+
+async def _refuse(send: Send, status: int, text: bytes) -> None:
+    headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"connection", b"close")]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": text})
+
+
+class _Server(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave the signals to the daemon."""
+        yield
+
+
+class HttpServer:
+    """Serves an ASGI app on a socket that listens already."""
+
+    def __init__(self, app: ASGIApp, sock: socket.socket) -> None:
+        config = uvicorn.Config(
+            RequestLimits(AnswerQueue(app)),
+            http=LimitedProtocol,
+            ws="none",
+            loop="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            backlog=connection_limit(),
+            h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=CLOSE_SECONDS,
+        )
+        self._server: Any = _Server(config)
+        self._socket = sock
+
+    async def run(self) -> None:
+        """Serve until `stop`."""
+        await self._server.serve(sockets=[self._socket])
+
+    def stop(self) -> None:
+        """Accept nothing more, let answers under way finish for a second, and end."""
+        self._server.should_exit = True

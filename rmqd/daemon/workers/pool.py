@@ -1,0 +1,292 @@
+"""`--workers N`: the groups' queues shared by N processes, which this one starts, asks and replaces.
+
+All workers are members of the same groups, each with its own client id, so the brokers divide the queues among them
+as among any members. A worker that dies is replaced; what it had counted stays in the sums.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import defaultdict
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import structlog
+
+from rmqd.client.remoting.security import TELL_SECONDS, tell_refusals
+from rmqd.clock import Clock
+from rmqd.config.model.root import RootConfig
+from rmqd.consumer.pauses import WHOLE_GROUP, Pauses, PauseScope
+from rmqd.daemon.groups.host import GroupChanges, HostView, UnknownGroupError, check_scope
+from rmqd.daemon.groups.reload import ConfigState, filtered_anew, plan_changes
+from rmqd.daemon.groups.supervisor import Backoff
+from rmqd.daemon.metrics.totals import ProcessSnapshot, merge_processes, retired
+from rmqd.daemon.workers.worker_process import WorkerProcess
+from rmqd.errors import ConfigError
+from rmqd.process.channel import Action, BuildOrder
+from rmqd.process.child import ChildGoneError
+
+log = structlog.get_logger(__name__)
+
+SNAPSHOT_SECONDS = 2.0
+SPAWN_SECONDS = 3.0
+# What a worker may take beyond its groups' drains, and after it was told to hurry, before it is killed.
+END_GRACE_SECONDS = 20.0
+HURRY_GRACE_SECONDS = 10.0
+# So often the counters of every worker are fetched, scraped or not: what a killed one counted since then is lost.
+KEEP_SECONDS = 1.0
+
+
+class WorkerPool:
+    """Runs groups in worker processes."""
+
+    def __init__(self, config: RootConfig, workers: int, clock: Clock) -> None:
+        self._state = ConfigState.of(config)
+        self._count = workers
+        self._clock = clock
+        self._live: dict[int, WorkerProcess] = {}
+        self._past: dict[int, ProcessSnapshot] = {}
+        self._pauses: dict[str, Pauses] = defaultdict(Pauses)
+        self._restarts = 0
+        self._stop = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._changing = asyncio.Lock()
+        self._all_run = asyncio.Event()
+        self._told_at = float("-inf")
+
+    async def run(self) -> None:
+        """Run the workers until `stop`. Raises ConfigError, with nothing connected, if one cannot build its groups."""
+        numbers = range(1, self._count + 1)
+        async with asyncio.TaskGroup() as tasks:
+            keeping = tasks.create_task(self._keep_counters(), name="worker counters")
+            built: list[asyncio.Future[None]] = [asyncio.get_running_loop().create_future() for _ in numbers]
+            go = asyncio.Event()
+            workers = [
+                tasks.create_task(self._supervise(number, first, go), name=f"worker {number}")
+                for number, first in zip(numbers, built, strict=True)
+            ]
+            results = await asyncio.gather(*built, return_exceptions=True)
+            refused = [result for result in results if isinstance(result, ConfigError)]
+            if not refused:
+                go.set()
+                await asyncio.wait(workers)
+            for task in (keeping, *workers):
+                task.cancel()
+        if refused:
+            raise refused[0]
+
+    async def started(self, patience_seconds: float) -> None:
+        """Wait until every worker runs. A process takes longer to start than a group in this one."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(patience_seconds + SPAWN_SECONDS):
+                await self._all_run.wait()
+
+    async def view(self) -> HostView:
+        """All workers, now; of one that does not answer, what it said last."""
+        numbers = range(1, self._count + 1)
+        answers = await asyncio.gather(*(self._snapshot(number) for number in numbers))
+        return HostView(
+            processes=tuple(snapshot for snapshot, _ in answers if snapshot is not None),
+            past=tuple(self._past.values()),
+            workers={"running": len(self._live), "restarting": self._count - len(self._live)},
+            worker_restarts=self._restarts,
+            missing=tuple(problem for _, problem in answers if problem),
+        )
+
+    async def pause(self, group: str, scope: PauseScope = WHOLE_GROUP) -> None:
+        """Pause a group in all workers, also in those that replace one later.
+
+        Raises UnknownGroupError, WholeGroupOnlyError.
+        """
+        self._check_known(group, scope)
+        self._pauses[group].add(scope)
+        await self._ask_all("pause", (group, scope))
+
+    async def resume(self, group: str, scope: PauseScope = WHOLE_GROUP) -> None:
+        """Resume a group in all workers. Raises UnknownGroupError, WholeGroupOnlyError."""
+        self._check_known(group, scope)
+        self._pauses[group].end(scope)
+        await self._ask_all("resume", (group, scope))
+
+    async def apply(self, config: RootConfig) -> GroupChanges:
+        """Check in a fresh worker, then have all change at once. Raises ConfigError with nothing changed.
+
+        At once and not one by one: members of a group with different subscriptions take each other's messages away.
+        """
+        async with self._changing:
+            if self.stopping:
+                raise ConfigError(["the daemon is about to end, and takes no new configuration"])
+            state = ConfigState.of(config)
+            changes = plan_changes(self._state, state)
+            await self._check(config, filtered_anew(self._state.config, config, changes))
+            self._state = state
+            for gone in self._pauses.keys() - config.groups.keys():
+                del self._pauses[gone]
+            for number, problem in await self._ask_all("apply", config):
+                # It was right in a fresh process: a fresh one replaces the worker.
+                log.error("worker.reload_failed", worker=number, error=problem, action="restart")
+                self._live[number].kill()
+            self._told_at = float("-inf")  # other keys may be refused for another reason
+            return changes
+
+    def stop(self) -> None:
+        """Have all workers drain; `run` then ends."""
+        self._stop.set()
+        self._all_run.set()
+        for worker in self._live.values():
+            worker.tell("stop")
+
+    def hurry(self) -> None:
+        """Have all workers cut their drains short."""
+        self._stop.set()
+        self._hurry.set()
+        for worker in self._live.values():
+            worker.tell("hurry")
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the end was asked for."""
+        return self._stop.is_set()
+
+    @property
+    def longest_drain_seconds(self) -> float:
+        """The longest shutdown timeout of all groups."""
+        groups = self._state.config.groups.values()
+        return max((group.shutdown_timeout for group in groups), default=0.0)
+
+    def _check_known(self, group: str, scope: PauseScope) -> None:
+        if group not in self._state.config.groups:
+            raise UnknownGroupError(group, list(self._state.config.groups))
+        check_scope(self._state.config, group, scope)
+
+    def _order(self, number: int, config: RootConfig) -> BuildOrder:
+        pauses = {group: pauses.scopes for group, pauses in self._pauses.items()}
+        return BuildOrder(config, number, self._count, pauses, tuple(sys.path))
+
+    async def _supervise(self, number: int, built: asyncio.Future[None], go: asyncio.Event) -> None:
+        backoff = Backoff()
+        while not self.stopping:
+            started = self._clock.monotonic()
+            exit_code: int | str
+            try:
+                exit_code = await self._run_worker(number, built, go)
+            except (OSError, ChildGoneError) as error:
+                exit_code = str(error)
+            except ConfigError as error:
+                if not built.done():
+                    built.set_exception(error)
+                    return
+                exit_code = str(error)
+            if self.stopping:
+                break
+            rest = backoff.after(self._clock.monotonic() - started)
+            self._restarts += 1
+            log.error("worker.died", worker=number, exit_code=exit_code, restart_in_seconds=rest)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(rest):
+                    await self._stop.wait()
+        if not built.done():
+            built.set_result(None)
+
+    async def _run_worker(self, number: int, built: asyncio.Future[None], go: asyncio.Event) -> int:
+        worker = await WorkerProcess.spawn()
+        reading = asyncio.create_task(worker.read(), name=f"answers of worker {number}")
+        try:
+            await worker.build(self._order(number, self._state.config))
+            if not built.done():
+                built.set_result(None)
+            await go.wait()
+            if self.stopping:
+                return 0  # it has not begun: there is nothing to drain
+            await worker.ask("run")
+            self._live[number] = worker
+            if len(self._live) == self._count:
+                self._all_run.set()
+            log.info("worker.started", worker=number, pid=worker.pid)
+            if self.stopping:
+                worker.tell("stop")
+            await self._wait_for_end(reading, worker)
+        finally:
+            self._live.pop(number, None)
+            worker.kill()
+            exit_code = await reading
+        self._retire(number, worker)
+        return exit_code
+
+    async def _wait_for_end(self, reading: asyncio.Task[int], worker: WorkerProcess) -> None:
+        stop = asyncio.create_task(self._stop.wait())
+        hurry = asyncio.create_task(self._hurry.wait())
+        try:
+            await asyncio.wait({reading, stop}, return_when=asyncio.FIRST_COMPLETED)
+            grace = self.longest_drain_seconds + END_GRACE_SECONDS
+            await asyncio.wait({reading, hurry}, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
+            if not reading.done():
+                worker.tell("hurry")
+            await asyncio.wait({reading}, timeout=HURRY_GRACE_SECONDS)
+        finally:
+            stop.cancel()
+            hurry.cancel()
+        if not reading.done():
+            log.error("worker.killed", pid=worker.pid, reason="it did not end in time")
+
+    def _retire(self, number: int, worker: WorkerProcess) -> None:
+        last = worker.last_snapshot
+        if last is None:
+            return
+        past = self._past.get(number)
+        gone = retired(last)
+        self._past[number] = gone if past is None else replace(merge_processes([gone], [past]), worker=number)
+
+    async def _snapshot(self, number: int) -> tuple[ProcessSnapshot | None, str]:
+        worker = self._live.get(number)
+        if worker is None:
+            return None, f"worker {number} of {self._count} does not run; it is being started"
+        try:
+            async with asyncio.timeout(SNAPSHOT_SECONDS):
+                return await worker.ask("snapshot"), ""
+        except TimeoutError:
+            return worker.last_snapshot, f"worker {number} (pid {worker.pid}) does not answer"
+        except ChildGoneError:
+            return None, f"worker {number} of {self._count} has died; it is being restarted"
+
+    async def _ask_all(self, action: Action, argument: object) -> list[tuple[int, str]]:
+        """Ask every worker; the numbers of those that refused, and why. One that is gone gets its orders anew."""
+
+        async def ask(number: int, worker: WorkerProcess) -> tuple[int, str] | None:
+            try:
+                await worker.ask(action, argument)
+            except ConfigError as error:
+                return number, str(error)
+            except ChildGoneError:
+                return None
+            return None
+
+        answers: list[Any] = await asyncio.gather(*(ask(*item) for item in list(self._live.items())))
+        return [answer for answer in answers if answer is not None]
+
+    async def _check(self, config: RootConfig, filtered: list[str]) -> None:
+        worker = await WorkerProcess.spawn()
+        reading = asyncio.create_task(worker.read(), name="answers of the checking worker")
+        try:
+            await worker.build(self._order(1, config))
+            await worker.ask("check", filtered)
+        except ChildGoneError as error:
+            raise ConfigError([f"a fresh worker could not take the configuration: {error}"]) from error
+        finally:
+            worker.kill()
+            await reading
+
+    async def _keep_counters(self) -> None:
+        while True:
+            await asyncio.sleep(KEEP_SECONDS)
+            answers = await asyncio.gather(*(self._snapshot(number) for number in list(self._live)))
+            self._tell_refusals(reason for snapshot, _ in answers if snapshot for reason in snapshot.client.refused)
+
+    def _tell_refusals(self, reasons: Iterable[str]) -> None:
+        """What servers refuse the workers, once a minute for all of them."""
+        if (found := list(dict.fromkeys(reasons))) and self._clock.monotonic() - self._told_at >= TELL_SECONDS:
+            self._told_at = self._clock.monotonic()
+            tell_refusals(found)

@@ -1,0 +1,130 @@
+"""What plugins of every kind share: how many arguments they take, which model their options have, and what is wrong.
+
+The paths of faults are those below the key that names the plugin, such as `handler` or `pipeline`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from rmqd.config.problems import Path, unknown
+from rmqd.plugins.unknown_options import unknown_keys, unknown_options
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something wrong with a plugin, at a path below the key that names it in the configuration."""
+
+    path: Path
+    message: str
+    at_key: bool = False
+
+
+class PluginFaultError(Exception):
+    """A plugin that cannot be used, and why."""
+
+    def __init__(self, *faults: Fault) -> None:
+        super().__init__("; ".join(fault.message for fault in faults))
+        self.faults = faults
+
+
+def plugin_fault(message: str) -> PluginFaultError:
+    """A fault of the plugin itself."""
+    return PluginFaultError(Fault(("plugin",), message))
+
+
+def validated(kind: str, options: dict[str, Any], *, takes: bool, model: type[BaseModel] | None) -> Any:
+    """What a plugin is given: its model, or the dict. Raises PluginFaultError for what it does not accept."""
+    if not takes:
+        if options:
+            raise PluginFaultError(Fault(("options",), f"the {kind} takes no options; accepted: no options", True))
+        return options
+    if model is None:
+        return options
+    try:
+        made = model.model_validate(options)
+    except ValidationError as error:
+        invalid = [_option_fault(model, one) for one in error.errors(include_url=False)]
+        raise PluginFaultError(*invalid, *_unknown_faults(unknown_keys(options, model))) from None
+    faults = _unknown_faults(unknown_options(options, made))
+    if faults:
+        raise PluginFaultError(*faults)
+    return made
+
+
+def annotated_model(target: Callable[..., Any], place: int) -> type[BaseModel] | None:
+    """The model that a function names for the parameter at a place, counted from 0, if it does."""
+    parameter = list(inspect.signature(target).parameters.values())[place]
+    hint = parameter.annotation
+    if isinstance(hint, str):
+        # its own alone: those beside it may name what is imported for type checkers only
+        function = inspect.unwrap(target if inspect.isroutine(target) else target.__call__)  # type: ignore[operator]
+        holder = SimpleNamespace(__annotations__={parameter.name: hint})
+        try:
+            hint = typing.get_type_hints(holder, getattr(function, "__globals__", {})).get(parameter.name)
+        except Exception:  # noqa: BLE001 - hints are free text, evaluated; one that cannot be names no model
+            return None
+    return hint if inspect.isclass(hint) and issubclass(hint, BaseModel) else None
+
+
+def room(target: Callable[..., Any]) -> tuple[int, int]:
+    """How many positional arguments a callable needs, and how many it takes; raises ValueError for one that is odd.
+
+    Of something built in, which tells nothing about itself, it is taken to be one.
+    """
+    try:
+        parameters = list(inspect.signature(target).parameters.values())
+    except (ValueError, TypeError):
+        return 1, 1
+    positional = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    required = [one for one in positional if one.default is one.empty]
+    named = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY and one.default is one.empty]
+    if named:
+        raise ValueError(f"needs arguments by name that nobody gives: {', '.join(named)}")
+    takes_any = any(one.kind is one.VAR_POSITIONAL for one in parameters)
+    return len(required), max(len(positional), 1) if takes_any else len(positional)
+
+
+def yields(target: Callable[..., Any]) -> bool:
+    """Whether calling it would run nothing, as it has a `yield`."""
+    call = target if inspect.isroutine(target) else getattr(target, "__call__", target)  # noqa: B004 - its code is asked for
+    return any(inspect.isgeneratorfunction(one) or inspect.isasyncgenfunction(one) for one in (target, call))
+
+
+def is_async(target: Callable[..., Any]) -> bool:
+    """Whether calling it gives something to be awaited."""
+    return inspect.iscoroutinefunction(target) or inspect.iscoroutinefunction(getattr(target, "__call__", None))  # noqa: B004
+
+
+def with_article(word: str) -> str:
+    """The word with its article."""
+    return f"{'an' if word[:1].lower() in 'aeiou' else 'a'} {word}"
+
+
+def _option_fault(model: type[BaseModel], details: ErrorDetails) -> Fault:
+    path = ("options", *details["loc"])
+    if details["type"] == "extra_forbidden":
+        known = [field.alias or name for name, field in model.model_fields.items()] if len(path) == 2 else []
+        return _unknown_option(path, known)
+    if details["type"] == "missing":
+        field = model.model_fields.get(str(path[1])) if len(path) == 2 else None
+        return Fault(path, f"missing; accepted: {(field and field.description) or 'a value'}")
+    if details["type"] == "value_error":
+        return Fault(path, str(details.get("ctx", {}).get("error", details["msg"])))
+    return Fault(path, details["msg"].replace("Input should", "the value should", 1))
+
+
+def _unknown_option(path: Path, known: list[str]) -> Fault:
+    return Fault(path, unknown("option", str(path[-1]), known), at_key=True)
+
+
+def _unknown_faults(found: Iterable[tuple[Path, list[str]]]) -> list[Fault]:
+    return [_unknown_option(("options", *path), known) for path, known in found]

@@ -1,0 +1,130 @@
+"""What a plugin's object must look like, and how it becomes a handler.
+
+A plain function is called with the batch, or with the batch and the options. A class is made with its options and has
+`handle`, and if it likes `start` and `stop`. Each of them may be synchronous or asynchronous.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+
+from rmqd.handler import LoadedHandler
+from rmqd.plugins.entry_points import why
+from rmqd.plugins.form import (
+    Fault,
+    PluginFaultError,
+    annotated_model,
+    is_async,
+    plugin_fault,
+    room,
+    validated,
+    with_article,
+    yields,
+)
+
+_ACCEPTED = "a function of (batch) or (batch, options), or a class with handle(self, batch)"
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerPlugin:
+    """A plugin that has the right form. It was imported, and nothing of it has run."""
+
+    name: str
+    target: Callable[..., Any]
+    takes_options: bool
+    options_model: type[BaseModel] | None
+
+    @classmethod
+    def of(cls, name: str, target: object) -> HandlerPlugin:
+        """Look at what an entry point gave. Raises PluginFaultError where it is no handler."""
+        if inspect.isclass(target):
+            return cls(name, target, *_class_form(target))
+        if callable(target):
+            return cls(name, target, *_function_form(target))
+        raise _misfit(f"is {with_article(type(target).__name__)}, and no handler")
+
+    def validated(self, options: dict[str, Any]) -> Any:
+        """What the handler is given: its model, or the dict. Raises PluginFaultError for what it does not accept."""
+        return validated("handler", options, takes=self.takes_options, model=self.options_model)
+
+    def load(self, options: Any) -> LoadedHandler:
+        """The handler, made with options that `validated` gave. Raises PluginFaultError if its constructor fails."""
+        if not inspect.isclass(self.target):
+            handle = functools.partial(_with_options, self.target, options) if self.takes_options else self.target
+            return LoadedHandler(self.name, handle, is_async(self.target), None, None)
+        make: Any = self.target
+        try:
+            instance = make(options) if self.takes_options else make()
+        except (Exception, SystemExit) as error:
+            raise PluginFaultError(
+                Fault(("options",) if self.takes_options else ("plugin",), f"its constructor failed: {why(error)}")
+            ) from error
+        start, stop = getattr(instance, "start", None), getattr(instance, "stop", None)
+        return LoadedHandler(self.name, instance.handle, is_async(instance.handle), start, stop)
+
+
+def _with_options(function: Callable[..., Any], options: Any, batch: Any) -> Any:
+    return function(batch, options)
+
+
+def _class_form(target: type[Any]) -> tuple[bool, type[BaseModel] | None]:
+    handle = getattr(target, "handle", None)
+    if not callable(handle):
+        raise _misfit(f"is the class {target.__name__} without a method handle")
+    static = isinstance(inspect.getattr_static(target, "handle"), staticmethod | classmethod)
+    _check_room("handle", handle, 1 if static else 2, "(self, batch)")
+    _check_no_generator("handle", handle)
+    for name in ("start", "stop"):
+        method = getattr(target, name, None)
+        if method is not None and not callable(method):
+            raise _misfit(f"has a {name} that is no method")
+        if method is not None:
+            static = isinstance(inspect.getattr_static(target, name), staticmethod | classmethod)
+            _check_room(name, method, 0 if static else 1, "(self)")
+    model = getattr(target, "Options", None)
+    if model is not None and not (inspect.isclass(model) and issubclass(model, BaseModel)):
+        raise _misfit(f"has Options that are no pydantic.BaseModel but {with_article(type(model).__name__)}")
+    required, most = _room(target)
+    if required > 1:
+        raise _misfit(f"has a constructor that needs {required} arguments, and gets its options alone")
+    if most == 0 and model is not None:
+        raise _misfit("has Options, and a constructor that does not take them")
+    return most > 0, model
+
+
+def _function_form(target: Callable[..., Any]) -> tuple[bool, type[BaseModel] | None]:
+    _check_no_generator("handler", target)
+    required, most = _room(target)
+    if required > 2 or most == 0:
+        raise _misfit(f"takes {'no arguments' if most == 0 else f'{required} arguments'}")
+    if most == 1:
+        return False, None
+    return True, annotated_model(target, 1)
+
+
+def _room(target: Callable[..., Any]) -> tuple[int, int]:
+    try:
+        return room(target)
+    except ValueError as error:
+        raise _misfit(str(error)) from None
+
+
+def _check_room(name: str, target: Callable[..., Any], arguments: int, form: str) -> None:
+    required, most = _room(target)
+    if required > arguments or most < arguments:
+        raise _misfit(f"has a method {name} that cannot be called as {name}{form}")
+
+
+def _check_no_generator(name: str, target: Callable[..., Any]) -> None:
+    if yields(target):
+        raise _misfit(f"is a {name} with yield, which would never run")
+
+
+def _misfit(what: str) -> PluginFaultError:
+    return plugin_fault(f"the plugin {what}; accepted: {_ACCEPTED}")

@@ -1,0 +1,93 @@
+"""Finds the object that a configuration names for a plugin: by an entry point's name, or as `module:attribute`.
+
+Only what a configuration names is imported, and what goes wrong on the way is a problem of that configuration.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint
+from pathlib import Path as FilePath
+from typing import Any, Final
+
+from rmqd.config.model.group import GroupConfig
+from rmqd.config.model.kinds import Substituted
+from rmqd.config.problems import Path, Problem, unknown
+from rmqd.plugins.entry_points import IMPORTABLE, EntryPointError, import_object, installed, not_installed, why
+from rmqd.plugins.form import PluginFaultError, plugin_fault
+
+_MODULE_ATTRIBUTE: Final = re.compile(r"([\w.]+):([\w.]+)")
+
+
+def find_object(kind: str, entry_point_group: str, name: str) -> object:
+    """Import what has this name, or is at `module:attribute`. Raises PluginFaultError."""
+    if ":" in name:
+        return object_at(name, f"the name of an installed {kind}, or module:attribute")
+    entry_points = installed(entry_point_group)
+    if name not in entry_points:
+        raise plugin_fault(str(not_installed(kind, name, entry_points, "module:attribute")))
+    return loaded(kind, entry_points[name])
+
+
+def loaded(kind: str, entry_points: list[EntryPoint]) -> object:
+    """Import what the entry points of one name have. Raises PluginFaultError."""
+    try:
+        return import_object(kind, entry_points, otherwise="module:attribute")
+    except EntryPointError as error:
+        raise plugin_fault(str(error)) from error.__cause__
+
+
+def located(group: str, settings: GroupConfig, key: Path, error: PluginFaultError) -> Iterator[Problem]:
+    """The problems of a group's plugin that `key` names."""
+    for fault in error.faults:
+        yield settings.problem(group, (*key, *fault.path), fault.message, at_key=fault.at_key)
+
+
+def object_at(name: str, accepted: str = "module:attribute") -> object:
+    """Import what is at `module:attribute`. Raises PluginFaultError."""
+    match = _MODULE_ATTRIBUTE.fullmatch(name)
+    if match is None:
+        raise plugin_fault(f"{name!r} is not understood; accepted: {accepted}")
+    module_name, attributes = match.groups()
+    try:
+        target: Any = _import(module_name)
+    except (Exception, SystemExit) as error:
+        raise plugin_fault(f"the module {module_name} cannot be imported: {why(error)}; {IMPORTABLE}") from error
+    for attribute in attributes.split("."):
+        if not hasattr(target, attribute):
+            known = [one for one in dir(target) if not one.startswith("_")]
+            raise plugin_fault(f"the module {module_name} has no {attributes}: {unknown('name', attribute, known)}")
+        target = getattr(target, attribute)
+    return target
+
+
+def _import(module_name: str) -> object:
+    """Import a module; as with other servers, one in the working directory need not be installed."""
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        here = str(FilePath.cwd())
+        if error.name != module_name.partition(".")[0] or here in sys.path:
+            raise
+        # At the end, so that nothing that is installed can be shadowed from here.
+        sys.path.append(here)
+        importlib.invalidate_caches()
+        try:
+            return importlib.import_module(module_name)
+        except ModuleNotFoundError:
+            sys.path.remove(here)
+            raise
+
+
+def plain(value: Any) -> Any:
+    """Options as a plugin expects them: text that was substituted is ordinary text to it."""
+    if isinstance(value, Substituted):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: plain(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [plain(inner) for inner in value]
+    return value

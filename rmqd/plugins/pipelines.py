@@ -1,0 +1,124 @@
+"""Finds pipelines: by their name among the entry points `rmqd.pipelines`, or as `module:attribute`; sinks' code too.
+
+A pipeline is a function of a DataFrame and its SparkSession, which returns another DataFrame. Nothing here needs Spark.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pydantic import BaseModel
+
+from rmqd.config.model.group import GroupConfig
+from rmqd.config.problems import Problem
+from rmqd.errors import ConfigError
+from rmqd.plugins.form import (
+    PluginFaultError,
+    annotated_model,
+    is_async,
+    plugin_fault,
+    room,
+    validated,
+    with_article,
+    yields,
+)
+from rmqd.plugins.lookup import find_object, located, object_at, plain
+
+ENTRY_POINT_GROUP: Final = "rmqd.pipelines"
+
+
+@dataclass(frozen=True, slots=True)
+class FrameFunction:
+    """A function over a DataFrame, with one thing more and perhaps its options. It was imported, and has not run."""
+
+    name: str
+    kind: str
+    """For messages."""
+    target: Callable[..., Any]
+    takes_options: bool
+    options_model: type[BaseModel] | None
+
+    @classmethod
+    def of(cls, name: str, target: object, kind: str, form: str) -> FrameFunction:
+        """Look at an object; `form` names its two arguments. Raises PluginFaultError where it is no such function."""
+        accepted = f"accepted: a function of ({form}) or ({form}, options)"
+        if inspect.isclass(target) or not callable(target):
+            what = "a class" if inspect.isclass(target) else with_article(type(target).__name__)
+            raise plugin_fault(f"the plugin is {what}, and no {kind}; {accepted}")
+        if yields(target) or is_async(target):
+            word = "with yield" if yields(target) else "with async"
+            raise plugin_fault(f"the plugin is a function {word}, which would never run; {accepted}")
+        try:
+            required, most = room(target)
+        except ValueError as error:
+            raise plugin_fault(f"the plugin {error}; {accepted}") from None
+        if required > 3 or most < 2:
+            count = required if required > 3 else most
+            raise plugin_fault(f"the plugin takes {count} argument{'' if count == 1 else 's'}; {accepted}")
+        takes_options = most > 2
+        return cls(name, kind, target, takes_options, annotated_model(target, 2) if takes_options else None)
+
+    def validated(self, options: dict[str, Any]) -> Any:
+        """What it is given: its model, or the dict. Raises PluginFaultError for what it does not accept."""
+        return validated(self.kind, options, takes=self.takes_options, model=self.options_model)
+
+    def bound(self, options: dict[str, Any]) -> Callable[[Any, Any], Any]:
+        """The function of two arguments. Raises PluginFaultError for options that it does not accept."""
+        given = self.validated(options)
+        return functools.partial(_with_options, self.target, given) if self.takes_options else self.target
+
+
+def _with_options(function: Callable[..., Any], options: Any, frame: Any, other: Any) -> Any:
+    return function(frame, other, options)
+
+
+def find_pipeline(name: str) -> FrameFunction:
+    """Import the pipeline of this name, or `module:attribute`. Raises PluginFaultError."""
+    return pipeline_of(name, find_object("pipeline", ENTRY_POINT_GROUP, name))
+
+
+def pipeline_of(name: str, target: object) -> FrameFunction:
+    """Look at what an entry point gave. Raises PluginFaultError where it is no pipeline."""
+    return FrameFunction.of(name, target, "pipeline", "frame, spark")
+
+
+def load_pipeline(group: str, settings: GroupConfig) -> Callable[[Any, Any], Any]:
+    """A group's pipeline as a function of (frame, spark). Raises ConfigError with what is wrong."""
+    assert settings.pipeline is not None
+    try:
+        return find_pipeline(settings.pipeline.plugin).bound(plain(settings.pipeline.options))
+    except PluginFaultError as error:
+        raise ConfigError(list[object](located(group, settings, ("pipeline",), error))) from error
+
+
+def load_batch_function(group: str, settings: GroupConfig) -> Callable[[Any, Any], Any]:
+    """What a sink of format foreach_batch calls with (frame, batch_id). Raises ConfigError with what is wrong."""
+    assert settings.sink is not None
+    try:
+        target = object_at(settings.sink.plugin)
+        function = FrameFunction.of(settings.sink.plugin, target, "function of batches", "frame, batch_id")
+        return function.bound(plain(settings.sink.options))
+    except PluginFaultError as error:
+        raise ConfigError(list[object](located(group, settings, ("sink",), error))) from error
+
+
+def pipeline_problems(group: str, settings: GroupConfig) -> list[Problem]:
+    """What is wrong with a group's pipeline and its sink's function; they are imported, and nothing of them runs."""
+    return [*_problems(group, settings)]
+
+
+def _problems(group: str, settings: GroupConfig) -> Iterator[Problem]:
+    loaders = []
+    if settings.pipeline is not None:
+        loaders.append(load_pipeline)
+    if settings.sink is not None and settings.sink.format == "foreach_batch" and settings.sink.plugin:
+        loaders.append(load_batch_function)
+    for load in loaders:
+        try:
+            load(group, settings)
+        except ConfigError as error:
+            yield from (problem for problem in error.problems if isinstance(problem, Problem))

@@ -1,0 +1,56 @@
+"""Options that a plugin's model does not know: typos, which pydantic ignores unless the model says otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from pydantic import AliasChoices, AliasPath, BaseModel
+from pydantic.fields import FieldInfo
+
+from rmqd.config.problems import Path
+
+
+def unknown_options(given: object, model: object, path: Path = ()) -> Iterator[tuple[Path, list[str]]]:
+    """The keys of `given` that the validated `model` has no field for, each with the names that are known there.
+
+    Looks into the models that fields hold, also in lists and mappings. A model that sets `extra` itself decided about
+    such keys by itself, and is left alone; so is what is not a model.
+    """
+    if isinstance(model, BaseModel) and isinstance(given, Mapping):
+        yield from unknown_keys(given, type(model), path)
+        for name, field in type(model).model_fields.items():
+            for key in _names(name, field):
+                if key in given:
+                    yield from unknown_options(given[key], getattr(model, name), (*path, key))
+    elif isinstance(model, Mapping) and isinstance(given, Mapping):
+        for key in given.keys() & model.keys():
+            yield from unknown_options(given[key], model[key], (*path, key))
+    elif _is_list(model) and _is_list(given) and len(model) == len(given):  # type: ignore[arg-type]
+        for index, (one, held) in enumerate(zip(given, model, strict=True)):  # type: ignore[call-overload]
+            yield from unknown_options(one, held, (*path, index))
+
+
+def unknown_keys(
+    given: Mapping[str, object], model: type[BaseModel], path: Path = ()
+) -> Iterator[tuple[Path, list[str]]]:
+    """The unknown keys at the top of `given` alone, which need not be valid otherwise."""
+    if "extra" in model.model_config:
+        return
+    known = [name for field in model.model_fields.items() for name in _names(*field)]
+    for key in given:
+        if key not in known:
+            yield (*path, key), known
+
+
+def _names(name: str, field: FieldInfo) -> list[str]:
+    """The keys under which a field may be given; its own name may be one beside its alias."""
+    aliases = [field.alias, field.validation_alias]
+    for choice in field.validation_alias.choices if isinstance(field.validation_alias, AliasChoices) else ():
+        aliases.append(choice if isinstance(choice, str) else str(choice.path[0]))
+    if isinstance(field.validation_alias, AliasPath):
+        aliases.append(str(field.validation_alias.path[0]))
+    return list(dict.fromkeys([*(alias for alias in aliases if isinstance(alias, str)), name]))
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)

@@ -1,0 +1,112 @@
+"""A child process of rmqd's own as its parent holds it: started, asked over a socket pair, ended."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Generic, Self, TypeVar
+
+from rmqd.errors import ConfigError, RmqdError
+from rmqd.process.channel import Action, Answer, Channel, Request
+
+Snapshot = TypeVar("Snapshot")
+
+
+class ChildGoneError(RmqdError):
+    """The child ended before it answered."""
+
+
+class ChildProcess(Generic[Snapshot]):
+    """A running child. Made by `start`; `read` must run as long as it lives."""
+
+    name = "child"
+    """What it is called in errors."""
+    own_group = False
+    """Whether it leads a process group, which is killed with it: for a child that starts processes of its own."""
+
+    def __init__(self, process: asyncio.subprocess.Process, channel: Channel) -> None:
+        self._process = process
+        self._channel = channel
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[Any]] = {}
+        self._gone = False
+        self.pid = process.pid
+        self.last_snapshot: Snapshot | None = None
+
+    @classmethod
+    async def start(cls, command: Sequence[str]) -> Self:
+        """Start `python -m COMMAND DESCRIPTOR`, which waits for its order at the descriptor. Raises OSError."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", *command, str(theirs.fileno()), pass_fds=(theirs.fileno(),),
+                stdin=asyncio.subprocess.DEVNULL, env=_environment(), start_new_session=cls.own_group,
+            )  # fmt: skip
+        ours.setblocking(False)
+        return cls(process, await Channel.over(ours))
+
+    async def read(self) -> int:
+        """Take the child's answers until it is gone; its exit code."""
+        while (answer := await self._channel.receive()) is not None:
+            assert isinstance(answer, Answer)
+            if (snapshot := self._snapshot_in(answer.value)) is not None:
+                self.last_snapshot = snapshot
+            waiting = self._waiting.pop(answer.number, None)
+            if waiting is None or waiting.done():
+                continue
+            if answer.problems:
+                waiting.set_exception(ConfigError(list(answer.problems)))
+            else:
+                waiting.set_result(answer.value)
+        self._gone = True
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(self._gone_error())
+        await self._channel.close()
+        return await self._process.wait()
+
+    async def ask(self, action: Action, argument: object = None) -> Any:
+        """The answer to a request. Raises ConfigError where it is refused, ChildGoneError where none comes."""
+        if self._gone:
+            raise self._gone_error()
+        number = next(self._numbers)
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = answer
+        self._channel.post(Request(number, action, argument))
+        try:
+            return await answer
+        finally:
+            self._waiting.pop(number, None)
+
+    def tell(self, action: Action, argument: object = None) -> None:
+        """A request whose answer nobody waits for."""
+        if not self._gone:
+            self._channel.post(Request(next(self._numbers), action, argument))
+
+    def kill(self) -> None:
+        """End it without a word, and what is left of its process group."""
+        if self._process.returncode is None:
+            self._process.kill()
+        if self.own_group:
+            with suppress(ProcessLookupError):  # the group is empty
+                os.killpg(self.pid, signal.SIGKILL)
+
+    def _snapshot_in(self, value: object) -> Snapshot | None:
+        """The snapshot that an answer holds, if it is one."""
+        raise NotImplementedError
+
+    def _gone_error(self) -> ChildGoneError:
+        return ChildGoneError(f"the {self.name} with pid {self.pid} ended")
+
+
+def _environment() -> dict[str, str]:
+    """Ours, with this very copy of rmqd found first, however the parent was started."""
+    package_folder = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    path = [package_folder, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path)}

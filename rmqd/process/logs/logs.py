@@ -1,0 +1,185 @@
+"""Logs: one event per line on standard error, JSON or for people, the handlers' own logging joined in.
+
+Nobody waits for the log: lines go through a queue, of bounded length as each value in them is; see log_writer.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from collections.abc import Iterable, MutableMapping
+from datetime import UTC, datetime
+from typing import IO, Any, Literal
+
+from rmqd.process import structlog_without_rich  # noqa: F401  before structlog, see there
+
+# isort: split
+
+import structlog
+
+from rmqd.plain_text import describe, text_of, traceback_of
+from rmqd.process.logs.handlers import OwnHandler, QueueingHandler
+from rmqd.process.logs.repeats import RepeatLimiter
+from rmqd.process.logs.values import escape_values, shorten_values
+from rmqd.process.logs.writer import writer_of
+from rmqd.wire.namespace import without_namespace
+
+LogFormat = Literal["auto", "json", "console"]
+EventDict = MutableMapping[str, Any]
+
+_SAID_BY_PARENT = {"access.refused"}  # once for all workers
+
+
+def configure_logging(
+    level: str,
+    log_format: LogFormat,
+    *,
+    stream: IO[str] | None = None,
+    worker: int | None = None,
+    namespaces: Iterable[str] = (),
+) -> None:
+    """Send structlog's and the standard library's logs to standard error; may be called again.
+
+    A `stream` that is given is written to at once, and must be one that nobody holds up, such as a file.
+
+    What the parent says for all of its workers, a worker does not say. Our own lines have names without `namespaces`.
+    """
+    _plain_names.namespaces = tuple(namespaces)
+    terminal = (sys.stderr if stream is None else stream).isatty()
+    shared: list[Any] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.ExtraAdder(),
+        _timestamp,
+    ]
+    if worker is not None:
+        shared.append(_Constant("worker", worker))
+    handler = _own_handler(stream)
+    handler.setFormatter(_formatter(log_format == "console" or (log_format == "auto" and terminal), terminal, shared))
+    root = logging.getLogger()
+    # Only our own: a handler plugin may have added one, and a reload must not take it away.
+    for old in [one for one in root.handlers if isinstance(one, OwnHandler)]:
+        root.removeHandler(old)
+    root.addHandler(handler)
+    root.setLevel(level.upper())
+    # The HTTP server's own lines repeat ours, and its warnings are about what anybody may send.
+    logging.getLogger("uvicorn").setLevel(logging.ERROR)
+    logging.getLogger("asyncio").setLevel(max(logging.WARNING, root.level))
+    logging.getLogger("py4j").setLevel(max(logging.WARNING, root.level))  # a line for each call between Java and us
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *([] if worker is None else [_leave_to_parent]),
+            *shared,
+            _plain_names,
+            repeats,
+            structlog.stdlib.PositionalArgumentsFormatter(),
+            structlog.processors.StackInfoRenderer(),
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=_OwnLogger,
+        cache_logger_on_first_use=True,
+    )
+
+
+def write_line(line: str) -> None:
+    """A line that is part of the log already, such as that of a child process."""
+    writer = writer_of(sys.stderr, _tell_dropped)
+    if writer is None:
+        print(line, file=sys.stderr)  # noqa: T201 it is a line of a log
+    else:
+        writer.write(f"{line}\n")
+
+
+def _own_handler(stream: IO[str] | None) -> OwnHandler:
+    writer = None if stream is not None else writer_of(sys.stderr, _tell_dropped)
+    return OwnHandler(stream) if writer is None else QueueingHandler(writer)
+
+
+def _tell_dropped(count: int) -> None:
+    log.warning("log.dropped", count=count)
+
+
+def _formatter(console: bool, terminal: bool, shared: list[Any]) -> logging.Formatter:
+    renderers: list[Any]
+    if console:
+        colors = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        plain = structlog.dev.plain_traceback
+        renderers = [escape_values, structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=plain)]
+    else:
+        renderers = [_in_order, structlog.processors.JSONRenderer(default=text_of)]
+    return structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=shared,
+        processors=[
+            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+            structlog.processors.ExceptionRenderer(_traceback),
+            shorten_values,
+            *renderers,
+        ],
+    )
+
+
+def _traceback(exc_info: structlog.typing.ExcInfo) -> str:
+    """Also of an exception that fails when it is asked for its attributes: its line must not be lost."""
+    return traceback_of(exc_info[1]).removesuffix("\n")
+
+
+def _timestamp(_logger: object, _method: str, event: EventDict) -> EventDict:
+    now = datetime.now(UTC)
+    event["timestamp"] = f"{now:%Y-%m-%dT%H:%M:%S}.{now.microsecond // 1000:03d}Z"
+    return event
+
+
+def _in_order(_logger: object, _method: str, event: EventDict) -> EventDict:
+    """Time, level and event first, as a person reads them."""
+    return {key: event[key] for key in ("timestamp", "level", "event") if key in event} | dict(event)
+
+
+def _leave_to_parent(_logger: object, _method: str, event: EventDict) -> EventDict:
+    if event.get("event") in _SAID_BY_PARENT:
+        raise structlog.DropEvent
+    return event
+
+
+class _OwnLogger(structlog.stdlib.BoundLogger):
+    """Logs through the standard library, where handlers may have filters, log handlers or a record factory of theirs.
+
+    What these raise would be raised wherever a line of ours is written, and end groups that have nothing to do with it.
+    """
+
+    def _proxy_to_logger(self, method_name: str, event: str | None = None, *event_args: str, **event_kw: Any) -> Any:
+        try:
+            return super()._proxy_to_logger(method_name, event, *event_args, **event_kw)
+        except Exception as error:  # noqa: BLE001  see above
+            line = {"level": method_name, "event": event, "log_error": describe(error)}
+            write_line(json.dumps(_timestamp(None, method_name, line)))
+
+
+class _PlainNames:
+    """A structlog processor: names as the configuration has them. Loggers keep it, so a reload changes its list."""
+
+    namespaces: tuple[str, ...] = ()
+
+    def __call__(self, _logger: object, _method: str, event: EventDict) -> EventDict:
+        for namespace in self.namespaces:
+            event.update({key: without_namespace(value, namespace) for key, value in event.items()})
+        return event
+
+
+class _Constant:
+    def __init__(self, key: str, value: object) -> None:
+        self._key = key
+        self._value = value
+
+    def __call__(self, _logger: object, _method: str, event: EventDict) -> EventDict:
+        event[self._key] = self._value
+        return event
+
+
+repeats = RepeatLimiter()
+_plain_names = _PlainNames()
+log = structlog.get_logger(__name__)

@@ -1,0 +1,84 @@
+"""The values of a log line, made fit to be written: of bounded length, and with nothing in it that a terminal obeys.
+
+A broker's remark or a handler's error may be megabytes long, and whoever sends a message chooses what stands in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, MutableMapping
+from itertools import islice
+from typing import Any, Final
+
+from rmqd.plain_text import text_of
+from rmqd.process.logs.printable import printable, printable_lines
+
+EventDict = MutableMapping[str, Any]
+
+MOST_CHARACTERS: Final = 8192
+MOST_MEMBERS: Final = 100
+MOST_LEVELS: Final = 4
+# Of a traceback the end matters as much: it names the error.
+_TAIL_CHARACTERS: Final = 2048
+_OF_A_PROGRAM: Final = frozenset({"timestamp", "level", "logger"})
+
+
+def shorten_values(_logger: object, _method: str, event: EventDict) -> EventDict:
+    """A structlog processor: long texts are cut and say so, large collections too; keys stay as they are."""
+    for key, value in event.items():
+        if key == "exception" and isinstance(value, str):
+            event[key] = _without_middle(value)
+        elif key not in _OF_A_PROGRAM:
+            event[key] = _shortened(value, MOST_LEVELS)
+    return event
+
+
+def escape_values(_logger: object, _method: str, event: EventDict) -> EventDict:
+    """A structlog processor for the console: escapes control characters and indents a text's further lines."""
+    for key, value in list(event.items()):
+        if key in ("event", "exception", "stack"):
+            event[key] = printable_lines(str(value))
+        elif isinstance(value, str):
+            event[key] = printable(value)
+        if not (key.isascii() and key.isprintable()):
+            event[printable(key)] = event.pop(key)
+    return event
+
+
+def _shortened(value: Any, levels: int) -> Any:
+    match value:
+        case str():
+            return value if len(value) <= MOST_CHARACTERS else _cut(value)
+        case None | bool() | float():
+            return value
+        case int():
+            return value if value.bit_length() <= 1024 else "an integer of more than 1024 bits"
+        case bytes() | bytearray() | memoryview():
+            return _cut(str(bytes(value[: MOST_CHARACTERS + 1])), len(value) * 4)
+        case Mapping() if levels:
+            return {_key(key): _shortened(member, levels - 1) for key, member in islice(value.items(), MOST_MEMBERS)}
+        case list() | tuple() | set() | frozenset() if levels:
+            return _shortened_list(value, len(value), levels)
+        case _:
+            return _cut(text_of(value))
+
+
+def _shortened_list(values: Iterable[Any], count: int, levels: int) -> list[Any]:
+    shown = [_shortened(value, levels - 1) for value in islice(values, MOST_MEMBERS)]
+    return shown if count <= MOST_MEMBERS else [*shown, f"... and {count - MOST_MEMBERS} more"]
+
+
+def _key(key: object) -> str:
+    return _cut(key if isinstance(key, str) else text_of(key))
+
+
+def _cut(text: str, length: int | None = None) -> str:
+    if len(text) <= MOST_CHARACTERS:
+        return text
+    return f"{text[:MOST_CHARACTERS]}... and {(length or len(text)) - MOST_CHARACTERS} more characters"
+
+
+def _without_middle(text: str) -> str:
+    if len(text) <= MOST_CHARACTERS:
+        return text
+    head, tail = text[: MOST_CHARACTERS - _TAIL_CHARACTERS], text[-_TAIL_CHARACTERS:]
+    return f"{head}\n... {len(text) - MOST_CHARACTERS} characters ...\n{tail}"

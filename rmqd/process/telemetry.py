@@ -1,0 +1,199 @@
+"""OpenTelemetry: a span for every handler call, in the trace of the message's producer.
+
+The extra `rmqd[otel]` has what this module imports; only a configuration with `tracing.opentelemetry` reaches it. Where
+spans go, and which ones, is said by OpenTelemetry's own environment variables. Attributes are those of the messaging
+conventions (https://opentelemetry.io/docs/specs/semconv/messaging/rocketmq/).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+from collections import Counter
+from typing import Any, Final
+
+import structlog
+from opentelemetry import context as contexts
+from opentelemetry import propagate, trace
+from opentelemetry.context import Context
+from opentelemetry.sdk.resources import HOST_NAME, PROCESS_PID, SERVICE_NAME, Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.trace import Link, SpanKind, Status, StatusCode
+from opentelemetry.util.types import AttributeValue
+
+from rmqd import __version__
+from rmqd.consumer.handling.verdict import not_acknowledged
+from rmqd.consumer.hooks import Hook, HookContext
+from rmqd.consumer.options import ConsumerOptions
+from rmqd.handler import Batch, Outcome
+from rmqd.plain_text import encodable, text_of, traceback_of
+from rmqd.process.span_export import ReportingExporter, report_the_sdks_own_words
+from rmqd.wire.messages.message import Message
+
+log = structlog.get_logger(__name__)
+
+HOOK_NAME: Final = "opentelemetry"
+CLOSE_SECONDS: Final = 3.0
+
+
+class Telemetry:
+    """The spans of this process. `close` sends what is left."""
+
+    def __init__(self, provider: TracerProvider) -> None:
+        self._provider = provider
+        self._tracer = provider.get_tracer("rmqd", __version__)
+
+    def hook(self, options: ConsumerOptions) -> Hook:
+        """What makes a group's spans."""
+        spans = GroupSpans(self._tracer, options)
+        return Hook(HOOK_NAME, spans.begin, spans.end)
+
+    async def close(self) -> None:
+        """Send what was not sent yet, in at most 3 s."""
+        loop = asyncio.get_running_loop()
+        flushed = loop.create_future()
+
+        def flush() -> None:
+            try:
+                self._provider.force_flush()
+            finally:
+                with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits any more
+                    loop.call_soon_threadsafe(flushed.cancel)
+
+        # a daemon thread, as a collector that does not answer must not keep the process
+        threading.Thread(target=flush, name="rmqd.telemetry.flush", daemon=True).start()
+        _, waiting = await asyncio.wait((flushed,), timeout=CLOSE_SECONDS)
+        if waiting:
+            log.warning("tracing.not_flushed", seconds=CLOSE_SECONDS)
+
+
+def start_telemetry() -> Telemetry:
+    """Make spans of this process go where OTEL_* says; what handlers make by OpenTelemetry's API goes there as well.
+
+    Where a tracer provider is set already, as by `opentelemetry-instrument`, it is used.
+    """
+    former = trace.get_tracer_provider()
+    if isinstance(former, TracerProvider):
+        return Telemetry(former)
+    report_the_sdks_own_words()
+    provider = TracerProvider(resource=_resource(), shutdown_on_exit=False)
+    if os.environ.get("OTEL_TRACES_EXPORTER", "otlp") != "none":
+        provider.add_span_processor(BatchSpanProcessor(ReportingExporter()))
+    trace.set_tracer_provider(provider)
+    return Telemetry(provider)
+
+
+def _resource() -> Resource:
+    """What is said about this process with every span: the user's words, and where there are none, ours."""
+    whole = Resource({HOST_NAME: os.uname().nodename, PROCESS_PID: os.getpid()}).merge(Resource.create())
+    is_named = not str(whole.attributes[SERVICE_NAME]).startswith("unknown_service")
+    return whole if is_named else whole.merge(Resource({SERVICE_NAME: "rmqd"}))
+
+
+class GroupSpans:
+    """A group's spans: one for each handler call, which the handler runs in.
+
+    The call for one message is in the trace of who sent it; that for several begins a trace of its own, and is linked
+    to each sender's.
+    """
+
+    def __init__(self, tracer: trace.Tracer, options: ConsumerOptions) -> None:
+        self._tracer = tracer
+        self._timeout = options.consume_timeout_seconds
+        self._attributes: dict[str, AttributeValue] = {
+            "messaging.system": "rocketmq",
+            "messaging.operation.name": "process",
+            "messaging.operation.type": "process",
+            "messaging.rocketmq.consumption_model": options.message_model,
+            "messaging.rocketmq.namespace": options.namespace,
+        }
+
+    def begin(self, batch: Batch, context: HookContext) -> None:
+        """Start the span of a call, and let the handler run in it."""
+        first = batch[0]
+        attributes = self._attributes | {
+            "messaging.consumer.group.name": context.group,
+            "messaging.client.id": context.client_id,
+            "messaging.destination.name": first.topic,
+            "messaging.destination.partition.id": str(context.message_queue.queue_id),
+        }
+        if len(batch) == 1:
+            parent = propagate.extract(first.properties)
+            links = []
+            attributes |= _message_attributes(first)
+        else:
+            parent = Context()
+            links = [link for message in batch if (link := _link_to_sender(message)) is not None]
+            attributes["messaging.batch.message_count"] = len(batch)
+        span = self._tracer.start_span(
+            f"process {first.topic}", parent, SpanKind.CONSUMER, attributes, links, record_exception=False
+        )
+        token = contexts.attach(trace.set_span_in_context(span, parent))
+        context.values[HOOK_NAME] = span, token
+
+    def end(self, batch: Batch, context: HookContext) -> None:
+        """End the span, with what became of the messages."""
+        found: tuple[trace.Span, Any] | None = context.values.get(HOOK_NAME)
+        if found is None:
+            return
+        span, token = found
+        contexts.detach(token)
+        try:
+            if span.is_recording():
+                self._describe_end(span, batch, context)
+        finally:
+            span.end()
+
+    def _describe_end(self, span: trace.Span, batch: Batch, context: HookContext) -> None:
+        outcomes = Counter(decision.outcome for decision in not_acknowledged(batch, context.exception).values())
+        for outcome in (Outcome.RETRY, Outcome.DEAD_LETTER):
+            if outcomes[outcome]:
+                span.set_attribute(f"rmqd.{outcome.value}_count", outcomes[outcome])
+        if context.exception is None and not outcomes:
+            return
+        error, error_type = context.exception, "retry"
+        if context.outcome == "cut_short":
+            is_late = (context.duration_seconds or 0.0) >= self._timeout
+            error_type = "timeout" if is_late else "cancelled"
+        elif context.outcome == "failed" and error is not None:
+            error_type = _name_of(type(error))
+            # as `record_exception` does, but for texts that fail or cannot be encoded: one such would take all spans
+            # along that are exported with it
+            span.add_event(
+                "exception",
+                {
+                    "exception.type": error_type,
+                    "exception.message": text_of(error),
+                    "exception.stacktrace": traceback_of(error),
+                    "exception.escaped": "False",
+                },
+            )
+        elif outcomes[Outcome.DEAD_LETTER]:
+            error_type = "dead_letter"
+        span.set_attribute("error.type", error_type)
+        span.set_status(Status(StatusCode.ERROR, text_of(error) if error is not None else None))
+
+
+def _message_attributes(message: Message) -> dict[str, AttributeValue]:
+    """What is said about a single message."""
+    attributes: dict[str, AttributeValue] = {"messaging.message.id": message.msg_id}
+    if message.tags:
+        attributes["messaging.rocketmq.message.tag"] = message.tags
+    if message.keys:
+        attributes["messaging.rocketmq.message.keys"] = message.keys.split()
+    if message.reconsume_times:
+        attributes["rmqd.reconsume_times"] = message.reconsume_times
+    return attributes
+
+
+def _link_to_sender(message: Message) -> Link | None:
+    sender = trace.get_current_span(propagate.extract(message.properties, Context())).get_span_context()
+    return Link(sender, {"messaging.message.id": message.msg_id}) if sender.is_valid else None
+
+
+def _name_of(kind: type) -> str:
+    module = kind.__module__
+    return encodable(kind.__qualname__ if module == "builtins" else f"{module}.{kind.__qualname__}")

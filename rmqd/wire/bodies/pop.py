@@ -1,0 +1,187 @@
+"""Bodies of POP: how the broker divides a topic's queues (400), and acknowledging many messages at once (200151)."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final, Self
+
+from rmqd.errors import ProtocolError
+from rmqd.wire import fields, loose_json
+from rmqd.wire.bodies.queue_map import queue_from_dict, queue_to_dict
+from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.pop import RetryFlag
+
+_MAX_BITS_BYTES: Final = 65536
+"""Pops take 32 messages, and scan some hundreds to find them: more would be an attack on the reader's memory."""
+
+
+class MessageRequestMode(StrEnum):
+    """How a group gets a topic's messages, which administrators set per broker (401)."""
+
+    PULL = "PULL"
+    POP = "POP"
+
+
+@dataclass(frozen=True, slots=True)
+class QueryAssignmentRequestBody:
+    """Asks which queues of a topic a member shall read, and how."""
+
+    topic: str
+    consumer_group: str
+    client_id: str
+    strategy_name: str = "AVG"
+    message_model: str = "CLUSTERING"
+
+    def to_json(self) -> bytes:
+        """The body of request 400."""
+        return loose_json.dumps(
+            {
+                "clientId": self.client_id,
+                "consumerGroup": self.consumer_group,
+                "messageModel": self.message_model,
+                "strategyName": self.strategy_name,
+                "topic": self.topic,
+            }
+        )
+
+    @classmethod
+    def from_json(cls, body: bytes) -> Self:
+        """Read the body of request 400. Raises ProtocolError."""
+        data = fields.body_object(body)
+        return cls(
+            fields.text(data, "topic"),
+            fields.text(data, "consumerGroup"),
+            fields.text(data, "clientId"),
+            fields.text(data, "strategyName", ""),
+            fields.text(data, "messageModel", ""),
+        )
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class MessageQueueAssignment:
+    """A queue that a member shall read; the number -1 is any of that broker's queues, and only popped."""
+
+    queue: MessageQueue
+    mode: MessageRequestMode = MessageRequestMode.PULL
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON object."""
+        return {"messageQueue": queue_to_dict(self.queue), "mode": self.mode.value}
+
+    @classmethod
+    def from_dict(cls, value: object) -> Self:
+        """Read the JSON object. Raises ProtocolError."""
+        data = fields.as_object(value, "an assignment")
+        mode = fields.text(data, "mode", MessageRequestMode.PULL)
+        try:
+            return cls(queue_from_dict(data.get("messageQueue")), MessageRequestMode(mode))
+        except ValueError:
+            raise ProtocolError(f"an assignment's mode must be PULL or POP, and is {mode!r:.80}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class QueryAssignmentResponseBody:
+    """A member's assignments; None where the broker cannot tell, as it does not know the member yet."""
+
+    assignments: tuple[MessageQueueAssignment, ...] | None
+
+    def to_json(self) -> bytes:
+        """The body of the reply to 400."""
+        if self.assignments is None:
+            return b"{}"
+        return loose_json.dumps({"messageQueueAssignments": [each.to_dict() for each in self.assignments]})
+
+    @classmethod
+    def from_json(cls, body: bytes) -> Self:
+        """Read the body of the reply to 400, which may be empty. Raises ProtocolError."""
+        data = fields.body_object(body) if body else {}
+        if data.get("messageQueueAssignments") is None:
+            return cls(None)
+        return cls(tuple(map(MessageQueueAssignment.from_dict, fields.items(data, "messageQueueAssignments"))))
+
+
+@dataclass(frozen=True, slots=True)
+class BatchAck:
+    """Messages of one queue that one pop took: the parts which their handles share, and their queue offsets."""
+
+    consumer_group: str
+    topic: str
+    retry: RetryFlag
+    start_offset: int
+    queue_id: int
+    revive_queue_id: int
+    pop_time: int
+    invisible_time: int
+    offsets: tuple[int, ...]
+    """Queue offsets, from `start_offset` on; on the wire they are a set of bits."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON object. `topic` is the one that the group subscribed to, whatever the retry flag."""
+        return {
+            "b": _bits_to_base64(tuple(offset - self.start_offset for offset in self.offsets)),
+            "c": self.consumer_group,
+            "it": self.invisible_time,
+            "pt": self.pop_time,
+            "q": self.queue_id,
+            "r": str(int(self.retry)),
+            "rq": self.revive_queue_id,
+            "so": self.start_offset,
+            "t": self.topic,
+        }
+
+    @classmethod
+    def from_dict(cls, value: object) -> Self:
+        """Read the JSON object. Raises ProtocolError."""
+        data = fields.as_object(value, "acks")
+        start = fields.integer(data, "so")
+        return cls(
+            fields.text(data, "c"),
+            fields.text(data, "t"),
+            RetryFlag.parse(fields.text(data, "r")),
+            start,
+            fields.integer(data, "q"),
+            fields.integer(data, "rq"),
+            fields.integer(data, "pt"),
+            fields.integer(data, "it"),
+            tuple(start + bit for bit in _base64_to_bits(fields.text(data, "b"))),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BatchAckMessageRequestBody:
+    """Acknowledges messages of one broker."""
+
+    broker_name: str
+    acks: tuple[BatchAck, ...]
+
+    def to_json(self) -> bytes:
+        """The body of request 200151."""
+        body = {"acks": [ack.to_dict() for ack in self.acks], "brokerName": self.broker_name}
+        return json.dumps(body, separators=(",", ":")).encode()  # members send many each second
+
+    @classmethod
+    def from_json(cls, body: bytes) -> Self:
+        """Read the body of request 200151. Raises ProtocolError."""
+        data = fields.body_object(body)
+        return cls(fields.text(data, "brokerName", ""), tuple(map(BatchAck.from_dict, fields.items(data, "acks"))))
+
+
+def _bits_to_base64(bits: tuple[int, ...]) -> str:
+    number = 0
+    for bit in bits:
+        number |= 1 << bit
+    return base64.b64encode(number.to_bytes((number.bit_length() + 7) // 8, "little")).decode()
+
+
+def _base64_to_bits(text: str) -> tuple[int, ...]:
+    try:
+        data = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise ProtocolError(f"the bits of a batch of acknowledgements are not base64: {error}") from error
+    if len(data) > _MAX_BITS_BYTES:
+        raise ProtocolError(f"a batch of acknowledgements has {len(data)} bytes of bits, which no pop ever took")
+    return tuple(8 * index + bit for index, byte in enumerate(data) for bit in range(8) if byte >> bit & 1)

@@ -1,0 +1,197 @@
+"""Decodes the records of a reply into messages: checks each one's frame and CRC.
+
+Only offsets into the pulled bytes are kept; everything else is read when a handler asks for it. Layout:
+`MessageDecoder.java`.
+
+| at | size | field             |    | at | size | field                     |
+|----|------|-------------------|----|----|------|---------------------------|
+| 0  | 4    | total size        |    | 40 | 8    | born timestamp (ms)       |
+| 4  | 4    | magic (V1, V2)    |    | 48 | 8/20 | born host                 |
+| 8  | 4    | body CRC          |    | +0 | 8    | store timestamp (ms)      |
+| 12 | 4    | queue id          |    | +8 | 8/20 | store host                |
+| 16 | 4    | flag              |    | +0 | 4    | reconsume times           |
+| 20 | 8    | queue offset      |    | +4 | 8    | prepared transaction off. |
+| 28 | 8    | commit log offset |    | +12| 4    | body length, then body    |
+| 36 | 4    | sys flag          |    |    |      | topic, properties         |
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from struct import error as StructError
+from typing import Final
+from zlib import crc32
+
+from rmqd.errors import ProtocolError
+from rmqd.wire.messages.message import MAGIC_V1, MAGIC_V2, CorruptMessage, Message, MessageBlock, MessageQueue
+from rmqd.wire.messages.opening import Opening
+from rmqd.wire.messages.sys_flag import BORN_HOST_V6, CLOSED, INNER_BATCH, KNOWN, NEED_UNWRAP, STORE_HOST_V6
+from rmqd.wire.messages.unreadable import UnreadableMessage
+
+# total size, magic, CRC, queue offset, sys flag, store timestamp and body length, where both hosts are IPv4
+_unpack_ipv4 = Struct(">III8xq8xi16xq20xI").unpack_from
+_UNSIGNED = Struct(">I")
+_LONG = Struct(">q")
+_SHORT = Struct(">H")
+_UNUSUAL: Final = CLOSED | ~KNOWN
+_HOSTS_V6: Final = BORN_HOST_V6 | STORE_HOST_V6
+_LEAST_RECORD_BYTES: Final = 91  # with IPv4 hosts, and neither body, topic nor properties
+_MAGICS: Final = (_UNSIGNED.pack(MAGIC_V1), _UNSIGNED.pack(MAGIC_V2))
+_NO_QUEUE: Final = MessageQueue("", "", -1)
+
+
+def decode_messages(data: bytes, message_queue: MessageQueue, start: int = 0, namespace: str = "") -> MessageBlock:
+    """The messages that fill `data` from `start` on, all of `message_queue`, and opened at once, whatever they become.
+
+    Raises ProtocolError where a record cannot be decoded. One that can be but fails its CRC, or cannot be opened, is
+    set aside in `MessageBlock.corrupt`.
+    """
+    block = frame_messages(data, message_queue, start, namespace)
+    if block.broken is not None:
+        raise ProtocolError(block.broken)
+    return open_all(block)
+
+
+def frame_readable(data: bytes, message_queue: MessageQueue, start: int = 0, namespace: str = "") -> MessageBlock:
+    """As `frame_messages`, without what cannot be decoded; `MessageBlock.broken` tells that there are such records."""
+    block = frame_messages(data, message_queue, start, namespace)
+    if block.broken is not None:
+        block.corrupt = [one for one in block.corrupt if not isinstance(one.message, UnreadableMessage)]
+    return block
+
+
+def open_all(block: MessageBlock) -> MessageBlock:
+    """Open the messages of a block at once, whatever they become."""
+    if block.is_closed:
+        opening = Opening(block)
+        opening.rest()
+        opening.finish()
+    return block
+
+
+def frame_messages(
+    data: bytes, message_queue: MessageQueue, start: int = 0, namespace: str = "", offset_delta: int = 0
+) -> MessageBlock:
+    """Find the records that fill `data` from `start` on, all of `message_queue`, and open none. Raises nothing.
+
+    What is not to be trusted is set aside in `MessageBlock.corrupt`: a record that fails its CRC, is marked in a way
+    that is not known, or cannot be decoded. The next one begins where the total size of such a record says, if one
+    begins there, or the reply ends there. Otherwise it takes all that is left of the reply.
+
+    `offset_delta` is what the reply adds to the records' offsets: queues of static topics count in their own way.
+    """
+    block = MessageBlock(data, message_queue, namespace)
+    broken = _decode_until_broken(block, start)
+    while broken is not None:
+        at, reason = broken
+        if block.broken is None:
+            block.broken = reason
+        end = _end_by_total_size(data, at)
+        message = UnreadableMessage(block, at, len(data) if end is None else end)
+        block.corrupt.append(CorruptMessage(message, reason, takes_rest=end is None))
+        broken = None if end is None else _decode_until_broken(block, end)
+    block.unfinished = len(block.messages)
+    if offset_delta:
+        for each in (*block.messages, *(corrupt.message for corrupt in block.corrupt)):
+            each.queue_offset += offset_delta
+    return block
+
+
+def _decode_until_broken(block: MessageBlock, start: int) -> tuple[int, str] | None:
+    """Decode records from `start` on; where and why one cannot be, unless all could."""
+    data, following = block.data, -1
+    add, view, size, at = block.messages.append, memoryview(data), len(data), start
+    try:
+        while at < size:
+            total, magic, crc, queue_offset, sys_flag, store_timestamp, body_size = _unpack_ipv4(data, at)
+            body_start = at + 88
+            if sys_flag and sys_flag & _HOSTS_V6:
+                body_start, store_timestamp, body_size = _long_hosts(data, at, sys_flag)
+            body_end = body_start + body_size
+            properties = body_end + 1 + data[body_end]
+            if magic != MAGIC_V1:
+                properties = _properties_v2(data, body_end, magic)
+            end = properties + 2 + (data[properties] << 8 | data[properties + 1])
+            if end - at != total:
+                return at, f"a message announces {total} bytes; its parts take {end - at}"
+            if queue_offset == following:
+                following += 1
+            else:
+                block.runs += 1
+                following = queue_offset + 1
+            message = Message()  # as by `placed`
+            message.block, message._start, message.finished = block, at, False
+            message._body_start, message._body_end = body_start, body_end
+            message.queue_offset, message.store_timestamp = queue_offset, store_timestamp
+            if (crc32(view[body_start:body_end]) ^ crc) & 0x7FFFFFFF:
+                block.corrupt.append(CorruptMessage(message, "the CRC of its body does not match"))
+            elif sys_flag and sys_flag & _UNUSUAL:
+                if reason := _unknown(sys_flag):
+                    block.corrupt.append(CorruptMessage(message, reason))
+                else:
+                    block.is_closed = True
+                    add(message)
+            else:
+                add(message)
+            at = end
+    except (IndexError, StructError):
+        return at, f"a message is cut short: {size - at} bytes are left for it"
+    except ProtocolError as error:
+        return at, str(error)
+    if at > size:
+        return _take_out_last(block), f"the last message goes {at - size} bytes past the reply's end"
+    return None
+
+
+def _take_out_last(block: MessageBlock) -> int:
+    """Forget the message that was decoded last; where its record starts."""
+    message = block.messages[-1] if block.messages else None
+    if block.corrupt and (message is None or block.corrupt[-1].message._start > message._start):
+        return block.corrupt.pop().message._start
+    return block.messages.pop()._start
+
+
+def _end_by_total_size(data: bytes, start: int) -> int | None:
+    """Where a record ends by the size that it announces; None where nothing there says that it does."""
+    if start + _LEAST_RECORD_BYTES > len(data):
+        return None
+    total: int = _UNSIGNED.unpack_from(data, start)[0]
+    end = start + total
+    if total < _LEAST_RECORD_BYTES or (end != len(data) and data[end + 4 : end + 8] not in _MAGICS):
+        return None
+    return end
+
+
+def stored_properties(record: bytes) -> dict[str, str]:
+    """The properties of one record, which is not checked: for a broker's filter over what the broker itself stored."""
+    sys_flag, _, body_size = _unpack_ipv4(record)[-3:]
+    body_start = 88
+    if sys_flag & _HOSTS_V6:
+        body_start, _, body_size = _long_hosts(record, 0, sys_flag)
+    block = MessageBlock(record, _NO_QUEUE)
+    return Message().placed(block, 0, body_start, body_start + body_size, 0, 0).stored_properties
+
+
+def _unknown(sys_flag: int) -> str | None:
+    """Why a record cannot be read by its flags: what they say may change what its body is."""
+    if unknown := sys_flag & ~KNOWN & 0xFFFFFFFF:
+        return f"its sys flag has bits that rmqd does not know: 0x{unknown:X}"
+    if sys_flag & NEED_UNWRAP and not sys_flag & INNER_BATCH:
+        return "its sys flag says NEED_UNWRAP (0x40), and not INNER_BATCH (0x80)"
+    return None
+
+
+def _long_hosts(data: bytes, start: int, sys_flag: int) -> tuple[int, int, int]:
+    """(where the body starts, store timestamp, body size) of a record with an IPv6 host."""
+    born = 20 if sys_flag & BORN_HOST_V6 else 8
+    body_start = start + 72 + born + (20 if sys_flag & STORE_HOST_V6 else 8)
+    store_timestamp = _LONG.unpack_from(data, start + 48 + born)[0]
+    return body_start, store_timestamp, _UNSIGNED.unpack_from(data, body_start - 4)[0]
+
+
+def _properties_v2(data: bytes, body_end: int, magic: int) -> int:
+    """Where the properties of a record with a two byte topic length are."""
+    if magic != MAGIC_V2:
+        raise ProtocolError(f"a message starts with the magic 0x{magic:08X}, which is none that RocketMQ writes")
+    length: int = _SHORT.unpack_from(data, body_end)[0]
+    return body_end + 2 + length

@@ -1,0 +1,198 @@
+"""Writes messages: batches to send, and stored records as a broker writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from struct import Struct
+from struct import error as StructError
+from typing import Final
+from zlib import crc32
+
+from rmqd.errors import InvalidMessageError, ProtocolError
+from rmqd.wire.messages.inner_batch import members
+from rmqd.wire.messages.message_id import format_host, parse_host
+from rmqd.wire.messages.properties import MAX_PROPERTIES_BYTES, format_properties, parse_properties
+from rmqd.wire.messages.sys_flag import BORN_HOST_V6, STORE_HOST_V6
+
+MAX_BODY_BYTES: Final = 4 * 1024 * 1024  # Java: maxMessageSize, of producers and brokers
+_MAGIC_V1: Final = 0xDAA320A7
+_MAGIC_V2: Final = 0xDAA320AB
+_MAX_V1_TOPIC_BYTES: Final = 127
+_MAX_TOPIC_BYTES: Final = 0xFFFF
+_CRC_MASK: Final = 0x7FFFFFFF
+
+_RECORD_HEADS: Final = {
+    (BORN_HOST_V6 if born > 8 else 0) | (STORE_HOST_V6 if store > 8 else 0): Struct(f">IIIiiqqiq{born}sq{store}siqi")
+    for born in (8, 20)
+    for store in (8, 20)
+}
+"""What comes before the body, by the flags of its two hosts."""
+_SYS_FLAG: Final = Struct(">i")
+_SYS_FLAG_AT: Final = 36
+_SHORT: Final = Struct(">H")
+_BATCH_HEAD: Final = Struct(">iiiii")  # total size, magic, CRC, flag, body size; magic and CRC stay zero
+
+
+@dataclass(slots=True, kw_only=True)  # not frozen: made once for every message, and that would take it thrice as long
+class StoredMessage:
+    """One record of the commit log. The body is written as given: compress it first where `sys_flag` says so.
+
+    Hosts are "ip:port", IPv6 in brackets; timestamps are milliseconds; the two IPv6 bits of `sys_flag` set themselves.
+    """
+
+    topic: str
+    body: bytes
+    queue_id: int = 0
+    queue_offset: int = 0
+    commit_log_offset: int = 0
+    flag: int = 0
+    sys_flag: int = 0
+    born_timestamp: int = 0
+    born_host: str = "127.0.0.1:0"
+    store_timestamp: int = 0
+    store_host: str = "127.0.0.1:10911"
+    reconsume_times: int = 0
+    prepared_transaction_offset: int = 0
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
+def encode_message(message: StoredMessage) -> bytes:
+    """The record of a message, V2 where the topic needs it. Raises InvalidMessageError where it cannot be written."""
+    return encode_record(
+        message,
+        message.queue_offset,
+        message.commit_log_offset,
+        message.store_timestamp,
+        parse_host(message.store_host),
+    )
+
+
+def encode_record(
+    message: StoredMessage, queue_offset: int, commit_log_offset: int, store_timestamp: int, store_host: bytes
+) -> bytes:
+    """The same, with what the storing broker decides in place of the message's own; `store_host` as it is stored."""
+    topic, properties, body = message.topic.encode(), encode_properties(message.properties), message.body
+    born_host = parse_host(message.born_host)
+    if len(topic) > _MAX_TOPIC_BYTES:
+        raise InvalidMessageError(f"a topic name of {len(topic)} bytes; at most {_MAX_TOPIC_BYTES} can be written")
+    if len(topic) > _MAX_V1_TOPIC_BYTES:
+        magic, topic_size = _MAGIC_V2, _SHORT.pack(len(topic))
+    else:
+        magic, topic_size = _MAGIC_V1, bytes((len(topic),))
+    sys_flag = message.sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6)
+    sys_flag |= (BORN_HOST_V6 if len(born_host) > 8 else 0) | (STORE_HOST_V6 if len(store_host) > 8 else 0)
+    head = _RECORD_HEADS[sys_flag & (BORN_HOST_V6 | STORE_HOST_V6)]
+    try:
+        packed = head.pack(
+            head.size + len(body) + len(topic_size) + len(topic) + _SHORT.size + len(properties),
+            magic,
+            body_crc(body),
+            message.queue_id,
+            message.flag,
+            queue_offset,
+            commit_log_offset,
+            sys_flag,
+            message.born_timestamp,
+            born_host,
+            store_timestamp,
+            store_host,
+            message.reconsume_times,
+            message.prepared_transaction_offset,
+            len(body),
+        )
+    except StructError as error:
+        raise InvalidMessageError(f"a message that cannot be written: {error}") from error
+    return b"".join((packed, body, topic_size, topic, _SHORT.pack(len(properties)), properties))
+
+
+def decode_record(record: bytes) -> StoredMessage:
+    """What `encode_message` wrote. The body is neither checked nor decompressed. Raises ProtocolError."""
+    try:
+        (written,) = _SYS_FLAG.unpack_from(record, _SYS_FLAG_AT)
+        head = _RECORD_HEADS[written & (BORN_HOST_V6 | STORE_HOST_V6)]
+        (
+            _,
+            magic,
+            _,
+            queue_id,
+            flag,
+            queue_offset,
+            commit_log_offset,
+            sys_flag,
+            born_timestamp,
+            born_host,
+            store_timestamp,
+            store_host,
+            reconsume_times,
+            prepared_transaction_offset,
+            body_size,
+        ) = head.unpack_from(record)
+        at = head.size
+        end = at + body_size
+        topic_start = end + (1 if magic == _MAGIC_V1 else 2)
+        topic_end = topic_start + int.from_bytes(record[end:topic_start])
+        (properties_size,) = _SHORT.unpack_from(record, topic_end)
+        properties_start = topic_end + _SHORT.size
+        return StoredMessage(
+            topic=record[topic_start:topic_end].decode(),
+            body=record[at:end],
+            queue_id=queue_id,
+            queue_offset=queue_offset,
+            commit_log_offset=commit_log_offset,
+            flag=flag,
+            sys_flag=sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6),
+            born_timestamp=born_timestamp,
+            born_host=format_host(born_host),
+            store_timestamp=store_timestamp,
+            store_host=format_host(store_host),
+            reconsume_times=reconsume_times,
+            prepared_transaction_offset=prepared_transaction_offset,
+            properties=parse_properties(record[properties_start : properties_start + properties_size]),
+        )
+    except (StructError, UnicodeDecodeError) as error:
+        raise ProtocolError(f"a record that cannot be read: {error}") from error
+
+
+def body_crc(body: bytes) -> int:
+    """The CRC-32 of a stored body without its top bit, as brokers write it."""
+    return crc32(body) & _CRC_MASK
+
+
+def encode_properties(properties: Mapping[str, str]) -> bytes:
+    """The properties string in bytes. Raises InvalidMessageError where it is too long or cannot be written."""
+    try:
+        data = format_properties(properties).encode()
+    except UnicodeEncodeError as error:
+        raise InvalidMessageError(f"a property holds half a character: {error}") from error
+    if len(data) > MAX_PROPERTIES_BYTES:
+        raise InvalidMessageError(f"the properties take {len(data)} bytes; at most {MAX_PROPERTIES_BYTES} are accepted")
+    return data
+
+
+@dataclass(frozen=True, slots=True)
+class BatchMember:
+    """One message of a batch; topic and queue are the batch's."""
+
+    body: bytes
+    properties: Mapping[str, str] = field(default_factory=dict)
+    flag: int = 0
+
+
+def encode_batch(messages: Iterable[BatchMember]) -> bytes:
+    """The body of a batch send (320). Raises InvalidMessageError where a message cannot be written."""
+    parts: list[bytes] = []
+    for message in messages:
+        properties = encode_properties(message.properties)
+        size = _BATCH_HEAD.size + len(message.body) + _SHORT.size + len(properties)
+        try:
+            parts.append(_BATCH_HEAD.pack(size, 0, 0, message.flag, len(message.body)))
+        except StructError as error:
+            raise InvalidMessageError(f"a message that cannot be written: {error}") from error
+        parts += [message.body, _SHORT.pack(len(properties)), properties]
+    return b"".join(parts)
+
+
+def decode_batch(body: bytes) -> list[BatchMember]:
+    """The messages of a batch send. Raises ProtocolError."""
+    return [BatchMember(plain, parse_properties(stored), flag) for flag, plain, stored in members(body)]

@@ -1,0 +1,198 @@
+"""Walks over the records of a reply to a pull, as far as they and the reply's header agree.
+
+Nothing protects a record's queue offset or the header's nextBeginOffset: one wrong bit makes them name another place,
+and whoever commits that place loses what lies before it. But they say the same thing twice, so a walk asks of each
+record, from the asked offset on:
+
+- its offset is not below the place that the walk has come to, and below nextBeginOffset;
+- it is that place itself, where no filter chooses among the messages: brokers give a queue's offsets without gaps;
+- it is below the offset of the record after it.
+
+and of nextBeginOffset, that it is the place behind the last record, or at most the queue's end. Where this does not
+hold, or a record is corrupt, the walk stops with a `Doubt`. What was walked over until then may be used, and the queue
+asked again from there. What is truly so is said again: gaps are left by compaction and by deletions, and a message may
+be stored corrupt. Then the walk goes on behind it.
+
+A batch that is one record has the offset of its first member, and takes as many offsets as it has members; it may begin
+before what was asked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from rmqd.wire.headers.pull import PullMessageResponseHeader
+from rmqd.wire.messages.message import CorruptMessage, Message, MessageBlock
+from rmqd.wire.messages.properties import INNER_NUM
+from rmqd.wire.messages.sys_flag import NEED_UNWRAP
+
+_MOST_COMPARED_BYTES: Final = 1024  # of a record that has no end
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """Why a walk stopped at the offset `at`."""
+
+    at: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Gap(Doubt):
+    """The reply has nothing from `at` to before `to`."""
+
+    to: int
+
+
+@dataclass(frozen=True, slots=True)
+class BadRecord(Doubt):
+    """The next record is corrupt, or its offset cannot be right; `offset` is the one that it should have."""
+
+    offset: int
+    message: Message
+    frame: bytes  # to compare it with what comes the next time
+    takes_rest: bool
+
+    def is_as(self, other: BadRecord) -> bool:
+        """Whether both are the same bytes at the same place."""
+        if self.takes_rest or other.takes_rest:
+            size = min(len(self.frame), len(other.frame), _MOST_COMPARED_BYTES)
+            return self.at == other.at and self.frame[:size] == other.frame[:size]
+        return self.at == other.at and self.frame == other.frame
+
+
+def is_plain(block: MessageBlock, asked: int, header: PullMessageResponseHeader) -> bool:
+    """Whether a walk would come to nextBeginOffset without a doubt, as it nearly always does."""
+    messages = block.messages
+    return (
+        block.runs == 1
+        and not block.corrupt
+        and messages[0].queue_offset == asked
+        and messages[-1].queue_offset == header.next_begin_offset - 1
+    )
+
+
+def bad_record(block: MessageBlock, corrupt: CorruptMessage, asked: int) -> BadRecord:
+    """A message that was walked over, and cannot be opened."""
+    message = corrupt.message
+    frame = block.data[message._start : message._start + message.store_size]
+    at = max(asked, message.queue_offset)
+    return BadRecord(at, corrupt.reason, at, message, frame, takes_rest=False)
+
+
+class ReplyWalk:
+    """Walks over one reply to a pull at `asked`. `takes_all` says that no filter chooses among the queue's messages."""
+
+    def __init__(self, block: MessageBlock, asked: int, header: PullMessageResponseHeader, *, takes_all: bool) -> None:
+        self.offset = asked
+        """The walk has passed every offset below this one."""
+        self.messages: list[Message] = []
+        """The good messages that the walk has passed."""
+        self._block = block
+        self._next, self._max = header.next_begin_offset, header.max_offset
+        self._takes_all = takes_all
+        bad = [(corrupt.message, corrupt) for corrupt in block.corrupt]
+        self._records: list[tuple[Message, CorruptMessage | None]] = sorted(
+            [*bad, *((message, None) for message in block.messages)], key=lambda record: record[0]._start
+        )
+        self._index = self._known_before(asked) if takes_all else 0
+        self._ended = False
+
+    def advance(self) -> Doubt | None:
+        """Walk to the next doubt and return it; None at the end of the reply."""
+        while not self._ended and self._index < len(self._records):
+            if (doubt := self._doubt()) is not None:
+                return doubt
+            message = self._records[self._index][0]
+            self.messages.append(message)
+            self.offset = message.queue_offset + _offsets_of(message)
+            self._index += 1
+        if self._ended or self._next <= self.offset:
+            return None
+        if self._next > self._max:
+            return Doubt(self.offset, f"it is to go on at {self._next}, though the queue ends at {self._max}")
+        return self._gap(self._next)
+
+    def believe(self, to: int) -> None:
+        """Walk over a gap that ends at `to`."""
+        self.offset = to
+
+    def pass_over(self, record: BadRecord) -> None:
+        """Walk over a bad record. If the end of the record is not known, the walk over the reply ends with it."""
+        self._index += 1
+        self.offset = record.offset + (1 if record.takes_rest else _offsets_of(record.message))
+        self._ended = record.takes_rest
+
+    def gaps(self) -> dict[int, int]:
+        """All gaps from here to the end of the reply, as {begin: end}."""
+        found, at = {}, self.offset
+        for message, corrupt in self._records[self._index :]:
+            if corrupt is None and message.queue_offset > at:
+                found[at] = message.queue_offset
+            at = max(at, message.queue_offset + 1)
+        if self._next > at:
+            found[at] = self._next
+        return found
+
+    def _doubt(self) -> Doubt | None:
+        message, corrupt = self._records[self._index]
+        at, offset, following = self.offset, message.queue_offset, self._following()
+        if corrupt is not None:
+            return self._bad(corrupt)
+        if offset < at:
+            covers = message.sys_flag & NEED_UNWRAP and offset + _offsets_of(message) > at
+            return None if covers else self._misplaced(message)
+        if offset >= self._next:
+            if offset == at:
+                return Doubt(at, f"it is to go on at {self._next}, though it has a message at {offset}")
+            return self._misplaced(message)
+        if offset > at and following is not None and at <= following <= offset:
+            return self._misplaced(message)
+        return self._gap(offset) if offset > at and self._takes_all else None
+
+    def _gap(self, to: int) -> Gap:
+        return Gap(self.offset, f"it has no message from {self.offset} to {to - 1}", to)
+
+    def _misplaced(self, message: Message) -> BadRecord:
+        place = f"offset {message.queue_offset} contradicts its place in the queue"
+        return self._bad(CorruptMessage(message, f"{place}: it comes at {self.offset}, before {self._next}"))
+
+    def _bad(self, corrupt: CorruptMessage) -> BadRecord:
+        message, at, following = corrupt.message, self.offset, self._following()
+        offset = message.queue_offset
+        is_possible = at <= offset < self._next and (following is None or offset < following)
+        if offset != at and (self._takes_all or not is_possible):
+            offset = at
+        frame = self._block.data[message._start : self._end()]
+        return BadRecord(at, corrupt.reason, offset, message, frame, corrupt.takes_rest)
+
+    def _following(self) -> int | None:
+        """The offset of the record after this one, unless that one is corrupt."""
+        if self._index + 1 == len(self._records):
+            return None
+        message, corrupt = self._records[self._index + 1]
+        return message.queue_offset if corrupt is None else None
+
+    def _end(self) -> int:
+        """Where this record ends."""
+        if self._index + 1 == len(self._records):
+            return len(self._block.data)
+        return self._records[self._index + 1][0]._start
+
+    def _known_before(self, asked: int) -> int:
+        """How many records at the head of the reply lie below `asked`; 0 if there is a gap up to `asked`."""
+        first = self._records[0][0].queue_offset if self._records else asked
+        count = asked - first
+        if not 0 < count <= len(self._records) or self._records[0][0].sys_flag & NEED_UNWRAP:
+            return 0
+        offsets = [message.queue_offset for message, _ in self._records[:count]]
+        return count if offsets == list(range(first, asked)) else 0
+
+
+def _offsets_of(message: Message) -> int:
+    """How many offsets a record takes."""
+    if not message.sys_flag & NEED_UNWRAP:
+        return 1
+    count = message.properties.get(INNER_NUM, "")
+    return max(1, int(count)) if count.isdecimal() and len(count) <= 5 else 1

@@ -1,0 +1,230 @@
+"""What servers hold against our keys: named, said once a minute, and forgotten once it is over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from structlog.testing import capture_logs
+
+from rmqd.client.api.request import request
+from rmqd.client.options import ClientOptions
+from rmqd.client.remoting.client import RemotingClient
+from rmqd.client.remoting.security import PERMISSION_FORGOTTEN_SECONDS, TRUST_FORGOTTEN_SECONDS, Security
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.errors import AccessRefusedError, BrokerError, NoPermissionError
+from rmqd.wire.acl import Credentials
+from rmqd.wire.command import RemotingCommand
+from tests.client.peer import Peer, Reply
+
+PULL, BEAT, VIEW = RequestCode.PULL_MESSAGE, RequestCode.HEART_BEAT, RequestCode.GET_CONSUMER_CONNECTION_LIST
+KEYS = ClientOptions(access_key="the-user", secret_key="the-secret", security_token="the-token")
+WRONG = Reply(ResponseCode.NO_PERMISSION, "check signature failed.")
+UNKNOWN = Reply(ResponseCode.NO_PERMISSION, "User:the-user is not found.")
+ACL_1 = "org.apache.rocketmq.acl.common.AclException:"
+FORBIDDEN = "User:the-user has no permission to access Topic:orders from 10.0.0.9, no matched policies."
+
+
+class Watch:
+    """Seconds that a test sets."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[RemotingClient]:
+    client = RemotingClient(security=Security(KEYS))
+    yield client
+    await client.close()
+
+
+@pytest.fixture
+def watch(client: RemotingClient, monkeypatch: pytest.MonkeyPatch) -> Watch:
+    watch = Watch()
+    monkeypatch.setattr(client.security.refusals, "_now", watch)
+    return watch
+
+
+@pytest.mark.parametrize(
+    ("code", "remark", "advice"),
+    [
+        (16, "username cannot be null.", "set client.access_key and client.secret_key"),
+        (16, "User:the-user is not found.", "it knows nobody with this client.access_key"),
+        (16, "User:the-user is disabled.", "whoever runs the cluster can enable the user again"),
+        (16, "check signature failed.", "client.secret_key is not the one of this client.access_key"),
+        (16, FORBIDDEN, r"whoever runs the cluster can permit it; docs/security\.md"),
+        (16, "Authentication failed. Please verify the credentials and try again.", "are client.access_key"),
+        (
+            1,
+            f"{ACL_1} No accessKey is configured, org.apache.rocketmq.acl.x",
+            "set client.access_key",
+        ),
+        (
+            1,
+            f"{ACL_1} No acl config for the-user, org.apache.rocketmq.acl.x",
+            "it knows nobody",
+        ),
+        (
+            1,
+            f"{ACL_1} Check signature failed for accessKey=the-user",
+            "is not the one",
+        ),
+        (
+            1,
+            f"{ACL_1} No default permission for T1, org.apache.rocketmq.acl.x",
+            "can permit it",
+        ),
+        (1, f"{ACL_1} something new", "are client.access_key"),
+        (16, "the security token is expired", "replace client.security_token and its keys"),
+    ],
+)
+async def test_a_refusal_says_what_to_do_and_not_who_we_are(
+    client: RemotingClient, peer: Peer, code: int, remark: str, advice: str
+) -> None:
+    """The first six are RocketMQ 5's words, the next those of 4."""
+    peer.on(PULL, Reply(code, remark))
+    with pytest.raises(AccessRefusedError, match=advice) as caught:
+        await request(client, peer.address, PULL)
+    assert caught.value.is_told
+    assert isinstance(caught.value, NoPermissionError)
+    assert peer.address in str(caught.value)
+    assert "org.apache" not in str(caught.value)
+    shown = f"{caught.value} {caught.value.remark} {client.security.refusals.current}"
+    assert not any(secret in shown for secret in ("the-user", "the-secret", "the-token"))
+
+
+@pytest.mark.parametrize(
+    ("code", "remark"),
+    [
+        (16, "the topic[orders] pulling message is forbidden"),
+        (16, "subscription group no permission, mailer"),
+        (1, "java.lang.NullPointerException: User: is disabled"),
+    ],
+)
+async def test_other_answers_are_not_taken_for_refusals(
+    client: RemotingClient, peer: Peer, code: int, remark: str
+) -> None:
+    peer.on(PULL, Reply(code, remark))
+    with pytest.raises(BrokerError) as caught:
+        await request(client, peer.address, PULL)
+    assert not isinstance(caught.value, AccessRefusedError)
+    assert client.security.refusals.about(["mailer", "orders"]) is None
+
+
+async def test_one_line_a_minute_for_all_that_is_refused(client: RemotingClient, peer: Peer, watch: Watch) -> None:
+    async with Peer() as other:
+        peer.on(PULL, WRONG)
+        other.on(PULL, UNKNOWN)
+        with capture_logs() as logs:
+            for watch.now in (0.0, 1.0, 59.0, 60.0, 61.0):
+                for address in (peer.address, other.address):
+                    await client.invoke(address, PULL, {})
+        first, second = (entry for entry in logs if entry["event"] == "access.refused")
+        assert (first["log_level"], first["again_in_seconds"]) == ("error", 60)
+        assert peer.address in first["reason"]
+        assert peer.address in second["reason"]
+        assert f"{other.address} refuses access (User:*** is not found)" in second["reason"]
+
+
+async def test_an_answer_ends_it(client: RemotingClient, peer: Peer) -> None:
+    """Whatever the answer says: it is one to somebody who is known."""
+    refusals = client.security.refusals
+    peer.on(PULL, WRONG)
+    await client.invoke(peer.address, PULL, {})
+    assert "check signature failed" in (refusals.about(["any"]) or "")
+    peer.on(BEAT, Reply(ResponseCode.SYSTEM_ERROR, "something else"))
+    with capture_logs() as logs:
+        await client.invoke(peer.address, BEAT, {})
+        await client.invoke(peer.address, BEAT, {})
+    assert refusals.about(["any"]) is None
+    assert [entry["event"] for entry in logs] == ["access.granted"]
+
+
+async def test_what_is_forbidden_concerns_whoever_needs_it(client: RemotingClient, peer: Peer, watch: Watch) -> None:
+    """A topic that may not be read keeps its groups from consuming, and no other; it is over when nobody is refused."""
+    refusals = client.security.refusals
+    peer.on(PULL, Reply(ResponseCode.NO_PERMISSION, FORBIDDEN))
+    await client.invoke(peer.address, PULL, {})
+    await client.invoke(peer.address, BEAT, {})
+    assert "Topic:orders" in (refusals.about(["mailer", "orders"]) or "")
+    assert refusals.about(["mailer", "invoices", "orders-2", "order"]) is None
+    watch.now = PERMISSION_FORGOTTEN_SECONDS + 1
+    assert refusals.about(["orders"]) is None
+
+
+async def test_what_can_be_done_without_is_not_complained_about(client: RemotingClient, peer: Peer) -> None:
+    """Looking at other members takes a permission more than consuming does."""
+    peer.on(VIEW, Reply(ResponseCode.NO_PERMISSION, FORBIDDEN))
+    with capture_logs() as logs:
+        await client.invoke(peer.address, VIEW, {})
+    assert (logs, client.security.refusals.current) == ([], {})
+
+
+async def test_what_is_needed_after_all_is_complained_about(client: RemotingClient, peer: Peer) -> None:
+    """Such as where a queue ends, by a group that is to begin there."""
+    peer.on(VIEW, Reply(ResponseCode.NO_PERMISSION, FORBIDDEN))
+    with pytest.raises(AccessRefusedError) as caught:
+        await request(client, peer.address, VIEW)
+    client.security.refusals.needed(caught.value)
+    assert client.security.refusals.about(["orders"]) == str(caught.value)
+
+
+async def test_a_server_that_is_gone_is_forgotten(client: RemotingClient, peer: Peer, watch: Watch) -> None:
+    """Nobody asks it any more, so it will never answer otherwise."""
+    peer.on(PULL, WRONG)
+    await client.invoke(peer.address, PULL, {})
+    watch.now = TRUST_FORGOTTEN_SECONDS
+    assert client.security.refusals.about(["any"])
+    watch.now += 1
+    assert client.security.refusals.about(["any"]) is None
+
+
+async def test_new_keys_count_from_the_next_request_on(client: RemotingClient, peer: Peer) -> None:
+    """On the same connection; and what is wrong with them is said at once."""
+    peer.on(PULL, WRONG)
+    with capture_logs() as logs:
+        await client.invoke(peer.address, PULL, {"n": "1"})
+        client.secure(ClientOptions(access_key="another", secret_key="another-secret"))
+        assert client.security.refusals.about(["any"]) is None
+        await client.invoke(peer.address, PULL, {"n": "1"})
+    old, new = (command.ext_fields for command in peer.got(PULL))
+    assert old == Credentials("the-user", "the-secret", "the-token").signed({"n": "1"}, b"")
+    assert new == Credentials("another", "another-secret").signed({"n": "1"}, b"")
+    assert [entry["event"] for entry in logs] == ["access.refused"] * 2
+    assert peer.connections == 1
+
+
+async def test_answers_to_former_keys_are_not_held_against_new_ones(client: RemotingClient, peer: Peer) -> None:
+    """They may come after the change; and what they say about who asked stays hidden."""
+    asked, release, refusals = asyncio.Event(), asyncio.Event(), client.security.refusals
+
+    async def late(command: RemotingCommand) -> Reply:
+        asked.set()
+        await release.wait()
+        return UNKNOWN
+
+    peer.on(PULL, late)
+    with capture_logs() as logs:
+        pulling = asyncio.create_task(client.invoke(peer.address, PULL, {}))
+        await asked.wait()
+        client.secure(ClientOptions(access_key="another", secret_key="another-secret"))
+        release.set()
+        answer = await pulling
+        assert (logs, refusals.about(["any"])) == ([], None)
+        peer.on(PULL, WRONG)
+        await client.invoke(peer.address, PULL, {})
+    assert answer.remark == "User:*** is not found."
+    assert "check signature failed" in (refusals.about(["any"]) or "")
+    assert [entry["event"] for entry in logs] == ["access.refused"]
+
+
+async def test_without_keys_nothing_is_signed(peer: Peer) -> None:
+    client = RemotingClient()
+    await client.invoke(peer.address, PULL, {"n": "1"})
+    assert peer.got(PULL)[0].ext_fields == {"n": "1"}
+    await client.close()

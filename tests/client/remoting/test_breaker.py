@@ -1,0 +1,232 @@
+"""A peer that does not answer keeps nobody waiting, and is asked again by one request at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from rmqd.client.remoting.breaker import FIRST_SECONDS, MOST_SECONDS, Breakers
+from rmqd.client.remoting.client import RemotingClient
+from rmqd.codes import RequestCode
+from rmqd.consumer.rebalance.departures import SURE_SECONDS
+from rmqd.errors import CircuitOpenError, RemotingConnectError, RemotingError, RemotingTimeoutError, TlsError
+from rmqd.wire.command import RemotingCommand
+from tests.client.peer import Peer, Reply, eventually
+from tests.consumer.clock import ManualClock
+
+ASK = RequestCode.GET_MAX_OFFSET
+OTHER = RequestCode.GET_MIN_OFFSET
+HOST = "10.0.0.1:10911"
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def breakers(clock: ManualClock) -> Breakers:
+    return Breakers(clock.monotonic)
+
+
+@pytest.fixture
+async def remoting(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RemotingClient]:
+    monkeypatch.setattr("rmqd.client.remoting.client.SILENCE_SECONDS", 0.05)
+    client = RemotingClient()
+    yield client
+    await client.close()
+
+
+def failure() -> RemotingError:
+    return RemotingTimeoutError(HOST, "it is silent")
+
+
+def pause_seconds(breakers: Breakers, clock: ManualClock) -> float:
+    """How long an address is left alone from now on."""
+    began = clock.monotonic()
+    while True:
+        try:
+            breakers.check_rest(HOST)
+        except CircuitOpenError:
+            clock.advance(0.001)
+        else:
+            return clock.monotonic() - began
+
+
+async def go_silent(remoting: RemotingClient, peer: Peer) -> asyncio.Event:
+    """Let a request wait in vain; with the event, all that is asked so is answered."""
+    answered = asyncio.Event()
+
+    async def late(_: RemotingCommand) -> Reply:
+        await answered.wait()
+        return Reply()
+
+    peer.on(ASK, late)
+    with pytest.raises(RemotingTimeoutError):
+        await remoting.invoke(peer.address, ASK, {}, timeout_seconds=0.1)
+    return answered
+
+
+def test_pauses_grow_to_a_limit_and_differ(breakers: Breakers, clock: ManualClock) -> None:
+    """Clients that saw a broker die together must not all come back together."""
+    pauses = []
+    for _ in range(12):
+        breakers.failed(HOST, failure())
+        pauses.append(pause_seconds(breakers, clock))
+    assert FIRST_SECONDS / 2 <= pauses[0] <= FIRST_SECONDS + 0.01
+    assert all(MOST_SECONDS / 2 <= pause <= MOST_SECONDS + 0.01 for pause in pauses[6:])
+    assert len({round(pause, 2) for pause in pauses[6:]}) > 1
+
+
+def test_a_line_on_which_connections_break_is_tried_again_soon(breakers: Breakers, clock: ManualClock) -> None:
+    """A broker strikes a member off with its connection, and after a second others take the member's queues."""
+    breakers.broke(HOST, failure())
+    assert not breakers.is_open(HOST)
+    for _ in range(12):
+        breakers.broke(HOST, failure())
+        assert 0 < pause_seconds(breakers, clock) < SURE_SECONDS
+        breakers.answered(HOST)
+    breakers.failed(HOST, failure())
+    assert pause_seconds(breakers, clock) <= FIRST_SECONDS + 0.01
+
+
+def test_one_probe_at_a_time(breakers: Breakers, clock: ManualClock) -> None:
+    breakers.failed(HOST, failure())
+    with pytest.raises(CircuitOpenError, match="it is silent"), breakers.probe(HOST):
+        pytest.fail("the pause is not over")
+    clock.advance(MOST_SECONDS)
+    with breakers.probe(HOST), pytest.raises(CircuitOpenError), breakers.probe(HOST):
+        pytest.fail("it is probed already")
+    with breakers.probe(HOST):  # the first one has ended, and told nothing
+        breakers.answered(HOST)
+    assert not breakers.is_open(HOST)
+    with breakers.probe(HOST), breakers.probe(HOST):
+        pass
+
+
+def test_long_requests_wait_for_an_answer_to_another_one(breakers: Breakers, clock: ManualClock) -> None:
+    breakers.failed(HOST, failure())
+    clock.advance(MOST_SECONDS)
+    breakers.check_rest(HOST)
+    with pytest.raises(CircuitOpenError):
+        breakers.check_answers(HOST)
+    breakers.answered(HOST)
+    breakers.check_answers(HOST)
+
+
+def test_mistrust_stays_what_it_is(breakers: Breakers) -> None:
+    breakers.failed(HOST, TlsError(HOST, "its certificate is not for this host"))
+    with pytest.raises(TlsError, match="its certificate"):
+        breakers.check_rest(HOST)
+
+
+def test_a_connection_that_is_lost_once_is_nothing(breakers: Breakers) -> None:
+    assert not breakers.lost(HOST)
+    assert not breakers.is_open(HOST)
+    assert breakers.lost(HOST)
+
+
+async def test_a_silent_peer_keeps_only_the_first_request_waiting(remoting: RemotingClient, peer: Peer) -> None:
+    peer.on(ASK, None)
+    told: list[str] = []
+    remoting.on_silence(told.append)
+    with pytest.raises(RemotingTimeoutError):
+        await remoting.invoke(peer.address, ASK, {}, timeout_seconds=0.1)
+    assert told == [peer.address]
+    assert remoting.is_down(peer.address)
+    with pytest.raises(CircuitOpenError, match="silent"):
+        await remoting.invoke(peer.address, OTHER, {}, timeout_seconds=60)
+    with pytest.raises(CircuitOpenError):
+        remoting.check(peer.address)
+    assert len(peer.requests) == 1
+    assert remoting.connected(peer.address) is not None, "it may only be slow: what waits there goes on waiting"
+
+
+async def test_a_silent_peer_is_probed_and_trusted_again_with_its_first_answer(
+    remoting: RemotingClient, peer: Peer
+) -> None:
+    answered = await go_silent(remoting, peer)
+
+    async def probe() -> None:
+        while True:
+            try:
+                await remoting.invoke(peer.address, ASK, {}, timeout_seconds=30)
+            except CircuitOpenError:
+                await asyncio.sleep(0.01)
+            else:
+                return
+
+    probes = [asyncio.create_task(probe()) for _ in range(5)]
+    await eventually(lambda: len(peer.requests) == 2, "one of them is sent")
+    for _ in range(10):
+        await asyncio.sleep(0.01)
+    assert len(peer.requests) == 2
+    answered.set()
+    await asyncio.gather(*probes)
+    assert not remoting.is_down(peer.address)
+    assert peer.connections == 2, "the probe went by a connection of its own"
+
+
+async def test_a_late_answer_is_an_answer(remoting: RemotingClient, peer: Peer) -> None:
+    """A broker that was stopped for a while goes on with what it was asked."""
+    answered = await go_silent(remoting, peer)
+    assert remoting.is_down(peer.address)
+    answered.set()
+    await eventually(lambda: not remoting.is_down(peer.address), "it is trusted again")
+
+
+async def test_a_slow_answer_among_others_is_no_silence(remoting: RemotingClient, peer: Peer) -> None:
+    peer.on(ASK, None)
+    slow = asyncio.create_task(remoting.invoke(peer.address, ASK, {}, timeout_seconds=0.3))
+    await peer.received(ASK)
+    await remoting.invoke(peer.address, OTHER, {})
+    with pytest.raises(RemotingTimeoutError):
+        await slow
+    assert not remoting.is_down(peer.address)
+
+
+async def test_a_deadline_of_who_asks_tells_of_silence_too(remoting: RemotingClient, peer: Peer) -> None:
+    peer.on(ASK, None)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.2):
+            await remoting.invoke(peer.address, ASK, {}, timeout_seconds=30)
+    assert remoting.is_down(peer.address)
+
+
+async def test_a_silent_peer_that_is_reconnected_to_is_still_only_probed(remoting: RemotingClient, peer: Peer) -> None:
+    """A stopped process takes connections: its kernel does."""
+    await go_silent(remoting, peer)
+    peer.cut()
+    await eventually(lambda: remoting.connected(peer.address) is None, "the connection is lost")
+
+    async def first() -> None:
+        while True:
+            try:
+                await remoting.invoke(peer.address, ASK, {}, timeout_seconds=0.2)
+            except CircuitOpenError:
+                await asyncio.sleep(0.01)
+
+    probe = asyncio.create_task(first())
+    await peer.received(ASK, 2)
+    with pytest.raises(CircuitOpenError):
+        await remoting.invoke(peer.address, OTHER, {}, timeout_seconds=60)
+    with pytest.raises(RemotingTimeoutError):
+        await probe
+
+
+async def test_a_dead_peer_is_trusted_again_with_its_first_answer(remoting: RemotingClient, peer: Peer) -> None:
+    await peer.down()
+    with pytest.raises(RemotingConnectError):
+        await remoting.invoke(peer.address, ASK, {})
+    assert remoting.is_down(peer.address)
+    await peer.listen()
+    for _ in range(500):
+        try:
+            await remoting.invoke(peer.address, ASK, {})
+        except CircuitOpenError:
+            await asyncio.sleep(0.01)
+        else:
+            break
+    assert not remoting.is_down(peer.address)

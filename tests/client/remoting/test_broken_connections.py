@@ -1,0 +1,273 @@
+"""RemotingClient with peers that hang up, stop reading, or send what is no frame."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import AsyncIterator
+
+import pytest
+
+from rmqd.client.instance import ClientInstance
+from rmqd.client.options import ClientOptions
+from rmqd.client.remoting.client import RemotingClient
+from rmqd.codes import RequestCode
+from rmqd.errors import (
+    RemotingClosedError,
+    RemotingError,
+    RemotingTimeoutError,
+)
+from rmqd.wire.command import RemotingCommand, encode_response
+from tests.client.members import Member
+from tests.client.peer import WAIT_SECONDS, Peer, eventually, route_of, routes
+from tests.client.raw_server import RawServer, read_command
+from tests.client.running import running
+
+ASK = RequestCode.GET_MAX_OFFSET
+OTHER = RequestCode.GET_MIN_OFFSET
+
+
+@pytest.fixture
+async def remoting() -> AsyncIterator[RemotingClient]:
+    client = RemotingClient()
+    yield client
+    await client.close()
+
+
+async def test_a_peer_that_hangs_up_at_once(remoting: RemotingClient) -> None:
+    """However early it closes, the next request makes a new connection instead of using a dead one."""
+
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        raw = writer.get_extra_info("socket")
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset, not an end
+
+    async with RawServer(hang_up) as server:
+        for attempt in range(1, 30):
+            with pytest.raises(RemotingError):
+                await remoting.invoke(server.address, ASK, {}, timeout_seconds=1)
+            await eventually(lambda: remoting.connected(server.address) is None, "the dead connection is gone")
+            assert server.accepted == 2 * attempt, "it was also asked whether it wants TLS"
+            remoting.secure(ClientOptions())
+
+
+async def test_a_cut_in_the_middle_of_a_frame(remoting: RemotingClient) -> None:
+    """Half an answer is none: the request fails at once, and nothing of it is left for the next connection."""
+
+    async def half(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_command(reader)
+        writer.write(struct.pack(">II", 1000, 100) + b'{"code":0')
+        await writer.drain()
+
+    async with RawServer(half) as server:
+        for _ in range(2):
+            with pytest.raises(RemotingClosedError):
+                await remoting.invoke(server.address, ASK, {}, timeout_seconds=5)
+    assert remoting.traffic.corrupt_frames == 0
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        pytest.param(struct.pack(">II", 4 + 5, 5) + b"hello", id="no header"),
+        pytest.param(struct.pack(">II", 4, 0x7000000), id="unknown serialize type"),
+        pytest.param(b"HTTP/1.1 400 Bad Request\r\n\r\n", id="another protocol"),
+        pytest.param(struct.pack(">I", 16 * 1024 * 1024 + 1), id="too large"),
+    ],
+)
+async def test_what_is_no_frame_closes_the_connection(remoting: RemotingClient, garbage: bytes) -> None:
+    """It is counted, the waiting request fails with the reason, and another connection is made."""
+
+    async def nonsense(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_command(reader)
+        writer.write(garbage)
+        await reader.read()
+
+    async with RawServer(nonsense) as server:
+        for count in (1, 2):
+            with pytest.raises(RemotingClosedError, match="could not be decoded"):
+                await remoting.invoke(server.address, ASK, {}, timeout_seconds=5)
+            assert remoting.traffic.corrupt_frames == count
+        assert server.accepted == 2
+
+
+async def test_an_answer_byte_by_byte(remoting: RemotingClient) -> None:
+    """TCP promises no boundaries."""
+
+    async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        command = await read_command(reader)
+        header = b'{"code":0,"flag":1,"language":"JAVA","opaque":%d,"version":513}' % command.opaque
+        for byte in struct.pack(">II", 4 + len(header) + 4, len(header)) + header + b"body":
+            writer.write(bytes([byte]))
+            await writer.drain()
+            await asyncio.sleep(0)
+        await reader.read()
+
+    async with RawServer(drip) as server:
+        assert (await remoting.invoke(server.address, ASK, {})).body == b"body"
+
+
+async def test_a_peer_that_does_not_read_has_a_deadline_too(remoting: RemotingClient) -> None:
+    """What cannot even be sent must not wait for ever."""
+
+    async def deaf(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asyncio.Event().wait()
+
+    async with RawServer(deaf) as server:
+        body = b"x" * 8 * 1024 * 1024
+        first = asyncio.create_task(remoting.invoke(server.address, ASK, {}, body, timeout_seconds=0.3))
+        await eventually(lambda: remoting.connected(server.address), "connected")
+        await asyncio.sleep(0.05)
+        with pytest.raises(RemotingTimeoutError):
+            async with asyncio.timeout(WAIT_SECONDS):
+                await remoting.invoke(server.address, OTHER, {}, timeout_seconds=0.2)
+        with pytest.raises(RemotingTimeoutError):
+            await first
+
+
+async def test_a_request_that_cannot_be_written_ends_the_connection(remoting: RemotingClient, peer: Peer) -> None:
+    """Whatever fails when frames are joined and written (memory may be short): the next request is answered."""
+    connection = await remoting.connection(peer.address)
+    waiting = asyncio.create_task(connection.invoke(ASK, {}, b"", 60))
+    await asyncio.sleep(0)
+    connection.write("no bytes")  # type: ignore[arg-type]
+    with pytest.raises(RemotingClosedError, match="could not be sent"):
+        async with asyncio.timeout(WAIT_SECONDS):
+            await waiting
+    await remoting.invoke(peer.address, OTHER, {}, timeout_seconds=WAIT_SECONDS)
+    assert len(peer.requests) == 1
+
+
+async def test_what_cannot_be_taken_ends_the_connection(remoting: RemotingClient, peer: Peer) -> None:
+    """As where memory runs out; also where it is not the event loop that hears of it, as very much came at once."""
+
+    def fail(command: RemotingCommand, address: str) -> None:
+        raise MemoryError
+
+    remoting.on_notice(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, fail)
+    await remoting.invoke(peer.address, ASK, {})
+    for _ in range(1000):
+        await peer.push(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {}, oneway=True)
+    await eventually(lambda: remoting.connected(peer.address) is None, "the connection is gone")
+    await remoting.invoke(peer.address, ASK, {})
+    assert peer.connections == 2
+
+
+async def test_a_connection_that_is_being_closed_takes_no_request(remoting: RemotingClient) -> None:
+    """It may be a while until the peer has taken what is unsent: the next request goes by a new connection."""
+    reads = asyncio.Event()
+
+    async def first_one_deaf(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if server.accepted > 1:
+            command = await read_command(reader)
+            header = b'{"code":0,"flag":1,"language":"JAVA","opaque":%d,"version":513}' % command.opaque
+            writer.write(struct.pack(">II", 4 + len(header), len(header)) + header)
+        await reads.wait()
+
+    async with RawServer(first_one_deaf) as server:
+        connection = await remoting.connection(server.address)
+        transport_full = asyncio.create_task(remoting.invoke(server.address, ASK, {}, b"x" * 4_000_000))
+        await asyncio.sleep(0)
+        remoting.disconnect(server.address, "not wanted")
+        async with asyncio.timeout(WAIT_SECONDS):  # before the event loop has told anybody that the first one is closed
+            await remoting.invoke(server.address, OTHER, {}, timeout_seconds=WAIT_SECONDS)
+        with pytest.raises(RemotingClosedError, match="not wanted"):
+            await transport_full
+        assert not connection.is_open
+        assert server.accepted == 2
+
+
+async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """A gateway whose broker is down."""
+    await reader.read(10)
+
+
+async def half_an_answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """A broker that dies while it answers."""
+    await reader.read(10)
+    writer.write(struct.pack(">II", 1000, 100) + b'{"code":0')
+
+
+async def another_protocol(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """A wrong port."""
+    await reader.read(10)
+    writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    await reader.read()
+
+
+async def greeting(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """A wrong port of a server that speaks first."""
+    writer.write(b"SSH-2.0-OpenSSH_9.6\r\n")
+    await reader.read()
+
+
+async def empty_frame(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read(10)
+    writer.write(struct.pack(">I", 0))
+    await reader.read()
+
+
+async def good_and_bad(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """A broker that answers heartbeats, and everything else with rubbish."""
+    command = await read_command(reader)
+    header = b'{"code":0,"flag":1,"language":"JAVA","opaque":%d,"version":513}' % command.opaque
+    writer.write(struct.pack(">II", 4 + len(header), len(header)) + header)
+    await writer.drain()
+    await asyncio.sleep(0.01)
+    writer.write(struct.pack(">I", 0))
+    await reader.read()
+
+
+@pytest.mark.parametrize("serve", [hang_up, half_an_answer, another_protocol, greeting, empty_frame, good_and_bad])
+async def test_an_address_that_serves_nobody_is_not_stormed(serve: object) -> None:
+    """Whatever it does instead of answering: heartbeats would come as fast as they can."""
+    async with RawServer(serve) as broker, Peer() as name_server:
+        name_server.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, routes({"T": route_of({"broker-a": broker.address})}))
+        client = ClientInstance(ClientOptions(nameservers=(name_server.address,)))
+        async with running(client.run()):
+            client.register(Member("g", "T"))
+            await eventually(lambda: broker.accepted >= 2, "the broker is asked")
+            await asyncio.sleep(0.5)  # what must not happen has no end that could be awaited
+            assert broker.accepted < 12
+
+
+async def test_a_frame_that_never_ends_is_not_waited_for(
+    remoting: RemotingClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One flipped bit in its length has it take in the answers that come after it: the line is not silent."""
+    monkeypatch.setattr("rmqd.client.remoting.client.FRAME_SECONDS", 0.3)
+    damaged = [True]
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            answer = encode_response(await read_command(reader), 0)
+            if damaged:
+                damaged.clear()
+                answer = (len(answer) ^ 1 << 22).to_bytes(4, "big") + answer[4:]
+            writer.write(answer)
+
+    async with RawServer(serve) as server, asyncio.timeout(10):
+        while True:
+            try:
+                await remoting.invoke(server.address, RequestCode.GET_MAX_OFFSET, {}, timeout_seconds=0.1)
+            except RemotingError:
+                continue
+            break
+    assert server.accepted == 2
+    assert remoting.traffic.corrupt_frames == 1
+
+
+async def test_a_connection_that_was_left_is_closed_with_its_client() -> None:
+    """Though an answer is still under way on it: the event loop may end next."""
+    client = RemotingClient()
+    async with Peer() as peer:
+        peer.on(ASK, None)
+        asking = asyncio.create_task(client.invoke(peer.address, ASK, {}, timeout_seconds=1))
+        await peer.received(ASK)
+        connection = await client.connection(peer.address)
+        client.leave(connection, "the broker goes away")
+        await asyncio.sleep(0)  # the task that waits for the answer has begun
+        await client.close()
+        assert not connection.is_open
+        with pytest.raises(RemotingError):
+            await asking

@@ -1,0 +1,335 @@
+"""RemotingClient: one connection for many requests, deadlines, lost and broken connections, the peer's own requests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+
+import pytest
+
+from rmqd.client.api.route import get_route
+from rmqd.client.options import ClientOptions
+from rmqd.client.remoting.client import RemotingClient
+from rmqd.client.remoting.client import Reply as ClientReply
+from rmqd.client.remoting.intake import MOST_AT_ONCE as MOST_IN_A_TURN
+from rmqd.client.remoting.peer_requests import MOST_AT_ONCE
+from rmqd.client.remoting.security import Security
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.errors import (
+    ProtocolError,
+    RemotingClosedError,
+    RemotingConnectError,
+    RemotingTimeoutError,
+    RmqdError,
+    SystemBusyError,
+)
+from rmqd.wire.acl import Credentials
+from rmqd.wire.command import RemotingCommand
+from tests.client.peer import WAIT_SECONDS, Peer, Reply, eventually
+
+ASK = RequestCode.GET_MAX_OFFSET
+OTHER = RequestCode.GET_MIN_OFFSET
+
+
+@pytest.fixture
+async def remoting() -> AsyncIterator[RemotingClient]:
+    client = RemotingClient()
+    yield client
+    await client.close()
+
+
+async def test_requests_share_a_connection_and_get_their_own_answers(remoting: RemotingClient, peer: Peer) -> None:
+    """Answers may come in any order; each finds the one who asked."""
+    waiting: list[asyncio.Event] = [asyncio.Event() for _ in range(10)]
+
+    async def backwards(command: RemotingCommand) -> Reply:
+        number = int(command.ext_fields["n"])
+        if number + 1 < len(waiting):
+            await waiting[number + 1].wait()
+        waiting[number].set()
+        return Reply(ext_fields={"n": str(number)}, body=command.body)
+
+    peer.on(ASK, backwards)
+    asked = [remoting.invoke(peer.address, ASK, {"n": str(number)}, b"%d" % number) for number in range(10)]
+    replies = await asyncio.gather(*asked)
+    assert [(reply.ext_fields["n"], reply.body) for reply in replies] == [(str(n), b"%d" % n) for n in range(10)]
+    assert peer.connections == 1
+
+
+async def test_any_code_is_an_answer(remoting: RemotingClient, peer: Peer) -> None:
+    """What an error code means is for the caller to say."""
+    peer.on(ASK, Reply(ResponseCode.TOPIC_NOT_EXIST, "gone"))
+    reply = await remoting.invoke(peer.address, ASK, {})
+    assert (reply.code, reply.remark) == (ResponseCode.TOPIC_NOT_EXIST, "gone")
+
+
+async def test_each_request_has_its_own_deadline(remoting: RemotingClient, peer: Peer) -> None:
+    """The short one ends first though it was asked last; the connection and the others live on."""
+    peer.on(ASK, None)
+    ended: list[float] = []
+
+    async def ask(timeout_seconds: float) -> None:
+        with pytest.raises(RemotingTimeoutError, match=f"in {timeout_seconds:g} s"):
+            await remoting.invoke(peer.address, ASK, {}, timeout_seconds=timeout_seconds)
+        ended.append(timeout_seconds)
+
+    await asyncio.gather(ask(0.15), ask(0.1), ask(0.05))
+    assert ended == [0.05, 0.1, 0.15]
+    assert (await remoting.invoke(peer.address, OTHER, {})).code == ResponseCode.SUCCESS
+    assert peer.connections == 1
+    assert remoting.traffic.failures == {(ASK, "timeout"): 3}
+
+
+async def test_an_answer_after_its_deadline_is_dropped(remoting: RemotingClient, peer: Peer) -> None:
+    """Nobody waits for it any more, and it disturbs no other request."""
+    release = asyncio.Event()
+
+    async def late() -> Reply:
+        await release.wait()
+        return Reply(body=b"late")
+
+    peer.on(ASK, lambda _: late())
+    with pytest.raises(RemotingTimeoutError):
+        await remoting.invoke(peer.address, ASK, {}, timeout_seconds=0.02)
+    release.set()
+    peer.on(ASK, Reply(body=b"new"))
+    assert (await remoting.invoke(peer.address, ASK, {})).body == b"new"
+
+
+async def test_a_cancelled_request_leaves_the_others_alone(remoting: RemotingClient, peer: Peer) -> None:
+    """Its answer is dropped when it comes."""
+    peer.on(ASK, None)
+    cancelled = asyncio.create_task(remoting.invoke(peer.address, ASK, {}))
+    await peer.received(ASK)
+    cancelled.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await cancelled
+    assert (await remoting.invoke(peer.address, OTHER, {})).code == ResponseCode.SUCCESS
+
+
+async def test_the_attempt_to_connect_is_shared(remoting: RemotingClient, peer: Peer) -> None:
+    """Many who ask at once make one connection, and one's cancellation takes it from nobody."""
+    first = asyncio.create_task(remoting.connection(peer.address))
+    others = [asyncio.create_task(remoting.connection(peer.address)) for _ in range(5)]
+    await asyncio.sleep(0)
+    first.cancel()
+    connections = await asyncio.gather(*others)
+    assert len(set(connections)) == 1
+    assert peer.connections == 1
+
+
+async def test_nobody_listens(remoting: RemotingClient, peer: Peer) -> None:
+    """The error names the address; attempts in quick succession are answered without another one."""
+    await peer.down()
+    for _ in range(3):
+        with pytest.raises(RemotingConnectError, match=peer.address):
+            await remoting.invoke(peer.address, ASK, {})
+    await peer.listen()
+
+    async def reaches() -> bool:
+        try:
+            await remoting.invoke(peer.address, ASK, {})
+        except RemotingConnectError:
+            return False
+        return True
+
+    async with asyncio.timeout(WAIT_SECONDS):
+        while not await reaches():  # noqa: ASYNC110 - the client's own pause is what is waited for
+            await asyncio.sleep(0.01)
+    assert peer.connections == 1
+
+
+@pytest.mark.parametrize("address", ["nonsense", "127.0.0.1:port", "127.0.0.1:99999", ""])
+async def test_an_address_that_is_none(remoting: RemotingClient, address: str) -> None:
+    """It comes from a route or a configuration, so it is an error like an address where nobody listens."""
+    with pytest.raises(RemotingConnectError):
+        await remoting.invoke(address, ASK, {})
+
+
+async def test_a_lost_connection_fails_what_waits_and_is_made_anew(remoting: RemotingClient, peer: Peer) -> None:
+    """The waiting request learns of it at once; the next one connects again; both callbacks are called."""
+    opened: list[str] = []
+    lost: list[tuple[str, str]] = []
+    remoting.on_open(opened.append)
+    remoting.on_lost(lambda address, reason: lost.append((address, reason)))
+    peer.on(ASK, None)
+    waiting = asyncio.create_task(remoting.invoke(peer.address, ASK, {}, timeout_seconds=30))
+    await peer.received(ASK)
+    peer.cut()
+    with pytest.raises(RemotingClosedError, match=peer.address):
+        await waiting
+    assert lost[0][0] == peer.address
+    assert remoting.connected(peer.address) is None
+    assert (await remoting.invoke(peer.address, OTHER, {})).code == ResponseCode.SUCCESS
+    assert opened == [peer.address] * 2
+    assert remoting.traffic.failures == {(ASK, "closed"): 1}
+
+
+async def test_one_way_requests(remoting: RemotingClient, peer: Peer) -> None:
+    """They are marked as such, and nobody waits."""
+    await remoting.invoke_oneway(peer.address, ASK, {"n": "1"}, b"body")
+    (request,) = await peer.received(ASK)
+    assert (request.is_oneway, request.ext_fields, request.body) == (True, {"n": "1"}, b"body")
+
+
+async def test_the_peers_requests_are_answered_beside_ours(remoting: RemotingClient, peer: Peer) -> None:
+    """A handler that takes its time delays neither our answers nor other requests; opaques of both sides may meet."""
+    release = asyncio.Event()
+
+    async def slow(command: RemotingCommand, address: str) -> ClientReply:
+        await release.wait()
+        return (ResponseCode.SUCCESS, "", {"from": address}, command.body[::-1])
+
+    async def quick(command: RemotingCommand, address: str) -> ClientReply:
+        raise RmqdError("not now")
+
+    remoting.on_request(ASK, slow)
+    remoting.on_request(OTHER, quick)
+    await remoting.connection(peer.address)
+    await eventually(lambda: peer.connections, "the peer has the connection")
+    asked = asyncio.create_task(peer.ask(ASK, {}, b"abc"))
+    reply = await peer.ask(OTHER, {})
+    assert (reply.code, reply.remark) == (ResponseCode.SYSTEM_ERROR, "not now")
+    assert (await remoting.invoke(peer.address, ASK, {})).code == ResponseCode.SUCCESS
+    release.set()
+    assert (await asked).body == b"cba"
+    assert (await asked).ext_fields == {"from": peer.address}
+
+
+async def test_a_fault_of_ours_is_answered_too(remoting: RemotingClient, peer: Peer) -> None:
+    """The broker would wait for its whole deadline otherwise, and an operator's tool with it."""
+
+    async def faulty(command: RemotingCommand, address: str) -> ClientReply:
+        raise KeyError("queueId")
+
+    remoting.on_request(ASK, faulty)
+    await remoting.connection(peer.address)
+    await eventually(lambda: peer.connections, "the peer has the connection")
+    reply = await peer.ask(ASK, {})
+    assert (reply.code, reply.remark) == (ResponseCode.SYSTEM_ERROR, "KeyError: 'queueId'")
+
+
+async def test_one_way_requests_of_the_peer_get_no_answer(remoting: RemotingClient, peer: Peer) -> None:
+    """Not even a refusal."""
+    handled = asyncio.Event()
+
+    async def handler(command: RemotingCommand, address: str) -> ClientReply:
+        handled.set()
+        return (ResponseCode.SUCCESS, "", {}, b"")
+
+    remoting.on_request(ASK, handler)
+    await remoting.connection(peer.address)
+    await eventually(lambda: peer.connections, "the peer has the connection")
+    await peer.push(ASK, {}, oneway=True)
+    await peer.push(RequestCode(4711), {}, oneway=True)
+    await handled.wait()
+    assert (await remoting.invoke(peer.address, OTHER, {})).code == ResponseCode.SUCCESS
+    assert peer.answers == {}
+
+
+async def test_signing_sees_fields_and_body(peer: Peer) -> None:
+    """Whoever is asked, each request carries who asks, and a signature of its own."""
+    security = Security(ClientOptions(access_key="ak", secret_key="sk12345678", security_token="st"))
+    client = RemotingClient(security=security)
+    await client.invoke(peer.address, ASK, {"n": "1"}, b"body")
+    await client.invoke_oneway(peer.address, OTHER, {}, b"")
+    who = Credentials("ak", "sk12345678", "st")
+    assert peer.got(ASK)[0].ext_fields == who.signed({"n": "1"}, b"body")
+    assert (await peer.received(OTHER))[0].ext_fields == who.signed({}, b"")
+    assert who.signed({"n": "1"}, b"body") != who.signed({"n": "1"}, b"")
+    await client.close()
+
+
+async def test_closing_ends_everything(peer: Peer) -> None:
+    """Waiting requests fail, handlers are cancelled, and no new connection is made."""
+    client = RemotingClient()
+    handling = asyncio.Event()
+
+    async def never(command: RemotingCommand, address: str) -> ClientReply:
+        handling.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    client.on_request(OTHER, never)
+    peer.on(ASK, None)
+    waiting = asyncio.create_task(client.invoke(peer.address, ASK, {}, timeout_seconds=30))
+    await peer.received(ASK)
+    await peer.push(OTHER, {})
+    await handling.wait()
+    await client.close()
+    with pytest.raises(RemotingClosedError, match="closed"):
+        await waiting
+    with pytest.raises(RemotingConnectError, match="closed"):
+        await client.invoke(peer.address, ASK, {})
+
+
+async def test_a_frame_that_is_too_large_is_not_sent(remoting: RemotingClient, peer: Peer) -> None:
+    """The peer would close the connection, and everybody's requests with it."""
+    with pytest.raises(ProtocolError):
+        await remoting.invoke(peer.address, ASK, {}, b"x" * (16 * 1024 * 1024 + 1))
+    assert (await remoting.invoke(peer.address, OTHER, {})).code == ResponseCode.SUCCESS
+    assert peer.connections == 1
+
+
+async def test_a_flood_of_requests_is_answered_so_many_at_a_time(remoting: RemotingClient, peer: Peer) -> None:
+    """The others are told to ask again, and notices among them are heard all the same."""
+    release, noticed = asyncio.Event(), asyncio.Event()
+
+    async def slow(command: RemotingCommand, address: str) -> ClientReply:
+        await release.wait()
+        return (ResponseCode.SUCCESS, "", {}, b"")
+
+    remoting.on_request(ASK, slow)
+    remoting.on_notice(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, lambda command, address: noticed.set())
+    await remoting.connection(peer.address)
+    await eventually(lambda: peer.connections, "the peer has the connection")
+    asked = [await peer.push(ASK, {}) for _ in range(MOST_AT_ONCE + 100)]
+    await peer.push(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {}, oneway=True)
+    await eventually(lambda: len(peer.answers) == 100, "those beyond the limit are answered")
+    assert {answer.code for answer in peer.answers.values()} == {ResponseCode.SYSTEM_BUSY}
+    await noticed.wait()
+    release.set()
+    await eventually(lambda: len(peer.answers) == len(asked), "the others are answered too")
+    assert [peer.answers[opaque].code for opaque in asked[:MOST_AT_ONCE]] == [ResponseCode.SUCCESS] * MOST_AT_ONCE
+    assert (await peer.ask(ASK, {})).code == ResponseCode.SUCCESS, "there is room again"
+
+
+async def test_very_many_frames_at_once_are_taken_in_many_turns_of_the_loop(peer: Peer) -> None:
+    """In their order, and a reply behind them comes too; what else the loop has to do gets its turns between."""
+    turn, came = 0, list[tuple[int, int]]()
+
+    async def count_turns() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    async def flood(command: RemotingCommand) -> Reply:
+        for number in range(3000):
+            await peer.push(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"n": str(number)}, oneway=True)
+        return Reply()
+
+    peer.on(ASK, flood)
+    client = RemotingClient()
+    client.on_notice(
+        RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
+        lambda command, address: came.append((turn, int(command.ext_fields["n"]))),
+    )
+    turns = asyncio.create_task(count_turns())
+    await client.invoke(peer.address, ASK, {})
+    turns.cancel()
+    await client.close()
+    assert [number for _, number in came] == list(range(3000))
+    assert max(Counter(at for at, _ in came).values()) <= 2 * MOST_IN_A_TURN, "taken in one turn"
+
+
+async def test_a_long_remark_is_cut(peer: Peer) -> None:
+    """It is in the text of an error, and in every log line about it."""
+    peer.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, Reply(ResponseCode.SYSTEM_BUSY, "because " * 1_000_000))
+    client = RemotingClient()
+    with pytest.raises(SystemBusyError) as caught:
+        await get_route(client, peer.address, "T")
+    assert len(str(caught.value)) < 5000
+    assert len(caught.value.remark) == 4096
+    await client.close()

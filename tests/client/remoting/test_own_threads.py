@@ -1,0 +1,104 @@
+"""rmqd's threads: its calls begin at once, whatever handlers do with the executor of the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import AsyncIterator
+
+import pytest
+
+from rmqd.client.routing.address_server import fetch_text
+from rmqd.client.routing.name_server import resolve_host
+from rmqd.own_threads import in_own_thread
+from tests.client.peer import eventually
+
+
+@pytest.fixture
+async def full_executor() -> AsyncIterator[None]:
+    """No thread of the loop's executor is free."""
+    go_on = threading.Event()
+    loop = asyncio.get_running_loop()
+    hanging = [loop.run_in_executor(None, go_on.wait) for _ in range(64)]
+    yield
+    go_on.set()
+    await asyncio.gather(*hanging)
+
+
+@pytest.mark.usefixtures("full_executor")
+async def test_calls_begin_though_the_loops_executor_is_full() -> None:
+    names = [await in_own_thread(lambda: threading.current_thread().name) for _ in range(3)]
+    assert names == ["rmqd"] * 3
+
+
+@pytest.mark.usefixtures("full_executor")
+async def test_names_are_looked_up_then_too() -> None:
+    assert await resolve_host("localhost", 1)
+
+
+async def test_calls_that_hang_keep_no_other_waiting() -> None:
+    go_on = threading.Event()
+    hanging = [asyncio.create_task(in_own_thread(go_on.wait)) for _ in range(50)]
+    assert await in_own_thread(lambda: 7) == 7
+    go_on.set()
+    assert await asyncio.gather(*hanging) == [True] * 50
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), StopAsyncIteration("x"), SystemExit(1)])
+async def test_what_it_raises_is_raised(error: BaseException) -> None:
+    def fail() -> None:
+        raise error
+
+    with pytest.raises(type(error)) as raised:
+        await in_own_thread(fail)
+    assert raised.value is error
+
+
+async def test_the_context_goes_along() -> None:
+    variable = contextvars.ContextVar("variable", default="")
+    variable.set("of the caller")
+    assert await in_own_thread(variable.get) == "of the caller"
+
+
+@pytest.mark.parametrize("head", [b"", b"HTTP/1.1 200 OK\r\n\r\n"], ids=["in its head", "in its body"])
+async def test_an_address_server_that_drips_keeps_no_thread(head: bytes) -> None:
+    """Who waits gives up at a deadline; the connection ends then, and with it the look-up in its thread."""
+    closed = asyncio.Event()
+
+    async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(head)
+        try:
+            while not reader.at_eof():
+                writer.write(b"x")
+                await writer.drain()
+                await asyncio.sleep(0.01)
+        except ConnectionError:
+            pass
+        closed.set()
+        writer.close()
+
+    async with await asyncio.start_server(drip, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        busy = len(_busy_threads())
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await fetch_text(f"http://127.0.0.1:{port}/")
+        await asyncio.wait_for(closed.wait(), 5)
+        await eventually(lambda: len(_busy_threads()) <= busy, "the thread has nothing to do")
+
+
+def _busy_threads() -> list[str]:
+    """Those that are in a look-up."""
+    import sys
+
+    frames = sys._current_frames().values()
+    return [frame.f_code.co_name for frame in frames if _is_reading(frame)]
+
+
+def _is_reading(frame: object) -> bool:
+    while frame is not None:
+        if getattr(frame, "f_code").co_filename.endswith("address_server.py"):  # noqa: B009
+            return True
+        frame = getattr(frame, "f_back")  # noqa: B009
+    return False

@@ -1,0 +1,374 @@
+"""Encrypted connections: who is trusted, what is named when it fails, and what a running client takes over."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import socket
+import ssl
+import threading
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from rmqd.client.options import ClientOptions, TlsOptions
+from rmqd.client.remoting.client import RemotingClient
+from rmqd.client.remoting.security import Security
+from rmqd.client.remoting.tls import client_context, explain, file_problems
+from rmqd.client.routing.name_server import NameServers
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.errors import ConnectionRenewedError, RemotingError, RmqdError, TlsError, TlsFileError
+from rmqd.wire.command import encode_request, encode_response
+from tests.certificates import (
+    CA,
+    CLIENT,
+    CLIENT_EXPIRED,
+    CLIENT_OF_OTHER_CA,
+    ENCRYPTED_KEY,
+    OTHER_CA,
+    SERVER,
+    SERVER_ELSEWHERE,
+    SERVER_EXPIRED,
+    certificate,
+    key,
+    server_context,
+)
+from tests.client.peer import Peer, Reply, eventually
+from tests.client.raw_server import RawServer, read_command
+
+ASK = RequestCode.GET_ROUTEINFO_BY_TOPIC
+NOTICE = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
+TLS = TlsOptions(enabled=True, ca_file=str(CA))
+
+
+def shown(name: str) -> TlsOptions:
+    """Showing the certificate of this name."""
+    return replace(TLS, cert_file=str(certificate(name)), key_file=str(key(name)))
+
+
+@contextlib.asynccontextmanager
+async def client_with(tls: TlsOptions) -> AsyncIterator[RemotingClient]:
+    """A client with these TLS settings."""
+    client = RemotingClient(security=Security(ClientOptions(tls=tls)))
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+@contextlib.asynccontextmanager
+async def server_with(context: ssl.SSLContext | None) -> AsyncIterator[Peer]:
+    """A server that takes connections so alone."""
+    async with Peer(context) as peer:
+        yield peer
+
+
+async def why_not(tls: TlsOptions, context: ssl.SSLContext | None) -> str:
+    """What a client with these settings says about a server with that context."""
+    async with server_with(context) as peer, client_with(tls) as client:
+        with pytest.raises(TlsError) as caught:
+            await client.invoke(peer.address, ASK, {})
+        assert caught.value.address == peer.address
+        with pytest.raises(TlsError):  # without asking again, which would be a way to keep a server busy
+            await client.invoke(peer.address, ASK, {})
+        return caught.value.reason
+
+
+async def test_requests_and_answers_go_through() -> None:
+    async with server_with(server_context()) as peer, client_with(TLS) as client:
+        peer.on(ASK, Reply(remark="encrypted", body=b"x" * 300_000))
+        answer = await client.invoke(peer.address, ASK, {}, b"y" * 300_000)
+        assert (answer.remark, len(answer.body), len(peer.got(ASK)[0].body)) == ("encrypted", 300_000, 300_000)
+
+
+async def test_a_client_that_was_closed_has_no_connection_left() -> None:
+    """Who ends the event loop then would leave sockets behind."""
+    async with server_with(server_context()) as peer, client_with(TLS) as client:
+        connection = await client.connection(peer.address)
+        await client.close()
+        assert not connection.is_open
+
+
+async def test_all_that_came_before_the_peer_closed_is_taken() -> None:
+    """However many commands it is; over TLS the end comes together with the last of them."""
+    came = list[int]()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        command = await read_command(reader)
+        for number in range(1000):
+            writer.write(encode_request(NOTICE, number, {}, oneway=True))
+        writer.write(encode_response(command, ResponseCode.SUCCESS))
+        writer.close()
+        await writer.wait_closed()
+
+    async with RawServer(serve, server_context()) as server, client_with(TLS) as client:
+        client.on_notice(NOTICE, lambda command, address: came.append(command.opaque))
+        assert (await client.invoke(server.address, ASK, {})).code == ResponseCode.SUCCESS
+        await eventually(lambda: client.connected(server.address) is None, "the connection is gone")
+    assert came == list(range(1000))
+
+
+async def test_a_server_that_wants_it_is_shown_a_certificate() -> None:
+    wants_one = server_context(wants_client=True)
+    async with server_with(wants_one) as peer, client_with(shown(CLIENT)) as client:
+        await client.invoke(peer.address, ASK, {})
+
+
+@pytest.mark.parametrize(
+    ("server", "tls", "reason"),
+    [
+        (SERVER_EXPIRED, TLS, "the server's certificate has expired"),
+        (SERVER_ELSEWHERE, TLS, r"the server's certificate is not for 127\.0\.0\.1; client\.tls\.server_name can"),
+        (SERVER, replace(TLS, server_name="mq.example"), "is not for mq.example"),
+        (
+            SERVER,
+            replace(TLS, ca_file=str(OTHER_CA)),
+            "nobody vouches for the server's certificate .* client.tls.ca_file",
+        ),
+        (SERVER, replace(TLS, ca_file=""), "nobody vouches for the server's certificate"),
+    ],
+)
+async def test_a_server_that_is_not_to_be_trusted_is_not_spoken_to(server: str, tls: TlsOptions, reason: str) -> None:
+    assert re.search(reason, await why_not(tls, server_context(server)))
+
+
+async def test_a_certificate_may_have_another_name_or_be_left_unchecked() -> None:
+    for tls in (replace(TLS, server_name="broker.example"), TlsOptions(enabled=True, verify=False)):
+        async with server_with(server_context(SERVER_ELSEWHERE)) as peer, client_with(tls) as client:
+            await client.invoke(peer.address, ASK, {})
+
+
+async def test_that_nothing_is_checked_is_logged() -> None:
+    with capture_logs() as logs:
+        async with server_with(server_context()) as peer, client_with(replace(TLS, verify=False)) as client:
+            await client.invoke(peer.address, ASK, {})
+    assert [entry["log_level"] for entry in logs if entry["event"] == "tls.unverified"] == ["warning"]
+
+
+async def test_nothing_older_than_tls_1_2_is_spoken() -> None:
+    old = server_context()
+    with pytest.warns(DeprecationWarning, match="TLSv1"):
+        old.minimum_version, old.maximum_version = ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1
+    old.set_ciphers("ALL:@SECLEVEL=0")
+    async with server_with(old) as peer, client_with(TLS) as client:
+        with pytest.raises(RemotingError):
+            await client.invoke(peer.address, ASK, {})
+    assert client_context(TLS).minimum_version == ssl.TLSVersion.TLSv1_2
+
+
+async def test_a_plain_server_is_named() -> None:
+    """Whether it answers, or closes without a word as RocketMQ does."""
+    assert "it answers without TLS" in await why_not(TLS, None)
+
+    async def answer_anything(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(100)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        await writer.drain()
+
+    async with RawServer(answer_anything) as server, client_with(TLS) as client:
+        with pytest.raises(TlsError, match="it answers without TLS"):
+            await client.invoke(server.address, ASK, {})
+
+
+async def test_a_server_that_wants_tls_is_named() -> None:
+    assert "it takes nothing but TLS; set client.tls.enabled: true" in await why_not(TlsOptions(), server_context())
+
+
+async def test_an_answer_in_tls_is_named() -> None:
+    """A gateway in front of a server may answer what it takes for nonsense by a TLS alert."""
+
+    async def alert(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(100)
+        writer.write(bytes((0x15, 3, 3, 0, 2, 2, 10)))
+        await writer.drain()
+        await asyncio.Event().wait()
+
+    async with RawServer(alert) as server, client_with(TlsOptions()) as client:
+        with pytest.raises(RemotingError, match="it takes nothing but TLS"):
+            await client.invoke(server.address, ASK, {})
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@pytest.mark.parametrize(
+    ("tls", "reason"),
+    [
+        (TLS, "it wants a certificate of ours; set client.tls.cert_file and key_file"),
+        (shown(CLIENT_EXPIRED), "it does not accept the certificate in client.tls.cert_file: it has expired"),
+        (shown(CLIENT_OF_OTHER_CA), "it does not accept the certificate in client.tls.cert_file: who signed it is"),
+    ],
+)
+async def test_a_certificate_that_is_not_accepted_is_named(
+    tls: TlsOptions, reason: str, version: ssl.TLSVersion
+) -> None:
+    """With TLS 1.3 the server says so after the handshake, to whoever waits for the first answer."""
+    context = server_context(wants_client=True)
+    context.maximum_version = version
+    with alerting_server(context) as address:
+        async with client_with(tls) as client:
+            with pytest.raises(TlsError) as caught:
+                await client.invoke(address, ASK, {})
+    if tls is TLS and version is ssl.TLSVersion.TLSv1_2:
+        reason = "it ends the handshake; it may want a certificate of ours"  # all that TLS 1.2 lets it say
+    assert reason in caught.value.reason
+
+
+@contextlib.contextmanager
+def alerting_server(context: ssl.SSLContext) -> Iterator[str]:
+    """A server that ends a handshake by an alert, as OpenSSL and Java do, and asyncio does not."""
+
+    def serve() -> None:
+        while True:
+            try:
+                accepted, _ = listener.accept()
+            except OSError:
+                return
+            with accepted, contextlib.suppress(OSError), context.wrap_socket(accepted, server_side=True) as link:
+                link.read(1)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        try:
+            yield f"127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+async def test_each_machine_behind_a_name_shows_the_certificate_of_the_name() -> None:
+    async def resolve(host: str, port: int) -> list[str]:
+        return ["127.0.0.1"]
+
+    async with server_with(server_context(SERVER_ELSEWHERE)) as peer, client_with(TLS) as client:
+        names = NameServers(client, [f"broker.example:{peer.port}"], resolve=resolve)
+        await names.look_up()
+        assert names.addresses == (peer.address,)
+        await client.invoke(peer.address, ASK, {})
+
+
+async def test_other_settings_make_connections_anew() -> None:
+    """What is asked meanwhile is answered; a pull that waits is to be asked again."""
+    async with server_with(server_context()) as peer, client_with(replace(TLS, verify=False)) as client:
+        peer.on(ASK, None)
+        connection = await client.connection(peer.address)
+        waiting = asyncio.create_task(client.invoke(peer.address, ASK, {}, timeout_seconds=30))
+        await peer.received(ASK)
+        client.secure(ClientOptions(tls=TLS))
+        with pytest.raises(ConnectionRenewedError):
+            await waiting
+        await eventually(lambda: not connection.is_open, "the old connection is closed")
+        peer.on(ASK, Reply())
+        await client.invoke(peer.address, ASK, {})
+        assert peer.connections == 2
+
+
+async def test_a_certificate_that_was_replaced_counts_from_the_next_connection_on(tmp_path: Path) -> None:
+    """Those that are there stay: their other end has seen who they are."""
+    ca = tmp_path / "ca.pem"
+    ca.write_bytes(OTHER_CA.read_bytes())
+    options = ClientOptions(tls=replace(TLS, ca_file=str(ca)))
+    async with server_with(server_context()) as peer, client_with(options.tls) as client:
+        with pytest.raises(TlsError):
+            await client.invoke(peer.address, ASK, {})
+        ca.write_bytes(CA.read_bytes())
+        client.secure(options)
+        await client.invoke(peer.address, ASK, {})
+        client.secure(options)
+        await client.invoke(peer.address, ASK, {})
+        assert peer.connections == 1
+
+
+@pytest.mark.parametrize(
+    ("tls", "expected"),
+    [
+        (TLS, []),
+        (replace(TLS, cert_file=str(certificate(CLIENT)), key_file=str(ENCRYPTED_KEY), key_password="in-a-test"), []),
+        (
+            replace(TLS, ca_file="/no/such"),
+            ["client.tls.ca_file: the file /no/such cannot be read: No such file or directory"],
+        ),
+        (
+            replace(TLS, ca_file=__file__),
+            [f"client.tls.ca_file: the file {__file__} does not hold certificates in PEM"],
+        ),
+        (
+            replace(TLS, cert_file=str(certificate(CLIENT)), key_file=str(key(SERVER))),
+            [
+                f"client.tls.key_file: the key in {key(SERVER)} is not the one of the certificate in "
+                f"{certificate(CLIENT)}"
+            ],
+        ),
+        (
+            replace(TLS, cert_file=str(certificate(CLIENT)), key_file=str(ENCRYPTED_KEY)),
+            [f"client.tls.key_file: the key in {ENCRYPTED_KEY} is encrypted; set client.tls.key_password"],
+        ),
+        (
+            replace(TLS, cert_file=str(certificate(CLIENT)), key_file=str(ENCRYPTED_KEY), key_password="other"),
+            [f"client.tls.key_file: the key in {ENCRYPTED_KEY} cannot be decrypted with client.tls.key_password"],
+        ),
+        (
+            replace(TLS, ca_file="/no/such", cert_file=__file__, key_file=str(key(CLIENT))),
+            [
+                "client.tls.ca_file: the file /no/such cannot be read: No such file or directory",
+                f"client.tls.cert_file: the file {__file__} does not hold a certificate in PEM",
+            ],
+        ),
+        (
+            replace(TLS, cert_file=str(certificate(CLIENT)), key_file=str(CA)),
+            [f"client.tls.key_file: the file {CA} does not hold a key in PEM"],
+        ),
+    ],
+)
+def test_files_that_cannot_be_used_are_told_with_their_keys(tls: TlsOptions, expected: list[str]) -> None:
+    assert [str(problem) for problem in file_problems(tls)] == expected
+
+
+async def test_a_file_that_went_bad_later_fails_connections_and_nothing_else() -> None:
+    async with server_with(server_context()) as peer, client_with(replace(TLS, ca_file="/no/such")) as client:
+        with pytest.raises(TlsError, match=r"client\.tls\.ca_file: the file /no/such cannot be read"):
+            await client.invoke(peer.address, ASK, {})
+    with pytest.raises(TlsFileError):
+        client_context(replace(TLS, ca_file="/no/such"))
+
+
+async def test_what_fails_is_said_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By one line, whoever asked for what and however often."""
+    now = 0.0
+    with capture_logs() as logs:
+        async with server_with(server_context(SERVER_EXPIRED)) as peer, client_with(TLS) as client:
+            refusals = client.security.refusals
+            monkeypatch.setattr(refusals, "_now", lambda: now)
+            for now in (0.0, 1.0, 59.0, 60.0, 61.0, 120.0, 121.0):  # noqa: B007 read by the clock
+                client._pool.start_anew()
+                with pytest.raises(RmqdError) as caught:
+                    await client.invoke(peer.address, ASK, {})
+                assert caught.value.is_told
+            assert refusals.about(["any"]) == f"{peer.address}: the server's certificate has expired"
+    told = [entry for entry in logs if entry["event"] == "access.refused"]
+    assert [entry["reason"] for entry in told] == [f"{peer.address}: the server's certificate has expired"] * 3
+
+
+async def test_settings_that_change_while_a_connection_is_made_hold_for_it() -> None:
+    """Neither a connection by the old ones is used nor their failure believed."""
+    async with server_with(server_context()) as peer, client_with(replace(TLS, ca_file=str(OTHER_CA))) as client:
+        asking = asyncio.create_task(client.invoke(peer.address, ASK, {}))
+        await asyncio.sleep(0)
+        client.secure(ClientOptions(tls=TLS))
+        with capture_logs() as logs:
+            await asking
+        assert client.security.refusals.about(["any"]) is None
+        assert logs == []
+
+
+def test_a_certificate_that_nobody_showed_is_not_called_a_bad_one() -> None:
+    """Servers on an old Java say of none that it is bad."""
+    alert = ssl.SSLError(1, "[SSL: SSLV3_ALERT_BAD_CERTIFICATE] sslv3 alert bad certificate (_ssl.c:2580)")
+    alert.reason = "SSLV3_ALERT_BAD_CERTIFICATE"
+    assert explain(alert, "h", shows_one=True) == "it does not accept the certificate in client.tls.cert_file"
+    assert explain(alert, "h", shows_one=False) == (
+        "it wants a certificate of ours; set client.tls.cert_file and key_file"
+    )

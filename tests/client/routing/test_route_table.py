@@ -1,0 +1,324 @@
+"""RouteTable: routes that come, change, stay when nobody answers, and go."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from rmqd.client.remoting.client import RemotingClient
+from rmqd.client.routing.name_server import NameServers
+from rmqd.client.routing.route_table import RouteTable
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.errors import NameServerError, RemotingTimeoutError, RouteNotFoundError
+from rmqd.wire.bodies.route import BrokerData, QueueData, TopicRouteData
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.messages.message import MessageQueue
+from tests.client.peer import Peer, Reply, eventually, route_of, routes
+from tests.client.running import running
+
+ASKED = RequestCode.GET_ROUTEINFO_BY_TOPIC
+A, B, SLAVE = "127.0.0.1:1001", "127.0.0.1:1002", "127.0.0.1:1003"
+
+
+class Table(RouteTable):
+    """A route table over one scripted name server; `known` is what that one knows, `changes` what was reported."""
+
+    def __init__(self, remoting: RemotingClient, peer: Peer, **options: float) -> None:
+        super().__init__(NameServers(remoting, [peer.address]).get_route, **options)
+        self.known: dict[str, TopicRouteData] = {}
+        self.changes: list[frozenset[str]] = []
+        self.on_change(self.changes.append)
+        peer.on(ASKED, routes(self.known))
+
+
+@pytest.fixture
+async def remoting() -> AsyncIterator[RemotingClient]:
+    client = RemotingClient()
+    yield client
+    await client.close()
+
+
+@pytest.fixture
+def table(remoting: RemotingClient, peer: Peer) -> Table:
+    return Table(remoting, peer, refresh_interval_seconds=0.05)
+
+
+async def test_queues_and_addresses(table: Table) -> None:
+    """Consumers see the readable queues, producers the writable ones of brokers with a master."""
+    table.known["T"] = TopicRouteData(
+        (QueueData("b", 1, 2, 6), QueueData("a", 2, 1, 6), QueueData("mute", 4, 4, 2), QueueData("closed", 1, 1, 4)),
+        (BrokerData("c", "a", {0: A, 1: SLAVE}), BrokerData("c", "b", {1: B}), BrokerData("c", "mute", {0: "m:1"})),
+    )
+    await table.refresh("T")
+    assert table.queues("T") == [MessageQueue("T", n, q) for n, q in (("a", 0), ("a", 1), ("b", 0), ("closed", 0))]
+    # b has no master now, closed no write permission
+    mute = [MessageQueue("T", "mute", queue_id) for queue_id in range(4)]
+    assert table.writable_queues("T") == [MessageQueue("T", "a", 0), *mute]
+    assert (table.master("a"), table.master("b"), table.master("nobody")) == (A, None, None)
+    assert (table.address("a", 1), table.address("b"), table.address("a", 7)) == (SLAVE, B, A)
+    assert table.address("nobody") is None
+    assert table.broker_addresses() == {A, B, SLAVE, "m:1"}
+    assert table.queues("unknown") == []
+
+
+async def test_an_ordered_topic_sends_where_its_configuration_says(table: Table) -> None:
+    """orderTopicConf replaces the queue counts for producers only."""
+    table.known["T"] = TopicRouteData((QueueData("a", 4, 4, 6),), (BrokerData("c", "a", {0: A}),), "a:2;gone:9")
+    await table.refresh("T")
+    assert table.writable_queues("T") == [MessageQueue("T", "a", 0), MessageQueue("T", "a", 1)]
+    assert len(table.queues("T")) == 4
+
+
+async def test_an_ordered_topic_keeps_the_order_of_its_configuration(table: Table) -> None:
+    """As in Java: a queue that is chosen by a hash must be the same for every producer."""
+    brokers = (BrokerData("c", "a", {0: A}), BrokerData("c", "b", {0: B}))
+    table.known["T"] = TopicRouteData((QueueData("a", 4, 4, 6), QueueData("b", 4, 4, 6)), brokers, "b:1;a:1")
+    await table.refresh("T")
+    assert table.writable_queues("T") == [MessageQueue("T", "b", 0), MessageQueue("T", "a", 0)]
+
+
+async def test_watched_topics_follow_the_name_server(table: Table) -> None:
+    """A changed route is seen within an interval, and told once with the topic's name."""
+    table.known["T"] = route_of({"a": A})
+    table.watch("T")
+    async with running(table.run()):
+        await eventually(lambda: table.queues("T"), "the first route")
+        table.known["T"] = route_of({"a": A, "b": B})
+        await eventually(lambda: len(table.queues("T")) == 8, "the second route")
+        table.known["T"] = route_of({"a": B})
+        await eventually(lambda: table.master("a") == B, "the broker's new address")
+        await eventually(lambda: "b" not in table.brokers(), "the other broker is in no route")
+    assert table.changes == [frozenset({"T"})] * 3
+
+
+async def test_the_addresses_of_a_broker_that_leaves_all_routes_stay_known_for_a_while(
+    remoting: RemotingClient, peer: Peer
+) -> None:
+    """A name server that was restarted hears of brokers one after the other; and who listens is told of both ends."""
+    table = Table(remoting, peer, refresh_interval_seconds=0.02, unknown_topic_grace_seconds=0.3)
+    table.known["T"] = route_of({"a": A, "b": {0: B, 1: SLAVE}})
+    table.watch("T")
+    async with running(table.run()):
+        await eventually(lambda: "b" in table.brokers(), "the route is known")
+        table.known["T"] = route_of({"a": A})
+        await eventually(lambda: "b" not in table.brokers(), "the route is another one")
+        assert (table.master("b"), table.address("b", 1)) == (B, SLAVE)
+        assert table.broker_addresses() == {A, B, SLAVE}
+        await eventually(lambda: table.master("b") is None, "it is forgotten")
+    assert table.broker_addresses() == {A}
+    assert table.changes == [frozenset({"T"}), frozenset({"T"}), frozenset()]
+
+
+async def test_a_broker_without_a_master_is_asked_for_more_often(
+    remoting: RemotingClient, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The master that comes back, or the slave in its place, is to have the group's offsets soon."""
+    monkeypatch.setattr("rmqd.client.routing.route_table.ANXIOUS_SECONDS", 0.02)
+    table = Table(remoting, peer, refresh_interval_seconds=600)
+    table.known["T"] = route_of({"a": {1: SLAVE}})
+    table.watch("T")
+    async with running(table.run()):
+        await peer.received(ASKED, 4)
+        table.known["T"] = route_of({"a": {0: A, 1: SLAVE}})
+        await eventually(lambda: table.master("a") == A, "the master is known")
+        asked = len(peer.got(ASKED))
+        await asyncio.sleep(0.2)  # what must not happen has no end that could be awaited
+        assert len(peer.got(ASKED)) == asked
+
+
+async def test_known_topics_are_asked_for_again_soon_when_no_name_server_answered(
+    remoting: RemotingClient, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rmqd.client.routing.route_table.ANXIOUS_SECONDS", 0.02)
+    table = Table(remoting, peer, refresh_interval_seconds=600)
+    table.known["T"] = route_of({"a": A})
+    table.watch("T")
+    async with running(table.run()):
+        await eventually(lambda: table.master("a") == A, "the route is known")
+        await peer.down()
+        table.refresh_soon()
+        await eventually(lambda: table.problem, "nobody answers")
+        assert table.master("a") == A
+        table.known["T"] = route_of({"a": B})
+        await peer.listen()
+        await eventually(lambda: table.master("a") == B, "it is asked again")
+
+
+async def test_the_same_route_in_another_order_is_no_change(table: Table, peer: Peer) -> None:
+    """Name servers list brokers in any order; a rebalance for that would be for nothing."""
+    route = route_of({"a": A, "b": B})
+    table.known["T"] = route
+    table.watch("T")
+    async with running(table.run()):
+        await eventually(lambda: table.changes, "the first route")
+        table.known["T"] = TopicRouteData(route.queue_datas[::-1], route.broker_datas[::-1])
+        await peer.received(ASKED, len(peer.got(ASKED)) + 3)
+    assert table.changes == [frozenset({"T"})]
+
+
+async def test_topics_are_refreshed_together_and_swapped_once(table: Table, peer: Peer) -> None:
+    """One round asks for all topics at once; the callback hears of all changes of it together."""
+    topics = [f"T{i}" for i in range(20)]
+    table.known.update(dict.fromkeys(topics, route_of({"a": A})))
+    answers = routes(table.known)
+    all_there = asyncio.Event()
+
+    async def together(command: RemotingCommand) -> Reply:
+        if len(peer.got(ASKED)) == len(topics):
+            all_there.set()
+        await all_there.wait()
+        return answers(command)
+
+    peer.on(ASKED, together)
+    for topic in topics:
+        table.watch(topic)
+    async with running(table.run()):
+        await eventually(lambda: table.changes, "the routes")
+    assert table.changes == [frozenset(topics)]
+
+
+async def test_the_last_route_stays_while_no_name_server_answers(table: Table, peer: Peer) -> None:
+    """Consumption goes on over a name server's restart, and the route is followed again afterwards."""
+    table.known["T"] = route_of({"a": A})
+    table.watch("T")
+    async with running(table.run()):
+        await eventually(lambda: table.queues("T"), "the first route")
+        await peer.down()
+        with pytest.raises(NameServerError):
+            await table.refresh("T")
+        assert len(table.queues("T")) == 4
+        table.known["T"] = route_of({"a": A, "b": B})
+        await peer.listen()
+        await eventually(lambda: len(table.queues("T")) == 8, "the route after the restart")
+
+
+async def test_a_name_server_that_has_just_started_takes_no_route_away(remoting: RemotingClient, peer: Peer) -> None:
+    """It knows no topic until the brokers have registered; only a topic that stays unknown is gone."""
+    table = Table(remoting, peer, refresh_interval_seconds=0.02, unknown_topic_grace_seconds=0.3)
+    route = table.known["T"] = route_of({"a": A})
+    table.watch("T")
+    async with running(table.run()):
+        await eventually(lambda: table.queues("T"), "the first route")
+        del table.known["T"]
+        seen = len(peer.got(ASKED))
+        await peer.received(ASKED, seen + 3)
+        assert table.route("T") == route
+        await eventually(lambda: table.route("T") is None, "a topic that stays unknown is dropped")
+        assert table.queues("T") == []
+        assert table.changes[:2] == [frozenset({"T"})] * 2
+
+
+async def test_a_missing_topic_is_told_from_a_missing_name_server(table: Table, peer: Peer) -> None:
+    """The one is a RouteNotFoundError, the other a NameServerError."""
+    with pytest.raises(RouteNotFoundError) as raised:
+        await table.refresh("T")
+    assert raised.value.topic == "T"
+    await peer.down()
+    with pytest.raises(NameServerError):
+        await table.refresh("T")
+
+
+async def test_a_topic_that_comes_later_is_found_soon(remoting: RemotingClient, peer: Peer) -> None:
+    """An unknown topic is asked for more often than the interval says: a new group's retry topic comes any moment."""
+    table = Table(remoting, peer, refresh_interval_seconds=30)
+    table.watch("T")
+    async with running(table.run()):
+        await peer.received(ASKED)
+        table.known["T"] = route_of({"a": A})
+        await eventually(lambda: table.queues("T"), "the new topic's route")
+
+
+async def test_a_topic_that_stays_unknown_is_asked_for_as_often_as_promised(
+    remoting: RemotingClient, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long it has been missing: somebody may create it any moment."""
+    monkeypatch.setattr("rmqd.client.routing.route_table.UNKNOWN_TOPIC_FIRST_SECONDS", 0.05)
+    monkeypatch.setattr("rmqd.client.routing.route_table.UNKNOWN_TOPIC_MOST_SECONDS", 0.1)
+    table = Table(remoting, peer, refresh_interval_seconds=30)
+    table.watch("T")
+    async with running(table.run()):
+        await peer.received(ASKED, 12)  # doubling delays would take minutes for it
+
+
+async def test_a_crowd_of_errors_causes_one_refresh(remoting: RemotingClient, peer: Peer) -> None:
+    """A topic is asked for at most once a second, however many pulls fail."""
+    table = Table(remoting, peer, refresh_interval_seconds=30)
+    table.known["T"] = route_of({"a": A})
+    table.watch("T")
+    async with running(table.run()):
+        await eventually(lambda: table.queues("T"), "the first route")
+        for _ in range(50):
+            table.refresh_soon(["T", "not watched"])
+            await asyncio.sleep(0.001)
+        await peer.received(ASKED, 2)
+        assert len(peer.got(ASKED)) == 2
+
+
+async def test_a_question_is_never_answered_from_before_it_was_asked(table: Table, peer: Peer) -> None:
+    """A refresh that was under way when the topic changed does not answer a later caller."""
+    table.known["T"] = route_of({"a": A})
+    release = asyncio.Event()
+    answers = routes(table.known)
+
+    async def slow(reply: Reply) -> Reply:
+        await release.wait()
+        return reply
+
+    peer.on(ASKED, lambda command: slow(answers(command)))
+    first = asyncio.create_task(table.refresh("T"))
+    await peer.received(ASKED)
+    table.known["T"] = route_of({"b": B})
+    second = asyncio.create_task(table.refresh("T"))
+    await asyncio.sleep(0)
+    release.set()
+    assert (await first).broker_datas[0].broker_name == "a"
+    assert (await second).broker_datas[0].broker_name == "b"
+
+
+async def test_a_silent_name_server_has_a_deadline(remoting: RemotingClient, peer: Peer) -> None:
+    """A refresh ends in time even if nobody ever answers."""
+    table = Table(remoting, peer, deadline_seconds=0.05)
+    peer.on(ASKED, None)
+    with pytest.raises(RemotingTimeoutError):
+        await table.refresh("T")
+
+
+async def test_a_body_that_cannot_be_read_keeps_the_route(table: Table, peer: Peer) -> None:
+    """Nonsense from a name server is no route."""
+    route = table.known["T"] = route_of({"a": A})
+    await table.refresh("T")
+    peer.on(ASKED, Reply(body=b'{"queueDatas": 7}'))
+    with pytest.raises(NameServerError, match="queueDatas"):
+        await table.refresh("T")
+    assert table.route("T") == route
+
+
+async def test_what_nobody_watches_is_forgotten(table: Table, peer: Peer) -> None:
+    """Two groups of one topic share it; with the last one its brokers go, and nobody asks for it any more."""
+    table.known["T"] = route_of({"a": A})
+    table.watch("T")
+    table.watch("T")
+    async with running(table.run()):
+        await eventually(lambda: table.queues("T"), "the route")
+        table.unwatch("T")
+        assert table.queues("T")
+        table.unwatch("T")
+        assert table.queues("T") == []
+        assert table.broker_addresses() == frozenset()
+        asked = len(peer.got(ASKED))
+        await asyncio.sleep(0.15)
+        assert len(peer.got(ASKED)) <= asked + 1  # one may have been on its way
+        assert table.route("T") is None
+
+
+async def test_lookup_asks_only_for_what_is_not_known(table: Table, peer: Peer) -> None:
+    """Producers ask before each message; that must cost nothing."""
+    table.known["T"] = route_of({"a": A})
+    for _ in range(3):
+        assert await table.lookup("T") == table.known["T"]
+    assert len(peer.got(ASKED)) == 1
+    peer.on(ASKED, Reply(ResponseCode.TOPIC_NOT_EXIST))
+    with pytest.raises(RouteNotFoundError):
+        await table.lookup("other")

@@ -1,0 +1,339 @@
+"""Producer: what is sent, to whom, and what happens when a broker does not take it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from rmqd.client.remoting.client import RemotingClient
+from rmqd.client.routing.route_table import RouteTable
+from rmqd.client.sending.producer import OutgoingMessage, Producer
+from rmqd.client.sending.queue_selector import MessageQueueSelector, by_hash, by_id
+from rmqd.clock import SystemClock
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.errors import (
+    BrokerError,
+    BrokerTooOldError,
+    InvalidMessageError,
+    MessageIllegalError,
+    NoPermissionError,
+    RemotingConnectError,
+    RemotingTimeoutError,
+    RouteNotFoundError,
+    TopicNotExistError,
+)
+from rmqd.wire.bodies.route import TopicRouteData
+from rmqd.wire.headers.send import SendMessageRequestHeaderV2
+from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.messages.properties import parse_properties
+from tests.client.peer import WAIT_SECONDS, Peer, Reply, route_of, stored
+
+SEND = RequestCode.SEND_MESSAGE_V2
+
+
+class World:
+    """A producer, and the routes that it goes by."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, TopicRouteData] = {}
+        self.remoting = RemotingClient()
+        self.routes = RouteTable(self._route_of)
+        self.producer = Producer(self.remoting, self.routes, clock=SystemClock())
+
+    async def _route_of(self, topic: str) -> TopicRouteData:
+        if topic not in self.known:
+            raise TopicNotExistError(ResponseCode.TOPIC_NOT_EXIST, "unknown", "a name server")
+        return self.known[topic]
+
+
+@pytest.fixture
+async def brokers() -> AsyncIterator[list[Peer]]:
+    """Three brokers that store what comes."""
+    peers = [Peer() for _ in range(3)]
+    for peer in peers:
+        peer.on(SEND, lambda command: stored(queue_id=int(command.ext_fields["e"])))
+        await peer.listen()
+    yield peers
+    for peer in peers:
+        await peer.down()
+
+
+@pytest.fixture
+async def world(brokers: list[Peer]) -> AsyncIterator[World]:
+    """Topic T has 2 queues on each broker, topic S on the first alone."""
+    world = World()
+    world.known["T"] = route_of({f"b{index}": peer.address for index, peer in enumerate(brokers)}, queues=2)
+    world.known["S"] = route_of({"b0": brokers[0].address}, queues=2)
+    yield world
+    await world.remoting.close()
+
+
+def header_of(peer: Peer) -> SendMessageRequestHeaderV2:
+    """The header of the last message that a broker got."""
+    return SendMessageRequestHeaderV2.from_ext_fields(peer.got(SEND)[-1].ext_fields)
+
+
+def counts(brokers: list[Peer]) -> list[int]:
+    """How many messages each broker got."""
+    return [len(peer.got(SEND)) for peer in brokers]
+
+
+async def test_what_a_message_carries(world: World, brokers: list[Peer]) -> None:
+    """Tags, keys, delay level and properties are in the request; the result says where it was stored."""
+    before_ms = int(time.time() * 1000)
+    message = OutgoingMessage("S", b"body", "paid", "k1 k2", 3, properties={"colour": "red"}, flag=5)
+    result = await world.producer.send(message)
+    header = header_of(brokers[0])
+    properties = parse_properties(header.properties or "")
+    assert brokers[0].got(SEND)[-1].body == b"body"
+    assert properties.pop("UNIQ_KEY") == result.msg_id
+    assert properties == {"TAGS": "paid", "KEYS": "k1 k2", "DELAY": "3", "colour": "red", "WAIT": "true"}
+    assert (header.topic, header.flag, header.sys_flag, header.broker_name) == ("S", 5, 0, "b0")
+    assert before_ms <= header.born_timestamp <= int(time.time() * 1000)
+    assert result.queue == MessageQueue("S", "b0", header.queue_id)
+    assert (result.queue_offset, result.status) == (7, ResponseCode.SUCCESS)
+    assert len(result.offset_msg_id) == 32
+
+
+async def test_a_message_that_was_stored_before_keeps_its_marks(world: World, brokers: list[Peer]) -> None:
+    """A retry keeps its unique key, its compressed body's flag, its birth and its count."""
+    message = OutgoingMessage(
+        "S",
+        b"zipped",
+        properties={"UNIQ_KEY": "ABC", "RETRY_TOPIC": "T"},
+        sys_flag=0x301,
+        born_timestamp_ms=1234,
+        reconsume_times=2,
+        max_reconsume_times=16,
+    )
+    assert (await world.producer.send(message)).msg_id == "ABC"
+    header = header_of(brokers[0])
+    assert (header.sys_flag, header.born_timestamp) == (0x301, 1234)
+    assert (header.reconsume_times, header.max_reconsume_times) == (2, 16)
+    assert parse_properties(header.properties or "")["RETRY_TOPIC"] == "T"
+
+
+async def test_a_timer_message_says_when(world: World, brokers: list[Peer]) -> None:
+    """The delay is counted by the broker, the time is what was asked for."""
+    brokers[0].version = 413
+    await world.producer.send(OutgoingMessage("S", b"", delay_ms=1500))
+    assert parse_properties(header_of(brokers[0]).properties or "")["TIMER_DELAY_MS"] == "1500"
+    await world.producer.send(OutgoingMessage("S", b"", deliver_at_ms=1234))
+    assert parse_properties(header_of(brokers[0]).properties or "")["TIMER_DELIVER_MS"] == "1234"
+    assert len(brokers[0].got(RequestCode.HEART_BEAT)) == 1  # asked for its version once
+
+
+async def test_a_timer_message_is_not_sent_to_a_broker_without_timers(world: World, brokers: list[Peer]) -> None:
+    """A broker of 4.9 would deliver it at once."""
+    brokers[0].version = 409
+    with pytest.raises(BrokerTooOldError, match=r"b0 .* is older than RocketMQ 5\.0 \(version number 409\)"):
+        await world.producer.send(OutgoingMessage("S", b"", delay_ms=1500))
+    assert brokers[0].got(SEND) == []
+    await world.producer.send(OutgoingMessage("S", b"", delay_level=3))
+    assert len(brokers[0].got(SEND)) == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "index"), [("TagA", 2598919 % 6), ("", 0), ("polygenelubricants", 2**31 % 6), ("order-3", 1207111308 % 6)]
+)
+async def test_a_sharding_keys_queue_is_javas(world: World, key: str, index: int) -> None:
+    """`SelectMessageQueueByHash`: also for a negative hash, and for the one whose absolute value is no int."""
+    queues = [MessageQueue("T", f"b{broker}", queue_id) for broker in range(3) for queue_id in range(2)]
+    results = [await world.producer.send(OutgoingMessage("T", b""), selector=by_hash(key)) for _ in range(3)]
+    assert [result.queue for result in results] == [queues[index]] * 3
+
+
+async def test_a_chosen_queue_is_tried_again_and_no_other(world: World, brokers: list[Peer]) -> None:
+    brokers[1].on(SEND, Reply(ResponseCode.SYSTEM_BUSY))
+    with pytest.raises(BrokerError):
+        await world.producer.send(OutgoingMessage("T", b""), selector=by_id(1, "b1"))
+    assert counts(brokers) == [0, 3, 0]
+
+
+@pytest.mark.parametrize(
+    ("selector", "said"),
+    [
+        (by_id(1), "several brokers have a queue 1 of T; accepted: b0:1, b1:1, b2:1"),
+        (by_id(2), "T has no queue 2 that may be written to; it has b0:0 to b0:1, b1:0 to b1:1, b2:0 to b2:1"),
+        (by_id(0, "b3"), "T has no queue b3:0 that may be written to"),
+    ],
+)
+async def test_a_queue_that_is_none_or_several(world: World, selector: MessageQueueSelector, said: str) -> None:
+    with pytest.raises(RouteNotFoundError, match=said):
+        await world.producer.send(OutgoingMessage("T", b""), selector=selector)
+
+
+async def test_queues_take_turns(world: World, brokers: list[Peer]) -> None:
+    """Twelve messages over six queues: two each."""
+    results = [await world.producer.send(OutgoingMessage("T", b"")) for _ in range(12)]
+    queues = [result.queue for result in results]
+    assert sorted(queues) == sorted([MessageQueue("T", f"b{b}", q) for b in range(3) for q in range(2)] * 2)
+    assert counts(brokers) == [4, 4, 4]
+    assert len({result.msg_id for result in results}) == 12
+
+
+@pytest.mark.parametrize("code", [1, 2, 14, 16, 17, 204, 205, 1500])
+async def test_a_refusal_that_may_pass_goes_to_another_broker(world: World, brokers: list[Peer], code: int) -> None:
+    """The codes that Java retries; the message is stored elsewhere, and the route is asked for again."""
+    for refusing in brokers:
+        brokers_left = [peer for peer in brokers if peer is not refusing]
+        refusing.on(SEND, Reply(code, "refused"))
+        for _ in range(6):
+            result = await world.producer.send(OutgoingMessage("T", b""))
+            assert world.routes.master(result.queue.broker_name) in [peer.address for peer in brokers_left]
+        refusing.on(SEND, stored())
+
+
+async def test_a_refusal_that_stays_is_raised_at_once(world: World, brokers: list[Peer]) -> None:
+    """A message that is too long is so for every broker."""
+    for peer in brokers:
+        peer.on(SEND, Reply(ResponseCode.MESSAGE_ILLEGAL, "the message body size over max value"))
+    with pytest.raises(MessageIllegalError, match="over max"):
+        await world.producer.send(OutgoingMessage("T", b""))
+    assert sum(counts(brokers)) == 1
+
+
+async def test_three_tries_on_three_brokers(world: World, brokers: list[Peer]) -> None:
+    """Then the last error is raised."""
+    for peer in brokers:
+        peer.on(SEND, Reply(ResponseCode.NO_PERMISSION, "not writable"))
+    with pytest.raises(NoPermissionError):
+        await world.producer.send(OutgoingMessage("T", b""))
+    assert counts(brokers) == [1, 1, 1]
+
+
+async def test_a_lone_broker_gets_all_tries(world: World, brokers: list[Peer]) -> None:
+    """A moment of trouble passes, though there is no other broker."""
+    refusals = [Reply(ResponseCode.SYSTEM_BUSY, "busy")] * 2
+    brokers[0].on(SEND, lambda _: refusals.pop() if refusals else stored())
+    await world.producer.send(OutgoingMessage("S", b""))
+    assert counts(brokers) == [3, 0, 0]
+
+
+@pytest.mark.parametrize("code", [10, 11, 12])
+async def test_a_slow_disk_or_slave_is_no_failure(world: World, brokers: list[Peer], code: int) -> None:
+    """The message is stored; sending it again would double it."""
+    brokers[0].on(SEND, stored(code=ResponseCode(code)))
+    assert (await world.producer.send(OutgoingMessage("S", b""))).status == code
+    assert counts(brokers) == [1, 0, 0]
+
+
+async def test_a_dead_broker_is_passed_over(world: World, brokers: list[Peer]) -> None:
+    """Every message is stored by those that live."""
+    await brokers[1].down()
+    for _ in range(6):
+        await world.producer.send(OutgoingMessage("T", b""))
+    assert counts(brokers) == [counts(brokers)[0], 0, 6 - counts(brokers)[0]]
+
+
+async def test_a_broker_that_hangs_leaves_time_for_another(world: World, brokers: list[Peer]) -> None:
+    """The total timeout holds for all tries together, and no single try may use it up."""
+    brokers[0].on(SEND, None)
+    for _ in range(6):
+        result = await world.producer.send(OutgoingMessage("T", b""), timeout_seconds=2.0)
+        assert result.queue.broker_name != "b0"
+
+
+async def test_the_timeout_is_for_all_tries_together(world: World, brokers: list[Peer]) -> None:
+    """Three silent brokers take no longer than one."""
+    for peer in brokers:
+        peer.on(SEND, None)
+    started = time.monotonic()
+    with pytest.raises(RemotingTimeoutError):
+        await world.producer.send(OutgoingMessage("T", b""), timeout_seconds=1.5)
+    assert time.monotonic() - started < 3 * 1.5
+    assert counts(brokers) == [1, 1, 1]
+
+
+async def test_no_route_in_time(world: World) -> None:
+    """The timeout covers the question for the route."""
+
+    async def never(topic: str) -> TopicRouteData:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    producer = Producer(world.remoting, RouteTable(never), clock=SystemClock())
+    with pytest.raises(RemotingTimeoutError, match="no route of T"):
+        await producer.send(OutgoingMessage("T", b""), timeout_seconds=0.05)
+
+
+async def test_a_given_queue_is_the_only_one(world: World, brokers: list[Peer]) -> None:
+    """All tries go to it; it need not be in the topic's route if its broker is known."""
+    queue = MessageQueue("T", "b1", 1)
+    assert (await world.producer.send(OutgoingMessage("T", b""), queue=queue)).queue == queue
+    retry = MessageQueue("%RETRY%g", "b1", 0)
+    assert (await world.producer.send(OutgoingMessage("%RETRY%g", b""), queue=retry)).queue == retry
+    assert header_of(brokers[1]).topic == "%RETRY%g"
+    brokers[1].on(SEND, Reply(ResponseCode.SYSTEM_BUSY))
+    with pytest.raises(BrokerError):
+        await world.producer.send(OutgoingMessage("T", b""), queue=queue)
+    assert counts(brokers) == [0, 5, 0]
+
+
+async def test_a_given_broker_is_the_only_one(world: World, brokers: list[Peer]) -> None:
+    """Its queues take turns; a broker without queues of the topic is an error."""
+    for _ in range(4):
+        await world.producer.send(OutgoingMessage("T", b""), broker_name="b2")
+    assert counts(brokers) == [0, 0, 4]
+    with pytest.raises(RouteNotFoundError, match="on broker b9"):
+        await world.producer.send(OutgoingMessage("T", b""), broker_name="b9")
+
+
+async def test_a_missing_topic_goes_where_the_default_topic_is(world: World, brokers: list[Peer]) -> None:
+    """The broker makes the topic with four queues, or as many as the default topic has."""
+    world.known["TBW102"] = route_of({"b1": brokers[1].address}, queues=8, perm=7)
+    queues = {(await world.producer.send(OutgoingMessage("new", b""))).queue.queue_id for _ in range(8)}
+    assert queues == {0, 1, 2, 3}
+    assert header_of(brokers[1]).default_topic == "TBW102"
+    assert header_of(brokers[1]).default_topic_queue_nums == 4
+
+
+async def test_a_missing_topic_that_no_broker_makes(world: World) -> None:
+    """The error names the topic and says why."""
+    with pytest.raises(RouteNotFoundError, match="topic new does not exist, and the brokers do not make topics"):
+        await world.producer.send(OutgoingMessage("new", b""))
+
+
+async def test_a_topic_that_may_not_be_written_to(world: World, brokers: list[Peer]) -> None:
+    """It exists, so it is not made; the error says what is wrong."""
+    world.known["R"] = route_of({"b0": brokers[0].address}, perm=4)
+    with pytest.raises(RouteNotFoundError, match="no queue that may be written to"):
+        await world.producer.send(OutgoingMessage("R", b""))
+
+
+async def test_a_property_that_cannot_be_carried_is_refused_before_it_is_sent(
+    world: World, brokers: list[Peer]
+) -> None:
+    """It would change other properties on the way."""
+    with pytest.raises(InvalidMessageError):
+        await world.producer.send(OutgoingMessage("T", b"", properties={"a": "b\x02c"}))
+    assert counts(brokers) == [0, 0, 0]
+
+
+async def test_the_vip_channel(world: World) -> None:
+    """Messages go to the port two below the broker's."""
+    async with Peer() as fast:
+        fast.on(SEND, stored())
+        world.known["V"] = route_of({"v": f"127.0.0.1:{fast.port + 2}"})
+        producer = Producer(world.remoting, world.routes, clock=SystemClock(), vip_channel_enabled=True)
+        await producer.send(OutgoingMessage("V", b""))
+        assert len(fast.got(SEND)) == 1
+    with pytest.raises(RemotingConnectError):
+        await producer.send(OutgoingMessage("V", b""))
+
+
+async def test_cancellation_ends_a_send_at_once(world: World, brokers: list[Peer]) -> None:
+    """No further try is made."""
+    for peer in brokers:
+        peer.on(SEND, None)
+    sending = asyncio.create_task(world.producer.send(OutgoingMessage("T", b"")))
+    async with asyncio.timeout(WAIT_SECONDS):
+        while sum(counts(brokers)) == 0:  # noqa: ASYNC110 - any of three may get it
+            await asyncio.sleep(0.005)
+    sending.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await sending
+    assert sum(counts(brokers)) == 1

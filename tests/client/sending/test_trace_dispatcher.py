@@ -1,0 +1,212 @@
+"""The way of trace records to the trace topic: in batches, and nobody ever waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+
+import pytest
+import structlog
+from structlog.testing import LogCapture
+
+from rmqd.client.options import TraceOptions
+from rmqd.client.remoting.client import RemotingClient
+from rmqd.client.routing.route_table import RouteTable
+from rmqd.client.sending import trace_dispatcher
+from rmqd.client.sending.producer import Producer
+from rmqd.client.sending.trace_dispatcher import TraceDispatcher
+from rmqd.clock import SystemClock
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.errors import TopicNotExistError
+from rmqd.wire.bodies.route import TopicRouteData
+from rmqd.wire.headers.send import SendMessageRequestHeaderV2
+from rmqd.wire.messages.properties import parse_properties
+from rmqd.wire.trace import TracePart
+from tests.client.peer import Peer, Reply, eventually, route_of, stored
+from tests.client.running import running
+from tests.consumer.clock import ManualClock
+
+SEND = RequestCode.SEND_MESSAGE_V2
+TOPIC = "RMQ_SYS_TRACE_TOPIC"
+GROUP = "_INNER_TRACE_PRODUCER-mailer-CONSUME-1"
+
+
+class CountingClock(ManualClock):
+    """Stands still, and knows how often it was asked."""
+
+    asked = 0
+
+    def monotonic(self) -> float:
+        self.asked += 1
+        return super().monotonic()
+
+
+class World:
+    """A dispatcher of batches of ten calls, a broker, and a clock that stands still."""
+
+    def __init__(self, peer: Peer) -> None:
+        self.peer = peer
+        self.has_topic = True
+        self.clock = CountingClock()
+        self.remoting = RemotingClient()
+        producer = Producer(self.remoting, RouteTable(self._route_of), clock=SystemClock())
+        self.dispatcher = TraceDispatcher(producer, TraceOptions(TOPIC, 10), GROUP, self.clock)
+
+    async def _route_of(self, topic: str) -> TopicRouteData:
+        if not self.has_topic:
+            raise TopicNotExistError(ResponseCode.TOPIC_NOT_EXIST, "unknown", "a name server")
+        return route_of({"b0": self.peer.address}, queues=2)
+
+    def append(self, *numbers: int, size: int = 1) -> None:
+        for number in numbers:
+            self.dispatcher.append((TracePart("r" * size + f"{number}\x02", f"id{number}", None),), 1)
+
+    def sent(self) -> list[str]:
+        """The KEYS of each trace message."""
+        return [
+            parse_properties(SendMessageRequestHeaderV2.from_ext_fields(one.ext_fields).properties or "")["KEYS"]
+            for one in self.peer.got(SEND)
+        ]
+
+    async def counted(self, **counts: int) -> None:
+        wanted = {"sent": 0, "full": 0, "failed": 0} | counts
+        await eventually(lambda: self.dispatcher.counts == wanted, f"{self.dispatcher.counts} becomes {wanted}")
+
+
+@pytest.fixture
+async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+    monkeypatch.setattr(trace_dispatcher, "LOOK_SECONDS", 0.005)
+    async with Peer() as peer:
+        peer.on(SEND, lambda command: stored(queue_id=int(command.ext_fields["e"])))
+        world = World(peer)
+        yield world
+        await world.remoting.close()
+
+
+@pytest.fixture
+def logged() -> LogCapture:
+    capture = LogCapture()
+    structlog.configure(processors=[capture])
+    return capture
+
+
+async def test_full_batches_go_at_once_and_the_rest_after_five_seconds(world: World) -> None:
+    async with running(world.dispatcher.run()):
+        world.append(*range(25))
+        await world.counted(sent=20)
+        assert sorted(len(keys.split()) for keys in world.sent()) == [10, 10]
+        world.clock.advance(5)
+        await world.counted(sent=25)
+    assert sorted(key for keys in world.sent() for key in keys.split()) == sorted(f"id{n}" for n in range(25))
+    header = SendMessageRequestHeaderV2.from_ext_fields(world.peer.got(SEND)[0].ext_fields)
+    assert (header.producer_group, header.topic) == (GROUP, TOPIC)
+
+
+async def test_what_handlers_have_is_told_before_everything_is_sent(world: World) -> None:
+    world.dispatcher.before_flush = lambda: world.append(7)
+    async with running(world.dispatcher.run()):
+        await asyncio.sleep(0)
+        world.clock.advance(5)
+        await world.counted(sent=1)
+    assert world.sent() == ["id7"]
+
+
+async def test_handlers_threads_may_append(world: World) -> None:
+    threads = [threading.Thread(target=world.append, args=range(at, at + 50)) for at in range(0, 400, 50)]
+    async with running(world.dispatcher.run()):
+        for thread in threads:
+            thread.start()
+        await world.counted(sent=400)
+    assert {key for keys in world.sent() for key in keys.split()} == {f"id{number}" for number in range(400)}
+    for thread in threads:
+        thread.join()
+
+
+async def test_what_waits_is_bounded_and_what_is_dropped_is_counted_and_told(
+    world: World, logged: LogCapture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace_dispatcher, "MOST_WAITING_CHARACTERS", 9000)
+    world.append(*range(8), size=1000)
+    assert not world.dispatcher.is_full
+    world.append(8, size=1000)
+    assert world.dispatcher.is_full
+    world.append(10, 11)
+    world.dispatcher.drop(4)
+    assert world.dispatcher.counts == {"sent": 0, "full": 6, "failed": 0}
+    async with running(world.dispatcher.run()):
+        await eventually(lambda: told(logged), "the loss is told")
+        world.dispatcher.drop(3)
+        world.clock.advance(59)
+        looks = world.clock.asked + 20
+        await eventually(lambda: world.clock.asked > looks, "it goes on looking")
+        [line] = told(logged)
+        assert (line["records"], line["topic"], line["log_level"]) == (6, TOPIC, "warning")
+        world.clock.advance(1)
+        await eventually(lambda: len(told(logged)) == 2, "what was lost since is told a minute later")
+
+
+def told(logged: LogCapture) -> list[dict[str, object]]:
+    return [dict(entry) for entry in logged.entries if entry["event"] == "trace.dropped"]
+
+
+async def test_a_topic_that_is_not_there_is_asked_for_seldom_and_told_once_a_minute(
+    world: World, logged: LogCapture
+) -> None:
+    world.has_topic = False
+    async with running(world.dispatcher.run()):
+        world.append(*range(200))
+        await eventually(lambda: world.dispatcher.counts["failed"], "the first senders fail")
+        looks = world.clock.asked + 20
+        await eventually(lambda: world.clock.asked > looks, "it goes on looking")
+        assert world.dispatcher.counts["failed"] <= 10 * trace_dispatcher.SENDERS
+        [first] = told(logged)
+        assert "does not exist" in str(first["reason"])
+        world.clock.advance(60)
+        await eventually(lambda: len(told(logged)) == 2, "what was lost since is told a minute later")
+        assert sum(int(str(line["records"])) for line in told(logged)) <= world.dispatcher.counts["failed"]
+        world.has_topic = True
+        world.clock.advance(5)
+        await eventually(lambda: world.dispatcher.counts["sent"], "it is sent once the topic is there")
+        await eventually(lambda: sum(world.dispatcher.counts.values()) == 200, "each record counts once")
+
+
+async def test_the_end_sends_what_waits_also_what_was_under_way(world: World) -> None:
+    held = asyncio.Event()
+
+    async def once_let_go(_: object) -> Reply:
+        await held.wait()
+        return stored(queue_id=0)
+
+    world.peer.on(SEND, once_let_go)
+    async with running(world.dispatcher.run()):
+        world.append(*range(12))
+        await world.peer.received(SEND)
+    held.set()
+    await world.dispatcher.close()
+    assert world.dispatcher.counts == {"sent": 12, "full": 0, "failed": 0}
+    assert {key for keys in world.sent() for key in keys.split()} == {f"id{number}" for number in range(12)}
+
+
+async def test_what_was_under_way_at_the_end_counts_as_waiting(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace_dispatcher, "MOST_WAITING_CHARACTERS", 9000)
+    world.peer.on(SEND, None)
+    async with running(world.dispatcher.run()):
+        world.append(*range(12), size=700)
+        await world.peer.received(SEND)
+    assert not world.dispatcher.is_full
+    world.append(12, size=700)
+    assert world.dispatcher.is_full
+
+
+async def test_the_end_waits_for_nobody_for_long(
+    world: World, logged: LogCapture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace_dispatcher, "CLOSE_SECONDS", 0.05)
+    world.peer.on(SEND, None)
+    world.append(*range(12))
+    async with asyncio.timeout(trace_dispatcher.SEND_TIMEOUT_SECONDS):
+        await world.dispatcher.close()
+    assert world.dispatcher.counts == {"sent": 0, "full": 0, "failed": 12}
+    [line] = told(logged)
+    assert line["records"] == 12

@@ -1,0 +1,93 @@
+"""What a producer says in the trace topic about what it sent."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+
+from rmqd.client.instance import ClientInstance
+from rmqd.client.options import ClientOptions, TraceOptions
+from rmqd.client.sending.producer import OutgoingMessage
+from rmqd.client.sending.traced_producer import TracedProducer
+from rmqd.clock import SystemClock
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.headers.send import SendMessageRequestHeaderV2
+from tests.client.peer import Peer, Reply, route_of, routes, stored
+from tests.wire.trace_reader import read_trace
+
+SEND = RequestCode.SEND_MESSAGE_V2
+TRACES = "RMQ_SYS_TRACE_TOPIC"
+
+
+class World:
+    """A broker that is its own name server, with what it says beside where a message was stored."""
+
+    def __init__(self, peer: Peer) -> None:
+        self.says: dict[str, str] = {}
+        self.code = ResponseCode.SUCCESS
+        self.peer = peer
+        by_topic = {topic: route_of({"b0": peer.address}, queues=1) for topic in ("orders", "NS%orders", TRACES)}
+        peer.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, routes(by_topic))
+        peer.on(SEND, self._store)
+
+    async def send(self, message: OutgoingMessage, namespace: str = "") -> tuple[str, list[dict[str, object]]]:
+        """Send a message; its id, and all records of the trace topic afterwards."""
+        client = ClientInstance(ClientOptions(nameservers=(self.peer.address,), namespace=namespace))
+        try:
+            producer = TracedProducer(client, TraceOptions(TRACES, 10), SystemClock())
+            result = await producer.send(message)
+            await producer.dispatcher.close()
+        finally:
+            await client.close()
+        sent = [one for one in self.peer.got(SEND) if _header(one).topic == TRACES]
+        return result.msg_id, [record for one in sent for record in read_trace(one.body)]
+
+    def _store(self, command: RemotingCommand) -> Reply:
+        reply = stored(queue_id=0)
+        return replace(reply, code=self.code, ext_fields={**reply.ext_fields, **self.says})
+
+
+def _header(command: RemotingCommand) -> SendMessageRequestHeaderV2:
+    return SendMessageRequestHeaderV2.from_ext_fields(command.ext_fields)
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with Peer() as peer:
+        yield World(peer)
+
+
+async def test_what_was_sent_has_a_record(world: World) -> None:
+    world.says = {"MSG_REGION": "north", "TRACE_ON": "true"}
+    msg_id, [record] = await world.send(OutgoingMessage("orders", b"four", "paid", "k1 k2"))
+    assert record.pop("time")
+    assert record.pop("offset_id") == stored(queue_id=0).ext_fields["msgId"]
+    assert int(str(record.pop("cost"))) >= 0
+    assert record == {
+        "type": "Pub", "region": "north", "group": "CLIENT_INNER_PRODUCER", "topic": "orders", "id": msg_id,
+        "tags": "paid", "keys": "k1 k2", "host": world.peer.address, "length": 4, "kind": 0, "success": True,
+    }  # fmt: skip
+
+
+async def test_a_message_for_later_is_said_to_be_one(world: World) -> None:
+    _, [record] = await world.send(OutgoingMessage("orders", b"x", delay_level=3))
+    assert (record["kind"], record["region"], record["tags"]) == (3, "DefaultRegion", "null")
+
+
+async def test_what_was_stored_less_safely_than_asked_is_no_success_as_in_java(world: World) -> None:
+    world.code = ResponseCode.FLUSH_DISK_TIMEOUT
+    _, [record] = await world.send(OutgoingMessage("orders", b"x"))
+    assert record["success"] is False
+
+
+async def test_a_broker_that_wants_no_trace_gets_none(world: World) -> None:
+    world.says = {"TRACE_ON": "false"}
+    assert (await world.send(OutgoingMessage("orders", b"x")))[1] == []
+
+
+async def test_names_are_without_the_namespace(world: World) -> None:
+    _, [record] = await world.send(OutgoingMessage("NS%orders", b"x"), namespace="NS")
+    assert record["topic"] == "orders"

@@ -1,0 +1,31 @@
+"""Writes configurations and loads them, for the tests of this room."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from rmqd.config.load import load_config
+from rmqd.config.model.root import RootConfig
+from rmqd.errors import ConfigError
+
+NO_VARIABLES: Mapping[str, str] = {}
+
+
+def load(
+    text: str, overrides: Sequence[str] = (), *, to_run: bool = False, environ: Mapping[str, str] = NO_VARIABLES
+) -> RootConfig:
+    """Load a configuration that stands in `test.yaml` of the working directory."""
+    Path("test.yaml").write_text(text)
+    return load_config(Path("test.yaml"), overrides, to_run=to_run, environ=environ)
+
+
+def problems(
+    text: str, overrides: Sequence[str] = (), *, to_run: bool = False, environ: Mapping[str, str] = NO_VARIABLES
+) -> list[str]:
+    """The lines that `rmqd check` prints for a configuration that must be faulty."""
+    with pytest.raises(ConfigError) as caught:
+        load(text, overrides, to_run=to_run, environ=environ)
+    return [str(problem) for problem in caught.value.problems]

@@ -1,0 +1,151 @@
+"""Several clusters in one configuration: which one a group is on, and what each of them is told."""
+
+from __future__ import annotations
+
+import pytest
+
+from rmqd.config.model.root import RootConfig
+from rmqd.config.schema import config_schema
+from rmqd.consumer.allocate import ByConfig
+from rmqd.wire.messages.message import MessageQueue
+from tests.config.configuration import load, problems
+
+pytestmark = pytest.mark.usefixtures("in_empty_folder")
+
+TOKYO = "clusters: {tokyo: {nameserver: 't:1', client: {instance_name: there, access_key: a, secret_key: hidden}}}\n"
+BOTH = "clusters: {tokyo: {nameserver: 't:1'}, osaka: {nameserver_url: 'http://o/rocketmq'}}\n"
+GROUP = "groups: {mailer: {subscriptions: {orders: '*'}, handler: {plugin: log}}}\n"
+IN_TOKYO = GROUP.replace("{sub", "{cluster: tokyo, sub")
+IN_PARIS = GROUP.replace("{sub", "{cluster: paris, sub")
+
+
+@pytest.fixture(name="in_empty_folder")
+def _in_empty_folder(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(str(tmp_path))
+
+
+def server_of(config: RootConfig) -> str:
+    """Where the group is found, and the name of that cluster."""
+    options = config.cluster_of("mailer").client_options()
+    return f"{config.cluster_name('mailer')} {';'.join(options.nameservers) or options.nameserver_url}"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    {
+        "the top level": ("nameserver: a:1\n" + GROUP, "default a:1"),
+        "the top level, beside others": ("nameserver: a:1\n" + BOTH + GROUP, "default a:1"),
+        "the one that it names": ("nameserver: a:1\n" + BOTH + IN_TOKYO, "tokyo t:1"),
+        "the one that it names, without a default": (BOTH + IN_TOKYO, "tokyo t:1"),
+        "the only one": (TOKYO + GROUP, "tokyo t:1"),
+        "the one called default": (BOTH.replace("osaka", "default") + GROUP, "default http://o/rocketmq"),
+    }.values(),
+)
+def test_a_group_is_on_the_cluster_that_it_names_or_else_on_the_default_one(text: str, expected: str) -> None:
+    assert server_of(load(text)) == expected
+
+
+def test_each_cluster_has_client_settings_of_its_own() -> None:
+    """A key at the top level would otherwise be shown to the brokers of another cluster."""
+    config = load("nameserver: a:1\nclient: {access_key: x, secret_key: y, namespace: shop}\n" + TOKYO + IN_TOKYO)
+    tokyo = config.cluster_of("mailer").client_options()
+    assert (tokyo.instance_name, tokyo.access_key, tokyo.secret_key, tokyo.namespace) == ("there", "a", "hidden", "")
+    assert "hidden" not in repr(config)
+
+
+NO_NAME_SERVER = (
+    'nameserver: missing; accepted: host:port, "host:port;host:port", a list, or nameserver_url in its place'
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    {
+        "no cluster is the default": (
+            BOTH + GROUP,
+            "2:10: groups.mailer.cluster: missing, as there are several clusters; accepted: tokyo, osaka; or call the "
+            "one for groups that name none default",
+        ),
+        "no such cluster": (
+            "nameserver: a:1\n" + BOTH + IN_PARIS,
+            "3:28: groups.mailer.cluster: paris: unknown cluster; accepted: default, tokyo, osaka",
+        ),
+        "two are called default": (
+            "nameserver: a:1\nclusters: {default: {nameserver: 't:1'}}\n" + GROUP,
+            "2:12: clusters.default: the cluster of nameserver at the top level is called default; accepted: another "
+            "name here, or no nameserver there",
+        ),
+        "nowhere to be found": (
+            "nameserver: a:1\nclusters: {tokyo: {client: {unit_name: u}}}\n" + GROUP,
+            f"2:12: clusters.tokyo.{NO_NAME_SERVER}",
+        ),
+        "client settings of no cluster": ("client: {unit_name: u}\n" + TOKYO + GROUP, f"1:1: {NO_NAME_SERVER}"),
+        "a name that is no folder's": (
+            "clusters: {../up: {nameserver: 't:1'}}\n" + GROUP,
+            "1:12: clusters.../up: the name '../up' cannot be used; accepted: letters a-z and A-Z, digits, - and _",
+        ),
+        "half of its keys": (
+            "clusters: {tokyo: {nameserver: 't:1', client: {access_key: a}}}\n" + GROUP,
+            "1:39: clusters.tokyo.client.secret_key: missing beside access_key; accepted: both or neither",
+        ),
+        "a namespace that cannot be part of a name": (
+            "nameserver: a:1\nclient: {namespace: no.dots}\n" + GROUP,
+            "2:21: client.namespace: 'no.dots' is not accepted; accepted: letters a-z and A-Z, digits, | - and _",
+        ),
+        "a namespace that would end too early": (
+            "nameserver: a:1\nclient: {namespace: a%b}\n" + GROUP,
+            "2:21: client.namespace: 'a%b' is not accepted; accepted: letters a-z and A-Z, digits, | - and _",
+        ),
+    }.values(),
+)
+def test_what_is_wrong_with_a_cluster_is_told_at_its_place(text: str, expected: str) -> None:
+    assert problems(text) == [f"test.yaml:{expected}"]
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "clusters.tokyo.client.secret_key=plain",
+        "clusters.tokyo.client={secret_key: plain}",
+        "clusters={tokyo: {nameserver: 't:1', client: {access_key: '${A}', secret_key: plain}}}",
+    ],
+)
+def test_secrets_of_a_cluster_are_not_taken_from_the_command_line(override: str) -> None:
+    found = problems(TOKYO + GROUP, [override], environ={"A": "a"})
+    assert any("clusters.tokyo.client.secret_key: everybody here sees it in `ps`" in problem for problem in found)
+    taken = load(TOKYO + GROUP, ["clusters.tokyo.client.secret_key=${SECRET}"], environ={"SECRET": "kept"})
+    assert taken.clusters["tokyo"].client.secret_key == "kept"
+
+
+def test_offsets_of_a_broadcasting_group_are_kept_apart_by_cluster() -> None:
+    """Two clusters may have brokers of one name; an offset of the one says nothing about the other."""
+    config = load("nameserver: a:1\nstate_dir: /state\n" + TOKYO + IN_TOKYO + "  # or not\n")
+    assert config.consumer_options("mailer").local_offsets_directory == "/state/clusters/tokyo/offsets"
+    default = load("nameserver: a:1\nstate_dir: /state\n" + TOKYO + GROUP)
+    assert default.consumer_options("mailer").local_offsets_directory == "/state/offsets"
+
+
+def test_the_engine_gets_the_names_that_brokers_of_the_namespace_know() -> None:
+    text = """\
+nameserver: a:1
+client: {namespace: shop}
+groups:
+  mailer:
+    subscriptions: {orders: paid}
+    handler: {plugin: log}
+    allocate_strategy: by_config
+    allocate_queues:
+      - {topic: orders, broker_name: b, queue_id: 0}
+      - {topic: "%RETRY%mailer", broker_name: b, queue_id: 0}
+"""
+    options = load(text).consumer_options("mailer")
+    assert (options.group, list(options.subscriptions), options.namespace) == ("shop%mailer", ["shop%orders"], "shop")
+    own = ByConfig((MessageQueue("shop%orders", "b", 0), MessageQueue("%RETRY%shop%mailer", "b", 0)))
+    assert options.allocate_strategy.function == own
+
+
+def test_the_schema_has_the_clusters_with_the_keys_of_one() -> None:
+    schema = config_schema()
+    assert set(schema["$defs"]["ClusterConfig"]["properties"]) == {"nameserver", "nameserver_url", "client"}
+    assert schema["properties"]["clusters"]["additionalProperties"] == {"$ref": "#/$defs/ClusterConfig"}
+    assert "cluster" in schema["$defs"]["GroupConfig"]["properties"]

@@ -1,0 +1,322 @@
+"""Defaults, ranges, and what the engine and the client are told."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import get_args, get_origin
+
+import pytest
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from rmqd.client.options import ClientOptions, TlsOptions, TraceOptions
+from rmqd.config.load import load_config
+from rmqd.config.model.group import GroupConfig
+from rmqd.config.model.root import RootConfig
+from rmqd.config.reading.source import ANY_NAME, SECRET_KEYS
+from rmqd.consumer.allocate import AllocateStrategy, averagely, consistent_hash
+from rmqd.consumer.options import ConsumerOptions, Subscription
+from rmqd.errors import ConfigError
+from tests.certificates import CA, CLIENT, ENCRYPTED_KEY, certificate
+from tests.config.configuration import load
+
+SAMPLE = Path(__file__).parents[2] / "config" / "rmqd.yaml"
+MIB = 1 << 20
+
+# Java's checkConfig: the least and the greatest value that is accepted, and what is just out of range.
+JAVA_RANGES = {
+    "handler.concurrency": ("1", "1000", "0", "1001"),
+    "consume_message_batch_max_size": ("1", "1024", "0", "1025"),
+    "consume_concurrently_max_span": ("1", "65535", "0", "65536"),
+    "pull_threshold_for_queue": ("1", "65535", "0", "65536"),
+    "pull_threshold_size_for_queue": ("1MiB", "1024MiB", "1048575B", "1025MiB"),
+    "pull_threshold_for_topic": ("1", "6553500", "0", "6553501"),
+    "pull_threshold_size_for_topic": ("1MiB", "102400MiB", "0B", "102401MiB"),
+    "pull_interval": ("0s", "65535ms", "-1s", "65536ms"),
+    "pull_batch_size": ("1", "1024", "0", "1025"),
+    "suspend_current_queue_time": ("10ms", "30s", "9ms", "30001ms"),
+    "pop_invisible_time": ("5s", "300s", "4999ms", "300001ms"),
+    "pop_batch_nums": ("1", "32", "0", "33"),
+    "pull_threshold_for_topic ": ("-1", "-1", "-2", "-2"),
+    "pull_threshold_size_for_topic ": ("-1", "-1", "-2", "-1MiB"),
+    "max_reconsume_times": ("-1", "2147483647", "-2", "2147483648"),
+    "delay_level_when_next_consume": ("-1", "18", "-2", "-2"),
+}
+
+GROUP = """\
+nameserver: 127.0.0.1:9876
+groups:
+  mailer:
+    subscriptions: {orders: "*"}
+    handler: {plugin: log}
+"""
+
+
+@pytest.fixture
+def in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_the_sample_is_accepted_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = load_config(SAMPLE, environ={})
+    assert list(config.groups) == ["order-mailer"]
+    assert config.nameserver == ("127.0.0.1:9876",)
+    assert load_config(SAMPLE, environ={"RMQD_NAMESERVER": "mq:9876"}).nameserver == ("mq:9876",)
+
+
+@pytest.mark.usefixtures("in_empty_folder")
+@pytest.mark.parametrize(("key", "limits"), JAVA_RANGES.items())
+def test_ranges_are_those_of_the_java_client(key: str, limits: tuple[str, str, str, str]) -> None:
+    least, greatest, below, above = limits
+    for accepted in (least, greatest):
+        load(GROUP, [f"groups.mailer.{key.strip()}={accepted}"])
+    for refused in (below, above):
+        with pytest.raises(ConfigError, match="accepted: "):
+            load(GROUP, [f"groups.mailer.{key.strip()}={refused}"])
+
+
+@pytest.mark.usefixtures("in_empty_folder")
+def test_a_group_that_says_nothing_gets_the_java_clients_defaults() -> None:
+    options = load(GROUP).groups["mailer"].consumer_options("mailer", "/state/offsets")
+    assert options == ConsumerOptions(
+        group="mailer",
+        namespace="",
+        message_model="clustering",
+        local_offsets_directory="/state/offsets",
+        consume_mode="concurrently",
+        subscriptions={"orders": Subscription("*", "TAG")},
+        consume_from_where="last_offset",
+        consume_timestamp_ms=None,
+        allocate_strategy=AllocateStrategy("averagely", averagely),
+        concurrency=20,
+        consume_message_batch_max_size=1,
+        consume_timeout_seconds=900.0,
+        max_reconsume_times=-1,
+        delay_level_when_next_consume=0,
+        auto_commit=True,
+        suspend_current_queue_time_seconds=1.0,
+        pull_batch_size=32,
+        pull_interval_seconds=0.0,
+        pull_threshold_for_queue=1000,
+        pull_threshold_size_for_queue_bytes=100 * MIB,
+        pull_threshold_for_topic=-1,
+        pull_threshold_size_for_topic_bytes=-1,
+        consume_concurrently_max_span=2000,
+        persist_consumer_offset_interval_seconds=5.0,
+        shutdown_timeout_seconds=30.0,
+        queue_handover_timeout_seconds=5.0,
+        pop_invisible_time_seconds=60.0,
+        pop_batch_nums=32,
+        pop_threshold_for_queue=96,
+        pull_rate_limit=0,
+        max_body_size_bytes=16 * MIB,
+        on_corrupt_message="stop",
+        on_offset_illegal="correct",
+        trace=None,
+    )
+
+
+@pytest.mark.usefixtures("in_empty_folder")
+def test_a_configuration_that_says_nothing_of_the_client_gets_the_clients_own_defaults() -> None:
+    assert load(GROUP).client_options() == ClientOptions(nameservers=("127.0.0.1:9876",))
+
+
+@pytest.mark.usefixtures("in_empty_folder")
+def test_every_option_of_the_engine_can_be_set() -> None:
+    settings = {
+        "message_model": "broadcasting",
+        "consume_mode": "orderly",
+        "consume_from_where": "timestamp",
+        "consume_timestamp": "2026-01-01T00:00:00+08:00",
+        "allocate_strategy": "consistent_hash",
+        "handler.concurrency": "3",
+        "consume_message_batch_max_size": "4",
+        "consume_timeout": "500ms",
+        "max_reconsume_times": "5",
+        "delay_level_when_next_consume": "6",
+        "auto_commit": "false",
+        "suspend_current_queue_time": "2s",
+        "pull_batch_size": "7",
+        "pull_interval": "8ms",
+        "pull_threshold_for_queue": "9",
+        "pull_threshold_size_for_queue": "10MiB",
+        "pull_threshold_for_topic": "11",
+        "pull_threshold_size_for_topic": "12MiB",
+        "consume_concurrently_max_span": "13",
+        "persist_consumer_offset_interval": "14s",
+        "shutdown_timeout": "15m",
+        "queue_handover_timeout": "1h",
+        "pop_invisible_time": "19s",
+        "pop_batch_nums": "20",
+        "pop_threshold_for_queue": "21",
+        "pull_rate_limit": "17",
+        "max_body_size": "5MiB",
+        "on_corrupt_message": "skip",
+        "on_offset_illegal": "stop",
+        "enable_trace": "true",
+        "trace_topic": "traces",
+        "trace_msg_batch_num": "18",
+        "subscriptions.refunds": '{sql: "amount > 100"}',
+    }
+    config = load(GROUP, [f"groups.mailer.{key}={value}" for key, value in settings.items()])
+    changed = config.groups["mailer"].consumer_options("mailer", "/state/offsets")
+    assert changed == ConsumerOptions(
+        group="mailer",
+        namespace="",
+        message_model="broadcasting",
+        local_offsets_directory="/state/offsets",
+        consume_mode="orderly",
+        subscriptions={"orders": Subscription("*", "TAG"), "refunds": Subscription("amount > 100", "SQL92")},
+        consume_from_where="timestamp",
+        consume_timestamp_ms=1_767_196_800_000,
+        allocate_strategy=AllocateStrategy("consistent_hash", consistent_hash),
+        concurrency=3,
+        consume_message_batch_max_size=4,
+        consume_timeout_seconds=0.5,
+        max_reconsume_times=5,
+        delay_level_when_next_consume=6,
+        auto_commit=False,
+        suspend_current_queue_time_seconds=2.0,
+        pull_batch_size=7,
+        pull_interval_seconds=0.008,
+        pull_threshold_for_queue=9,
+        pull_threshold_size_for_queue_bytes=10 * MIB,
+        pull_threshold_for_topic=11,
+        pull_threshold_size_for_topic_bytes=12 * MIB,
+        consume_concurrently_max_span=13,
+        persist_consumer_offset_interval_seconds=14.0,
+        shutdown_timeout_seconds=900.0,
+        queue_handover_timeout_seconds=3600.0,
+        pop_invisible_time_seconds=19.0,
+        pop_batch_nums=20,
+        pop_threshold_for_queue=21,
+        pull_rate_limit=17,
+        max_body_size_bytes=5 * MIB,
+        on_corrupt_message="skip",
+        on_offset_illegal="stop",
+        trace=TraceOptions("traces", 18),
+    )
+
+
+@pytest.mark.usefixtures("in_empty_folder")
+def test_every_option_of_the_client_can_be_set() -> None:
+    text = """\
+nameserver: " a:1; [::1]:9876 ;"
+client:
+  instance_name: one
+  namespace: tenant
+  unit_name: unit
+  unit_mode: true
+  vip_channel_enabled: true
+  poll_name_server_interval: 10s
+  heartbeat_broker_interval: 20s
+  access_key: ak
+  secret_key: sk
+  security_token: st
+  tls:
+    enabled: true
+    ca_file: CA
+    cert_file: CERTIFICATE
+    key_file: KEY
+    key_password: in-a-test
+    verify: false
+    server_name: mq.example
+  max_frame_size: 1MiB
+"""
+    files = {"CA": CA, "CERTIFICATE": certificate(CLIENT), "KEY": ENCRYPTED_KEY}
+    for name, path in files.items():
+        text = text.replace(f"_file: {name}\n", f"_file: {path}\n")
+    options = load(text).client_options()
+    defaults = ClientOptions()
+    unchanged = [
+        field.name
+        for field in dataclasses.fields(options)
+        if getattr(options, field.name) == getattr(defaults, field.name)
+    ]
+    assert unchanged == ["nameserver_url"]
+    assert options.nameservers == ("a:1", "[::1]:9876")
+    assert (options.poll_name_server_interval_seconds, options.heartbeat_broker_interval_seconds) == (10.0, 20.0)
+    assert (options.access_key, options.secret_key, options.security_token) == ("ak", "sk", "st")
+    assert options.tls == TlsOptions(
+        enabled=True,
+        ca_file=str(CA),
+        cert_file=str(certificate(CLIENT)),
+        key_file=str(ENCRYPTED_KEY),
+        verify=False,
+        key_password="in-a-test",
+        server_name="mq.example",
+    )
+    assert options.max_frame_size_bytes == MIB
+    assert load("nameserver_url: http://a/b").client_options().nameserver_url == "http://a/b"
+
+
+@pytest.mark.usefixtures("in_empty_folder")
+@pytest.mark.parametrize(
+    ("written", "milliseconds"),
+    [("'@1767196800000'", 1_767_196_800_000), ("2026-01-01T00:00:00Z", 1_767_225_600_000)],
+)
+def test_a_point_in_time_is_iso_8601_or_milliseconds(written: str, milliseconds: int) -> None:
+    text = f"{GROUP}    consume_from_where: timestamp\n    consume_timestamp: {written}\n"
+    assert load(text).groups["mailer"].consumer_options("mailer", "").consume_timestamp_ms == milliseconds
+
+
+@pytest.mark.usefixtures("in_empty_folder")
+def test_a_timestamp_that_is_not_given_is_half_an_hour_ago_as_in_java(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.time", lambda: 1_800_000_000.0)
+    group = load(f"{GROUP}    consume_from_where: timestamp\n").groups["mailer"]
+    assert group.consumer_options("mailer", "").consume_timestamp_ms == 1_799_998_200_000
+
+
+@pytest.mark.usefixtures("in_empty_folder")
+def test_secrets_are_neither_shown_nor_part_of_a_group_that_moved() -> None:
+    text = """\
+nameserver: a:1
+client: {access_key: AKAK, secret_key: SKSK, security_token: STST, tls: {key_password: PWPW}}
+http: {token: TKTK}
+"""
+    shown = repr(load(text))
+    assert not any(secret in shown for secret in ("AKAK", "SKSK", "STST", "PWPW", "TKTK"))
+
+
+def test_what_the_command_line_does_not_take_is_every_secret() -> None:
+    secrets = {
+        path for path, field in fields_of(RootConfig) if any(getattr(kind, "secret", False) for kind in field.metadata)
+    }
+    assert secrets == set(SECRET_KEYS)
+
+
+def fields_of(model: type[BaseModel], prefix: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], FieldInfo]]:
+    """Every field of a model and of the models in it, by its path."""
+    for name, field in model.model_fields.items():
+        yield (*prefix, name), field
+        by_name = get_origin(field.annotation) is dict
+        kind, steps = (get_args(field.annotation)[-1], (name, ANY_NAME)) if by_name else (field.annotation, (name,))
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield from fields_of(kind, (*prefix, *steps))
+
+
+@pytest.mark.usefixtures("in_empty_folder")
+def test_a_group_that_only_moved_in_its_file_is_the_same_group() -> None:
+    first, second = load(GROUP), load(f"# a comment\n\n{GROUP}")
+    assert first == second
+    assert load(f"{GROUP}    pull_batch_size: 31\n") != first
+
+
+def test_every_key_has_a_description() -> None:
+    from rmqd.config.model.root import ClientConfig, HandlerConfig, HttpConfig, LogConfig, TlsConfig
+
+    for model in (RootConfig, ClientConfig, TlsConfig, HttpConfig, LogConfig, GroupConfig, HandlerConfig):
+        assert [name for name, field in model.model_fields.items() if not field.description] == []
+
+
+@pytest.mark.usefixtures("in_empty_folder")
+def test_the_token_may_stand_in_a_file() -> None:
+    Path("token").write_text("from a file\n")
+    assert load("nameserver: a:1\nhttp: {token_file: token}").http.read_token() == "from a file"
+    assert load("nameserver: a:1\nhttp: {token: here}").http.read_token() == "here"
+    Path("token").write_text("\n")
+    with pytest.raises(ConfigError, match=r"2:20: http\.token_file: the file token is empty"):
+        load("nameserver: a:1\nhttp: {token_file: token}")

@@ -1,0 +1,488 @@
+"""Bad configurations, each with the whole line that a person is shown."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from rmqd.config.model.root import ClientConfig, ClusterConfig, GroupConfig, HandlerConfig, HttpConfig, RootConfig
+from rmqd.errors import ConfigError
+from tests.config.configuration import load, problems
+
+GROUP = """\
+nameserver: 127.0.0.1:9876
+groups:
+  mailer:
+    subscriptions: {orders: "*"}
+    handler: {plugin: log}
+"""
+"""A good configuration: what a test appends is on line 6, and belongs to the group if it is indented by four."""
+
+BATCH = "consume_message_batch_max_size"
+
+IN_GROUP = {
+    "too small": (
+        f"{BATCH}: 0",
+        f"6:37: groups.mailer.{BATCH}: 0 is out of range; accepted: a whole number from 1 to 1024",
+    ),
+    "too large": (
+        "pull_batch_size: 1025",
+        "6:22: groups.mailer.pull_batch_size: 1025 is out of range; accepted: a whole number from 1 to 1024",
+    ),
+    "text for a number": (
+        'pull_batch_size: "32"',
+        "6:22: groups.mailer.pull_batch_size: '32' is not a whole number; accepted: a whole number from 1 to 1024",
+    ),
+    "fraction for a whole number": (
+        "pull_batch_size: 1.5",
+        "6:22: groups.mailer.pull_batch_size: 1.5 is not a whole number; accepted: a whole number from 1 to 1024",
+    ),
+    "truth value for a number": (
+        "pull_rate_limit: true",
+        "6:22: groups.mailer.pull_rate_limit: true is not a whole number; accepted: a whole number 0 or more",
+    ),
+    "zero where -1 means none": (
+        "pull_threshold_for_topic: 0",
+        "6:31: groups.mailer.pull_threshold_for_topic: 0 is out of range; "
+        "accepted: a whole number from 1 to 6553500, or -1 for no limit",
+    ),
+    "duration without a unit": (
+        "consume_timeout: 15",
+        "6:22: groups.mailer.consume_timeout: 15 has no unit; "
+        "accepted: a duration such as 50ms, 5s, 15m or 1h, at least 1ms",
+    ),
+    "quoted duration without a unit": (
+        'consume_timeout: "15"',
+        "6:22: groups.mailer.consume_timeout: '15' has no unit; "
+        "accepted: a duration such as 50ms, 5s, 15m or 1h, at least 1ms",
+    ),
+    "duration with a foreign unit": (
+        "consume_timeout: 15min",
+        "6:22: groups.mailer.consume_timeout: '15min' has an unknown unit 'min', known are ms, s, m, h, d; "
+        "accepted: a duration such as 50ms, 5s, 15m or 1h, at least 1ms",
+    ),
+    "duration out of range": (
+        "pull_interval: 70s",
+        "6:20: groups.mailer.pull_interval: '70s' is out of range; "
+        "accepted: a duration such as 50ms, 5s, 15m or 1h, from 0s to 65535ms",
+    ),
+    "size without a unit": (
+        "pull_threshold_size_for_queue: 100",
+        "6:36: groups.mailer.pull_threshold_size_for_queue: 100 has no unit; "
+        "accepted: a size such as 256KiB, 100MiB or 1GiB, from 1MiB to 1GiB",
+    ),
+    "size with a decimal unit": (
+        "pull_threshold_size_for_topic: 100MB",
+        "6:36: groups.mailer.pull_threshold_size_for_topic: '100MB' has an unknown unit 'MB', "
+        "known are B, KiB, MiB, GiB; "
+        "accepted: a size such as 256KiB, 100MiB or 1GiB, from 1MiB to 100GiB, or -1 for no limit",
+    ),
+    "unknown word": (
+        "consume_from_where: CONSUME_FROM_LAST_OFFSET",
+        "6:25: groups.mailer.consume_from_where: 'CONSUME_FROM_LAST_OFFSET' is not a choice; "
+        "accepted: last_offset | first_offset | timestamp",
+    ),
+    "YAML 1.1's truth": (
+        "auto_commit: yes",
+        "6:18: groups.mailer.auto_commit: 'yes' is neither true nor false; accepted: true or false",
+    ),
+    "time without a zone": (
+        "consume_timestamp: 2026-01-01T00:00:00",
+        "6:24: groups.mailer.consume_timestamp: '2026-01-01T00:00:00' has no time zone; "
+        "accepted: ISO 8601 with a zone such as 2026-01-01T00:00:00+08:00, or @ and Unix milliseconds",
+    ),
+    "time as Java writes it": (
+        "consume_timestamp: 20260101000000",
+        "6:24: groups.mailer.consume_timestamp: 20260101000000 is no point in time; "
+        "accepted: ISO 8601 with a zone such as 2026-01-01T00:00:00+08:00, or @ and Unix milliseconds",
+    ),
+    "misspelt key": (
+        "consume_time_out: 15m",
+        "6:5: groups.mailer.consume_time_out: unknown key; did you mean consume_timeout?",
+    ),
+    "Java's spelling": (
+        "pullBatchSize: 32",
+        "6:5: groups.mailer.pullBatchSize: unknown key; did you mean pull_batch_size?",
+    ),
+    "key of another section": (
+        "concurrency: 20",
+        "6:5: groups.mailer.concurrency: unknown key; it belongs to groups.NAME.handler",
+    ),
+    "duplicate key": (
+        "handler: {plugin: jsonl}",
+        "6:5: groups.mailer.handler: duplicate key, set before at test.yaml:5:5; accepted: each key once",
+    ),
+    "unset variable": (
+        "pull_batch_size: ${BATCH}",
+        "6:22: groups.mailer.pull_batch_size: the environment variable BATCH is not set; "
+        "accepted: set it, or give a default with ${BATCH:-default}",
+    ),
+    "broken reference": (
+        'pull_batch_size: "${BATCH"',
+        "6:22: groups.mailer.pull_batch_size: a ${ without its }; "
+        "accepted: ${NAME}, ${NAME:-default}, ${file:PATH}, and $${ for a literal ${",
+    ),
+    "unknown form of reference": (
+        'pull_batch_size: "${env:BATCH}"',
+        "6:22: groups.mailer.pull_batch_size: ${env:BATCH} is not understood; "
+        "accepted: ${NAME}, ${NAME:-default}, ${file:PATH}, and $${ for a literal ${",
+    ),
+    "Spark's key in a local group": (
+        "sink: {format: parquet}",
+        "6:5: groups.mailer.sink: of no use here; accepted: in a group with engine: spark",
+    ),
+    "strategy without its queues": (
+        "allocate_strategy: by_config",
+        "3:3: groups.mailer.allocate_queues: missing; accepted: a list of queues, for by_config",
+    ),
+    "strategy without its rooms": (
+        "allocate_strategy: by_machine_room",
+        "3:3: groups.mailer.machine_rooms: missing; accepted: a list of rooms, for by_machine_room",
+    ),
+    "POP for everybody": (
+        "consume_mode: pop\n    message_model: broadcasting",
+        "6:19: groups.mailer.consume_mode: pop: broadcasting members each get every message, and a popped one goes to "
+        "one of them; accepted: concurrently | orderly",
+    ),
+    "strategy that brokers do not know": (
+        "consume_mode: pop\n    allocate_strategy: consistent_hash",
+        "7:24: groups.mailer.allocate_strategy: consistent_hash: in POP mode the brokers divide the queues; "
+        "accepted: averagely | averagely_by_circle",
+    ),
+    "strategy that is no name": (
+        "allocate_strategy: 1",
+        "6:24: groups.mailer.allocate_strategy: 1 is no strategy; accepted: averagely | averagely_by_circle | "
+        "consistent_hash | by_config | by_machine_room | machine_room_nearby | the name of an installed one",
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(("line", "expected"), IN_GROUP.values(), ids=IN_GROUP)
+def test_a_bad_key_of_a_group_is_told_with_its_place_and_what_is_accepted(line: str, expected: str) -> None:
+    assert problems(f"{GROUP}    {line}\n") == [f"test.yaml:{expected}"]
+
+
+TAGS = 'a tag expression such as "paid || refunded", "*" for all messages, or {sql: "amount > 100"}'
+BARS = "tags are separated by ||"
+
+SUBSCRIPTIONS = {
+    "a single bar": (
+        "orders: paid | refunded",
+        f"5:15: orders: 'paid | refunded' is not a tag, {BARS}; accepted: {TAGS}",
+    ),
+    "all beside a tag": ('orders: "paid || *"', f"5:15: orders: '*' is not a tag, {BARS}; accepted: {TAGS}"),
+    "no tag": ('orders: "||"', f"5:15: orders: '||' names no tag; accepted: {TAGS}"),
+    "nothing": ("orders:", f"5:14: orders: no value is no tag expression; accepted: {TAGS}"),
+    "empty SQL": ('orders: {sql: " "}', f"5:7: orders: ' ' is no SQL92 condition; accepted: {TAGS}"),
+    "unknown kind": (
+        "orders: {sql92: a > 1}",
+        f"5:7: orders: a mapping of 'sql92' is no subscription; accepted: {TAGS}",
+    ),
+    "bad name": (
+        'new orders: "*"',
+        "5:7: new orders: the topic name 'new orders' contains a character that RocketMQ refuses; "
+        "accepted are the letters a-z and A-Z, digits, and % | - _",
+    ),
+    "long name": (
+        f'{"x" * 128}: "*"',
+        f"5:7: {'x' * 128}: the topic name {'x' * 128!r} has 128 characters; at most 127 are accepted",
+    ),
+    "its own retries": (
+        '"%RETRY%mailer": "*"',
+        "5:7: %RETRY%mailer: a group always gets its own retries; accepted: other topics",
+    ),
+}
+
+
+@pytest.mark.parametrize(("line", "expected"), SUBSCRIPTIONS.values(), ids=SUBSCRIPTIONS)
+def test_a_bad_subscription_is_told_with_its_place_and_what_is_accepted(line: str, expected: str) -> None:
+    place, topic, message = expected.split(": ", 2)
+    text = f"nameserver: a:1\ngroups:\n  mailer:\n    subscriptions:\n      {line}\n    handler: {{plugin: log}}\n"
+    assert problems(text) == [f"test.yaml:{place}: groups.mailer.subscriptions.{topic}: {message}"]
+
+
+ADDRESS = 'host:port, "host:port;host:port", or a list of host:port'
+ROOTS = {
+    "name server without a port": (
+        "nameserver: localhost",
+        f"1:13: nameserver: 'localhost' is not host:port; accepted: {ADDRESS}",
+    ),
+    "one bad name server of two": (
+        'nameserver: ["a:1", "b:99999"]',
+        f"1:1: nameserver: 'b:99999' is not host:port; accepted: {ADDRESS}",
+    ),
+    "no name server": (
+        "log: {level: info}",
+        '1:1: nameserver: missing; accepted: host:port, "host:port;host:port", a list, or nameserver_url in its place',
+    ),
+    "two ways to a name server": (
+        "nameserver: a:1\nnameserver_url: http://a/rocketmq/nsaddr",
+        "2:1: nameserver_url: set beside nameserver; accepted: one of the two",
+    ),
+    "address server without a scheme": (
+        "nameserver_url: jmenv.tbsite.net:8080",
+        "1:17: nameserver_url: 'jmenv.tbsite.net:8080' is not accepted; accepted: an http:// or https:// URL",
+    ),
+    "unknown key at the top": (
+        "nameserver: a:1\nprometheus: {}",
+        "2:1: prometheus: unknown key; accepted: nameserver, nameserver_url, client, clusters, http, tracing, log, "
+        "state_dir, groups",
+    ),
+    "group's key at the top": (
+        "nameserver: a:1\nsubscriptions: {}",
+        "2:1: subscriptions: unknown key; it belongs to groups.NAME",
+    ),
+    "text for a section": (
+        "nameserver: a:1\nlog: debug",
+        "2:6: log: 'debug' is not a mapping; accepted: a mapping with the keys level, format",
+    ),
+    "number for a secret": (
+        "nameserver: a:1\nclient: {access_key: a, secret_key: 123456}",
+        "2:37: client.secret_key: the value is not text; accepted: text, in quotes",
+    ),
+    "one key of two": (
+        "nameserver: a:1\nclient: {access_key: a}",
+        "2:1: client.secret_key: missing beside access_key; accepted: both or neither",
+    ),
+    "name of a driver on Spark": (
+        "nameserver: a:1\nclient: {instance_name: spark-1}",
+        "2:25: client.instance_name: spark-1: spark- is for drivers of engine: spark; accepted: another name",
+    ),
+    "certificate without its key": (
+        "nameserver: a:1\nclient:\n  tls: {cert_file: a.pem}",
+        "3:3: client.tls.key_file: missing beside cert_file; accepted: both or neither",
+    ),
+    "certificate that is not there": (
+        "nameserver: a:1\nclient:\n  tls: {enabled: true, ca_file: ca.pem}",
+        "3:33: client.tls.ca_file: the file ca.pem cannot be read: No such file or directory; "
+        "accepted: a PEM file that can be used",
+    ),
+    "heartbeat that comes too late": (
+        "nameserver: a:1\nclient: {heartbeat_broker_interval: 2m}",
+        "2:37: client.heartbeat_broker_interval: '2m' is out of range; "
+        "accepted: a duration such as 50ms, 5s, 15m or 1h, from 10ms to 110s",
+    ),
+    "address to listen on": (
+        "nameserver: a:1\nhttp: {listen: 9464}",
+        "2:16: http.listen: 9464 is not text; "
+        "accepted: host:port such as 127.0.0.1:9464, or port 0 for a free one, in quotes",
+    ),
+    "token file that is not there": (
+        "nameserver: a:1\nhttp: {token_file: token}",
+        "2:20: http.token_file: the file token cannot be read: No such file or directory; "
+        "accepted: a file that holds the token",
+    ),
+    "secret file that is not there": (
+        "nameserver: a:1\nhttp: {token: '${file:/no/such/token}'}",
+        "2:15: http.token: the file /no/such/token cannot be read: No such file or directory; "
+        "accepted: a readable file",
+    ),
+    "group without a subscription": (
+        "nameserver: a:1\ngroups:\n  mailer:\n    handler: {plugin: log}",
+        "3:3: groups.mailer.subscriptions: missing; "
+        'accepted: a mapping of topics to tag expressions, such as orders: "*"',
+    ),
+    "group without a handler": (
+        'nameserver: a:1\ngroups:\n  mailer:\n    subscriptions: {orders: "*"}',
+        "3:3: groups.mailer.handler: missing; accepted: a mapping with the keys plugin, options, concurrency",
+    ),
+    "handler without a plugin": (
+        'nameserver: a:1\ngroups:\n  mailer:\n    subscriptions: {orders: "*"}\n    handler: {concurrency: 3}',
+        "5:5: groups.mailer.handler.plugin: missing; "
+        "accepted: a name in the entry-point group rmqd.handlers (`rmqd handlers` lists them), or module:attribute",
+    ),
+    "group that is no mapping": (
+        "nameserver: a:1\ngroups:\n  mailer: log",
+        "3:11: groups.mailer: 'log' is not a mapping; "
+        "accepted: a mapping with the keys subscriptions, handler and others (rmqd schema)",
+    ),
+    "list for the groups": (
+        "nameserver: a:1\ngroups: [mailer]",
+        "2:1: groups: a list is not a mapping; accepted: a mapping of names to values",
+    ),
+    "group name that RocketMQ refuses": (
+        "nameserver: a:1\ngroups:\n  order mailer:\n    subscriptions: {a: '*'}\n    handler: {plugin: log}",
+        "3:3: groups.order mailer: the group name 'order mailer' contains a character that RocketMQ refuses; "
+        "accepted are the letters a-z and A-Z, digits, and % | - _",
+    ),
+    "group name that RocketMQ keeps": (
+        "nameserver: a:1\ngroups:\n  DEFAULT_CONSUMER:\n    subscriptions: {a: '*'}\n    handler: {plugin: log}",
+        "3:3: groups.DEFAULT_CONSUMER: the group name DEFAULT_CONSUMER is reserved by RocketMQ; choose another",
+    ),
+    "queue id that is negative": (
+        "nameserver: a:1\ngroups:\n  m:\n    subscriptions: {a: '*'}\n    handler: {plugin: log}\n"
+        "    allocate_queues:\n    - {topic: a, broker_name: b, queue_id: 0}\n"
+        "    - {topic: a, broker_name: b, queue_id: -1}",
+        "8:44: groups.m.allocate_queues[1].queue_id: -1 is out of range; accepted: a whole number 0 or more",
+    ),
+    "queue of another topic": (
+        "nameserver: a:1\ngroups:\n  m:\n    subscriptions: {a: '*'}\n    handler: {plugin: log}\n"
+        "    allocate_strategy: by_config\n    allocate_queues:\n"
+        "    - {topic: '%RETRY%m', broker_name: b, queue_id: 0}\n    - {topic: other, broker_name: b, queue_id: 0}",
+        "9:15: groups.m.allocate_queues[1].topic: other is no topic of this group; accepted: a, %RETRY%m",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), ROOTS.values(), ids=ROOTS)
+def test_a_bad_configuration_is_told_with_its_place_and_what_is_accepted(text: str, expected: str) -> None:
+    assert problems(text) == [f"test.yaml:{expected}"]
+
+
+NO_YAML = {
+    "unclosed list": (
+        "nameserver: [a:1\nlog: {}",
+        "2:4: this is not valid YAML: while parsing a flow sequence, did not find expected ',' or ']'",
+    ),
+    "braces inside of braces": (
+        "client: {access_key: ${KEY}}",
+        "1:23: this is not valid YAML: while parsing a flow mapping, did not find expected ',' or '}'; "
+        "write ${...} in quotes inside of {} and []",
+    ),
+    "two documents": (
+        "nameserver: a:1\n---\nlog: {}",
+        "2:1: a second document begins here; accepted: one for each file",
+    ),
+    "list at the top": ("- nameserver: a:1", "1:1: the file holds a list; accepted: a mapping of keys"),
+    "text at the top": ("nameserver", "1:1: the file holds 'nameserver'; accepted: a mapping of keys"),
+    "list as a key": ("? [a]\n: 1", "1:3: a key is not text; accepted: text"),
+    "nested too deep": ("a: " + "[" * 100_000, "1:54: values are nested more than 50 deep"),
+    "alias of itself": ("a: &a [*a]", "1:8: *a stands for nothing that was complete before it"),
+    "control character": ("nameserver: a:1 \x07", "1:17: the character U+0007 is not allowed in YAML"),
+    "foreign tag": (
+        "nameserver: !!python/name:os.system x",
+        "1:13: nameserver: the YAML tag !!python/name:os.system is not supported; accepted: no tag",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), NO_YAML.values(), ids=NO_YAML)
+def test_what_is_no_configuration_at_all_is_told_with_its_place(text: str, expected: str) -> None:
+    assert f"test.yaml:{expected}" in problems(text)
+
+
+def test_aliases_of_aliases_do_not_fill_the_memory() -> None:
+    bomb = "a: &a [x, x, x, x, x, x, x, x, x, x]\n"
+    for name, before in zip("bcdefghij", "abcdefghi", strict=True):
+        bomb += f"{name}: &{name} [{', '.join([f'*{before}'] * 10)}]\n"
+    assert problems(bomb) == ["test.yaml:5:36: the document has more than 100000 values, its aliases resolved"]
+
+
+NEARBY = "machine_room_nearby needs client.instance_name to tell the machine room of this process, and"
+
+
+@pytest.mark.parametrize("instance", ["DEFAULT", "east", "@mailer", "east@"])
+def test_a_process_that_tells_no_machine_room_is_refused_to_run(instance: str) -> None:
+    text = f"client: {{instance_name: {json.dumps(instance)}}}\n{GROUP}    allocate_strategy: machine_room_nearby\n"
+    assert problems(text, to_run=True) == [
+        f"test.yaml:7:24: groups.mailer.allocate_strategy: {NEARBY} {instance!r} does not; "
+        "accepted: room@name, with a name that no other process has"
+    ]
+
+
+def test_a_process_that_tells_its_machine_room_is_accepted() -> None:
+    text = f"client: {{instance_name: east@mailer-1}}\n{GROUP}    allocate_strategy: machine_room_nearby\n"
+    assert load(text).groups["mailer"].allocate_strategy == "machine_room_nearby"
+
+
+def test_every_problem_is_told_at_once_in_the_order_of_the_lines() -> None:
+    text = """\
+nameserver: 127.0.0.1
+log: {level: loud}
+groups:
+  mailer:
+    subscriptions: {"a b": "*"}
+    consume_timeout: 15
+    consume_mode: pup
+    handler:
+      plugin: lgo
+      concurrency: ${CONCURRENCY}
+  mailer2:
+    subscriptions: {a: "*"}
+    handler: {plugin: log, options: {level: loud}}
+    pull_batch_size: 0
+    unknown_key: 1
+"""
+    found = problems(text, ["log.format=xml"], to_run=True)
+    assert [line.split(": ")[:2] for line in found] == [
+        ["test.yaml:1:13", "nameserver"],
+        ["test.yaml:2:14", "log.level"],
+        ["test.yaml:5:21", "groups.mailer.subscriptions.a b"],
+        ["test.yaml:6:22", "groups.mailer.consume_timeout"],
+        ["test.yaml:7:19", "groups.mailer.consume_mode"],
+        ["test.yaml:9:15", "groups.mailer.handler.plugin"],
+        ["test.yaml:10:20", "groups.mailer.handler.concurrency"],
+        ["test.yaml:13:45", "groups.mailer2.handler.options.level"],
+        ["test.yaml:14:22", "groups.mailer2.pull_batch_size"],
+        ["test.yaml:15:5", "groups.mailer2.unknown_key"],
+        ["--set log.format", "log.format"],
+    ]
+
+
+def test_a_name_must_be_good_with_the_namespace_before_it_too() -> None:
+    text = f"""\
+nameserver: a:1
+client: {{namespace: {"n" * 30}}}
+groups:
+  {"g" * 100}:
+    subscriptions: {{"{"t" * 100}": "*", "a b": "*"}}
+    handler: {{plugin: log}}
+  order mailer: {{subscriptions: {{a: "*"}}, handler: {{plugin: log}}}}
+"""
+    found = problems(text)
+    assert [line.split(": ", 2)[2] for line in found] == [
+        f"the group name {'n' * 30 + '%' + 'g' * 100!r} has 131 characters; at most 120 are accepted",
+        f"the topic name {'n' * 30 + '%' + 't' * 100!r} has 131 characters; at most 127 are accepted",
+        "the topic name 'a b' contains a character that RocketMQ refuses; "
+        "accepted are the letters a-z and A-Z, digits, and % | - _",
+        "the group name 'order mailer' contains a character that RocketMQ refuses; "
+        "accepted are the letters a-z and A-Z, digits, and % | - _",
+    ]
+
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
+JUNK = st.recursive(
+    SCALARS | st.sampled_from(["${X}", "*", "5s", "1MiB", "log", "a:1", "shop:mail"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def section(model: type[BaseModel], **inner: st.SearchStrategy[object]) -> st.SearchStrategy[dict[str, object]]:
+    """A mapping with some keys of a section, each with a good or a bad value."""
+    return st.fixed_dictionaries({}, optional={name: inner.get(name, JUNK) | JUNK for name in model.model_fields})
+
+
+CONFIGURATIONS = section(
+    RootConfig,
+    client=section(ClientConfig),
+    clusters=st.dictionaries(st.sampled_from(["tokyo", "default"]), section(ClusterConfig), max_size=2),
+    http=section(HttpConfig),
+    groups=st.dictionaries(
+        st.sampled_from(["mailer", "b c", "7"]), section(GroupConfig, handler=section(HandlerConfig)), max_size=2
+    ),
+)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(CONFIGURATIONS)
+def test_whatever_stands_in_a_configuration_it_loads_or_has_located_problems(data: dict[str, object]) -> None:
+    try:
+        load(yaml.safe_dump(data, allow_unicode=True), to_run=True)
+    except ConfigError as error:
+        lines = [str(problem) for problem in error.problems]
+        assert lines
+        assert len(lines) == len(set(lines))
+        assert all(re.match(r"test\.yaml:\d+:\d+: \S", line) and "\n" not in line for line in lines), lines

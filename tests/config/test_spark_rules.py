@@ -1,0 +1,126 @@
+"""What a group on Spark may not say, each with the line that a person is shown."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from rmqd.config.rules import spark as spark_rules
+from tests.config.configuration import load, problems
+
+GROUP = """\
+nameserver: 127.0.0.1:9876
+groups:
+  mailer:
+    engine: spark
+    subscriptions: {orders: "*"}
+    handler: {plugin: log}
+"""
+"""A good configuration: what a test appends is on line 7."""
+
+NO_WORK = GROUP.replace("    handler: {plugin: log}\n", "")
+
+
+@pytest.fixture(autouse=True)
+def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+REFUSED = {
+    "broadcasting": (
+        "message_model: broadcasting",
+        "7:20: groups.mailer.message_model: broadcasting has no meaning on Spark: Spark reads each message once, and "
+        "not once for each member; accepted: clustering",
+    ),
+    "pop": (
+        "consume_mode: pop",
+        "7:19: groups.mailer.consume_mode: pop is not for Spark, which reads ranges of offsets; "
+        "accepted: concurrently | orderly",
+    ),
+    "an orderly group that tries for ever": (
+        "consume_mode: orderly",
+        "3:3: groups.mailer.max_reconsume_times: no limit, the default of orderly groups, is not for Spark: a message "
+        "that fails without end would hold up its micro-batch, and so every queue; accepted: 0 or more",
+    ),
+    "an orderly group that says so": (
+        "consume_mode: orderly\n    max_reconsume_times: -1",
+        "8:26: groups.mailer.max_reconsume_times: no limit, the default of orderly groups, is not for Spark: a message "
+        "that fails without end would hold up its micro-batch, and so every queue; accepted: 0 or more",
+    ),
+    "commits by hand": (
+        "auto_commit: false",
+        "7:18: groups.mailer.auto_commit: false is not for Spark: the checkpoint has the offsets of whole "
+        "micro-batches, and a handler cannot hold them back; accepted: true",
+    ),
+    "a strategy": (
+        "allocate_strategy: consistent_hash",
+        "7:24: groups.mailer.allocate_strategy: of no use with engine: spark: Spark divides the queues among its tasks "
+        "by itself; accepted: leave it out",
+    ),
+    "speculation": (
+        "spark: {conf: {spark.speculation: true}}",
+        "7:39: groups.mailer.spark.conf.spark.speculation: a second copy of a task would handle its messages twice; "
+        "accepted: false",
+    ),
+    "the master among the properties": (
+        "spark: {conf: {spark.master: local}}",
+        "7:20: groups.mailer.spark.conf.spark.master: not here; accepted: spark.master of the group, one level up",
+    ),
+    "nested properties": (
+        "spark: {conf: {spark: {sql: true}}}",
+        "7:20: groups.mailer.spark.conf.spark: text, a number or a flag is a property of Spark; accepted: its whole "
+        "name as the key",
+    ),
+    "a handler and a pipeline": (
+        "pipeline: {plugin: 'a:b'}\n    sink: {format: rocketmq, topic: out}",
+        "7:5: groups.mailer.pipeline: set beside handler; accepted: one of the two",
+    ),
+    "a sink for a handler": (
+        "sink: {format: rocketmq, topic: out}",
+        "7:5: groups.mailer.sink: of no use without pipeline; accepted: beside one",
+    ),
+}
+
+
+@pytest.mark.parametrize(("lines", "expected"), REFUSED.values(), ids=REFUSED)
+def test_what_spark_cannot_do_is_refused_with_why(lines: str, expected: str) -> None:
+    assert problems(f"{GROUP}    {lines}\n") == [f"test.yaml:{expected}"]
+
+
+def test_a_change_of_engine_alone_moves_a_group() -> None:
+    """What it has for Spark stays where it is meanwhile."""
+    text = GROUP + "    spark: {master: 'local[2,4]'}\n"
+    assert load(text).groups["mailer"].engine == "spark"
+    assert load(text, ["groups.mailer.engine=local"]).groups["mailer"].engine == "local"
+
+
+def test_a_group_needs_something_to_do() -> None:
+    """And only one thing is said where the pipeline that is there is faulty."""
+    accepted = "accepted: handler: a mapping with the keys plugin, options, concurrency; or pipeline and sink"
+    assert problems(NO_WORK) == [f"test.yaml:3:3: groups.mailer.handler: missing; {accepted}"]
+    faulty = problems(f"{NO_WORK}    pipeline: {{plugin: 5}}\n    sink: {{format: rocketmq, topic: out}}\n")
+    assert not any("groups.mailer.handler:" in problem for problem in faulty)
+
+
+def test_a_pipeline_needs_a_sink() -> None:
+    (found,) = problems(f"{NO_WORK}    pipeline: {{plugin: 'a:b'}}\n")
+    assert found.startswith("test.yaml:3:3: groups.mailer.sink: missing beside pipeline; accepted: a mapping")
+
+
+def test_without_pyspark_the_group_is_refused_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what to install; a command that only wants an address does not care."""
+    monkeypatch.setattr(spark_rules, "find_spec", lambda name: None if name == "pyspark" else find_spec("json"))
+    assert problems(GROUP, to_run=True) == [
+        "test.yaml:4:13: groups.mailer.engine: spark needs pyspark, not installed here; accepted: local, or spark "
+        "after pip install 'rmqd[spark]'"
+    ]
+    assert load(GROUP).groups["mailer"].engine == "spark"
+
+
+def test_the_handler_is_looked_for_as_in_any_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spark_rules, "find_spec", lambda name: find_spec("json"))
+    (found,) = problems(GROUP.replace("plugin: log", "plugin: nobody"), to_run=True)
+    assert found.startswith("test.yaml:6:23: groups.mailer.handler.plugin: ")
+    assert load(GROUP, to_run=True).groups["mailer"].engine == "spark"

@@ -1,0 +1,99 @@
+"""What running info says of speed: rates of the last minute, failures of the last hour, queues that do not move."""
+
+from __future__ import annotations
+
+import pytest
+
+from rmqd.consumer.admin.rates import SAMPLE_SECONDS, Rates
+from rmqd.consumer.cache.process_queue import ProcessQueue
+from rmqd.consumer.stats.counters import TopicStats
+from tests.consumer.blocks import QUEUE, block_of
+from tests.consumer.clock import ManualClock
+
+TOPIC = QUEUE.topic
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def stats() -> TopicStats:
+    return TopicStats(TOPIC, is_retry=False)
+
+
+@pytest.fixture
+def rates(stats: TopicStats, clock: ManualClock) -> Rates:
+    return Rates({TOPIC: stats}, clock)
+
+
+def handle(stats: TopicStats, start: int, messages: int, seconds: float = 0.02) -> None:
+    """A pull of 5 ms, and a call for each message."""
+    block = block_of(range(start, start + messages))
+    stats.pulled(block)
+    stats.pull_took(0.005)
+    for message in block.messages:
+        stats.acknowledged([message], seconds, 1.0)
+
+
+def pass_time(rates: Rates, clock: ManualClock, seconds: float) -> None:
+    for _ in range(int(seconds / SAMPLE_SECONDS)):
+        clock.advance(SAMPLE_SECONDS)
+        rates.sample()
+
+
+def test_rates_are_those_of_the_last_minute(stats: TopicStats, rates: Rates, clock: ManualClock) -> None:
+    for second in range(120):
+        handle(stats, second * 10, 10 if second < 60 else 2)
+        if second % SAMPLE_SECONDS == SAMPLE_SECONDS - 1:
+            pass_time(rates, clock, SAMPLE_SECONDS)
+    found = rates.status(TOPIC)
+    assert found.pull_tps == pytest.approx(2, rel=0.1)
+    assert found.consume_ok_tps == pytest.approx(2, rel=0.1)
+    assert found.consume_rt == pytest.approx(20)
+    assert found.pull_rt == pytest.approx(5)
+    assert found.consume_failed_tps == found.consume_failed_msgs == 0
+
+
+def test_rates_count_from_the_start_where_that_is_later(stats: TopicStats, rates: Rates, clock: ManualClock) -> None:
+    handle(stats, 0, 50)
+    clock.advance(5)
+    assert rates.status(TOPIC).consume_ok_tps == pytest.approx(10)
+
+
+def test_failures_are_those_of_the_last_hour(stats: TopicStats, rates: Rates, clock: ManualClock) -> None:
+    """Retries, dead letters and calls past their time; a corrupt message reached no handler."""
+    for result in ("retried", "dead_lettered", "expired", "corrupt"):
+        stats.count(result)
+    pass_time(rates, clock, 1800)
+    assert rates.status(TOPIC).consume_failed_msgs == 3
+    assert rates.status(TOPIC).consume_failed_tps == 0
+    pass_time(rates, clock, 1860)
+    assert rates.status(TOPIC).consume_failed_msgs == 0
+
+
+def test_a_minute_without_calls_shows_the_hours_duration(stats: TopicStats, rates: Rates, clock: ManualClock) -> None:
+    """As in Java: it says more than 0."""
+    handle(stats, 0, 10, seconds=0.5)
+    pass_time(rates, clock, 120)
+    assert rates.status(TOPIC).consume_rt == pytest.approx(500)
+    assert rates.status(TOPIC).consume_ok_tps == 0
+
+
+def test_a_queue_moves_while_messages_are_finished_or_none_are_there(
+    stats: TopicStats, rates: Rates, clock: ManualClock
+) -> None:
+    queue = ProcessQueue(QUEUE, 0, stats)
+    rates.look_at({QUEUE: queue})
+    clock.advance(100)
+    queue.put(block_of(range(3)), 3)
+    rates.look_at({QUEUE: queue})
+    begun = clock.monotonic()
+    assert rates.moved_at(QUEUE) == begun
+    clock.advance(100)
+    rates.look_at({QUEUE: queue})
+    assert rates.moved_at(QUEUE) == begun, "nothing was finished"
+    queue.finish(queue.take(1))
+    rates.look_at({QUEUE: queue})
+    assert rates.moved_at(QUEUE) == begun + 100

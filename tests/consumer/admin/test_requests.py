@@ -1,0 +1,416 @@
+"""What a member answers to brokers that ask in an operator's name."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import fields
+
+import pytest
+
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.consumer.options import ConsumerOptions
+from rmqd.handler import Batch
+from rmqd.wire.bodies.group import GetConsumerStatusBody, ResetOffsetBody
+from rmqd.wire.bodies.queue_map import queue_to_dict
+from rmqd.wire.bodies.running_info import ConsumerRunningInfo
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.loose_json import dumps
+from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.topics import retry_topic
+from tests.client.peer import Reply, eventually
+from tests.consumer.groups import GROUP, TOPIC, Blocked
+from tests.consumer.members import member
+from tests.consumer.scripted_broker import BROKER, ScriptedBroker
+from tests.consumer.seen import Seen
+
+RESET = RequestCode.RESET_CONSUMER_CLIENT_OFFSET
+UPDATE = RequestCode.UPDATE_CONSUMER_OFFSET
+STATUS = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
+INFO = RequestCode.GET_CONSUMER_RUNNING_INFO
+DIRECTLY = RequestCode.CONSUME_MESSAGE_DIRECTLY
+
+pytestmark = pytest.mark.usefixtures("hasty")
+
+
+class Holding(Blocked):
+    """Tells when it has a batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun = asyncio.Event()
+
+    async def __call__(self, batch: Batch) -> None:
+        self.begun.set()
+        await super().__call__(batch)
+
+
+def reset_fields(topic: str = TOPIC, group: str = GROUP) -> dict[str, str]:
+    return {"topic": topic, "group": group, "timestamp": "0", "isForce": "false", "queueId": "-1"}
+
+
+def as_map(table: Mapping[MessageQueue, int]) -> bytes:
+    return ResetOffsetBody(dict(table)).to_json()
+
+
+def as_list(table: Mapping[MessageQueue, int]) -> bytes:
+    """The form for C++."""
+    return dumps({"offsetTable": [{**queue_to_dict(queue), "offset": offset} for queue, offset in table.items()]})
+
+
+def info_fields(jstack: bool = False) -> dict[str, str]:
+    return {"consumerGroup": GROUP, "clientId": "x", "jstackEnable": str(jstack).lower()}
+
+
+async def running_info(broker: ScriptedBroker, jstack: bool = False) -> ConsumerRunningInfo:
+    answer = await broker.peer.ask(INFO, info_fields(jstack))
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
+    return ConsumerRunningInfo.from_json(answer.body)
+
+
+def busy_once(broker: ScriptedBroker) -> Callable[[RemotingCommand], Reply]:
+    """Refuse the next commit, and take those after it."""
+
+    def update(command: RemotingCommand) -> Reply:
+        broker.peer.on(UPDATE, broker.update)
+        return Reply(ResponseCode.SYSTEM_BUSY, "too many requests")
+
+    return update
+
+
+# --- 220
+
+
+@pytest.mark.parametrize("form", [as_map, as_list])
+async def test_a_pushed_reset_moves_the_groups_queues(broker: ScriptedBroker, seen: Seen, form: type) -> None:
+    """Those of the topic that are here; foreign ones in the list are the other members'."""
+    first, second = broker.create_topic(TOPIC, 2)
+    await broker.store(first, b"0", b"1")
+    await broker.store(second, b"a", b"b")
+    async with member(broker.peer.address, seen, persist_consumer_offset_interval_seconds=0.05):
+        await broker.committed(GROUP, first, 2)
+        await broker.committed(GROUP, second, 2)
+        seen.bodies.clear()
+        foreign = {MessageQueue(TOPIC, "elsewhere", 0): 0, MessageQueue("other", BROKER, 0): 0}
+        await broker.peer.push(RESET, reset_fields(), form({first: 1, **foreign}), oneway=True)
+        await seen.has(b"1")
+        await eventually(lambda: 1 in broker.commits_of(first), "the new offset is committed")
+        await broker.committed(GROUP, first, 2)
+    assert 1 not in broker.commits_of(second)
+
+
+@pytest.mark.parametrize("why", ["full", "paused"])
+async def test_a_pushed_reset_moves_a_queue_that_is_held_back(
+    broker: ScriptedBroker, queue: MessageQueue, why: str
+) -> None:
+    """At once: it is not pulled, but what it has is dropped and the new offset stands on the broker."""
+    await broker.store(queue, *[b"%d" % number for number in range(9)])
+    handle = Blocked()
+    async with member(broker.peer.address, handle, concurrency=1, pull_threshold_for_queue=1, pull_batch_size=2) as m:
+        await eventually(lambda: (held := m.queue()) is not None and held.cached == 2, "two are cached")
+        if why == "paused":
+            m.consumer.pause()
+        await broker.peer.push(RESET, reset_fields(), as_map({queue: 7}), oneway=True)
+        await broker.committed(GROUP, queue, 7)
+        handle.release.set()
+        m.consumer.resume()
+        await eventually(lambda: 9 in broker.pulled_offsets(queue), "it goes on after the reset")
+    assert [offset for offset in broker.pulled_offsets(queue) if 2 < offset < 7] == []
+
+
+async def test_a_batch_that_a_handler_had_at_the_reset_moves_nothing(
+    broker: ScriptedBroker, queue: MessageQueue
+) -> None:
+    """It ends after the reset: the offset stays where the operator has set it, also through the persist loop."""
+    await broker.store(queue, b"0", b"1", b"2")
+    handle = Holding()
+    options = {"concurrency": 1, "consume_message_batch_max_size": 3, "persist_consumer_offset_interval_seconds": 0.02}
+    async with member(broker.peer.address, handle, **options) as m:  # type: ignore[arg-type]
+        await handle.begun.wait()
+        m.consumer.pause()
+        await broker.peer.push(RESET, reset_fields(), as_map({queue: 1}), oneway=True)
+        await broker.committed(GROUP, queue, 1)
+        handle.release.set()
+        await eventually(lambda: m.topic().duplicates == {"offset_moved": 3}, "the batch came back, and counts no more")
+        await asyncio.sleep(0.1)  # rounds of commits
+        assert broker.offsets[GROUP, queue] == 1
+    assert broker.commits_of(queue)[-1] == 1
+
+
+@asynccontextmanager
+async def reset_while_it_stops(broker: ScriptedBroker, queue: MessageQueue, offset: int) -> AsyncIterator[None]:
+    """In the block a member that stops has heard of a reset, while its handler still has a batch. It ends after it."""
+    await broker.store(queue, b"0", b"1", b"2")
+    handle = Holding()
+    async with member(broker.peer.address, handle, concurrency=1, consume_message_batch_max_size=2) as m:
+        await handle.begun.wait()
+        m.consumer.stop()
+        await eventually(lambda: m.consumer.snapshot().state == "draining", "it drains")
+        await broker.peer.push(RESET, reset_fields(), as_map({queue: offset}), oneway=True)
+        await broker.peer.ask(STATUS, {"topic": TOPIC, "group": GROUP})
+        yield
+        handle.release.set()
+        await m.task
+
+
+async def test_a_reset_while_a_queue_is_handed_over_is_what_the_next_owner_finds(
+    broker: ScriptedBroker, queue: MessageQueue
+) -> None:
+    """A handler still has a batch; when it ends, not that is committed but the reset."""
+    async with reset_while_it_stops(broker, queue, 0):
+        pass
+    assert broker.offsets[GROUP, queue] == 0
+
+
+async def test_a_reset_during_a_stop_is_stored_though_the_broker_is_busy(
+    broker: ScriptedBroker, queue: MessageQueue
+) -> None:
+    """Nobody else knows of it: it is tried again, as the last commit would be."""
+    async with reset_while_it_stops(broker, queue, 1):
+        broker.peer.on(UPDATE, busy_once(broker))
+    assert broker.offsets[GROUP, queue] == 1
+
+
+async def test_a_reset_during_the_last_commit_is_stored_behind_it(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen
+) -> None:
+    await broker.store(queue, b"0", b"1", b"2")
+
+    async def reset_meanwhile(command: RemotingCommand) -> Reply:
+        if command.ext_fields["commitOffset"] == "3":
+            await broker.peer.push(RESET, reset_fields(), as_map({queue: 1}), oneway=True)
+            await broker.peer.ask(STATUS, {"topic": TOPIC, "group": GROUP})
+        return broker.update(command)
+
+    async with member(broker.peer.address, seen, persist_consumer_offset_interval_seconds=60) as m:
+        await seen.has(b"0", b"1", b"2")
+        await eventually(lambda: m.topic().handled["acked"] == 3, "all are handled")
+        broker.peer.on(UPDATE, reset_meanwhile)
+        await m.stop()
+    assert broker.commits_of(queue)[-2:] == [3, 1]
+
+
+async def test_a_queue_is_given_up_only_when_the_batch_from_before_a_reset_is_done(
+    broker: ScriptedBroker, queue: MessageQueue
+) -> None:
+    """Its result counts no more, but nobody else may have the queue while it is under way."""
+    await broker.store(queue, b"0", b"1")
+    handle = Holding()
+    async with member(broker.peer.address, handle, concurrency=1, consume_mode="orderly") as m:
+        await handle.begun.wait()
+        await broker.peer.push(RESET, reset_fields(), as_map({queue: 2}), oneway=True)
+        await broker.committed(GROUP, queue, 2)
+        m.consumer.stop()
+        await eventually(lambda: m.consumer.snapshot().state == "draining", "it drains")
+        await broker.peer.ask(STATUS, {"topic": TOPIC, "group": GROUP})
+        assert (GROUP, queue) in broker.locks
+        handle.release.set()
+        await m.task
+    assert (GROUP, queue) not in broker.locks
+    assert broker.offsets[GROUP, queue] == 2
+
+
+async def test_a_reset_reaches_a_queue_that_is_just_being_taken(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen
+) -> None:
+    """Its former owner is gone, or has not heard of the reset: the one that takes it goes on there."""
+    await broker.store(queue, *[b"%d" % number for number in range(5)])
+    broker.offsets[GROUP, queue] = 4
+    broker.create_topic("t2")
+    async with member(broker.peer.address, seen, subscriptions=["t2"], queue_handover_timeout_seconds=5) as m:
+        await eventually(lambda: m.owned() == {("t2", 0)}, "it runs")
+        later = MessageQueue("t2", BROKER, 1)
+        await broker.peer.push(RESET, reset_fields("t2"), as_map({later: 2}), oneway=True)
+        await broker.peer.ask(STATUS, {"topic": "t2", "group": GROUP})
+        broker.create_topic("t2", 2)
+        broker.offsets[GROUP, later] = 4
+        await broker.store(later, *[b"%d" % number for number in range(5)])
+        m.client.routes.refresh_soon(["t2"])
+        await seen.has(b"2", b"3", b"4")
+
+
+async def test_a_reset_does_not_wait_for_a_queue_that_another_member_has(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That member has moved it, and gone on: whoever has it long after goes on from there."""
+    monkeypatch.setattr("rmqd.consumer.pull.assigned_queue.MOVE_SECONDS", 0.0)
+    await broker.store(queue, *[b"%d" % number for number in range(5)])
+    broker.offsets[GROUP, queue] = 3
+    broker.locks[GROUP, queue] = "somebody else"
+    async with member(broker.peer.address, seen, consume_mode="orderly") as m:
+        await eventually(lambda: queue in m.consumer._rebalance.assigned, "it waits for the lock")
+        await broker.peer.push(RESET, reset_fields(), as_map({queue: 0}), oneway=True)
+        await broker.peer.ask(STATUS, {"topic": TOPIC, "group": GROUP})
+        del broker.locks[GROUP, queue]
+        await seen.has(b"3", b"4")
+    assert 0 not in broker.commits_of(queue)
+
+
+async def test_a_reset_that_cannot_be_read_changes_nothing(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen
+) -> None:
+    """It is logged, the connection stays, and the group goes on; one that wants an answer gets the error."""
+    await broker.store(queue, b"0")
+    async with member(broker.peer.address, seen):
+        await seen.has(b"0")
+        connections = broker.peer.connections
+        for body in (b"", b"{", b"[]", b'{"offsetTable":{1:2}}', as_map({queue: -1})):
+            answer = await broker.peer.ask(RESET, reset_fields(), body)
+            assert (answer.code, bool(answer.remark)) == (ResponseCode.SYSTEM_ERROR, True), body
+            opaque = await broker.peer.push(RESET, reset_fields(), body, oneway=True)
+            assert opaque not in broker.peer.answers
+        await broker.store(queue, b"1")
+        await seen.has(b"0", b"1")
+        assert broker.peer.connections == connections
+
+
+# --- 221, 307
+
+
+async def test_status_tells_the_offsets_of_a_topic(broker: ScriptedBroker, seen: Seen) -> None:
+    """What is handled, whether it is committed yet or not."""
+    first, second = broker.create_topic(TOPIC, 2)
+    await broker.store(first, b"0", b"1")
+    async with member(broker.peer.address, seen, persist_consumer_offset_interval_seconds=600):
+        await seen.has(b"0", b"1")
+        answer = await broker.peer.ask(STATUS, {"topic": TOPIC, "group": GROUP})
+        assert GetConsumerStatusBody.from_json(answer.body).message_queue_table == {first: 2, second: 0}
+        other = await broker.peer.ask(STATUS, {"topic": "other", "group": GROUP})
+        assert GetConsumerStatusBody.from_json(other.body).message_queue_table == {}
+
+
+async def test_running_info_tells_how_the_member_does(broker: ScriptedBroker, queue: MessageQueue) -> None:
+    await broker.store(queue, *[b"%d" % number for number in range(9)])
+    handle = Blocked()
+    async with member(broker.peer.address, handle, concurrency=3, subscriptions={TOPIC: "a || b"}) as m:
+        await eventually(lambda: m.queue() is not None, "it runs")
+        info = await running_info(broker)
+        handle.release.set()
+    assert {name: value for name, value in info.properties.items() if name.startswith("PROP_")} == {
+        "PROP_CLIENT_VERSION": "V5_5_0",
+        "PROP_CONSUMEORDERLY": "false",
+        "PROP_CONSUME_TYPE": "CONSUME_PASSIVELY",
+        "PROP_CONSUMER_START_TIMESTAMP": info.properties["PROP_CONSUMER_START_TIMESTAMP"],
+        "PROP_NAMESERVER_ADDR": f"{broker.peer.address};",
+        "PROP_THREADPOOL_CORE_SIZE": "3",
+    }
+    assert [(s.topic, s.sub_string) for s in info.subscription_set] == [(TOPIC, "a || b"), (retry_topic(GROUP), "*")]
+    assert info.mq_table.keys() == {queue, MessageQueue(retry_topic(GROUP), BROKER, 0)}
+    assert info.status_table.keys() == {TOPIC, retry_topic(GROUP)}
+    assert info.user_consumer_info["state"] == "running"
+    assert info.jstack is None
+
+
+async def test_running_info_has_every_option_under_javas_name(broker: ScriptedBroker, queue: MessageQueue) -> None:
+    """In Java's units: consumeTimeout in minutes, sizes in MiB, the rest in milliseconds."""
+    async with member(broker.peer.address, Seen()) as m:
+        await eventually(lambda: m.queue() is not None, "it runs")
+        found = (await running_info(broker)).properties
+    assert (
+        found.items()
+        >= {
+            "allocateMessageQueueStrategy": "AVG",
+            "awaitTerminationMillisWhenShutdown": "5000",
+            "consumeConcurrentlyMaxSpan": "2000",
+            "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
+            "consumeMessageBatchMaxSize": "1",
+            "consumeThreadMax": "20",
+            "consumeThreadMin": "20",
+            "consumeTimeout": "15",
+            "consumerGroup": GROUP,
+            "instanceName": "DEFAULT",
+            "maxReconsumeTimes": "-1",
+            "messageModel": "CLUSTERING",
+            "namesrvAddr": broker.peer.address,
+            "persistConsumerOffsetInterval": "5000",
+            "pullBatchSize": "32",
+            "pullInterval": "0",
+            "pullThresholdForQueue": "1000",
+            "pullThresholdForTopic": "-1",
+            "pullThresholdSizeForQueue": "100",
+            "pullThresholdSizeForTopic": "-1",
+            "subscription": f"{TOPIC}=*",
+            "suspendCurrentQueueTimeMillis": "1000",
+            "vipChannelEnabled": "false",
+        }.items()
+    )
+    client, tools, twice, unset = 9, 6, 1, 2
+    assert len(found) == len(fields(ConsumerOptions)) + client + tools + twice - unset
+
+
+async def test_running_info_shows_what_is_cached(broker: ScriptedBroker, queue: MessageQueue) -> None:
+    await broker.store(queue, *[b"%d" % number for number in range(9)])
+    handle = Blocked()
+    async with member(broker.peer.address, handle, concurrency=1) as m:
+        await eventually(lambda: (held := m.queue()) is not None and held.cached == 9, "all are cached")
+        before, info = m.consumer._context.clock.wall() * 1000, (await running_info(broker)).mq_table[queue]
+        handle.release.set()
+    assert (info.commit_offset, info.cached_msg_count) == (0, 9)
+    assert (info.cached_msg_min_offset, info.cached_msg_max_offset) == (0, 8)
+    assert not info.dropped
+    assert before - 10_000 < info.last_pull_timestamp <= info.last_consume_timestamp + 1
+    assert info.last_consume_timestamp < before + 10_000
+
+
+async def test_running_info_of_an_orderly_group_tells_its_locks(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen
+) -> None:
+    """One that is held, and one that somebody else has: since when it is waited for."""
+    _, other = broker.create_topic(TOPIC, 2)
+    broker.locks[GROUP, other] = "somebody else"
+    async with member(broker.peer.address, seen, consume_mode="orderly") as m:
+        await eventually(lambda: broker.pulled_offsets(queue) == [0], "it pulls the one")
+        now_ms = m.consumer._context.clock.wall() * 1000
+        info = await running_info(broker)
+    assert info.properties["PROP_CONSUMEORDERLY"] == "true"
+    held, waited_for = info.mq_table[queue], info.mq_table[other]
+    assert (held.locked, waited_for.locked, waited_for.commit_offset) == (True, False, -1)
+    for found in (held, waited_for):
+        assert abs(found.last_lock_timestamp - now_ms) < 10_000
+
+
+async def test_running_info_has_our_stacks_where_they_are_asked_for(
+    broker: ScriptedBroker, queue: MessageQueue
+) -> None:
+    """Where each task waits, down to the handler's line; and the threads."""
+    await broker.store(queue, b"0")
+    handle = Holding()
+    async with member(broker.peer.address, handle):
+        await handle.begun.wait()
+        jstack = (await running_info(broker, jstack=True)).jstack or ""
+        handle.release.set()
+    assert "Blocked.__call__" in jstack
+    assert f"pull loop:{queue}" in jstack
+    assert "MainThread" in jstack
+
+
+async def test_what_is_asked_of_an_unknown_group_or_with_an_unknown_code_is_refused(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen
+) -> None:
+    async with member(broker.peer.address, seen) as m:
+        await eventually(lambda: m.queue() is not None, "it runs")
+        unknown = await broker.peer.ask(INFO, {**info_fields(), "consumerGroup": "nobody"})
+        assert (unknown.code, "nobody" in (unknown.remark or "")) == (ResponseCode.SYSTEM_ERROR, True)
+        for code in (RequestCode.CHECK_TRANSACTION_STATE, RequestCode(4711)):
+            answer = await broker.peer.ask(code, {"consumerGroup": GROUP})
+            assert (answer.code, str(int(code)) in (answer.remark or "")) == (
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                True,
+            )
+        incomplete = await broker.peer.ask(STATUS, {"group": GROUP})
+        assert incomplete.code == ResponseCode.SYSTEM_ERROR
+
+
+async def test_a_reset_of_very_many_queues_costs_no_more_for_each_of_them(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen
+) -> None:
+    """Most are other members': the group goes on at once."""
+    foreign = {MessageQueue(TOPIC, BROKER, number): 1 for number in range(1, 40_000)}
+    async with member(broker.peer.address, seen) as m:
+        await eventually(lambda: m.owned() == {(TOPIC, 0)}, "it runs")
+        await broker.peer.push(RESET, reset_fields(), as_list(foreign), oneway=True)
+        answer = await broker.peer.ask(STATUS, {"topic": TOPIC, "group": GROUP})
+        assert answer.code == ResponseCode.SUCCESS
+        await broker.store(queue, b"0")
+        await seen.has(b"0")

@@ -1,0 +1,65 @@
+"""Our answer to an operator who asks for a jstack."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+
+import pytest
+
+from rmqd.consumer.admin import stacks as module
+from rmqd.consumer.admin.stacks import stacks
+
+
+async def waits_at_the_bottom(event: asyncio.Event) -> None:
+    await event.wait()
+
+
+async def waits(event: asyncio.Event) -> None:
+    await waits_at_the_bottom(event)
+
+
+async def test_every_task_shows_where_it_waits_and_equal_ones_stand_together() -> None:
+    event = asyncio.Event()
+    tasks = [asyncio.create_task(waits(event), name=f"waiting:{number}") for number in range(3)]
+    await asyncio.sleep(0)
+    text = stacks()
+    event.set()
+    await asyncio.gather(*tasks)
+    (found,) = (part for part in text.split("\n\n") if "waiting:0" in part)
+    assert re.match(r"3 of \d+ tasks: waiting:0, waiting:1, waiting:2\n", found)
+    places = re.findall(r"at (\w+) \(.*test_stacks\.py:\d+\)", found)
+    assert places == ["waits_at_the_bottom", "waits"]
+
+
+async def test_threads_show_what_they_run() -> None:
+    go_on = threading.Event()
+    thread = threading.Thread(target=go_on.wait, name="a handler's")
+    thread.start()
+    text = stacks()
+    go_on.set()
+    thread.join()
+    (found,) = (part for part in text.split("\n\n") if "a handler's" in part)
+    assert "Event.wait" in found
+    assert "MainThread" in text
+
+
+async def test_a_long_text_is_cut_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_CHARACTERS", 10)
+    assert re.fullmatch(r"\d+ more stacks are left out", stacks().strip())
+
+
+async def test_a_deep_stack_is_cut_and_says_so() -> None:
+    async def deeper(depth: int, event: asyncio.Event) -> None:
+        await (deeper(depth - 1, event) if depth else event.wait())
+
+    event = asyncio.Event()
+    task = asyncio.create_task(deeper(100, event), name="a task deep down")
+    await asyncio.sleep(0)
+    text = stacks()
+    event.set()
+    await task
+    (found,) = (part for part in text.split("\n\n") if "deep down" in part)
+    assert found.count("\n") == module.MOST_FRAMES + 1
+    assert re.search(r"and \d+ more$", found)

@@ -1,0 +1,90 @@
+"""Which threshold holds a queue's next pull back."""
+
+from __future__ import annotations
+
+import pytest
+
+from rmqd.consumer.cache.flow_control import Thresholds, exceeded
+from rmqd.consumer.cache.process_queue import ProcessQueue
+from rmqd.consumer.stats.counters import TopicStats
+from tests.consumer.blocks import QUEUE, block_of
+from tests.consumer.groups import group_options
+
+OFF = 1 << 30
+
+
+def queue_with(offsets: list[int]) -> ProcessQueue:
+    queue = ProcessQueue(QUEUE, 0, TopicStats(QUEUE.topic, is_retry=False))
+    queue.put(block_of(offsets), offsets[-1] + 1)
+    return queue
+
+
+@pytest.mark.parametrize(("messages", "held"), [(10, None), (11, "count")])
+def test_count(messages: int, held: str | None) -> None:
+    """Strictly more than the threshold, as in Java."""
+    assert exceeded(queue_with(list(range(messages))), Thresholds(10, OFF, OFF)) == held
+
+
+def test_count_takes_what_handlers_have_too() -> None:
+    """Handed out is not finished."""
+    queue = queue_with(list(range(11)))
+    taken = queue.take(11)
+    assert exceeded(queue, Thresholds(10, OFF, OFF)) == "count"
+    queue.finish(taken[5:6])
+    assert exceeded(queue, Thresholds(10, OFF, OFF)) is None
+
+
+def test_size() -> None:
+    """Of the replies that are kept in memory."""
+    queue = queue_with([0, 1])
+    size = queue.cached_bytes
+    assert exceeded(queue, Thresholds(OFF, size, OFF)) is None
+    assert exceeded(queue, Thresholds(OFF, size - 1, OFF)) == "size"
+
+
+@pytest.mark.parametrize(("last", "held"), [(100, None), (101, "span")])
+def test_span(last: int, held: str | None) -> None:
+    """The distance from the first unfinished to the last cached offset."""
+    assert exceeded(queue_with([0, last]), Thresholds(OFF, OFF, 100)) == held
+
+
+def test_span_shrinks_as_the_first_messages_finish() -> None:
+    """Although their reply is still kept."""
+    queue = queue_with([0, 50, 120])
+    assert exceeded(queue, Thresholds(OFF, OFF, 100)) == "span"
+    queue.finish(queue.take(1))
+    assert exceeded(queue, Thresholds(OFF, OFF, 100)) is None
+
+
+def test_an_empty_queue_is_pulled() -> None:
+    """Even with thresholds of nothing."""
+    queue = queue_with([500])
+    queue.finish(queue.take(1))
+    assert exceeded(queue, Thresholds(0, 0, 0)) is None
+
+
+@pytest.mark.parametrize(
+    ("topic_count", "topic_size", "owned", "expected"),
+    [
+        (-1, -1, 4, (1000, 100 << 20)),
+        (100, -1, 3, (33, 100 << 20)),
+        (100, -1, 101, (1, 100 << 20)),
+        (-1, 10 << 20, 4, (1000, (10 << 20) // 4)),
+        (-1, 3, 4, (1000, 1)),
+        (100, 100, 0, (1000, 100 << 20)),
+    ],
+)
+def test_topic_thresholds_are_divided_among_the_owned_queues(
+    topic_count: int, topic_size: int, owned: int, expected: tuple[int, int]
+) -> None:
+    """As `RebalancePushImpl.messageQueueChanged`: at least 1, and not while no queue is owned."""
+    options = group_options(pull_threshold_for_topic=topic_count, pull_threshold_size_for_topic_bytes=topic_size)
+    thresholds = Thresholds.divided(options, owned)
+    assert (thresholds.count, thresholds.size_bytes) == expected
+    assert thresholds.span == options.consume_concurrently_max_span
+
+
+def test_an_orderly_group_has_no_limit_to_its_span() -> None:
+    """Nothing is passed over there, so a gap in the cache is one of the broker's own."""
+    thresholds = Thresholds.divided(group_options(consume_mode="orderly"), 1)
+    assert exceeded(queue_with([0, 2**40]), thresholds) is None

@@ -1,0 +1,261 @@
+"""The cache of one queue: what it hands out, and the offset that may be committed."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rmqd.consumer.cache.process_queue import ProcessQueue
+from rmqd.consumer.stats.counters import TopicStats
+from rmqd.wire.messages.message import Message, MessageBlock
+from tests.consumer.blocks import QUEUE, block_of
+
+
+def queue_from(offset: int = 0) -> ProcessQueue:
+    return ProcessQueue(QUEUE, offset, TopicStats(QUEUE.topic, is_retry=False))
+
+
+def queue_of(*blocks: MessageBlock) -> ProcessQueue:
+    """A queue that got these replies one after the other."""
+    queue = queue_from(blocks[0].messages[0].queue_offset)
+    for block in blocks:
+        queue.put(block, block.messages[-1].queue_offset + 1)
+    return queue
+
+
+def offsets(messages: list[Message]) -> list[int]:
+    return [message.queue_offset for message in messages]
+
+
+def test_a_paused_queue_hands_out_nothing_and_keeps_its_order() -> None:
+    """Over what comes, what is put back and what a new filter lets go."""
+    queue = queue_of(block_of(range(10, 14)))
+    taken = queue.take(1)
+    queue.pause()
+    queue.put(block_of(range(14, 17)), 17)
+    queue.put_back(taken)
+    assert not queue.pending
+    assert queue.let_go(lambda message: message.queue_offset != 12) == 1
+    assert (queue.commit_offset(), queue.cached_count) == (10, 6)
+    queue.resume()
+    assert offsets(queue.take(9)) == [10, 11, 13, 14, 15, 16]
+
+
+def test_messages_come_in_order_and_batches_are_full_while_enough_is_cached() -> None:
+    """A batch may reach over two replies."""
+    queue = queue_of(block_of(range(10, 13)), block_of(range(13, 18)))
+    assert offsets(queue.take(4)) == [10, 11, 12, 13]
+    assert offsets(queue.take(1)) == [14]
+    assert offsets(queue.take(4)) == [15, 16, 17]
+    assert not queue.pending
+
+
+def test_commit_offset_is_the_smallest_unfinished_one() -> None:
+    """Whatever finishes first; with nothing left it is the next offset to pull."""
+    queue = queue_of(block_of(range(5, 8)), block_of(range(8, 10)))
+    assert queue.commit_offset() == 5
+    five, six, seven, eight, nine = queue.take(5)
+    queue.finish([eight, nine])
+    queue.finish([six])
+    assert queue.commit_offset() == 5
+    queue.finish([five])
+    assert queue.commit_offset() == 7
+    assert queue.cached_count == 1
+    queue.finish([seven])
+    assert queue.commit_offset() == 10
+    assert (queue.cached_count, queue.cached_bytes, queue.span()) == (0, 0, 0)
+
+
+def test_what_the_broker_passed_over_counts_as_consumed() -> None:
+    """Its filter may skip to an offset far above the last message."""
+    queue = queue_from(5)
+    queue.put(block_of([6, 8]), 40)
+    assert queue.commit_offset() == 6
+    queue.finish(queue.take(2))
+    assert queue.commit_offset() == 40
+
+
+def test_unwanted_messages_of_a_reply_are_neither_handed_out_nor_waited_for() -> None:
+    """The local tag check skips them before the reply is put."""
+    queue, block = queue_from(0), block_of(range(4))
+    for message in block.messages[::2]:
+        queue.skip(message)
+    queue.put(block, 4)
+    assert queue.cached_count == 2
+    assert queue.commit_offset() == 1
+    taken = queue.take(5)
+    assert offsets(taken) == [1, 3]
+    queue.finish(taken)
+    assert (queue.commit_offset(), queue.cached_count, queue.cached_bytes) == (4, 0, 0)
+
+
+def test_reply_of_nothing_wanted_only_moves_the_offset() -> None:
+    """It is not kept, and no worker sees it."""
+    queue, block = queue_from(0), block_of(range(4))
+    for message in block.messages:
+        queue.skip(message)
+    queue.put(block, 4)
+    assert not queue.pending
+    assert (queue.commit_offset(), queue.cached_bytes, queue.oldest()) == (4, 0, None)
+
+
+def test_span_is_the_distance_of_the_cached_offsets() -> None:
+    """From the first unfinished to the last cached one."""
+    queue = queue_of(block_of([3, 4]), block_of([100]))
+    assert queue.span() == 97
+    queue.finish(queue.take(1))
+    assert queue.span() == 96
+
+
+def test_bytes_are_those_of_the_replies_that_are_kept() -> None:
+    """A reply is kept whole until the last of its messages is finished."""
+    first, second = block_of(range(3), body=b"a" * 1000), block_of(range(3, 6), body=b"b" * 2000)
+    sizes = first.size_bytes, second.size_bytes
+    assert sizes[0] > 3000
+    queue = queue_of(first, second)
+    zero, one, *rest = queue.take(6)
+    assert queue.cached_bytes == sum(sizes)
+    queue.finish(rest)  # the second reply, and the last message of the first
+    assert queue.cached_bytes == sizes[0]
+    queue.finish([zero, one])
+    assert queue.cached_bytes == 0
+
+
+def test_a_batch_over_two_replies_finishes_both() -> None:
+    """Also where it holds all that is left of the first."""
+    queue = queue_of(block_of([0, 1]), block_of([2, 3]))
+    queue.finish(queue.take(4))
+    assert (queue.commit_offset(), queue.cached_count, queue.cached_bytes) == (4, 0, 0)
+
+
+def test_messages_put_back_come_again_in_queue_order() -> None:
+    """Before what was not handed out yet, whatever the order in which they failed."""
+    queue = queue_of(block_of(range(6)))
+    zero, one, two, three = queue.take(4)
+    queue.put_back([two])
+    queue.put_back([zero, one])
+    assert offsets(queue.take(2)) == [0, 1]
+    queue.put_back([three])
+    assert offsets(queue.take(9)) == [2, 3, 4, 5]
+    assert queue.commit_offset() == 0
+
+
+def test_leaving_hands_out_nothing_and_keeps_the_offset_below_what_waits() -> None:
+    """What handlers have may finish, and is committed."""
+    queue = queue_of(block_of(range(10)))
+    zero, one = queue.take(2)
+    queue.leave()
+    assert not queue.pending
+    queue.finish([one])
+    assert (queue.commit_offset(), queue.finished_above()) == (0, 1)
+    queue.finish([zero])
+    assert (queue.commit_offset(), queue.finished_above()) == (2, 0)
+
+
+def test_dropping_lets_everything_go() -> None:
+    """A result that comes later changes nothing."""
+    queue = queue_of(block_of(range(4)))
+    queue.take(1)
+    queue.drop("handed_over")
+    assert queue.dropped
+    assert not queue.pending
+    assert (queue.cached_count, queue.cached_bytes, queue.oldest()) == (0, 0, None)
+
+
+async def test_who_waits_for_room_or_for_idleness_is_woken() -> None:
+    """The pull loop by any finished message, the one who gives up the queue by the last batch."""
+    queue = queue_of(block_of(range(2)))
+    loop = asyncio.get_running_loop()
+    queue.relief, queue.idle = loop.create_future(), loop.create_future()
+    queue.in_flight = 1
+    queue.finish(queue.take(1))
+    assert queue.relief.done()
+    queue.note_idle()
+    assert not queue.idle.done()
+    queue.in_flight = 0
+    queue.note_idle()
+    assert queue.idle.done()
+
+
+@pytest.mark.parametrize("end", ["finished", "dropped"])
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_a_replys_memory_is_freed_without_the_garbage_collector(end: str, batch_size: int) -> None:
+    """The daemon collects garbage rarely: nothing of a finished reply may wait for it."""
+    gc.disable()
+    try:
+        queue = queue_of(block_of(range(6)))
+        gone = weakref.ref(_Token.of(queue))
+        while end == "finished" and queue.pending:
+            queue.finish(queue.take(batch_size))
+        if end == "dropped":
+            queue.drop("handed_over")
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+class _Token:
+    """Stands for a reply's memory: messages and blocks have slots, and so take no weak reference."""
+
+    @classmethod
+    def of(cls, queue: ProcessQueue) -> _Token:
+        token = cls()
+        queue.blocks[0].decompressed = {-1: token}  # type: ignore[dict-item]
+        return token
+
+
+def take(queue: ProcessQueue, most: int) -> list[Message]:
+    """As a worker does: only where something waits."""
+    return queue.take(most) if queue.pending else []
+
+
+@given(st.data())
+def test_any_order_of_finishing_keeps_the_offset_right(data: st.DataObject) -> None:
+    """Against the plain definition: the smallest offset that is wanted and not finished, else the next one to pull."""
+    queue, model, next_offset = queue_from(0), set[int](), 0
+    handed: dict[int, Message] = {}
+    for _ in range(data.draw(st.integers(1, 5), label="replies")):
+        found = sorted(data.draw(st.sets(st.integers(next_offset, next_offset + 9), min_size=1), label="offsets"))
+        unwanted = data.draw(st.sets(st.sampled_from(found)), label="unwanted")
+        block, next_offset = block_of(found), next_offset + 10
+        for message in block.messages:
+            if message.queue_offset in unwanted:
+                queue.skip(message)
+        queue.put(block, next_offset)
+        model |= set(found) - unwanted
+        for _ in range(data.draw(st.integers(0, 3), label="batches")):
+            handed |= {message.queue_offset: message for message in take(queue, data.draw(st.integers(1, 4)))}
+        done = sorted(data.draw(st.sets(st.sampled_from(sorted(handed))), label="done")) if handed else []
+        queue.finish([handed.pop(offset) for offset in done])
+        model -= set(done)
+        assert queue.commit_offset() == min(model, default=next_offset)
+        assert queue.cached_count == len(model)
+    assert (queue.cached_bytes == 0) == (not model)
+
+
+def test_a_queue_that_is_to_go_on_further_down_commits_no_higher() -> None:
+    """Until what is cached is finished, that would be in the way of other messages with the same offsets."""
+    queue = queue_of(block_of(range(10, 14)))
+    queue.finish(queue.take(3))
+    queue.next_offset = 11
+    assert (queue.commit_offset(), queue.reaches_past()) == (11, True)
+    queue.finish(queue.take(1))
+    assert (queue.commit_offset(), queue.reaches_past()) == (11, False)
+
+
+def test_what_is_held_is_handed_to_nobody_and_not_passed_by_a_commit() -> None:
+    queue = queue_from(10)
+    block = block_of(range(10, 13))
+    held = block.messages[1]
+    queue.put(block, 13, [held])
+    taken = queue.take(5)
+    assert offsets(taken) == [10, 12]
+    queue.finish(taken)
+    assert queue.commit_offset() == 11
+    queue.finish([held])
+    assert (queue.commit_offset(), queue.cached_count) == (13, 0)

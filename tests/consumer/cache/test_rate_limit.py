@@ -1,0 +1,80 @@
+"""A group's limit of messages per second."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from rmqd.clock import SystemClock
+from rmqd.consumer.cache.rate_limit import RateLimit
+from tests.consumer.clock import ManualClock
+
+
+async def test_no_limit_never_waits() -> None:
+    """0 is none."""
+    limit = RateLimit(0, ManualClock())
+    limit.spend(1_000_000)
+    async with asyncio.timeout(30):
+        await limit.wait()
+
+
+async def test_a_pull_waits_until_the_last_ones_are_paid_for() -> None:
+    """Two pulls of 20 messages at 200 a second take a fifth of a second."""
+    clock = SystemClock()
+    limit, begin = RateLimit(200, clock), clock.monotonic()
+    await limit.wait()
+    limit.spend(20)
+    limit.spend(20)
+    await limit.wait()
+    assert clock.monotonic() - begin >= 0.2
+
+
+async def test_time_without_messages_is_not_saved_up() -> None:
+    """After a quiet hour there is no burst."""
+    clock = ManualClock()
+    limit = RateLimit(10, clock)
+    clock.advance(3600)
+    limit.spend(10)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await limit.wait()
+    clock.advance(1)
+    await limit.wait()
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 0), (1, 1_000_000), (10, 500_000)])
+async def test_a_higher_limit_is_for_who_waits_already_too(before: float, after: float) -> None:
+    """Ten thousand messages were owed for, which would have taken a quarter of an hour and more."""
+    limit = RateLimit(before, SystemClock())
+    limit.spend(10_000)
+    waiting = asyncio.create_task(limit.wait())
+    await asyncio.sleep(0)
+    limit.change(after)
+    async with asyncio.timeout(30):
+        await waiting
+
+
+async def test_what_is_owed_is_paid_at_the_new_limit() -> None:
+    """A lower limit makes the next pull wait longer; without a limit before, nothing is owed."""
+    clock = ManualClock()
+    limit = RateLimit(100, clock)
+    limit.spend(200)  # two seconds
+    limit.change(10)  # twenty
+    clock.advance(19.5)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await limit.wait()
+    clock.advance(1)
+    await limit.wait()
+    fresh = RateLimit(0, clock)
+    fresh.spend(1000)
+    fresh.change(1)
+    async with asyncio.timeout(30):
+        await fresh.wait()
+
+
+@pytest.mark.parametrize(("per_second", "most"), [(0, 32), (1000, 32), (5, 5), (0.2, 1)])
+def test_a_low_rate_asks_for_few_messages(per_second: float, most: int) -> None:
+    """So that it does not come in bursts."""
+    assert RateLimit(per_second, ManualClock()).most(32) == most

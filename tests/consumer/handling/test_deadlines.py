@@ -1,0 +1,266 @@
+"""What a deadline does to a handler that does not end, and what such a handler does to its group."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+
+import pytest
+from structlog.testing import capture_logs
+
+from rmqd.codes import RequestCode
+from rmqd.consumer.handling.slots import HandlerHungError
+from rmqd.handler import Batch
+from tests.client.peer import Reply, eventually
+from tests.consumer.clock import ManualClock
+from tests.consumer.pool import TIMEOUT_SECONDS, Gate, StartPool, done, handled
+from tests.consumer.scripted_broker import ScriptedBroker
+
+GRACE_SECONDS = 5.5  # and a little: for a cancelled handler to end
+
+
+async def test_an_async_handler_is_cancelled_at_its_deadline(pool: StartPool, broker: ScriptedBroker) -> None:
+    """Its batch is sent back with delay level 3, the slot goes on, and the next call has a deadline of its own."""
+    clock, gate = ManualClock(), Gate()
+    async with pool(gate, clock=clock, concurrency=1) as running:
+        queue = running.queue(2)
+        for number in (1, 2):
+            await eventually(lambda: gate.at_once == 1, "a handler has a batch")
+            clock.advance(TIMEOUT_SECONDS - 1)
+            await asyncio.sleep(0.6)
+            assert len(broker.sent_back) == number - 1
+            clock.advance(1.5)
+            await eventually(lambda number=number: len(broker.sent_back) == number, "the batch is sent back")  # type: ignore[misc]
+        await eventually(done(queue), "nothing is left")
+        assert running.service.abandoned == 0
+    assert [header.delay_level for header in broker.sent_back] == [3, 3]
+    assert handled(queue) == {"expired": 2}
+    assert queue.commit_offset() == 2
+
+
+@pytest.mark.parametrize("ending", ["returns", "raises"])
+async def test_what_a_cancelled_handler_says_is_no_result(pool: StartPool, broker: ScriptedBroker, ending: str) -> None:
+    """Whether it returns as if nothing was, or raises another error: the batch is sent back, the slot works on."""
+    clock, began = ManualClock(), asyncio.Event()
+
+    async def handle(batch: Batch) -> None:
+        if batch[0].queue_offset % 2:
+            return
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            if ending == "raises":
+                raise RuntimeError("while cleaning up") from None
+
+    async with pool(handle, clock=clock, concurrency=1) as running:
+        queue = running.queue(4)
+        for _ in range(2):
+            await began.wait()
+            began.clear()
+            clock.advance(TIMEOUT_SECONDS + 1)
+        await eventually(done(queue), "nothing is left")
+    assert [header.offset for header in broker.sent_back] == [0, 0]  # commit log offsets, all 0 here
+    assert handled(queue) == {"acked": 2, "expired": 2}
+
+
+async def test_a_cancellation_that_a_handler_lets_out_is_a_failure_of_its_own(
+    pool: StartPool, broker: ScriptedBroker
+) -> None:
+    """Of a task that it awaited, say. The slot stays, and the batch is retried."""
+
+    async def handle(batch: Batch) -> None:
+        if batch[0].queue_offset == 0:
+            task = asyncio.create_task(asyncio.sleep(9))
+            task.cancel()
+            await task
+
+    async with pool(handle, concurrency=1) as running:
+        queue = running.queue(3)
+        await eventually(done(queue), "all are handled")
+    assert handled(queue) == {"acked": 2, "retried": 1}
+    assert queue.stats.snapshot().exceptions == {"CancelledError": 1}
+
+
+async def test_taking_the_cancellation_back_does_not_keep_the_slot(pool: StartPool, broker: ScriptedBroker) -> None:
+    """As code does that catches a timeout of its own making, and goes on."""
+    clock, let_go = ManualClock(), asyncio.Event()
+
+    async def handle(batch: Batch) -> None:
+        while batch[0].queue_offset == 0 and not let_go.is_set():
+            try:
+                await let_go.wait()
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                assert task is not None
+                task.uncancel()
+
+    async with pool(handle, clock=clock, concurrency=2) as running:
+        queue = running.queue(2)
+        await eventually(lambda: queue.in_flight == 1, "the handler has a batch")
+        clock.advance(TIMEOUT_SECONDS)
+        await asyncio.sleep(0.6)
+        clock.advance(GRACE_SECONDS)
+        await eventually(done(queue), "the batch is sent back, and the other one is handled")
+        let_go.set()
+        await eventually(lambda: running.service.abandoned == 0, "the call has ended")
+    assert handled(queue) == {"acked": 1, "expired": 1}
+
+
+async def test_a_handler_that_ignores_its_cancellation_loses_its_slot(pool: StartPool, broker: ScriptedBroker) -> None:
+    """Its batch is sent back, another worker takes over, and what it returns in the end is nobody's result."""
+    clock, let_go = ManualClock(), asyncio.Event()
+
+    async def handle(batch: Batch) -> None:
+        while batch[0].queue_offset == 0 and not let_go.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await let_go.wait()
+
+    async with pool(handle, clock=clock, concurrency=2) as running:
+        queue = running.queue(1)
+        await eventually(lambda: queue.in_flight == 1, "the handler has a batch")
+        clock.advance(TIMEOUT_SECONDS)
+        await asyncio.sleep(0.6)
+        assert not broker.sent_back
+        clock.advance(GRACE_SECONDS)
+        await eventually(done(queue), "the batch is sent back")
+        assert running.service.abandoned == 1
+        running.give(queue, 3)
+        await eventually(done(queue), "the others are handled")
+        let_go.set()
+        await eventually(lambda: running.service.abandoned == 0, "the call has ended")
+    assert handled(queue) == {"acked": 3, "expired": 1}
+    assert len(broker.sent_back) == 1
+
+
+async def test_a_sync_handler_is_left_to_its_thread(pool: StartPool, broker: ScriptedBroker) -> None:
+    """The slot is freed at once, and the later result is ignored, whatever it is."""
+    clock, let_go = ManualClock(), threading.Event()
+
+    def handle(batch: Batch) -> None:
+        if batch[0].queue_offset == 0:
+            let_go.wait(10)
+            raise RuntimeError("too late to matter")
+
+    async with pool(handle, is_async=False, clock=clock, concurrency=2) as running:
+        queue = running.queue(1)
+        await eventually(lambda: queue.in_flight == 1, "the handler has a batch")
+        clock.advance(TIMEOUT_SECONDS)
+        await eventually(done(queue), "the batch is sent back")
+        assert running.service.abandoned == 1
+        running.give(queue, 20)
+        await eventually(done(queue), "the others are handled")
+        let_go.set()
+        await eventually(lambda: running.service.abandoned == 0, "the call has ended")
+    assert handled(queue) == {"acked": 20, "expired": 1}
+    assert len(broker.sent_back) == 1
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_the_group_fails_when_every_slot_hangs(
+    pool: StartPool, broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch, is_async: bool
+) -> None:
+    """Rather than doing nothing for ever; what hung is sent back before, also to a slow broker."""
+    monkeypatch.setattr("rmqd.consumer.handling.slots.CANCEL_GRACE_SECONDS", 1.0)
+
+    async def send_back(_: object) -> Reply:
+        await asyncio.sleep(0.7)
+        return Reply()
+
+    broker.peer.on(RequestCode.CONSUMER_SEND_MSG_BACK, send_back)
+    clock, let_go = ManualClock(), threading.Event()
+
+    def hang(batch: Batch) -> None:
+        let_go.wait(10)
+
+    async def ignore(batch: Batch) -> None:
+        while not let_go.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.01)
+
+    async with pool(ignore if is_async else hang, is_async=is_async, clock=clock, concurrency=2) as running:
+        queue = running.queue(2)
+        await eventually(lambda: queue.in_flight == 2, "both slots are taken")
+        clock.advance(TIMEOUT_SECONDS + 1)
+        if is_async:
+            await asyncio.sleep(0.6)
+            clock.advance(GRACE_SECONDS)
+        try:
+            with pytest.raises(HandlerHungError, match="all 2 slots of handler testing"):
+                await asyncio.wait_for(running.task, 25)
+        finally:
+            let_go.set()
+    assert handled(queue) == {"expired": 2}, "or it would hang the next start too"
+
+
+async def test_an_end_waits_for_no_handler_that_ignores_it(pool: StartPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is given a little time, and then left behind."""
+    monkeypatch.setattr("rmqd.consumer.handling.slots.CANCEL_GRACE_SECONDS", 0.2)
+    let_go, calls = asyncio.Event(), 0
+
+    async def handle(batch: Batch) -> None:
+        nonlocal calls
+        calls += 1
+        while not let_go.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await let_go.wait()
+
+    with capture_logs() as logs:
+        async with pool(handle, concurrency=1) as running:
+            queue = running.queue(5)
+            await eventually(lambda: queue.in_flight == 1, "the handler has a batch")
+            running.task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asyncio.wait_for(running.task, 25)
+    let_go.set()
+    await asyncio.sleep(0)
+    assert [entry["event"] for entry in logs if entry["log_level"] == "error"] == ["handler.left_behind"]
+    assert calls == 1, "it is given nothing more"
+
+
+async def test_time_that_a_send_back_takes_is_not_the_next_batchs(pool: StartPool, broker: ScriptedBroker) -> None:
+    """A slow broker must not bring the deadline of what is handled after it nearer."""
+    clock, gate = ManualClock(), Gate()
+
+    async def send_back(_: object) -> Reply:
+        clock.advance(TIMEOUT_SECONDS - 1)
+        return Reply()
+
+    async def handle(batch: Batch) -> None:
+        if batch[0].queue_offset == 0:
+            raise RuntimeError("failed")
+        await gate(batch)
+
+    broker.peer.on(RequestCode.CONSUMER_SEND_MSG_BACK, send_back)
+    async with pool(handle, clock=clock, concurrency=1) as running:
+        queue = running.queue(2)
+        await eventually(lambda: gate.at_once == 1, "the second message is handled")
+        clock.advance(5)
+        await asyncio.sleep(0.6)
+        assert gate.at_once == 1, "it was cancelled"
+        gate.open.set()
+        await eventually(done(queue), "all are handled")
+    assert handled(queue) == {"acked": 1, "retried": 1}
+
+
+async def test_a_handler_that_blocks_the_event_loop_is_named(pool: StartPool) -> None:
+    """After a second; one that awaits as long is not."""
+
+    async def handle(batch: Batch) -> None:
+        if batch[0].queue_offset == 0:
+            await asyncio.sleep(1.1)
+        else:
+            time.sleep(1.1)  # noqa: ASYNC251 - this is the fault
+
+    with capture_logs() as logs:
+        async with pool(handle, concurrency=1) as running:
+            queue = running.queue(1)
+            await eventually(done(queue), "the patient one is done")
+            assert not [entry for entry in logs if entry["event"] == "handler.blocked_loop"]
+            running.give(queue, 1)
+            await eventually(done(queue), "the blocking one is done")
+    [entry] = [entry for entry in logs if entry["event"] == "handler.blocked_loop"]
+    assert entry["handler"] == "testing"
+    assert entry["seconds"] == pytest.approx(1.1, abs=0.4)

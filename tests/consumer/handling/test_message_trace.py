@@ -1,0 +1,226 @@
+"""Message trace of a group: what each call adds to it, and that it is in nobody's way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rmqd.client.instance import ClientInstance
+from rmqd.client.options import ClientOptions, TraceOptions
+from rmqd.client.sending import trace_dispatcher
+from rmqd.consumer.push_consumer import PushConsumer
+from rmqd.handler import Batch, DeadLetter, ManualBatch, Retry, Suspend
+from rmqd.wire.messages.message import MessageQueue
+from tests.client.peer import eventually
+from tests.client.running import running
+from tests.consumer.groups import GROUP, TOPIC, Blocked, group_options, handler_of
+from tests.consumer.scripted_broker import ScriptedBroker
+from tests.consumer.seen import Seen, keeping
+from tests.wire.trace_reader import read_trace
+
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+SUCCESS, TIME_OUT, EXCEPTION, FAILED = 0, 1, 2, 4
+
+
+class Traced:
+    """A group with message trace, and what it said in the trace topic."""
+
+    def __init__(self, broker: ScriptedBroker, handle: Callable[..., Any], **values: Any) -> None:
+        is_async = bool(values.pop("is_async", True))
+        self._broker = broker
+        self._client = ClientInstance(ClientOptions(nameservers=(broker.peer.address,)))
+        values = {"trace": TraceOptions(TRACE_TOPIC, 10), "persist_consumer_offset_interval_seconds": 0.05} | values
+        self.consumer = PushConsumer(group_options(**values), handler_of(handle, is_async=is_async), self._client)
+
+    async def __aenter__(self) -> Traced:
+        self._running = running(self._client.run())
+        await self._running.__aenter__()
+        self._task = asyncio.create_task(self.consumer.run())
+        return self
+
+    async def __aexit__(self, *details: object) -> None:
+        self.consumer.stop(shutdown_timeout_seconds=1)
+        await self._task
+        await self._running.__aexit__(None, None, None)
+
+    def records(self, kind: str) -> list[dict[str, Any]]:
+        """The records of one kind, in the order in which they came."""
+        messages = [sent for sent in self._broker.sent if sent.header.topic == TRACE_TOPIC]
+        return [record for sent in messages for record in read_trace(sent.body) if record["type"] == kind]
+
+
+@pytest.fixture(autouse=True)
+async def trace_queue(broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trace topic's queue; and nobody waits long for what Java waits 5 s for."""
+    monkeypatch.setattr(trace_dispatcher, "FLUSH_SECONDS", 0.05)
+    monkeypatch.setattr(trace_dispatcher, "LOOK_SECONDS", 0.01)
+    broker.create_topic(TRACE_TOPIC)
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+@pytest.mark.parametrize("consume_mode", ["concurrently", "orderly"])
+@pytest.mark.parametrize("message_model", ["clustering", "broadcasting"])
+async def test_each_message_has_a_record_before_and_one_after(
+    broker: ScriptedBroker, queue: MessageQueue, tmp_path: Any, is_async: bool, consume_mode: str, message_model: str
+) -> None:
+    """In every mode and model, in the loop and in threads; what says TRACE_ON=false has none."""
+    bodies: list[bytes] = []
+
+    for number in (1, 2):
+        properties = {"UNIQ_KEY": f"ID{number}", "KEYS": f"order-{number} x", "MSG_REGION": "north"}
+        await broker.store(queue, b"%d" % number, properties=properties)
+    await broker.store(queue, b"3", properties={"UNIQ_KEY": "ID3", "TRACE_ON": "false"})
+    traced = Traced(
+        broker,
+        keeping(bodies, is_async=is_async),
+        is_async=is_async,
+        consume_mode=consume_mode,
+        message_model=message_model,
+        consume_from_where="first_offset",
+        local_offsets_directory=str(tmp_path),
+    )
+    async with traced:
+        await eventually(lambda: len(bodies) == 3, "all are handled")
+        await eventually(lambda: traced.consumer.snapshot().trace_records["sent"] == 4, "all is sent")
+    before = {one.pop("id"): one for one in traced.records("SubBefore")}
+    after = {one.pop("id"): one for one in traced.records("SubAfter")}
+    assert before.keys() == after.keys() == {"ID1", "ID2"}
+    for number in (1, 2):
+        one, other = before[f"ID{number}"], after[f"ID{number}"]
+        assert one["request"] == other["request"]
+        assert (one["group"], one["region"], one["retries"], one["keys"]) == (GROUP, "north", 0, f"order-{number} x")
+        assert (other["group"], other["success"], other["code"], other["keys"]) == (
+            GROUP, True, SUCCESS, f"order-{number} x",
+        )  # fmt: skip
+        assert one["time"] <= other["time"]
+    assert before["ID1"]["request"] != before["ID2"]["request"]
+    [sent, *_] = [sent for sent in broker.sent if sent.header.topic == TRACE_TOPIC]
+    assert set(sent.properties["KEYS"].split()) <= {"ID1", "ID2", "order-1", "order-2", "x"}
+    assert sent.header.producer_group == f"_INNER_TRACE_PRODUCER-{GROUP}-CONSUME-1"
+
+
+@pytest.mark.parametrize(
+    ("consume_mode", "raised", "code"),
+    [
+        ("concurrently", None, SUCCESS),
+        ("concurrently", ValueError("no"), EXCEPTION),
+        ("concurrently", Retry(), FAILED),
+        ("concurrently", DeadLetter("no"), FAILED),
+        ("orderly", Suspend(0.01), FAILED),
+    ],
+)
+async def test_how_a_call_ended_is_in_the_record(
+    broker: ScriptedBroker, queue: MessageQueue, consume_mode: str, raised: Exception | None, code: int
+) -> None:
+    async def handle(batch: Batch) -> None:
+        if raised is not None and batch[0].reconsume_times == 0:
+            raise raised
+
+    await broker.store(queue, b"1", properties={"UNIQ_KEY": "ID1"})
+    async with Traced(broker, handle, consume_mode=consume_mode) as traced:
+        await eventually(lambda: traced.records("SubAfter"), "it is traced")
+    first = traced.records("SubAfter")[0]
+    assert (first["success"], first["code"]) == (raised is None, code)
+
+
+async def test_what_a_handler_decided_message_by_message_is_told_so(
+    broker: ScriptedBroker, queue: MessageQueue
+) -> None:
+    async def handle(batch: Batch) -> None:
+        batch.ack(batch[0])
+        batch.retry(batch[1])
+        raise ValueError("about the third one")
+
+    for number in range(3):
+        await broker.store(queue, b"x", properties={"UNIQ_KEY": f"ID{number}"})
+    async with Traced(broker, handle, consume_message_batch_max_size=3) as traced:
+        await eventually(lambda: len(traced.records("SubAfter")) >= 3, "they are traced")
+    codes = {one["id"]: (one["success"], one["code"]) for one in traced.records("SubAfter")}
+    assert codes == {"ID0": (True, SUCCESS), "ID1": (False, EXCEPTION), "ID2": (False, EXCEPTION)}
+
+
+async def test_what_is_rolled_back_has_failed(broker: ScriptedBroker, queue: MessageQueue) -> None:
+    async def handle(batch: Batch) -> None:
+        assert isinstance(batch, ManualBatch)
+        batch.rollback()
+
+    await broker.store(queue, b"1")
+    async with Traced(broker, handle, consume_mode="orderly", auto_commit=False) as traced:
+        await eventually(lambda: traced.records("SubAfter"), "it is traced")
+    assert {(one["success"], one["code"]) for one in traced.records("SubAfter")} == {(False, FAILED)}
+
+
+async def test_a_call_past_its_deadline_has_timed_out(broker: ScriptedBroker, queue: MessageQueue) -> None:
+    await broker.store(queue, b"1")
+    async with Traced(broker, Blocked(), consume_timeout_seconds=0.01) as traced:
+        await eventually(lambda: traced.records("SubAfter"), "it is traced")
+    first = traced.records("SubAfter")[0]
+    assert (first["success"], first["code"]) == (False, TIME_OUT)
+
+
+async def test_what_a_handler_has_is_told_before_it_ends(broker: ScriptedBroker, queue: MessageQueue) -> None:
+    """And told once: a handler that never ends would otherwise leave no trace."""
+    handle = Blocked()
+    await broker.store(queue, b"1", properties={"UNIQ_KEY": "ID1"})
+    async with Traced(broker, handle) as traced:
+        await eventually(lambda: traced.records("SubBefore"), "it is told")
+        assert traced.records("SubAfter") == []
+        handle.release.set()
+        await eventually(lambda: traced.records("SubAfter"), "its end is told, too")
+    assert [one["request"] for one in traced.records("SubAfter")] == [
+        one["request"] for one in traced.records("SubBefore")
+    ]
+
+
+async def test_a_retried_message_says_how_often(broker: ScriptedBroker, queue: MessageQueue, seen: Seen) -> None:
+    await broker.store(queue, b"1", reconsume_times=3)
+    async with Traced(broker, seen) as traced:
+        await eventually(lambda: traced.records("SubBefore"), "it is traced")
+    assert traced.records("SubBefore")[0]["retries"] == 3
+
+
+async def test_a_group_without_a_trace_topic_consumes_as_without_trace(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen
+) -> None:
+    """What could not be sent is counted, and nothing else of it is felt."""
+    bodies = [b"%d" % number for number in range(30)]
+    await broker.store(queue, *bodies)
+    async with Traced(broker, seen, trace=TraceOptions("missing", 10)) as traced:
+        await seen.has(*bodies)
+        await broker.committed(GROUP, queue, 30)
+        await eventually(lambda: traced.consumer.snapshot().trace_records["failed"], "the loss is counted")
+    counts = traced.consumer.snapshot().trace_records
+    assert (counts["sent"], counts["full"], counts["failed"]) == (0, 0, 60)
+
+
+async def test_records_that_are_too_many_are_dropped(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace_dispatcher, "MOST_WAITING_CHARACTERS", 0)
+    await broker.store(queue, b"1", b"2")
+    async with Traced(broker, seen) as traced:
+        await seen.has(b"1", b"2")
+        await eventually(lambda: traced.consumer.snapshot().trace_records["full"] == 4, "the loss is counted")
+    assert traced.records("SubBefore") == []
+
+
+async def test_the_end_of_a_group_sends_what_waits(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace_dispatcher, "FLUSH_SECONDS", 3600.0)
+    await broker.store(queue, b"1")
+    async with Traced(broker, seen) as traced:
+        await seen.has(b"1")
+        assert traced.records("SubAfter") == []
+    assert len(traced.records("SubAfter")) == 1
+
+
+async def test_a_group_without_trace_says_nothing(broker: ScriptedBroker, queue: MessageQueue, seen: Seen) -> None:
+    await broker.store(queue, b"1")
+    async with Traced(broker, seen, trace=None) as traced:
+        await seen.has(b"1")
+    assert traced.consumer.snapshot().trace_records == {}
+    assert [sent for sent in broker.sent if sent.header.topic != TOPIC] == []

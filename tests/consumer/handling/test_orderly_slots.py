@@ -1,0 +1,298 @@
+"""How an orderly group hands out batches: exclusivity by queue, rests, deadlines, and what was not committed yet."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.consumer.cache.process_queue import ProcessQueue
+from rmqd.consumer.handling.slots import HandlerHungError
+from rmqd.consumer.stats.counters import TopicStats
+from rmqd.handler import Batch, DeadLetter, Retry, Suspend
+from tests.client.peer import Reply, eventually
+from tests.consumer.clock import ManualClock
+from tests.consumer.groups import TOPIC
+from tests.consumer.pool import TIMEOUT_SECONDS, Gate, StartPool, done, handled
+from tests.consumer.scripted_broker import ScriptedBroker
+
+ORDERLY: dict[str, Any] = {"consume_mode": "orderly", "suspend_current_queue_time_seconds": 0.02}
+LONG_SECONDS = 0.8  # of a rest in which a test has something to do
+GRACE_SECONDS = 5.5  # and a little: for a cancelled handler to end
+
+
+class Attempts:
+    """A handler that notes offset and reconsume times of what it gets, and fails as long as told."""
+
+    def __init__(self, failures: int, *, at: int = 0, error: BaseException | None = None) -> None:
+        self.seen: list[tuple[int, int]] = []
+        self.times: list[float] = []
+        self._left = failures
+        self._at = at
+        self._error = error or RuntimeError("no")
+
+    @property
+    def offsets(self) -> list[int]:
+        return [offset for offset, _ in self.seen]
+
+    async def __call__(self, batch: Batch) -> None:
+        self.times.append(asyncio.get_running_loop().time())
+        self.seen += [(message.queue_offset, message.reconsume_times) for message in batch]
+        if self._left and self._at in [message.queue_offset for message in batch]:
+            self._left -= 1
+            raise self._error
+
+
+async def test_a_queue_has_one_batch_at_a_time_and_the_slots_serve_several_queues(pool: StartPool) -> None:
+    """One queue takes one slot, however many there are."""
+    gate = Gate()
+    async with pool(gate, concurrency=4, **ORDERLY) as running:
+        first = running.queue(10, 0)
+        await eventually(lambda: gate.at_once == 1, "a batch is handled")
+        running.give(first, 5)
+        second = running.queue(3, 1)
+        await eventually(lambda: gate.at_once == 2, "the other queue is handled beside it")
+        gate.open.set()
+        await eventually(lambda: done(first)() and done(second)(), "all is handled")
+    assert gate.most == 2
+    assert [batch[0].queue_offset for batch in gate.batches if batch.message_queue.queue_id == 0] == list(range(15))
+
+
+async def test_queues_that_come_together_are_handled_together(pool: StartPool) -> None:
+    """One worker wakes the next."""
+    gate = Gate()
+    async with pool(gate, concurrency=4, **ORDERLY) as running:
+        await eventually(lambda: len(running.service.sleepers) == 4, "every worker waits for work")
+        queues = [running.queue(1, number) for number in range(2)]
+        await eventually(lambda: gate.at_once == 2, "both are handled")
+        gate.open.set()
+        await eventually(lambda: all(done(queue)() for queue in queues), "all is handled")
+
+
+async def test_more_queues_than_slots_take_turns(pool: StartPool) -> None:
+    """Nobody waits for the end of a queue that has much to do, and few of them are enough to use every slot."""
+    order: list[int] = []
+
+    async def handle(batch: Batch) -> None:
+        order.append(batch.message_queue.queue_id)
+        await asyncio.sleep(0.006)  # longer than a worker's time slice
+
+    async with pool(handle, concurrency=2, **ORDERLY) as running:
+        queues = [running.queue(20, number) for number in range(3)]
+        await eventually(lambda: all(done(queue)() for queue in queues), "all is handled")
+    assert set(Counter(order[:15]).values()) == {5}
+
+
+async def test_a_queue_that_was_replaced_waits_for_the_batch_of_its_former_self(pool: StartPool) -> None:
+    """After a reset, say: the same MessageQueue never has two batches at once."""
+    gate = Gate()
+    async with pool(gate, concurrency=4, **ORDERLY) as running:
+        former = running.queue(2)
+        await eventually(lambda: gate.at_once == 1, "a batch is handled")
+        former.drop("offset_moved")
+        queue = ProcessQueue(former.message_queue, 0, TopicStats(TOPIC, is_retry=False))
+        running.give(queue, 2)
+        await asyncio.sleep(0.05)
+        assert gate.at_once == 1
+        gate.open.set()
+        await eventually(done(queue), "the new one is handled")
+    assert gate.most == 1
+    assert handled(queue) == {"acked": 2}
+    assert former.stats.snapshot().duplicates == {"offset_moved": 1}
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no"), Retry(delay_level=5), Suspend()])
+async def test_a_failed_batch_is_repeated_in_place(pool: StartPool, broker: ScriptedBroker, error: Exception) -> None:
+    """Whatever is raised; nothing of the queue passes it, nothing is sent, and each attempt counts in the message."""
+    handle = Attempts(3, at=1, error=error)
+    async with pool(handle, **ORDERLY) as running:
+        queue = running.queue(3)
+        await eventually(lambda: bool(queue.retrying), "the queue rests")
+        assert queue.commit_offset() == 1
+        await eventually(done(queue), "all is handled")
+    assert handle.seen == [(0, 0), (1, 0), (1, 1), (1, 2), (1, 3), (2, 0)]
+    assert handled(queue) == {"acked": 3, "retried": 3}
+    assert (queue.retrying, queue.commit_offset()) == (0, 3)
+    assert not broker.sent_back
+    assert not broker.sent
+
+
+@pytest.mark.parametrize(
+    ("wanted", "setting", "rest"), [(None, 0.2, 0.2), (0.1, 3600.0, 0.1), (0.0, 3600.0, 0.01), (-3, 3600.0, 0.01)]
+)
+async def test_a_queue_rests_as_long_as_suspend_says(
+    pool: StartPool, wanted: float | None, setting: float, rest: float
+) -> None:
+    """Cut to Java's 10 ms to 30 s; without a word as long as the group's setting."""
+    handle = Attempts(1, error=Suspend(wanted))
+    async with pool(handle, consume_mode="orderly", suspend_current_queue_time_seconds=setting) as running:
+        queue = running.queue(1)
+        await eventually(done(queue), "it is handled")
+    assert handle.times[1] - handle.times[0] >= rest * 0.9
+
+
+async def test_a_rest_is_never_longer_than_half_a_minute(pool: StartPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Java: suspendCurrentQueueTimeMillis."""
+    monkeypatch.setattr("rmqd.consumer.handling.orderly_settlement.LONGEST_REST_SECONDS", 0.05)
+    handle = Attempts(1, error=Suspend(3600))
+    async with pool(handle, **ORDERLY) as running:
+        queue = running.queue(1)
+        await eventually(done(queue), "it is handled")
+
+
+@pytest.mark.parametrize("end", ["leave", "drop"])
+async def test_a_queue_that_is_given_up_while_it_rests_is_not_handed_out_again(pool: StartPool, end: str) -> None:
+    """What rested is the next owner's."""
+    handle = Attempts(1, error=Suspend(LONG_SECONDS))
+    async with pool(handle, **ORDERLY) as running:
+        queue = running.queue(2)
+        await eventually(lambda: bool(queue.retrying), "the queue rests")
+        if end == "leave":
+            queue.leave()
+        else:
+            queue.drop("handed_over")
+        await eventually(lambda: not queue.retrying, "the rest is over")
+        await asyncio.sleep(0.02)
+        assert handle.offsets == [0]
+        assert queue.commit_offset() == (0 if end == "leave" else 2)
+
+
+async def test_a_resting_queue_keeps_no_slot_from_the_others(pool: StartPool) -> None:
+    """And what comes for it meanwhile waits behind the failed batch."""
+    handle = Attempts(1, error=Suspend(LONG_SECONDS))
+    async with pool(handle, concurrency=1, **ORDERLY) as running:
+        queue = running.queue(1)
+        await eventually(lambda: bool(queue.retrying), "the queue rests")
+        running.give(queue, 2)
+        other = running.queue(5, 1)
+        await eventually(done(other), "the other queue is handled")
+        assert queue.retrying == 1
+        assert queue.cached_count == 3
+        await eventually(done(queue), "and this one in its turn")
+    assert handle.offsets == [0, 0, 1, 2, 3, 4, 0, 1, 2]
+
+
+@pytest.mark.parametrize(("limit", "attempts"), [(0, 1), (2, 3)])
+async def test_the_last_attempt_ends_in_the_dead_letters(
+    pool: StartPool, broker: ScriptedBroker, limit: int, attempts: int
+) -> None:
+    """N reconsume times make N + 1 attempts; the queue goes on after the message, without a rest."""
+    handle = Attempts(99, at=1)
+    async with pool(handle, max_reconsume_times=limit, **ORDERLY) as running:
+        queue = running.queue(3)
+        await eventually(done(queue), "all is done")
+    assert handle.seen == [(0, 0), *((1, times) for times in range(attempts)), (2, 0)]
+    [sent] = broker.sent
+    assert (sent.header.topic, sent.header.reconsume_times) == ("%DLQ%g1", limit)
+    assert sent.properties["RMQD_REASON"] == "max_reconsume_times reached"
+    assert sent.properties["RMQD_EXCEPTION"].strip().endswith("RuntimeError: no")
+    assert {k: v for k, v in handled(queue).items() if v} == (
+        {"acked": 2, "dead_lettered": 1} | ({"retried": attempts - 1} if attempts > 1 else {})
+    )
+
+
+async def test_a_dead_letter_that_no_broker_takes_keeps_the_queue(pool: StartPool, broker: ScriptedBroker) -> None:
+    """The message is handed over again after each rest."""
+    refused = Reply(ResponseCode.SYSTEM_ERROR, "no")
+    broker.peer.on(RequestCode.SEND_MESSAGE_V2, refused)
+    broker.peer.on(RequestCode.CONSUMER_SEND_MSG_BACK, refused)
+    handle = Attempts(99, error=DeadLetter("never"))
+    async with pool(handle, **ORDERLY) as running:
+        queue = running.queue(2)
+        await eventually(lambda: len(handle.seen) >= 3, "it is tried again")
+        assert queue.commit_offset() == 0
+        broker.peer.on(RequestCode.SEND_MESSAGE_V2, broker.send)
+        await eventually(done(queue), "a broker took it")
+    assert set(handle.offsets[:-1]) == {0}
+    assert handle.offsets[-1] == 1
+    [sent] = broker.sent
+    assert sent.properties["RMQD_REASON"] == "never"
+
+
+async def test_an_async_call_past_its_deadline_is_cancelled_and_repeated(pool: StartPool) -> None:
+    """In place, as a failed attempt that counts as expired."""
+    clock, gate = ManualClock(), Gate()
+    async with pool(gate, clock=clock, **ORDERLY) as running:
+        queue = running.queue(2)
+        await eventually(lambda: gate.at_once == 1, "a batch is handled")
+        clock.advance(TIMEOUT_SECONDS + 1)
+        await eventually(lambda: len(gate.batches) == 2, "it is repeated")
+        gate.open.set()
+        await eventually(done(queue), "all is handled")
+        assert running.service.abandoned == 0
+    assert [(batch[0].queue_offset, batch[0].reconsume_times) for batch in gate.batches] == [(0, 1), (0, 1), (1, 0)]
+    assert handled(queue) == {"acked": 2, "expired": 1}
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_a_call_that_goes_on_past_its_deadline_blocks_its_queue_and_no_slot(
+    pool: StartPool, is_async: bool
+) -> None:
+    """Order counts more: only when the call has come back is its batch repeated. Others are handled meanwhile."""
+    clock, let_go, seen = ManualClock(), threading.Event(), list[tuple[int, int]]()
+
+    def handle(batch: Batch) -> None:
+        seen.append((batch.message_queue.queue_id, batch[0].queue_offset))
+        if len(seen) == 1:
+            let_go.wait(10)
+
+    async def ignore_cancellation(batch: Batch) -> None:
+        seen.append((batch.message_queue.queue_id, batch[0].queue_offset))
+        while len(seen) == 1 or (seen[0] == (0, 0) and not let_go.is_set() and batch.message_queue.queue_id == 0):
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.01)
+
+    function: Any = ignore_cancellation if is_async else handle
+    async with pool(function, is_async=is_async, clock=clock, concurrency=2, **ORDERLY) as running:
+        queue = running.queue(2)
+        await eventually(lambda: bool(seen), "the handler has a batch")
+        clock.advance(TIMEOUT_SECONDS + 1)
+        if is_async:
+            await asyncio.sleep(0.6)
+            clock.advance(GRACE_SECONDS)
+        await eventually(lambda: running.service.abandoned == 1, "nobody waits for the call any more")
+        others = [running.queue(3, number) for number in (1, 2)]
+        await eventually(lambda: all(done(other)() for other in others), "the other queues are handled")
+        assert queue.in_flight == 1
+        assert queue.commit_offset() == 0
+        let_go.set()
+        await eventually(done(queue), "the batch is repeated, and the rest handled")
+        assert running.service.abandoned == 0
+    assert [offset for number, offset in seen if number == 0] == [0, 0, 1]
+    assert handled(queue) == {"acked": 2, "expired": 1}
+
+
+async def test_as_many_hanging_calls_as_slots_end_the_group(pool: StartPool) -> None:
+    """Nothing could be handled any more."""
+    clock, let_go = ManualClock(), threading.Event()
+
+    def handle(batch: Batch) -> None:
+        let_go.wait(10)
+
+    async with pool(handle, is_async=False, clock=clock, concurrency=2, **ORDERLY) as running:
+        queues = [running.queue(1, number) for number in range(2)]
+        await eventually(lambda: all(queue.in_flight for queue in queues), "both slots are taken")
+        clock.advance(TIMEOUT_SECONDS + 1)
+        with pytest.raises(HandlerHungError):
+            await asyncio.wait_for(running.task, 25)
+        assert running.service.calls_left
+        let_go.set()
+
+
+async def test_a_paused_group_hands_out_nothing_also_after_a_rest(pool: StartPool) -> None:
+    """What rested meanwhile is handed out after the pause."""
+    handle = Attempts(1, error=Suspend(LONG_SECONDS))
+    async with pool(handle, **ORDERLY) as running:
+        queue = running.queue(2)
+        await eventually(lambda: bool(queue.retrying), "the queue rests")
+        running.service.pause()
+        await asyncio.sleep(LONG_SECONDS + 0.1)
+        assert handle.offsets == [0]
+        running.service.resume()
+        await eventually(done(queue), "all is handled")
+    assert handle.offsets == [0, 0, 1]

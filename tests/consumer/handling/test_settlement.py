@@ -1,0 +1,280 @@
+"""What becomes of messages that were not simply acknowledged."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import pytest
+
+from rmqd.client.instance import ClientInstance
+from rmqd.client.options import ClientOptions
+from rmqd.clock import Clock, SystemClock
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.consumer.cache.process_queue import ProcessQueue
+from rmqd.consumer.handling.send_back import SendBack, reconsume_limit
+from rmqd.consumer.handling.settlement import EXPIRED, LOCAL_RETRY_SECONDS, Settlement
+from rmqd.consumer.stats.counters import TopicStats
+from rmqd.handler import Batch, DeadLetter, Retry
+from rmqd.testing.clock import JumpingClock
+from rmqd.wire.messages.decode import decode_messages
+from rmqd.wire.messages.encode import StoredMessage, encode_message
+from rmqd.wire.messages.message import MessageBlock
+from rmqd.wire.messages.properties import MAX_PROPERTIES_BYTES
+from tests.client.peer import Reply, eventually
+from tests.consumer.blocks import QUEUE
+from tests.consumer.groups import GROUP, TOPIC, group_options
+from tests.consumer.scripted_broker import ScriptedBroker
+
+REFUSED = Reply(ResponseCode.SYSTEM_ERROR, "look message by offset failed")
+
+
+@dataclass(slots=True)
+class Case:
+    """A settlement, its broker, and queues that were put back to be handed out again."""
+
+    broker: ScriptedBroker
+    client: ClientInstance
+    again: list[ProcessQueue]
+
+    def settlement(
+        self, *, delay_level: int = 0, max_reconsume_times: int = -1, clock: Clock | None = None
+    ) -> Settlement:
+        limit = reconsume_limit(group_options(max_reconsume_times=max_reconsume_times))
+        return Settlement(SendBack(self.client, GROUP, limit), delay_level, self.again.append, clock or SystemClock())
+
+    def sent_back(self) -> list[tuple[int, int, int | None]]:
+        """Commit log offset, delay level and limit of what came by CONSUMER_SEND_MSG_BACK."""
+        return [(h.offset, h.delay_level, h.max_reconsume_times) for h in self.broker.sent_back]
+
+
+@pytest.fixture
+async def case(broker: ScriptedBroker) -> AsyncIterator[Case]:
+    """A settlement with a broker that takes everything."""
+    broker.create_topic(TOPIC)
+    client = ClientInstance(ClientOptions(nameservers=(broker.peer.address,)))
+    await client.routes.lookup(TOPIC)
+    yield Case(broker, client, [])
+    await client.remoting.close()
+
+
+def batch_of(messages: int, **fields: object) -> tuple[ProcessQueue, Batch]:
+    """A batch that a handler had, with the queue that it came from; commit log offsets start at 100."""
+    records = [
+        StoredMessage(
+            topic=TOPIC,
+            body=b"body",
+            queue_offset=number,
+            commit_log_offset=100 + number,
+            **fields,  # type: ignore[arg-type]
+        )
+        for number in range(messages)
+    ]
+    block: MessageBlock = decode_messages(b"".join(map(encode_message, records)), QUEUE)
+    queue = ProcessQueue(QUEUE, 0, TopicStats(TOPIC, is_retry=False))
+    queue.put(block, messages)
+    return queue, Batch(queue.take(messages) if messages > 1 else queue.take(1), QUEUE)
+
+
+def handled(queue: ProcessQueue) -> dict[str, int]:
+    return {result: count for result, count in queue.stats.snapshot().handled.items() if count}
+
+
+def reasons(queue: ProcessQueue) -> dict[str, int]:
+    return {reason: count for reason, count in queue.stats.snapshot().dead_letters.items() if count}
+
+
+async def test_a_failed_batch_is_sent_back_whole(case: Case) -> None:
+    """The broker chooses the delay, and counts up to the group's limit."""
+    queue, batch = batch_of(2)
+    await case.settlement().settle(queue, batch, RuntimeError("no"))
+    assert sorted(case.sent_back()) == [(100, 0, 16), (101, 0, 16)]
+    assert handled(queue) == {"retried": 2}
+    assert queue.commit_offset() == 2
+    assert queue.stats.snapshot().exceptions == {"RuntimeError": 1}
+
+
+async def test_each_message_goes_its_own_way(case: Case) -> None:
+    """Decisions stand; the exception is for the rest."""
+    queue, batch = batch_of(5)
+    batch.ack(batch[0])
+    batch.retry(batch[1], delay_level=5)
+    batch.dead_letter(batch[2], reason="broken")
+    batch.retry(batch[3])
+    await case.settlement(delay_level=2).settle(queue, batch, Retry(delay_level=7))
+    assert sorted(case.sent_back()) == [(101, 5, 16), (103, 2, 16), (104, 7, 16)]
+    [sent] = case.broker.sent
+    assert sent.header.topic == f"%DLQ%{GROUP}"
+    assert handled(queue) == {"acked": 1, "retried": 3, "dead_lettered": 1}
+    assert queue.stats.snapshot().retries == {2: 1, 5: 1, 7: 1}
+    assert reasons(queue) == {"handler": 1}
+
+
+async def test_decisions_without_an_exception_acknowledge_the_rest(case: Case) -> None:
+    """RocketMQ's ackIndex among them."""
+    queue, batch = batch_of(4)
+    batch.ack_index = 1
+    await case.settlement().settle(queue, batch, None)
+    assert [at for at, _, _ in sorted(case.sent_back())] == [102, 103]
+    assert handled(queue) == {"acked": 2, "retried": 2}
+
+
+async def test_an_expired_batch_counts_as_expired_and_not_also_as_retried(case: Case) -> None:
+    """It goes back with delay level 3, as in Java, except for what was decided before."""
+    queue, batch = batch_of(2)
+    batch.ack(batch[0])
+    await case.settlement(delay_level=9).settle(queue, batch, EXPIRED)
+    assert case.sent_back() == [(101, 3, 16)]
+    assert handled(queue) == {"acked": 1, "expired": 1}
+
+
+@pytest.mark.parametrize(
+    ("limit", "times", "dead"), [(-1, 15, False), (-1, 16, True), (2, 1, False), (2, 2, True), (0, 0, True)]
+)
+async def test_the_last_attempt_ends_in_the_dead_letters(case: Case, limit: int, times: int, dead: bool) -> None:
+    """N reconsume times make N + 1 attempts; -1 stands for 16."""
+    queue, batch = batch_of(1, reconsume_times=times)
+    await case.settlement(max_reconsume_times=limit).settle(queue, batch, RuntimeError("no"))
+    assert bool(case.broker.sent) == dead
+    assert bool(case.broker.sent_back) == (not dead)
+    assert handled(queue) == {"dead_lettered" if dead else "retried": 1}
+    assert queue.stats.snapshot().retries == ({} if dead else {min(3 + times, 18): 1})
+    assert reasons(queue) == ({"limit": 1} if dead else {})
+    if dead:
+        assert case.broker.sent[0].properties["RMQD_REASON"] == "max_reconsume_times reached"
+
+
+@pytest.mark.parametrize("by", ["message", "exception", "group"])
+async def test_delay_level_minus_1_means_the_dead_letters(case: Case, by: str) -> None:
+    """Whoever says it."""
+    queue, batch = batch_of(1)
+    if by == "message":
+        batch.retry(batch[0], delay_level=-1)
+    error = Retry(delay_level=-1) if by == "exception" else RuntimeError("no")
+    await case.settlement(delay_level=-1 if by == "group" else 0).settle(queue, batch, error)
+    assert [sent.header.topic for sent in case.broker.sent] == [f"%DLQ%{GROUP}"]
+    assert handled(queue) == {"dead_lettered": 1}
+
+
+async def test_a_dead_letter_tells_why(case: Case) -> None:
+    """Body and compression as stored, the user's properties, and ours; nothing that would delay it."""
+    properties = {"KEYS": "k1", "colour": "red", "UNIQ_KEY": "id1", "DELAY": "3", "REAL_TOPIC": "t1", "TIMER_OUT": "1"}
+    queue, batch = batch_of(1, properties=properties, flag=7, born_timestamp=1234, sys_flag=0x8)
+    await case.settlement().settle(queue, batch, DeadLetter("no \x01 such\x02customer"))
+    [sent] = case.broker.sent
+    header = sent.header
+    assert (header.flag, header.born_timestamp, header.sys_flag, header.queue_id) == (7, 1234, 0, -1)
+    assert sent.body == b"body"
+    told = sent.properties
+    assert told.pop("RMQD_EXCEPTION").strip().endswith("DeadLetter: no   such customer")
+    assert told == {
+        "KEYS": "k1",
+        "colour": "red",
+        "UNIQ_KEY": "id1",
+        "RETRY_TOPIC": TOPIC,
+        "ORIGIN_MESSAGE_ID": batch[0].offset_msg_id,
+        "RMQD_REASON": "no   such customer",
+        "RMQD_GROUP": GROUP,
+    }
+
+
+@pytest.mark.parametrize("reason", ["why", "w" * 60_000])
+@pytest.mark.parametrize("user_bytes", [0, 32_000, 32_500])
+async def test_the_exception_is_cut_to_what_properties_may_hold(case: Case, reason: str, user_bytes: int) -> None:
+    """32,767 bytes, of which the broker needs some for itself; the end of the traceback is what names the error."""
+    queue, batch = batch_of(1, properties={"big": "x" * user_bytes} if user_bytes else {})
+    error = DeadLetter(reason)
+    error.__cause__ = RuntimeError("é" * 50_000)
+    await case.settlement().settle(queue, batch, error)
+    [sent] = case.broker.sent
+    assert len((sent.header.properties or "").encode()) < MAX_PROPERTIES_BYTES - 100 or user_bytes == 32_500
+    assert len((sent.header.properties or "").encode()) <= MAX_PROPERTIES_BYTES
+    if user_bytes == 0:
+        assert len((sent.header.properties or "").encode()) > MAX_PROPERTIES_BYTES - 1000
+
+
+async def test_where_a_dead_letter_is_refused_the_broker_makes_it(case: Case) -> None:
+    """By send-back with level -1."""
+    case.broker.peer.on(RequestCode.SEND_MESSAGE_V2, Reply(ResponseCode.TOPIC_NOT_EXIST, "no auto-creation here"))
+    queue, batch = batch_of(1)
+    await case.settlement().settle(queue, batch, DeadLetter("x"))
+    assert case.sent_back() == [(100, -1, 16)]
+    assert handled(queue) == {"dead_lettered": 1}
+
+
+async def test_where_send_back_is_refused_the_message_is_sent_to_the_retry_topic(case: Case) -> None:
+    """With all that the broker would have put into it."""
+    case.broker.peer.on(RequestCode.CONSUMER_SEND_MSG_BACK, REFUSED)
+    queue, batch = batch_of(1, reconsume_times=2, properties={"KEYS": "k", "DELAY": "4"})
+    await case.settlement(max_reconsume_times=9).settle(queue, batch, RuntimeError("no"))
+    [sent] = case.broker.sent
+    assert sent.header.topic == f"%RETRY%{GROUP}"
+    assert (sent.header.reconsume_times, sent.header.max_reconsume_times) == (3, 9)
+    assert sent.properties == {
+        "KEYS": "k",
+        "DELAY": "5",
+        "RECONSUME_TIME": "3",
+        "MAX_RECONSUME_TIMES": "9",
+        "RETRY_TOPIC": TOPIC,
+        "ORIGIN_MESSAGE_ID": batch[0].offset_msg_id,
+    }
+    assert handled(queue) == {"retried": 1}
+
+
+async def test_what_no_broker_takes_is_handed_out_again_later(case: Case) -> None:
+    """Only that: the rest of the batch is done. Until then the offset stays below."""
+    clock = JumpingClock()
+    case.broker.peer.on(RequestCode.CONSUMER_SEND_MSG_BACK, REFUSED)
+    case.broker.peer.on(RequestCode.SEND_MESSAGE_V2, REFUSED)
+    queue, batch = batch_of(3)
+    batch.ack(batch[0])
+    await case.settlement(clock=clock).settle(queue, batch, RuntimeError("no"))
+    assert (queue.commit_offset(), queue.retrying, len(queue.pending)) == (1, 2, 0)
+    clock.jump_to(clock.wall() + LOCAL_RETRY_SECONDS)
+    assert case.again == [queue]
+    assert [message.queue_offset for message in queue.pending] == [1, 2]
+    assert queue.retrying == 0
+    assert handled(queue) == {"acked": 1}
+
+
+@pytest.mark.parametrize("ending", ["left", "dropped"])
+async def test_a_queue_that_is_given_up_takes_nothing_back(
+    case: Case, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    """Its next owner hands those messages out."""
+    monkeypatch.setattr("rmqd.consumer.handling.settlement.LOCAL_RETRY_SECONDS", 0.05)
+    case.broker.peer.on(RequestCode.CONSUMER_SEND_MSG_BACK, REFUSED)
+    case.broker.peer.on(RequestCode.SEND_MESSAGE_V2, REFUSED)
+    queue, batch = batch_of(1)
+    await case.settlement().settle(queue, batch, RuntimeError("no"))
+    queue.leave()
+    if ending == "dropped":
+        queue.drop("handed_over")
+    await eventually(lambda: queue.retrying == 0, "the time for another try has come")
+    assert not case.again
+    assert not queue.pending
+
+
+@pytest.mark.parametrize("error", [None, RuntimeError("no"), EXPIRED])
+async def test_results_for_a_dropped_queue_are_thrown_away(case: Case, error: Exception | None) -> None:
+    """The next owner has the messages too; they count as handled twice, by cause."""
+    queue, batch = batch_of(3)
+    batch.dead_letter(batch[1])
+    queue.drop("handed_over")
+    await case.settlement().settle(queue, batch, error)
+    await asyncio.sleep(0)
+    assert not case.broker.sent
+    assert not case.broker.sent_back
+    assert handled(queue) == {}
+    assert queue.stats.snapshot().duplicates == {"handed_over": 3}
+
+
+@pytest.mark.parametrize(
+    ("error", "level"), [(Retry(), 0), (Retry(3), 3), (Retry(0), 0), (ValueError(), 0), (SystemExit(), 0)]
+)
+async def test_what_an_exception_means_for_a_whole_batch(case: Case, error: BaseException, level: int) -> None:
+    """SystemExit in a handler is no reason to end the process."""
+    queue, batch = batch_of(1)
+    await case.settlement().settle(queue, batch, error)
+    assert case.sent_back() == [(100, level, 16)]

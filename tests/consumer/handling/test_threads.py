@@ -1,0 +1,163 @@
+"""A synchronous handler that gives back something to await: an error that ends the group, and no acknowledgement."""
+
+from __future__ import annotations
+
+import functools
+import gc
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from typing import Any
+
+import pytest
+import structlog
+
+from rmqd.consumer.handling.threads import HandlerNotAwaitedError, HandlerThread
+from rmqd.consumer.stats.snapshot import GroupSnapshot
+from rmqd.handler import Batch
+from tests.client.peer import eventually
+from tests.consumer.blocks import QUEUE, block_of
+from tests.consumer.groups import GROUP, TOPIC, handler_of
+from tests.consumer.members import member
+from tests.consumer.scripted_broker import ScriptedBroker
+
+
+class Coroutines:
+    """An async handler behind a decorator that hides it; remembers whether it ever ran."""
+
+    def __init__(self) -> None:
+        self.ran = False
+
+        async def handle(batch: Batch) -> None:
+            self.ran = True
+
+        @functools.wraps(handle)
+        def wrapper(*arguments: Any) -> Any:
+            return handle(*arguments)
+
+        self.handle = wrapper
+
+
+class Patient:
+    """Awaitable, and no coroutine."""
+
+    def __await__(self) -> Generator[Any, None, None]:
+        yield
+
+
+async def call(handle: Callable[[Batch], Any]) -> None:
+    """One call in a thread of its own."""
+    thread = HandlerThread(handler_of(handle, is_async=False), 0)
+    try:
+        await thread.call(Batch(block_of([0]).messages, QUEUE))
+    finally:
+        thread.stop()
+
+
+async def test_a_handler_sees_the_context_of_its_group() -> None:
+    """A line that a synchronous handler logs names the group, as one of an asynchronous handler does."""
+    seen: list[dict[str, Any]] = []
+
+    with structlog.contextvars.bound_contextvars(group=GROUP):
+        await call(lambda batch: seen.append(structlog.contextvars.get_contextvars()))
+
+    assert seen == [{"group": GROUP}]
+
+
+async def test_a_returned_coroutine_is_an_error() -> None:
+    """It names the handler and the way out; nothing of the coroutine runs, and Python warns of none left un-awaited."""
+    decorated = Coroutines()
+
+    with pytest.raises(HandlerNotAwaitedError) as raised:
+        await call(decorated.handle)
+
+    text = str(raised.value)
+    assert "handler testing " in text
+    assert "returned a coroutine" in text
+    assert "`async def`" in text
+    del raised
+    gc.collect()  # where the warning would come from, which is a failure here
+    assert not decorated.ran
+
+
+async def test_any_other_awaitable_is_one_too() -> None:
+    """A Patient is not closed, having nothing to close."""
+    with pytest.raises(HandlerNotAwaitedError, match="returned a Patient that nobody awaits"):
+        await call(lambda _: Patient())
+
+
+@pytest.mark.parametrize("result", [None, 0, True, "done", ["x"], iter(())], ids=repr)
+async def test_what_cannot_be_awaited_is_no_result(result: object) -> None:
+    """Whatever a function happens to return: it returned, so its batch is handled."""
+    await call(lambda _: result)
+
+
+async def test_it_ends_the_group_and_settles_nothing(broker: ScriptedBroker) -> None:
+    """No message is at fault: none is acknowledged, sent back or dead-lettered, and no offset moves."""
+    [queue] = broker.create_topic(TOPIC)
+    await broker.store(queue, *[b"x"] * 40)
+    snapshots: list[GroupSnapshot] = []
+
+    async def run_until_it_fails() -> None:
+        async with member(broker.peer.address, Coroutines().handle, is_async=False, concurrency=8) as running:
+            await eventually(running.task.done, "the group has ended")
+            snapshots.append(running.consumer.snapshot())
+
+    with pytest.raises(ExceptionGroup) as raised:
+        await run_until_it_fails()
+
+    assert raised.group_contains(HandlerNotAwaitedError)
+    [snapshot] = snapshots
+    assert snapshot.state == "failed"
+    assert snapshot.failure is not None
+    assert "handler testing " in snapshot.failure
+    assert set(snapshot.topics[0].handled.values()) == {0}
+    assert (broker.sent_back, broker.sent) == ([], [])
+    assert {offset for at, offset in broker.commits if at == queue} <= {0}
+    assert broker.offsets.get((GROUP, queue), 0) == 0
+
+
+async def test_an_async_handler_is_awaited(broker: ScriptedBroker) -> None:
+    """The same behind a wrapper that is recognised as asynchronous."""
+    [queue] = broker.create_topic(TOPIC)
+    await broker.store(queue, b"x")
+    decorated = Coroutines()
+
+    async def handle(batch: Batch) -> None:
+        result: Awaitable[None] = decorated.handle(batch)
+        await result
+
+    async with member(broker.peer.address, handle, persist_consumer_offset_interval_seconds=0.05):
+        await broker.committed(GROUP, queue, 1)
+    assert decorated.ran
+
+
+async def test_a_forgotten_await_is_an_error_too(broker: ScriptedBroker) -> None:
+    """An asynchronous handler returns what it should have awaited: nothing of that ran, so nothing is acknowledged."""
+    [queue] = broker.create_topic(TOPIC)
+    await broker.store(queue, b"x")
+    decorated = Coroutines()
+
+    async def handle(batch: Batch) -> Any:
+        return decorated.handle(batch)
+
+    async def run_until_it_fails() -> None:
+        async with member(broker.peer.address, handle) as running:
+            await eventually(running.task.done, "the group has ended")
+
+    with pytest.raises(ExceptionGroup) as raised:
+        await run_until_it_fails()
+    assert raised.group_contains(HandlerNotAwaitedError)
+    assert broker.offsets.get((GROUP, queue), 0) == 0
+    assert not decorated.ran
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: (number for number in range(3)), lambda: _generate()], ids=["generator", "async generator"]
+)
+async def test_a_generator_would_never_run(make: Callable[[], Any]) -> None:
+    """As of a function with `yield` behind a decorator."""
+    with pytest.raises(HandlerNotAwaitedError, match="generator"):
+        await call(lambda _: make())
+
+
+async def _generate() -> AsyncGenerator[None, None]:
+    yield

@@ -1,0 +1,239 @@
+"""How the members of a group consume, as a scripted broker and the other members tell it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, MutableMapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.consumer.health.consistency import Difference, differences, model_difference
+from rmqd.wire.bodies.heartbeat import SubscriptionData
+from rmqd.wire.bodies.running_info import ConsumerRunningInfo
+from rmqd.wire.bodies.stats import Connection, ConsumerConnection
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.filter import sql_subscription, tag_subscription
+from rmqd.wire.messages.message import MessageQueue
+from tests.client.peer import Reply, eventually
+from tests.consumer.groups import GROUP, TOPIC
+from tests.consumer.members import Member, member
+from tests.consumer.scripted_broker import ScriptedBroker
+from tests.consumer.seen import Seen
+
+US = "this one"
+OTHER = "10.0.0.9@java"
+
+
+def subscribed(*data: SubscriptionData) -> dict[str, SubscriptionData]:
+    return {one.topic: one for one in data}
+
+
+# --- what counts as a difference
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        (tag_subscription("t", "a || b", 1), tag_subscription("t", " b||a ", 2)),
+        (tag_subscription("t", "*", 1), tag_subscription("t", "", 2)),
+        (sql_subscription("t", "a > 1", 1), sql_subscription("t", "a > 1", 2)),
+    ],
+)
+def test_how_and_when_it_was_written_is_no_difference(theirs: SubscriptionData, ours: SubscriptionData) -> None:
+    assert not list(differences(subscribed(theirs), subscribed(ours), US))
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "text"),
+    [
+        ("a", "a || b", "subscribe to TAG 'a' of t, this one to TAG 'a || b'"),
+        ("*", "a", "subscribe to TAG '*' of t, this one to TAG 'a'"),
+        ("a > 1", "*", "subscribe to SQL92 'a > 1' of t, this one to TAG '*'"),
+    ],
+)
+def test_other_messages_are_a_difference(theirs: str, ours: str, text: str) -> None:
+    make = sql_subscription if ">" in theirs else tag_subscription
+    [found] = differences(subscribed(make("t", theirs, 1)), subscribed(tag_subscription("t", ours, 1)), US)
+
+    assert found == Difference("subscription_mismatch", "t", text)
+
+
+def test_topics_that_only_one_side_has_are_differences_but_not_retry_topics() -> None:
+    theirs = subscribed(tag_subscription("t1", "*", 1), tag_subscription("t2", "*", 1))
+    ours = subscribed(
+        tag_subscription("t1", "*", 1), tag_subscription("t3", "*", 1), tag_subscription("%RETRY%g", "*", 1)
+    )
+
+    assert [found.text for found in differences(theirs, ours, US)] == [
+        "do not subscribe to t3, this one does",
+        "subscribe to t2, this one does not",
+    ]
+
+
+def test_another_message_model_is_a_difference() -> None:
+    assert not list(model_difference("CLUSTERING", "CLUSTERING", US))
+    assert not list(model_difference(None, "CLUSTERING", US))
+    [found] = model_difference("BROADCASTING", "CLUSTERING", US)
+    assert found.cause == "mode_mismatch"
+
+
+# --- what is asked, and told
+
+
+class View:
+    """What the broker and the other member tell."""
+
+    def __init__(self, broker: ScriptedBroker) -> None:
+        self.broker = broker
+        self.connections: list[Connection] = []
+        self.table = subscribed(tag_subscription(TOPIC, "*", 1))
+        self.consume_type = "CONSUME_PASSIVELY"
+        self.model = "CLUSTERING"
+        self.info: ConsumerRunningInfo | None = None
+        self.looks = 0
+        broker.peer.on(RequestCode.GET_CONSUMER_CONNECTION_LIST, self._connection)
+        broker.peer.on(RequestCode.GET_CONSUMER_RUNNING_INFO, self._running_info)
+
+    def join(self, client_id: str = OTHER, address: str = "10.0.0.9:4711") -> None:
+        self.connections.append(Connection(client_id, address, "JAVA", 1))
+
+    async def looked(self, times: int) -> None:
+        """Wait for so many more looks."""
+        wanted = self.looks + times
+        await eventually(lambda: self.looks >= wanted, f"{times} more looks")
+
+    def _connection(self, _: RemotingCommand) -> Reply:
+        self.looks += 1
+        own = [Connection(client_id, "127.0.0.1:1", "PYTHON", 1) for client_id in self.broker.members[GROUP]]
+        view = ConsumerConnection((*own, *self.connections), self.table, self.consume_type, self.model)
+        return Reply(body=view.to_json())
+
+    def _running_info(self, command: RemotingCommand) -> Reply:
+        assert command.ext_fields["clientId"] in {connection.client_id for connection in self.connections}
+        if self.info is None:
+            return Reply(ResponseCode.SYSTEM_ERROR, "no answer")
+        return Reply(body=self.info.to_json())
+
+
+@pytest.fixture
+def view(broker: ScriptedBroker, queue: MessageQueue, monkeypatch: pytest.MonkeyPatch) -> View:
+    """A broker with the topic, and quick looks at it."""
+    for name, seconds in {"CHECK": 0.05, "NO_BROKER": 0.02, "SECOND_LOOK": 0.03}.items():
+        monkeypatch.setattr(f"rmqd.consumer.health.consistency.{name}_SECONDS", seconds)
+    return View(broker)
+
+
+@pytest.fixture
+def logs() -> Iterator[list[MutableMapping[str, Any]]]:
+    with capture_logs() as entries:
+        yield entries
+
+
+async def problem(m: Member, cause: str) -> str:
+    """Wait for the group's problem; its evidence."""
+    await eventually(lambda: m.consumer.snapshot().problems, f"{cause} is told")
+    [found] = m.consumer.snapshot().problems
+    assert found.cause == cause
+    assert found.next
+    return found.evidence
+
+
+async def test_members_that_agree_are_no_problem(view: View, seen: Seen) -> None:
+    """Neither is a broker that has nobody else, whatever it remembers of us."""
+    async with member(view.broker.peer.address, seen) as m:
+        view.join()
+        view.info = ConsumerRunningInfo({"PROP_CONSUMEORDERLY": "false"}, tuple(view.table.values()))
+        await view.looked(6)
+        view.connections.clear()
+        view.table = subscribed(tag_subscription(TOPIC, "old", 1))
+        await view.looked(6)
+        assert not m.consumer.snapshot().problems
+
+
+async def test_a_difference_is_told_while_it_lasts_and_so_is_its_end(
+    view: View, seen: Seen, logs: list[MutableMapping[str, Any]]
+) -> None:
+    """Once each, with who differs and how."""
+    async with member(view.broker.peer.address, seen) as m:
+        view.join()
+        view.table = subscribed(tag_subscription(TOPIC, "a", 9))
+        evidence = await problem(m, "subscription_mismatch")
+        assert OTHER in evidence
+        assert "TAG 'a'" in evidence
+        await view.looked(6)
+        view.table = subscribed(tag_subscription(TOPIC, "*", 10))
+        await eventually(lambda: not m.consumer.snapshot().problems, "it is over")
+    told = [entry["event"] for entry in logs if entry["event"].startswith("group.problem")]
+    assert told == ["group.problem", "group.problem_ended"]
+
+
+async def test_a_difference_of_one_look_is_not_told(view: View, seen: Seen) -> None:
+    """As when a reload has reached one member and not yet the other."""
+    view.join()
+    async with member(view.broker.peer.address, seen) as m:
+        for _ in range(3):
+            await view.looked(2)
+            view.table = subscribed(tag_subscription(TOPIC, "a", 9))
+            await view.looked(1)
+            view.table = subscribed(tag_subscription(TOPIC, "*", 10))
+            await view.looked(1)
+            assert not m.consumer.snapshot().problems
+
+
+async def test_what_a_member_says_itself_counts_where_the_broker_only_knows_us(view: View, seen: Seen) -> None:
+    """Of two opinions a broker keeps the newer one: ours, for a member that came later."""
+    view.join()
+    view.info = ConsumerRunningInfo({}, (tag_subscription(TOPIC, "a || b", 1),))
+    async with member(view.broker.peer.address, seen) as m:
+        evidence = await problem(m, "subscription_mismatch")
+    assert f"member {OTHER}" in evidence
+
+
+@pytest.mark.parametrize("way", ["model", "consume_type", "order"])
+async def test_another_mode_is_told(view: View, seen: Seen, way: str) -> None:
+    """Broadcasting, a pull consumer, or orderly consumption in one group with us."""
+    view.join()
+    match way:
+        case "model":
+            view.model = "BROADCASTING"
+        case "consume_type":
+            view.consume_type = "CONSUME_ACTIVELY"
+        case _:
+            view.info = ConsumerRunningInfo({"PROP_CONSUMEORDERLY": "true"}, tuple(view.table.values()))
+    async with member(view.broker.peer.address, seen) as m:
+        await problem(m, "mode_mismatch")
+
+
+async def test_two_members_with_our_client_id_are_told(view: View, seen: Seen) -> None:
+    """With the other one's address."""
+    async with member(view.broker.peer.address, seen) as m:
+        await eventually(lambda: view.broker.members[GROUP], "it has joined")
+        view.join(m.client.client_id, "10.0.0.7:1234")
+        evidence = await problem(m, "client_id_conflict")
+        assert "10.0.0.7:1234" in evidence
+        view.connections.clear()
+        await eventually(lambda: not m.consumer.snapshot().problems, "it is over")
+
+
+async def test_a_broker_that_does_not_tell_changes_nothing(view: View, seen: Seen) -> None:
+    """The problem is neither over nor new."""
+    view.join()
+    view.table = replace_topic(view.table)
+    async with member(view.broker.peer.address, seen) as m:
+        await problem(m, "subscription_mismatch")
+        view.broker.peer.on(
+            RequestCode.GET_CONSUMER_CONNECTION_LIST, Reply(ResponseCode.NO_PERMISSION, "not for clients")
+        )
+        asked = len(view.broker.peer.got(RequestCode.GET_CONSUMER_CONNECTION_LIST))
+        await view.broker.peer.received(RequestCode.GET_CONSUMER_CONNECTION_LIST, asked + 8)
+        await asyncio.sleep(0)
+        assert m.consumer.snapshot().problems
+
+
+def replace_topic(table: dict[str, SubscriptionData]) -> dict[str, SubscriptionData]:
+    """The same with another expression."""
+    return {topic: replace(data, sub_string="z", tags_set=frozenset({"z"})) for topic, data in table.items()}

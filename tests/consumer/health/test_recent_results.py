@@ -1,0 +1,101 @@
+"""Whether a handler fails at everything, and the rates that people see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from rmqd.consumer.health.recent_results import FAILING_SECONDS, LEAST_ATTEMPTS, LOOK_SECONDS, RecentResults
+from rmqd.consumer.stats.counters import TopicStats
+from tests.consumer.blocks import block_of
+from tests.consumer.clock import ManualClock
+
+(MESSAGE,) = block_of(range(1)).messages
+
+
+class Group:
+    """A group whose counters a test moves, looked at every other second."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.stats = TopicStats("orders", is_retry=False)
+        self.results = RecentResults(self.clock)
+
+    def goes_on(self, seconds: float, step: Callable[[], None] = lambda: None) -> None:
+        for _ in range(round(seconds / LOOK_SECONDS)):
+            self.clock.advance(LOOK_SECONDS)
+            step()
+            self.results.look(self.stats.snapshots())
+
+    def succeeds(self, times: int = 10) -> None:
+        self.stats.acked += times
+
+    def fails(self, times: int = 10) -> None:
+        for _ in range(times):
+            self.stats.raised(KeyError("city"), "KeyError('city')", MESSAGE, self.clock.wall())
+            self.stats.count("retried")
+
+    def mixed(self, succeeded: int, failed: int) -> None:
+        self.succeeds(succeeded)
+        self.fails(failed)
+
+    @property
+    def cause(self) -> str:
+        return "" if self.results.problem is None else self.results.problem.cause
+
+
+@pytest.fixture
+def group() -> Group:
+    return Group()
+
+
+def test_a_handler_that_fails_at_everything_is_a_problem_until_it_works(group: Group) -> None:
+    """Also one that worked before; its last error stands in the evidence."""
+    group.goes_on(600, group.succeeds)
+    assert group.cause == ""
+    group.goes_on(FAILING_SECONDS + 2 * LOOK_SECONDS, group.fails)
+    assert group.cause == "failing_handler"
+    assert group.results.problem is not None
+    assert "KeyError('city')" in group.results.problem.evidence
+    group.goes_on(3600)
+    assert group.cause == "failing_handler", "nothing has shown that it works"
+    group.goes_on(LOOK_SECONDS, group.succeeds)
+    assert group.cause == ""
+
+
+def test_a_short_failure_is_none(group: Group) -> None:
+    """As of a server that restarts."""
+    group.goes_on(FAILING_SECONDS - 2 * LOOK_SECONDS, group.fails)
+    group.goes_on(LOOK_SECONDS, group.succeeds)
+    group.goes_on(FAILING_SECONDS, group.fails)
+    assert group.cause == ""
+
+
+def test_a_handler_that_fails_at_one_in_three_is_none(group: Group) -> None:
+    """Its messages are retried; the group gets on."""
+    group.goes_on(600, lambda: group.mixed(20, 10))
+    assert group.cause == ""
+
+
+def test_few_attempts_prove_nothing_and_quiet_ones_do(group: Group) -> None:
+    """Two failures may be one message; on a quiet topic the third one may come a minute later."""
+    for _ in range(LEAST_ATTEMPTS - 1):
+        group.goes_on(LOOK_SECONDS, lambda: group.fails(1))
+        group.goes_on(60)
+    assert group.cause == ""
+    group.goes_on(LOOK_SECONDS, lambda: group.fails(1))
+    assert group.cause == "failing_handler"
+
+
+def test_rates_are_of_the_last_minute(group: Group) -> None:
+    """Attempts, failed calls, what was sent back, per second."""
+    group.goes_on(600, lambda: group.succeeds(20))
+    group.goes_on(60, lambda: group.mixed(20, 4))
+    rates = group.results.rates(group.stats.snapshots())
+    assert rates.handled == pytest.approx(12, abs=1)
+    assert rates.failed == pytest.approx(2, abs=0.2)
+    assert rates.retried == pytest.approx(2, abs=0.2)
+    assert rates.dead_lettered == 0
+    group.goes_on(120)
+    assert group.results.rates(group.stats.snapshots()).handled == 0

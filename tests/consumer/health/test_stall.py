@@ -1,0 +1,93 @@
+"""What is seen of a queue that stands still, and the cause that follows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rmqd.codes import ResponseCode
+from rmqd.consumer.health.stall import Stall, explain_failure
+from rmqd.consumer.stats.problem import STALL_CAUSES, Problem
+from rmqd.errors import (
+    BrokerError,
+    NameServerError,
+    ProtocolError,
+    RemotingClosedError,
+    RemotingConnectError,
+    RemotingTimeoutError,
+    RmqdError,
+    RouteNotFoundError,
+)
+
+
+def refusal(code: ResponseCode, remark: str = "") -> BrokerError:
+    return BrokerError.of(code, remark, "broker-a")
+
+
+HELD = Problem("corrupt_message", "a message is corrupt", "skip it")
+
+
+@pytest.mark.parametrize(
+    ("seen", "cause", "evidence"),
+    [
+        ({"stuck": HELD, "paused": True, "in_flight": 1}, "corrupt_message", "a message is corrupt"),
+        ({"paused": True, "failure": refusal(ResponseCode.NO_PERMISSION)}, "paused", "operator"),
+        ({"locked_out": True, "pending": 3}, "held_lock", "another member"),
+        ({"started": False}, "held_lock", "another member"),
+        ({"started": False, "failure": RemotingConnectError("b:1", "refused")}, "broker_unreachable", "b:1: refused"),
+        ({"in_flight": 1, "pending": 99, "call_seconds": 25.0}, "slow_handler", "25 s; first unfinished is message M"),
+        ({"pending": 5, "slots": 2, "busy_slots": 2, "longest_call_seconds": 40.0}, "slow_handler", "all 2 slots"),
+        ({"in_flight": 2, "call_seconds": 0.5, "slots": 9, "busy_slots": 2}, "slow_handler", "2 batches"),
+        ({"retrying": 1, "slots": 2, "busy_slots": 2}, "retry_refused", "message M"),
+        ({"in_flight": 1, "slots": 2}, "retry_refused", "message M"),
+        ({"in_flight": 1, "call_seconds": 0.1, "orderly": True}, "poison_message", "message M"),
+        ({"in_flight": 1, "call_seconds": 30.0, "orderly": True}, "slow_handler", "message M"),
+        ({"in_flight": 1, "orderly": True}, "slow_handler", "has not come back"),
+        ({"uncommitted": 1000, "orderly": True}, "slow_handler", "1000 messages are handled"),
+        ({"retrying": 1, "orderly": True}, "poison_message", "message M"),
+        ({"pending": 1, "slots": 2}, "stalled_queue", "nothing holds"),
+        ({"waits_for_rate": True}, "rate_limit", "pull_rate_limit"),
+        ({"unanswered_seconds": 30.0, "broker_down": True, "broker": "broker-a"}, "broker_unreachable", "broker-a"),
+        ({"unanswered_seconds": 30.0}, "stalled_queue", "30 s ago"),
+        ({}, "stalled_queue", "nothing holds"),
+    ],
+)
+def test_each_sight_has_its_cause(seen: dict[str, Any], cause: str, evidence: str) -> None:
+    problem = Stall(seconds=25.0, **{"oldest": "message M"} | seen).explain()
+
+    assert problem.cause == cause
+    assert evidence in problem.evidence
+    assert problem.next
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (refusal(ResponseCode.NO_PERMISSION, "subscription group no permission, g"), "consumption_disabled"),
+        (refusal(ResponseCode.NO_PERMISSION, "the topic[t] pulling message is forbidden"), "no_permission"),
+        (refusal(ResponseCode.NO_PERMISSION, "the broker[10.0.0.1] pulling message is forbidden"), "no_permission"),
+        (refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST), "consumption_disabled"),
+        (refusal(ResponseCode.SUBSCRIPTION_NOT_EXIST), "subscription_mismatch"),
+        (refusal(ResponseCode.SUBSCRIPTION_NOT_LATEST), "subscription_mismatch"),
+        (refusal(ResponseCode.SUBSCRIPTION_PARSE_FAILED), "subscription_mismatch"),
+        (refusal(ResponseCode.TOPIC_NOT_EXIST), "topic_missing"),
+        (refusal(ResponseCode.INVALID_PARAMETER), "no_route"),
+        (RouteNotFoundError("t", "no address is known for broker b"), "no_route"),
+        (RemotingConnectError("b:1", "refused"), "broker_unreachable"),
+        (RemotingTimeoutError("b:1", "no answer"), "broker_unreachable"),
+        (RemotingClosedError("b:1", "closed"), "broker_unreachable"),
+        (NameServerError("n:1", "none answers"), "broker_unreachable"),
+        (refusal(ResponseCode.FLOW_CONTROL), "pull_failed"),
+        (refusal(ResponseCode.SYSTEM_ERROR), "pull_failed"),
+        (ProtocolError("not a frame"), "pull_failed"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
+def test_each_failure_has_its_cause_and_says_what_happened(error: RmqdError, cause: str) -> None:
+    problem = explain_failure(error)
+
+    assert problem.cause == cause
+    assert problem.evidence == str(error)
+    assert problem.next
+    assert cause in STALL_CAUSES

@@ -1,0 +1,339 @@
+"""Queues of a scripted broker that stand still: what is told of them, and that they go on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, MutableMapping
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.consumer.stats.problem import Problem
+from rmqd.handler import Batch
+from rmqd.wire.messages.message import MessageQueue
+from tests.client.peer import Peer, Reply, eventually
+from tests.consumer.groups import GROUP, TOPIC, Blocked
+from tests.consumer.members import Member, member
+from tests.consumer.scripted_broker import ScriptedBroker
+from tests.consumer.seen import Seen
+
+pytestmark = pytest.mark.usefixtures("hasty", "soon")
+
+Logs = list[MutableMapping[str, Any]]
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The watchdog's times, shortened by the same factor."""
+    for name, seconds in {"TICK": 0.02, "STALL": 0.2, "EXPIRY": 1.2, "REPEAT": 6.0}.items():
+        monkeypatch.setattr(f"rmqd.consumer.health.watchdog.{name}_SECONDS", seconds)
+    monkeypatch.setattr("rmqd.consumer.health.stall.SLOW_CALL_SECONDS", 0.1)
+    monkeypatch.setattr("rmqd.consumer.handling.settlement.LOCAL_RETRY_SECONDS", 0.05)
+
+
+@pytest.fixture
+def logs() -> Iterator[Logs]:
+    with capture_logs() as entries:
+        yield entries
+
+
+def events(logs: Logs, name: str) -> Logs:
+    """The lines of one event, without those about the retry topic."""
+    return [entry for entry in logs if entry["event"] == name and "%RETRY%" not in repr(entry)]
+
+
+def stall(m: Member, number: int = 0) -> Problem | None:
+    queue = m.queue(number)
+    return None if queue is None else queue.stall
+
+
+def state(m: Member, number: int = 0) -> str:
+    queue = m.queue(number)
+    return "" if queue is None else queue.state
+
+
+async def stands_still(m: Member, logs: Logs, cause: str, number: int = 0) -> Problem:
+    """Wait until a queue is shown and told to stand still; it must be for this cause."""
+    await eventually(lambda: stall(m, number) is not None, f"queue {number} is seen to stand still for {cause}")
+    problem = stall(m, number)
+    assert problem is not None
+    assert problem.cause == cause, problem
+    await eventually(lambda: any(number in entry["queues"] for entry in events(logs, "queue.stalled")), "it is told")
+    return problem
+
+
+async def goes_on(m: Member, logs: Logs, cause: str, *, stays: bool = True) -> None:
+    """Wait until nothing stands still any more; it must be told once, as its beginning was."""
+    await eventually(lambda: stall(m) is None, "the queue is seen to move")
+    await eventually(lambda: events(logs, "queue.goes_on"), "the end is told")
+    [begin] = events(logs, "queue.stalled")
+    [end] = events(logs, "queue.goes_on")
+    assert begin["cause"] == end["cause"] == cause
+    assert begin["evidence"]
+    assert begin["next"]
+    if stays:
+        await asyncio.sleep(0.5)
+        assert stall(m) is None, "a queue that has nothing to do does not stand still"
+
+
+async def test_a_queue_that_has_nothing_to_do_does_not_stand_still(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, logs: Logs
+) -> None:
+    """However long a pull is held by the broker, as long as it is answered in time."""
+    await broker.store(queue, b"0")
+    async with member(broker.peer.address, seen) as m:
+        await seen.has(b"0")
+        await asyncio.sleep(0.6)
+        assert stall(m) is None
+    assert not events(logs, "queue.stalled")
+
+
+async def test_a_slow_handler_is_named_with_its_message(
+    broker: ScriptedBroker, queue: MessageQueue, logs: Logs
+) -> None:
+    """The state of the queue stays what it is: it is being handled."""
+    handle = Blocked()
+    await broker.store(queue, b"0", b"1")
+    async with member(broker.peer.address, handle, concurrency=1) as m:
+        problem = await stands_still(m, logs, "slow_handler")
+        assert "offset 0" in problem.evidence
+        assert state(m) == "handling"
+        handle.release.set()
+        await goes_on(m, logs, "slow_handler")
+
+
+async def test_a_queue_whose_slots_others_have_says_so(broker: ScriptedBroker, logs: Logs) -> None:
+    """Its own messages have not reached a handler yet."""
+    first, second = broker.create_topic(TOPIC, 2)
+    handle = Blocked()
+    await broker.store(first, b"0", b"1")
+    async with member(broker.peer.address, handle, concurrency=1) as m:
+        await eventually(lambda: state(m, 0) == "handling", "the only slot is taken")
+        await broker.store(second, b"2")
+        problem = await stands_still(m, logs, "slow_handler", 1)
+        assert "all 1 slots" in problem.evidence
+        handle.release.set()
+        await eventually(lambda: stall(m, 0) is None and stall(m, 1) is None, "both go on")
+
+
+async def test_a_pause_is_told_and_keeps_its_state(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, logs: Logs
+) -> None:
+    """Nothing more is wrong: it is told as information."""
+    async with member(broker.peer.address, seen, persist_consumer_offset_interval_seconds=0.05) as m:
+        await eventually(lambda: broker.pulled_offsets(queue) == [0], "it pulls")
+        m.consumer.pause()
+        await broker.store(queue, b"0", b"1")
+        await stands_still(m, logs, "paused")
+        assert state(m) == "paused"
+        m.consumer.resume()
+        await seen.has(b"0", b"1")
+        await goes_on(m, logs, "paused")
+    assert events(logs, "queue.stalled")[0]["log_level"] == "info"
+
+
+async def test_a_queue_of_which_nothing_is_cached_stands_still_too(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, logs: Logs
+) -> None:
+    """As one that is paused before its first pull: the broker tells that messages wait."""
+    await broker.store(queue, b"0")
+    async with member(broker.peer.address, seen, persist_consumer_offset_interval_seconds=0.05) as m:
+        m.consumer.pause()
+        await stands_still(m, logs, "paused")
+        snapshot = m.queue()
+        assert snapshot is not None
+        assert (snapshot.cached, snapshot.lag) == (0, 1)
+    assert not broker.pulled_offsets(queue)
+
+
+async def test_messages_that_no_broker_takes_back_are_told(
+    broker: ScriptedBroker, queue: MessageQueue, logs: Logs
+) -> None:
+    """Until one does."""
+    refused = Reply(ResponseCode.SYSTEM_ERROR, "disk full")
+    broker.peer.on(RequestCode.CONSUMER_SEND_MSG_BACK, refused)
+    broker.peer.on(RequestCode.SEND_MESSAGE_V2, refused)
+
+    async def fail(batch: Batch) -> None:
+        raise ValueError("no")
+
+    await broker.store(queue, b"0")
+    async with member(broker.peer.address, fail) as m:
+        problem = await stands_still(m, logs, "retry_refused")
+        assert "offset 0" in problem.evidence
+        broker.peer.on(RequestCode.CONSUMER_SEND_MSG_BACK, Reply())
+        await goes_on(m, logs, "retry_refused")
+
+
+@pytest.mark.parametrize(
+    ("reply", "cause"),
+    [
+        (Reply(ResponseCode.NO_PERMISSION, "the topic[t] pulling message is forbidden"), "no_permission"),
+        (Reply(ResponseCode.NO_PERMISSION, "subscription group no permission, g1"), "consumption_disabled"),
+        (Reply(ResponseCode.SUBSCRIPTION_NOT_LATEST, "not latest"), "subscription_mismatch"),
+        (Reply(ResponseCode.TOPIC_NOT_EXIST, "gone"), "topic_missing"),
+        (Reply(ResponseCode.SYSTEM_ERROR, "store failed"), "pull_failed"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+async def test_pulls_that_fail_again_and_again_say_why(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, logs: Logs, reply: Reply, cause: str
+) -> None:
+    """The queue is stuck, and goes on with the first pull that works."""
+    await broker.store(queue, b"0")
+    broker.answer_pull(queue, *[reply] * 10_000)
+    async with member(broker.peer.address, seen) as m:
+        await stands_still(m, logs, cause)
+        assert state(m) == "stuck"
+        broker.forget_answers(queue)
+        await seen.has(b"0")
+        await goes_on(m, logs, cause)
+    assert events(logs, "queue.stalled")[0]["log_level"] == "error"
+
+
+async def test_a_broker_that_is_gone_is_told(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, logs: Logs
+) -> None:
+    """Nobody can say whether messages wait there."""
+    async with member(broker.peer.address, seen) as m:
+        await eventually(lambda: broker.pulled_offsets(queue) == [0], "it pulls")
+        await broker.peer.down()
+        await stands_still(m, logs, "broker_unreachable")
+        assert state(m) == "stuck"
+        await broker.peer.listen()
+        await broker.store(queue, b"0")
+        await seen.has(b"0")
+        await goes_on(m, logs, "broker_unreachable")
+
+
+async def test_a_pull_that_nobody_answers_is_told_and_pulled_anew(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, logs: Logs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Long before its own deadline; the loop begins at the same place."""
+    monkeypatch.setattr("rmqd.consumer.health.watchdog.UNANSWERED_SECONDS", 0.1)
+    await broker.store(queue, b"0")
+    broker.answer_pull(queue, None)
+    async with member(broker.peer.address, seen, persist_consumer_offset_interval_seconds=0.05) as m:
+        problem = await stands_still(m, logs, "stalled_queue")
+        assert "no answer" in problem.evidence
+        await seen.has(b"0")
+        await goes_on(m, logs, "stalled_queue", stays=False)  # the next pull is held for longer than patience lasts
+    assert len(events(logs, "queue.restarted")) == 1
+    assert broker.pulled_offsets(queue)[:2] == [0, 0]
+
+
+async def test_a_broker_that_answers_again_ends_it_before_the_next_pull_does(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, logs: Logs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That is held while nothing comes, and says nothing for as long."""
+    monkeypatch.setattr("rmqd.consumer.offsets.lag.STALE_SECONDS", 0.1)
+    async with member(broker.peer.address, seen, persist_consumer_offset_interval_seconds=0.05) as m:
+        await eventually(lambda: broker.pulled_offsets(queue) == [0], "it pulls")
+        await broker.peer.down()
+        await stands_still(m, logs, "broker_unreachable")
+        await broker.peer.listen()
+        await goes_on(m, logs, "broker_unreachable")
+    assert set(broker.pulled_offsets(queue)) == {0}
+
+
+async def test_a_queue_that_cannot_be_taken_over_is_shown(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, logs: Logs
+) -> None:
+    """It has no offset, and so would not be shown at all."""
+    broker.peer.on(RequestCode.QUERY_CONSUMER_OFFSET, Reply(ResponseCode.NO_PERMISSION, "not for you"))
+    await broker.store(queue, b"0")
+    async with member(broker.peer.address, seen) as m:
+        await stands_still(m, logs, "no_permission")
+        assert state(m) == "stuck"
+        broker.peer.on(RequestCode.QUERY_CONSUMER_OFFSET, broker.query)
+        await seen.has(b"0")
+        await goes_on(m, logs, "no_permission")
+
+
+async def test_queues_that_stand_still_together_are_one_line(broker: ScriptedBroker, logs: Logs) -> None:
+    """And one line only, while the cause is the same."""
+    queues = broker.create_topic(TOPIC, 3)
+    handle = Blocked()
+    for queue in queues:
+        await broker.store(queue, b"0", b"1")
+    async with member(broker.peer.address, handle, concurrency=3) as m:
+        await eventually(lambda: all(stall(m, number) for number in range(3)), "all are seen to stand still")
+        await asyncio.sleep(0.5)
+        handle.release.set()
+    [entry] = events(logs, "queue.stalled")
+    assert (entry["topic"], entry["queues"]) == (TOPIC, [0, 1, 2])
+
+
+async def test_a_topic_that_nobody_knows_is_a_problem_of_the_group(broker: ScriptedBroker, logs: Logs) -> None:
+    """There is no queue that could show it."""
+    async with member(broker.peer.address, Seen(), subscriptions=["missing"]) as m:
+        await eventually(lambda: m.consumer.snapshot().problems, "it is told")
+        [problem] = m.consumer.snapshot().problems
+        assert problem.cause == "topic_missing"
+        assert "missing" in problem.evidence
+        broker.create_topic("missing")
+        await eventually(lambda: not m.consumer.snapshot().problems, "it is over")
+    assert [entry["cause"] for entry in events(logs, "group.problem")] == ["topic_missing"]
+    assert [entry["cause"] for entry in events(logs, "group.problem_ended")] == ["topic_missing"]
+
+
+async def test_a_handler_that_fails_at_everything_is_a_problem_of_the_group(
+    broker: ScriptedBroker, queue: MessageQueue, logs: Logs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its queues move, as each message is sent back, and no queue could show it."""
+    monkeypatch.setattr("rmqd.consumer.health.recent_results.FAILING_SECONDS", 0.0)
+    is_broken = True
+
+    async def handle(batch: Batch) -> None:
+        if is_broken:
+            raise KeyError("city")
+
+    await broker.store(queue, *[b"%d" % number for number in range(5)])
+    async with member(broker.peer.address, handle) as m:
+        await eventually(lambda: m.consumer.snapshot().problems, "it is told")
+        [problem] = m.consumer.snapshot().problems
+        assert problem.cause == "failing_handler"
+        assert "KeyError('city')" in problem.evidence
+        error = m.topic().last_error
+        assert error is not None
+        assert (error.error, error.topic) == ("KeyError('city')", TOPIC)
+        is_broken = False
+        await broker.store(queue, b"good")
+        await eventually(lambda: not m.consumer.snapshot().problems, "it is over")
+    assert [entry["cause"] for entry in events(logs, "group.problem")] == ["failing_handler"]
+    assert [entry["cause"] for entry in events(logs, "group.problem_ended")] == ["failing_handler"]
+
+
+async def test_name_servers_that_do_not_answer_are_a_problem_of_the_group(logs: Logs) -> None:
+    """Nobody knows then whether the topic exists."""
+    async with Peer() as gone:
+        pass
+    async with member(gone.address, Seen()) as m:
+        await eventually(lambda: m.consumer.snapshot().problems, "it is told")
+        [problem] = m.consumer.snapshot().problems
+        assert problem.cause == "no_route"
+        async with gone:
+            broker = ScriptedBroker(gone)
+            broker.create_topic(TOPIC)
+            await eventually(lambda: not m.consumer.snapshot().problems, "it is over")
+
+
+async def test_a_fall_at_a_take_over_is_told_and_the_brokers_value_holds(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, logs: Logs
+) -> None:
+    """As after a broker lost its newest offsets while another member had the queue."""
+    await broker.store(queue, b"0", b"1", b"2")
+    async with member(broker.peer.address, seen, persist_consumer_offset_interval_seconds=0.05) as m:
+        await broker.committed(GROUP, queue, 3)
+        broker.members[GROUP].insert(0, "0.0.0.0@first")
+        m.consumer.on_consumer_ids_changed()
+        await eventually(lambda: not m.owned(), "the queue is given up")
+        broker.offsets[GROUP, queue] = 1
+        broker.members[GROUP].remove("0.0.0.0@first")
+        m.consumer.on_consumer_ids_changed()
+        await seen.has(b"0", b"1", b"2", b"1", b"2")
+        assert m.topic().falls == {"operator": 0, "corrected": 0, "take_over": 1}
+    [entry] = events(logs, "offset.fell")
+    assert (entry["offset"], entry["committed_before"]) == (1, 3)

@@ -1,0 +1,111 @@
+"""The last commit of a queue: at a stop, at a hand-over, and where the group fails."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from typing import Any
+
+import pytest
+
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.handler import Batch
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.messages.message import MessageQueue
+from tests.client.peer import Reply, eventually
+from tests.consumer.groups import GROUP, TOPIC
+from tests.consumer.members import member
+from tests.consumer.scripted_broker import ScriptedBroker
+
+UPDATE = RequestCode.UPDATE_CONSUMER_OFFSET
+SLOW_SECONDS = 1.3  # longer than anybody is patient who should not be asked to be
+
+
+async def handle(batch: Batch) -> None:
+    """Finish at once."""
+
+
+async def test_the_last_commit_does_not_overtake_one_that_a_slow_broker_has(
+    broker: ScriptedBroker, queue: MessageQueue
+) -> None:
+    await broker.store(queue, *[b"x"] * 6)
+    release = asyncio.Event()
+
+    async def slow_at_the_end(batch: Batch) -> None:
+        if batch[0].queue_offset == 5:
+            await release.wait()
+
+    async def update(command: RemotingCommand) -> Reply:
+        if command.ext_fields["commitOffset"] == "5":
+            await release.wait()
+            await asyncio.sleep(SLOW_SECONDS)
+        return broker.update(command)
+
+    broker.peer.on(UPDATE, update)
+    async with member(broker.peer.address, slow_at_the_end, persist_consumer_offset_interval_seconds=60) as only:
+        await eventually(lambda: (row := only.queue()) is not None and row.cached == 1, "all but one are handled")
+        only.consumer.stop(shutdown_timeout_seconds=10)
+        await eventually(
+            lambda: any(c.ext_fields["commitOffset"] == "5" for c in broker.peer.got(UPDATE)), "a commit is under way"
+        )
+        release.set()
+        await only.task
+    assert broker.commits_of(queue)[-2:] == [5, 6]
+
+
+@pytest.mark.parametrize("trouble", ["the connection is cut", "the broker is busy once"])
+async def test_the_last_commit_of_a_stop_is_tried_again(
+    broker: ScriptedBroker, queue: MessageQueue, trouble: str
+) -> None:
+    await broker.store(queue, *[b"x"] * 50)
+
+    def update(command: RemotingCommand) -> Reply | None:
+        broker.peer.on(UPDATE, broker.update)
+        if trouble == "the broker is busy once":
+            return Reply(ResponseCode.SYSTEM_BUSY, "too many requests")
+        broker.peer.cut()
+        return None
+
+    async with member(broker.peer.address, handle, persist_consumer_offset_interval_seconds=60) as only:
+        await eventually(lambda: only.topic().handled["acked"] == 50, "all is handled")
+        broker.peer.on(UPDATE, update)
+        await only.stop()
+        duplicates = only.topic().duplicates
+    assert broker.offsets[GROUP, queue] == 50
+    assert not duplicates
+
+
+async def test_what_a_stop_cannot_commit_counts_as_handled_twice(
+    broker: ScriptedBroker, queue: MessageQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rmqd.consumer.pull.giving_up.LAST_COMMIT_SECONDS", 0.3)
+    await broker.store(queue, *[b"x"] * 50)
+    async with member(broker.peer.address, handle, persist_consumer_offset_interval_seconds=60) as only:
+        await eventually(lambda: only.topic().handled["acked"] == 50, "all is handled")
+        broker.peer.on(UPDATE, Reply(ResponseCode.SYSTEM_BUSY, "too many requests"))
+        await only.stop(shutdown_timeout_seconds=0)
+        assert only.topic().duplicates == {"stopped": 50}
+
+
+async def test_a_group_that_fails_commits_what_is_finished_and_gives_its_locks_back(broker: ScriptedBroker) -> None:
+    """One queue's handler hangs; the others' messages do not come again."""
+    healthy, sick = broker.create_topic(TOPIC, 2)
+    await broker.store(healthy, *[b"x"] * 30)
+    let_go = threading.Event()
+
+    def hang(batch: Batch) -> None:
+        if batch[0].queue_id == sick.queue_id:
+            let_go.wait()
+
+    options: dict[str, Any] = {"consume_timeout_seconds": 0.3, "concurrency": 1}
+    options["persist_consumer_offset_interval_seconds"] = 60
+    with contextlib.suppress(ExceptionGroup):
+        async with member(broker.peer.address, hang, is_async=False, **options) as only:
+            await eventually(lambda: only.topic().handled["acked"] == 30, "the healthy queue is handled")
+            await broker.store(sick, b"x")
+            await asyncio.wait((only.task,))
+            assert "HandlerHungError" in (only.consumer.snapshot().failure or "")
+            let_go.set()
+    assert broker.offsets[GROUP, healthy] == 30
+    assert not broker.locks

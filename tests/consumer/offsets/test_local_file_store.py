@@ -1,0 +1,319 @@
+"""The offset store of a broadcasting group: what is stored when, by how many writes, and what a bad disk does to it."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import threading
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from rmqd.consumer.offsets.local_file_store import REMIND_SECONDS, LocalFileOffsetStore
+from rmqd.consumer.offsets.offsets_file import OffsetsFile
+from rmqd.errors import InUseError, OffsetStoreError
+from rmqd.wire.messages.message import MessageQueue
+from tests.consumer.clock import ManualClock
+from tests.consumer.offsets.disks import disk_error, small_disk
+from tests.consumer.offsets.test_process_lock import holder
+
+A, B = MessageQueue("orders", "broker-a", 0), MessageQueue("orders", "broker-a", 1)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+async def store(tmp_path: Path, clock: ManualClock) -> AsyncIterator[LocalFileOffsetStore]:
+    """One that was opened."""
+    store = LocalFileOffsetStore(str(tmp_path / "offsets"), "g", clock)
+    await store.open()
+    yield store
+    await store.close()
+
+
+class Saves:
+    """Stands before OffsetsFile.save: counts, holds back, and fails as told."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.written: list[dict[MessageQueue, int]] = []
+        self.error: OSError | None = None
+        self.go = threading.Event()
+        self.go.set()
+        save = OffsetsFile.save
+
+        def instead(file: OffsetsFile, offsets: Mapping[MessageQueue, int]) -> None:
+            self.written.append(dict(offsets))
+            assert self.go.wait(10)
+            if self.error is not None:
+                raise self.error
+            save(file, offsets)
+
+        monkeypatch.setattr(OffsetsFile, "save", instead)
+
+    async def begun(self, count: int) -> None:
+        """Wait until so many writes began."""
+        async with asyncio.timeout(5):
+            while len(self.written) < count:  # noqa: ASYNC110 - they begin in a thread
+                await asyncio.sleep(0.001)
+
+
+@pytest.fixture
+def saves(monkeypatch: pytest.MonkeyPatch) -> Saves:
+    return Saves(monkeypatch)
+
+
+def on_disk(tmp_path: Path) -> dict[MessageQueue, int]:
+    return OffsetsFile(tmp_path / "offsets" / "g").load()
+
+
+async def test_a_new_group_knows_no_offset(store: LocalFileOffsetStore) -> None:
+    assert await store.read(A) is None
+
+
+async def test_a_commit_is_on_the_disk_when_it_returns(
+    store: LocalFileOffsetStore, clock: ManualClock, tmp_path: Path
+) -> None:
+    await store.commit(A, 7)
+
+    assert on_disk(tmp_path) == {A: 7}
+    assert (store.committed, store.committed_at) == ({A: 7}, {A: clock.wall()})
+    assert await store.read(A) == 7
+
+
+async def test_the_next_process_goes_on_there(store: LocalFileOffsetStore, clock: ManualClock, tmp_path: Path) -> None:
+    assert await store.persist({A: 3, B: 0})
+
+    following = LocalFileOffsetStore(str(tmp_path / "offsets"), "g", clock)
+    await following.open()
+    assert (await following.read(A), await following.read(B)) == (3, 0)
+
+
+async def test_what_did_not_move_is_not_written(store: LocalFileOffsetStore, saves: Saves) -> None:
+    for _ in range(3):
+        assert await store.persist({A: 3})
+    await store.commit(A, 3)
+
+    assert saves.written == [{A: 3}]
+
+
+async def test_an_offset_only_rises_but_by_order(store: LocalFileOffsetStore, tmp_path: Path) -> None:
+    await store.commit(A, 7)
+    await store.commit(A, 5)
+    await store.commit_upward(A, 6)
+    await store.persist({A: 4})
+    assert on_disk(tmp_path) == {A: 7}
+
+    await store.commit(A, 2, downward=True)
+    assert on_disk(tmp_path) == {A: 2}
+    await store.persist({A: 3})
+    assert on_disk(tmp_path) == {A: 3}
+
+
+async def test_a_queue_that_comes_back_goes_on_where_it_was(store: LocalFileOffsetStore, tmp_path: Path) -> None:
+    """A broker may leave the route for a while; its queues are given up then, and their offsets stay in the file."""
+    await store.persist({A: 7, B: 8})
+    store.forget(A)
+    await store.persist({B: 9})
+
+    assert await store.read(A) == 7
+    assert on_disk(tmp_path) == {A: 7, B: 9}
+
+
+async def test_many_commits_share_a_write(store: LocalFileOffsetStore, saves: Saves, tmp_path: Path) -> None:
+    """At a start and at an end every queue commits at once."""
+    queues = [MessageQueue("orders", "broker-a", number) for number in range(50)]
+    saves.go.clear()
+    first = asyncio.create_task(store.commit(A, 1))
+    await saves.begun(1)
+    others = [asyncio.create_task(store.commit(queue, 5)) for queue in queues]
+    await asyncio.sleep(0)
+    saves.go.set()
+    await asyncio.gather(first, *others)
+
+    assert len(saves.written) == 2
+    assert on_disk(tmp_path) == dict.fromkeys(queues, 5)
+
+
+async def test_the_loop_does_not_wait_for_the_disk(store: LocalFileOffsetStore, saves: Saves) -> None:
+    saves.go.clear()
+    writing = asyncio.create_task(store.persist({A: 1}))
+    await saves.begun(1)
+    for _ in range(100):  # turns of a loop that goes on
+        await asyncio.sleep(0)
+    assert not writing.done()
+    saves.go.set()
+    assert await writing
+
+
+async def test_who_waits_may_be_cancelled_and_the_write_goes_on_alone(
+    store: LocalFileOffsetStore, saves: Saves, tmp_path: Path
+) -> None:
+    """Two writes at once would tear the file."""
+    saves.go.clear()
+    drained = asyncio.create_task(store.commit(A, 1))
+    await saves.begun(1)
+    drained.cancel()
+    await asyncio.wait((drained,))
+    last = asyncio.create_task(store.commit(A, 2))
+    await asyncio.sleep(0.01)
+    assert len(saves.written) == 1
+    saves.go.set()
+    await last
+
+    assert on_disk(tmp_path) == {A: 2}
+
+
+async def test_the_end_waits_for_a_write_and_stores_what_is_left(
+    store: LocalFileOffsetStore, saves: Saves, tmp_path: Path
+) -> None:
+    saves.go.clear()
+    cut = asyncio.create_task(store.persist({A: 1}))
+    await saves.begun(1)
+    cut.cancel()
+    unfinished = asyncio.create_task(store.commit(A, 2))
+    await asyncio.sleep(0)
+    unfinished.cancel()
+    closing = asyncio.create_task(store.close())
+    await asyncio.sleep(0.01)
+    assert not closing.done()
+    saves.go.set()
+    await closing
+
+    assert on_disk(tmp_path) == {A: 2}
+    await asyncio.gather(cut, unfinished, return_exceptions=True)
+
+
+async def test_a_full_disk_is_said_once_and_then_once_a_minute(
+    store: LocalFileOffsetStore, saves: Saves, clock: ManualClock, tmp_path: Path
+) -> None:
+    await store.commit(A, 1)
+    saves.error = disk_error()
+    with capture_logs() as logs:
+        for number in range(2, 27):  # two minutes of them
+            assert not await store.persist({A: number})
+            clock.advance(5)
+        assert [line["event"] for line in logs] == ["offset.not_stored"] * 3
+        assert [line["for_seconds"] for line in logs] == [0, REMIND_SECONDS, 2 * REMIND_SECONDS]
+        saves.error = disk_error(errno.EROFS)
+        assert not await store.persist({A: 27})
+        saves.error = None
+        assert await store.persist({A: 28})
+        assert await store.persist({A: 29})
+
+    assert (logs[0]["log_level"], logs[0]["error"]) == ("error", "No space left on device")
+    assert logs[0]["file"] == str(tmp_path / "offsets" / "g" / "offsets.json")
+    assert (logs[3]["event"], logs[3]["error"]) == ("offset.not_stored", "Read-only file system")
+    assert (logs[4]["event"], logs[4]["after_seconds"]) == ("offset.stored_again", 125)
+    assert len(logs) == 5
+    assert on_disk(tmp_path) == {A: 29}
+
+
+async def test_what_is_not_stored_does_not_count_as_committed(store: LocalFileOffsetStore, saves: Saves) -> None:
+    await store.commit(A, 1)
+    at = dict(store.committed_at)
+    saves.error = disk_error()
+    await store.persist({A: 2})
+
+    assert (store.committed, store.committed_at) == ({A: 1}, at)
+
+
+async def test_a_new_queue_does_not_begin_before_its_start_is_stored(store: LocalFileOffsetStore, saves: Saves) -> None:
+    """What comes after it would be passed over if the process ended before the next write."""
+    saves.error = disk_error()
+    with pytest.raises(OffsetStoreError, match=r"offsets\.json cannot be written: No space left on device"):
+        await store.commit(A, 7)
+
+    assert await store.read(A) is None
+
+
+async def test_a_reset_holds_although_it_could_not_be_stored_yet(
+    store: LocalFileOffsetStore, saves: Saves, tmp_path: Path
+) -> None:
+    await store.commit(A, 7)
+    saves.error = disk_error()
+    with pytest.raises(OffsetStoreError):
+        await store.commit(A, 2, downward=True)
+    assert await store.read(A) == 2
+    saves.error = None
+    await store.persist({A: 3})
+
+    assert on_disk(tmp_path) == {A: 3}
+
+
+async def test_a_real_disk_fills_up_turns_read_only_and_recovers(tmp_path: Path, clock: ManualClock) -> None:
+    with small_disk(tmp_path / "disk") as disk:
+        store = LocalFileOffsetStore(str(disk.path / "offsets"), "g", clock)
+        await store.open()
+        await store.commit(A, 1)
+        disk.fill()
+        assert not await store.persist({A: 2})
+        disk.empty()
+        assert await store.persist({A: 3})
+        disk.read_only(True)
+        assert not await store.persist({A: 4})
+        disk.read_only(False)
+        assert await store.persist({A: 5})
+        await store.close()
+
+        assert OffsetsFile(disk.path / "offsets" / "g").load() == {A: 5}
+
+
+async def test_a_start_on_a_full_disk_goes_on_from_the_file(tmp_path: Path, clock: ManualClock) -> None:
+    with small_disk(tmp_path / "disk") as disk:
+        OffsetsFile(disk.path / "offsets" / "g").save({A: 1})
+        disk.fill()
+        store = LocalFileOffsetStore(str(disk.path / "offsets"), "g", clock)
+        await store.open()
+
+        assert await store.read(A) == 1
+
+
+async def test_a_directory_that_cannot_be_made_is_a_clear_error(tmp_path: Path, clock: ManualClock) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    store = LocalFileOffsetStore(str(tmp_path / "file" / "offsets"), "g", clock)
+
+    with pytest.raises(OffsetStoreError, match=r"/file/offsets cannot be used: Not a directory"):
+        await store.open()
+
+
+async def test_damage_to_both_files_is_told(tmp_path: Path, clock: ManualClock) -> None:
+    OffsetsFile(tmp_path / "offsets" / "g").save({A: 1})
+    (tmp_path / "offsets" / "g" / "offsets.json").write_bytes(b"")
+
+    with pytest.raises(OffsetStoreError, match="is damaged: it is empty"):
+        await LocalFileOffsetStore(str(tmp_path / "offsets"), "g", clock).open()
+
+
+async def test_two_processes_do_not_share_a_directory(tmp_path: Path, clock: ManualClock) -> None:
+    directory = tmp_path / "offsets"
+    directory.mkdir()
+    store = LocalFileOffsetStore(str(directory), "g", clock)
+    with holder(directory / "process.lock") as other, pytest.raises(InUseError, match=f"process {other.pid} on"):
+        await store.open()
+    await store.open()
+
+
+async def test_two_groups_of_a_process_do(tmp_path: Path, clock: ManualClock) -> None:
+    stores = [LocalFileOffsetStore(str(tmp_path / "offsets"), group, clock) for group in ("g", "h", "i")]
+    await asyncio.gather(*(store.open() for store in stores))
+    for number, store in enumerate(stores):
+        await store.commit(A, number)
+
+    assert OffsetsFile(tmp_path / "offsets" / "i").load() == {A: 2}
+
+
+async def test_offsets_are_written_though_the_loops_executor_is_full(store: LocalFileOffsetStore) -> None:
+    """Calls of handlers hang in all of its threads."""
+    go_on, loop = threading.Event(), asyncio.get_running_loop()
+    hanging = [loop.run_in_executor(None, go_on.wait) for _ in range(64)]
+    try:
+        await store.commit(A, 7)
+    finally:
+        go_on.set()
+        await asyncio.gather(*hanging)
+    assert store.committed[A] == 7

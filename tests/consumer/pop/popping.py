@@ -1,0 +1,89 @@
+"""A group that an embedded RocketMQ has popping, and what its tests do to the broker."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rmqd.broker.embedded import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
+from rmqd.client.api.admin import consume_stats
+from rmqd.client.api.offset import get_max_offset
+from rmqd.client.api.request import request
+from rmqd.client.instance import ClientInstance
+from rmqd.client.options import ClientOptions
+from rmqd.client.sending.producer import OutgoingMessage
+from rmqd.clock import SystemClock
+from rmqd.codes import RequestCode
+from rmqd.wire.bodies.settings import SetMessageRequestModeRequestBody
+from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.topics import retry_topic
+from tests.client.running import running
+from tests.consumer.groups import GROUP, TOPIC
+from tests.consumer.members import Member, member
+
+BROKER_NAME: Final = "broker-a"
+LONG_SECONDS: Final = 60.0
+
+
+async def finally_(condition: Callable[[], object], what: str) -> None:
+    """As `eventually`, for what takes a broker's rounds: retries, invisible times."""
+    try:
+        async with asyncio.timeout(LONG_SECONDS):
+            while not condition():  # noqa: ASYNC110 - there is no event for it
+                await asyncio.sleep(0.02)
+    except TimeoutError:
+        raise AssertionError(f"not within {LONG_SECONDS:g} s: {what}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Popping:
+    """The broker, and a client of the test's own."""
+
+    rocketmq: EmbeddedRocketMQ
+    client: ClientInstance
+
+    async def set_mode(self, mode: str, *, share: int = 0, topic: str = TOPIC, group: str = GROUP) -> None:
+        """As `mqadmin setConsumeMode` does."""
+        body = SetMessageRequestModeRequestBody(topic, group, mode, share).to_json()
+        code = RequestCode.SET_MESSAGE_REQUEST_MODE
+        await request(self.client.remoting, self.rocketmq.broker.address, code, body)
+
+    async def send(self, *bodies: bytes, **fields: Any) -> None:
+        """Send messages to the topic."""
+        for body in bodies:
+            await self.client.producer.send(OutgoingMessage(TOPIC, body, **fields))
+
+    async def lag(self, topic: str = TOPIC, group: str = GROUP) -> int:
+        """Messages of the topic that the group has not finished, as the broker says."""
+        stats = await consume_stats(self.client.remoting, self.rocketmq.broker.address, group, topic=topic)
+        return sum(offsets.lag for queue, offsets in stats.offset_table.items() if queue.topic == topic)
+
+    def hides_nothing(self) -> bool:
+        """Whether no message is popped that would be shown again in time, or is to come later otherwise."""
+        return self.rocketmq.broker.schedule.next_due() is None
+
+    async def end_of(self, queue: MessageQueue) -> int:
+        """Where the next message of a queue will be."""
+        return await get_max_offset(self.client.remoting, self.rocketmq.broker.address, queue)
+
+    @contextlib.asynccontextmanager
+    async def member(self, handle: Callable[..., Any], **options: Any) -> AsyncIterator[Member]:
+        """A member of the group in POP mode, with a client id of its own."""
+        async with member(self.rocketmq.nameserver, handle, consume_mode="pop", **options) as one:
+            yield one
+
+
+@contextlib.asynccontextmanager
+async def popping(queues: int = 4) -> AsyncIterator[Popping]:
+    """A broker with the topic, which the group is to pop."""
+    async with embedded_rocketmq(EmbeddedOptions(topics={TOPIC: queues}), SystemClock()) as rocketmq:
+        client = ClientInstance(ClientOptions(nameservers=(rocketmq.nameserver,), instance_name="test"))
+        async with running(client.run()):
+            pop = Popping(rocketmq, client)
+            await pop.set_mode("POP")
+            # the group is known, so that what is sent before its first member starts is consumed
+            rocketmq.broker.offsets.commit(GROUP, retry_topic(GROUP), 0, 0)
+            yield pop

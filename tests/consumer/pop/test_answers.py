@@ -1,0 +1,385 @@
+"""A popping member beside a scripted broker: what it asks, and what it makes of answers that no broker often gives."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import Callable
+
+import pytest
+from structlog.testing import capture_logs
+
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.handler import Batch, DeadLetter
+from rmqd.wire.bodies.pop import (
+    BatchAckMessageRequestBody,
+    MessageQueueAssignment,
+    MessageRequestMode,
+    QueryAssignmentRequestBody,
+    QueryAssignmentResponseBody,
+)
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.messages.encode import StoredMessage, encode_message
+from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.pop import PopHandle
+from tests.client.peer import Reply, eventually
+from tests.consumer.blocks import corrupted, with_bit_flipped
+from tests.consumer.groups import GROUP, TOPIC, Blocked
+from tests.consumer.members import Member, member
+from tests.consumer.scripted_broker import BROKER, ScriptedBroker
+from tests.consumer.seen import Seen
+
+INVISIBLE_MS = 60_000
+PLACE = MessageQueue(TOPIC, BROKER, -1)
+
+
+class PopBroker:
+    """What a broker that has the group pop answers. `pops` are the next answers to pops; after them pops are held."""
+
+    def __init__(self, broker: ScriptedBroker) -> None:
+        self.address = broker.peer.address
+        self.peer = broker.peer
+        self.pops: deque[Reply] = deque()
+        self.changes: list[PopHandle] = []  # by their handles, in order
+        self.change_answer: Callable[[], Reply] | None = None
+        broker.create_topic(TOPIC, 2)
+        broker.peer.on(RequestCode.QUERY_ASSIGNMENT, self._assign)
+        broker.peer.on(RequestCode.POP_MESSAGE, self._pop)
+        broker.peer.on(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, self._change)
+
+    def add(self, *offsets: int, queue_id: int = 0, bodies: bytes = b"x", record: bytes = b"") -> None:
+        """Have the next pop bring these messages of one queue."""
+        records = record or b"".join(
+            encode_message(StoredMessage(topic=TOPIC, queue_id=queue_id, queue_offset=offset, body=bodies))
+            for offset in offsets
+        )
+        fields = {"popTime": "1000", "invisibleTime": str(INVISIBLE_MS), "reviveQid": "3", "restNum": "0"}
+        fields["startOffsetInfo"] = f"0 {queue_id} {offsets[0]}"
+        fields["msgOffsetInfo"] = f"0 {queue_id} {','.join(map(str, offsets))}"
+        self.pops.append(Reply(ext_fields=fields, body=records))
+
+    def acked(self) -> list[tuple[int, int, int]]:
+        """(queue, where the handle starts, offset) of all that was acknowledged in batches."""
+        bodies = [BatchAckMessageRequestBody.from_json(c.body) for c in self.peer.got(RequestCode.BATCH_ACK_MESSAGE)]
+        return [
+            (ack.queue_id, ack.start_offset, offset) for body in bodies for ack in body.acks for offset in ack.offsets
+        ]
+
+    def _assign(self, command: RemotingCommand) -> Reply:
+        asked = QueryAssignmentRequestBody.from_json(command.body)
+        if asked.topic != TOPIC:
+            told = [MessageQueueAssignment(MessageQueue(asked.topic, BROKER, 0))]
+        else:
+            told = [MessageQueueAssignment(PLACE, MessageRequestMode.POP)]
+        return Reply(body=QueryAssignmentResponseBody(tuple(told)).to_json())
+
+    async def _pop(self, command: RemotingCommand) -> Reply | None:
+        if not int(command.ext_fields["pollTime"]):
+            return self.pops.popleft() if self.pops else Reply(ResponseCode.POLLING_TIMEOUT)
+        while not self.pops:  # noqa: ASYNC110 - tests put them there whenever they like
+            await asyncio.sleep(0.01)
+        return self.pops.popleft()
+
+    def _change(self, command: RemotingCommand) -> Reply:
+        self.changes.append(PopHandle.parse(command.ext_fields["extraInfo"]))
+        if self.change_answer is not None:
+            return self.change_answer()
+        invisible = command.ext_fields["invisibleTime"]
+        return Reply(ext_fields={"popTime": "2000", "invisibleTime": invisible, "reviveQid": "5"})
+
+
+@pytest.fixture
+def pop(broker: ScriptedBroker) -> PopBroker:
+    """A broker that has the group pop all of its queues."""
+    return PopBroker(broker)
+
+
+def popping(one: Member) -> bool:
+    return one.queue(-1) is not None
+
+
+async def test_a_pop_asks_for_what_the_group_is_told(pop: PopBroker, seen: Seen) -> None:
+    async with member(
+        pop.address, seen, consume_mode="pop", subscriptions={TOPIC: "a || b"}, pop_batch_nums=7,
+        pop_invisible_time_seconds=5.0, consume_from_where="last_offset",
+    ):  # fmt: skip
+        [asked, *_] = await pop.peer.received(RequestCode.POP_MESSAGE)
+    fields = asked.ext_fields
+    assert (fields["topic"], fields["queueId"], fields["consumerGroup"]) == (TOPIC, "-1", GROUP)
+    assert (fields["maxMsgNums"], fields["invisibleTime"], fields["pollTime"]) == ("7", "5000", "15000")
+    assert (fields["initMode"], fields["exp"], fields["expType"], fields["order"]) == ("0", "a || b", "TAG", "false")
+    assert fields["bornTime"] == "0"  # the broker's own clock
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b'{"messageQueueAssignments":null}'])
+async def test_an_answer_that_tells_nothing_changes_nothing_and_is_asked_for_again(
+    pop: PopBroker, seen: Seen, body: bytes
+) -> None:
+    """As of a broker that was restarted, and does not know the member yet; it gets a heartbeat at once."""
+    async with member(pop.address, seen, consume_mode="pop") as one:
+        await eventually(lambda: popping(one), "it pops")
+        beats = len(pop.peer.got(RequestCode.HEART_BEAT))
+        pop.peer.on(RequestCode.QUERY_ASSIGNMENT, Reply(body=body))
+        asked = len(pop.peer.got(RequestCode.QUERY_ASSIGNMENT))
+        one.consumer.on_consumer_ids_changed()
+        await pop.peer.received(RequestCode.QUERY_ASSIGNMENT, asked + 8)  # two topics, two rounds, each asked twice
+        assert len(pop.peer.got(RequestCode.HEART_BEAT)) > beats
+        assert popping(one)
+        pop.add(4)
+        await seen.has(b"x")
+
+
+async def test_an_answer_without_queues_ends_the_popping(pop: PopBroker, seen: Seen) -> None:
+    async with member(pop.address, seen, consume_mode="pop") as one:
+        await eventually(lambda: popping(one), "it pops")
+        pop.peer.on(RequestCode.QUERY_ASSIGNMENT, Reply(body=b'{"messageQueueAssignments":[]}'))
+        one.consumer.on_consumer_ids_changed()
+        await eventually(lambda: not one.consumer.snapshot().queues, "it has none")
+
+
+async def test_a_group_that_is_new_begins_at_a_time_by_offsets_of_its_own(
+    pop: PopBroker, broker: ScriptedBroker, seen: Seen
+) -> None:
+    """Before the first pop, and only where it has none: queue 1 has been read before."""
+    old, new = MessageQueue(TOPIC, BROKER, 1), MessageQueue(TOPIC, BROKER, 0)
+    for queue in (old, new):
+        await broker.store(queue, b"before", store_timestamp=1000)
+        await broker.store(queue, b"then", store_timestamp=2000)
+    broker.offsets[GROUP, old] = 2
+    broker.knows_groups = False
+    async with member(pop.address, seen, consume_mode="pop", consume_from_where="timestamp", consume_timestamp_ms=1500):
+        await pop.peer.received(RequestCode.POP_MESSAGE)
+        codes = [command.code for command in pop.peer.requests]
+        of_topic = [commit for commit in broker.commits if commit[0].topic == TOPIC]
+    assert of_topic == [(new, 1)]
+    assert codes.index(RequestCode.UPDATE_CONSUMER_OFFSET) < codes.index(RequestCode.POP_MESSAGE)
+
+
+async def test_a_reply_of_several_queues_is_handed_out_and_acknowledged_queue_by_queue(pop: PopBroker) -> None:
+    queues: list[tuple[MessageQueue, int]] = []
+
+    async def handle(batch: Batch) -> None:
+        queues.append((batch.message_queue, len(batch)))
+
+    records = b"".join(
+        encode_message(StoredMessage(topic=TOPIC, queue_id=queue_id, queue_offset=offset, body=b"x"))
+        for queue_id, offset in ((0, 4), (0, 6), (1, 9))
+    )
+    pop.add(4, 6, 9, record=records)
+    first = pop.pops[0]
+    pop.pops[0] = Reply(ext_fields={**first.ext_fields, "startOffsetInfo": "0 0 3;0 1 9"}, body=first.body)
+    async with member(pop.address, handle, consume_mode="pop", consume_message_batch_max_size=10):
+        await eventually(lambda: len(pop.acked()) == 3, "all are acknowledged")
+    assert queues == [(MessageQueue(TOPIC, BROKER, 0), 2), (MessageQueue(TOPIC, BROKER, 1), 1)]
+    assert sorted(pop.acked()) == [(0, 3, 4), (0, 3, 6), (1, 9, 9)]
+
+
+async def test_acknowledgements_go_one_by_one_where_the_broker_knows_no_batches(pop: PopBroker, seen: Seen) -> None:
+    pop.peer.on(RequestCode.BATCH_ACK_MESSAGE, Reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "not supported"))
+    pop.add(4, 6)
+    async with member(pop.address, seen, consume_mode="pop"):
+        asked = await pop.peer.received(RequestCode.ACK_MESSAGE, 2)
+        pop.add(7)
+        asked = await pop.peer.received(RequestCode.ACK_MESSAGE, 3)
+    assert len(pop.peer.got(RequestCode.BATCH_ACK_MESSAGE)) == 1
+    assert [command.ext_fields["offset"] for command in asked] == ["4", "6", "7"]
+    assert asked[0].ext_fields["extraInfo"] == f"4 1000 {INVISIBLE_MS} 3 0 {BROKER} 0 4"
+    assert asked[0].ext_fields["topic"] == TOPIC
+
+
+async def test_acknowledgements_that_failed_are_sent_again(
+    pop: PopBroker, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rmqd.consumer.pop.receipts.AGAIN_SECONDS", 0.05)
+    answers = deque([Reply(ResponseCode.SYSTEM_BUSY, "later")])
+    pop.peer.on(RequestCode.BATCH_ACK_MESSAGE, lambda _: answers.popleft() if answers else Reply())
+    pop.add(4)
+    async with member(pop.address, seen, consume_mode="pop") as one:
+        await pop.peer.received(RequestCode.BATCH_ACK_MESSAGE, 2)
+        assert not one.topic().duplicates
+    assert pop.acked() == [(0, 4, 4)] * 2
+
+
+async def test_a_message_that_was_kept_hidden_is_acknowledged_by_its_new_handle(
+    pop: PopBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And one whose new handle is on its way is acknowledged by that, not by the one that ends with it."""
+    monkeypatch.setattr("rmqd.consumer.pop.assignment.KEEP_SECONDS", 0.01)
+    handler = Blocked()
+    pop.add(4, 6)
+    pop.pops[0] = Reply(ext_fields={**pop.pops[0].ext_fields, "invisibleTime": "600"}, body=pop.pops[0].body)
+    async with member(pop.address, handler, consume_mode="pop"):
+        await eventually(lambda: len(pop.changes) >= 2, "both are hidden for longer")
+        handler.release.set()
+        await eventually(lambda: len(pop.acked()) == 2, "both are acknowledged")
+    assert [(handle.start_offset, handle.queue_offset) for handle in pop.changes[:2]] == [(4, 4), (4, 6)]
+    assert sorted(pop.acked()) == [(0, 4, 4), (0, 6, 6)]
+    [body] = [json.loads(c.body) for c in pop.peer.got(RequestCode.BATCH_ACK_MESSAGE)]
+    assert {(ack["pt"], ack["rq"]) for ack in body["acks"]} == {(2000, 5)}
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_result_after_the_time_is_thrown_away_and_counted(
+    pop: PopBroker, monkeypatch: pytest.MonkeyPatch, *, fails: bool
+) -> None:
+    """The broker, which did not hide it for longer, shows it to others by then."""
+    monkeypatch.setattr("rmqd.consumer.pop.assignment.KEEP_SECONDS", 0.01)
+    pop.change_answer = lambda: Reply(ResponseCode.SYSTEM_ERROR, "cannot")
+
+    async def slow(batch: Batch) -> None:
+        await asyncio.sleep(0.5)
+        if fails:
+            raise DeadLetter("of no use")
+
+    pop.add(4)
+    pop.pops[0] = Reply(ext_fields={**pop.pops[0].ext_fields, "invisibleTime": "200"}, body=pop.pops[0].body)
+    async with member(pop.address, slow, consume_mode="pop") as one:
+        await eventually(lambda: one.topic().duplicates == {"invisible_time": 1}, "it is counted")
+        assert one.topic().handled["dead_lettered"] == 0
+    assert pop.acked() == []
+    assert pop.peer.got(RequestCode.SEND_MESSAGE_V2) == []
+
+
+async def test_what_no_handler_had_is_shown_to_others_when_the_member_leaves(pop: PopBroker) -> None:
+    """Also what comes by a pop that the broker still holds then."""
+    handler = Blocked()
+    pop.add(4, 5, 6)
+    async with member(pop.address, handler, consume_mode="pop", concurrency=1) as one:
+        await eventually(lambda: one.topic().received == 3, "they are here")
+        stopping = asyncio.create_task(one.stop())
+        await eventually(lambda: len(pop.changes) == 2, "two are shown")
+        pop.add(9)
+        await eventually(lambda: len(pop.changes) == 3, "so is what came late")
+        handler.release.set()
+        await stopping
+    assert [handle.queue_offset for handle in pop.changes] == [5, 6, 9]
+    assert pop.acked() == [(0, 4, 4)]
+
+
+async def test_a_dead_letter_that_is_refused_goes_by_send_back_and_is_acknowledged(
+    pop: PopBroker, broker: ScriptedBroker
+) -> None:
+    """A broker that makes no topics by itself makes that of dead letters only so."""
+
+    async def give_up(batch: Batch) -> None:
+        raise DeadLetter("of no use")
+
+    pop.peer.on(RequestCode.SEND_MESSAGE_V2, Reply(ResponseCode.TOPIC_NOT_EXIST, "no such topic"))
+    pop.add(4)
+    async with member(pop.address, give_up, consume_mode="pop") as one:
+        await eventually(lambda: pop.acked() == [(0, 4, 4)], "it is acknowledged")
+        assert one.topic().handled["dead_lettered"] == 1
+    assert [header.delay_level for header in broker.sent_back] == [-1]
+
+
+@pytest.mark.parametrize("policy", ["stop", "dead_letter", "skip"])
+async def test_a_corrupt_message_goes_by_its_policy_and_holds_nothing_up(
+    pop: PopBroker, broker: ScriptedBroker, seen: Seen, policy: str
+) -> None:
+    good, bad = (
+        encode_message(StoredMessage(topic=TOPIC, queue_id=0, queue_offset=offset, body=b"body%d" % offset))
+        for offset in (4, 5)
+    )
+    pop.add(4, 5, record=good + corrupted(bad, b"body5"))
+    async with member(pop.address, seen, consume_mode="pop", on_corrupt_message=policy) as one:
+        pop.add(6)
+        await seen.has(b"body4", b"x")
+        await eventually(lambda: (0, 6, 6) in pop.acked(), "the next one is acknowledged")
+        assert one.topic().handled["corrupt"] == 1
+        assert one.topic().dead_letters["corrupt"] == (policy == "dead_letter")
+    assert ((0, 4, 5) in pop.acked()) == (policy != "stop")
+    assert len(broker.sent) == (policy == "dead_letter")
+
+
+@pytest.mark.parametrize("at", [2, 4, 86], ids=["size", "magic", "parts"])
+async def test_what_cannot_be_decoded_is_left_alone_and_costs_no_connection(
+    pop: PopBroker, broker: ScriptedBroker, seen: Seen, at: int
+) -> None:
+    """The others of its pop are handled."""
+    good, bad = (
+        encode_message(StoredMessage(topic=TOPIC, queue_id=0, queue_offset=offset, body=b"body%d" % offset))
+        for offset in (4, 5)
+    )
+    pop.add(4, 5, record=good + with_bit_flipped(bad, at))
+    async with member(pop.address, seen, consume_mode="pop", on_corrupt_message="skip") as one:
+        pop.add(6)
+        await seen.has(b"body4", b"x")
+        await eventually(lambda: (0, 6, 6) in pop.acked(), "the next one is acknowledged")
+        figures = one.client.snapshot()
+        assert (figures.corrupt_frames, figures.doubted_replies) == (0, 1)
+    assert (0, 4, 5) not in pop.acked()
+
+
+async def test_a_broker_that_takes_0_for_the_year_1970_is_told_the_time(pop: PopBroker, seen: Seen) -> None:
+    pop.pops.append(Reply(ResponseCode.POLLING_TIMEOUT, "the broker pop message is timeout too much"))
+    pop.add(4)
+    async with member(pop.address, seen, consume_mode="pop"):
+        await seen.has(b"x")
+        first, second = (await pop.peer.received(RequestCode.POP_MESSAGE, 2))[:2]
+    assert first.ext_fields["bornTime"] == "0"
+    assert int(second.ext_fields["bornTime"]) > 1_600_000_000_000
+
+
+async def test_a_member_that_has_enough_pops_no_more_until_something_is_done(pop: PopBroker) -> None:
+    handler = Blocked()
+    pop.add(*range(4, 8))
+    pop.add(*range(8, 12))
+    async with member(
+        pop.address, handler, consume_mode="pop", pop_threshold_for_queue=3, pop_batch_nums=4, concurrency=8
+    ) as one:
+        await eventually(lambda: one.topic().flow_control["count"] == 1, "it holds back")
+        assert len(pop.pops) == 1
+        assert one.queue(-1) is not None
+        handler.release.set()
+        await eventually(lambda: one.topic().handled["acked"] == 8, "it goes on")
+
+
+async def test_a_paused_member_pops_nothing(pop: PopBroker, seen: Seen) -> None:
+    async with member(pop.address, seen, consume_mode="pop") as one:
+        await eventually(lambda: popping(one), "it pops")
+        await pop.peer.received(RequestCode.POP_MESSAGE)
+        one.consumer.pause()
+        pop.add(4)  # by the pop that is held
+        await eventually(lambda: one.topic().received == 1, "it is here")
+        asked = len(pop.peer.got(RequestCode.POP_MESSAGE))
+        await asyncio.sleep(0.1)
+        assert len(pop.peer.got(RequestCode.POP_MESSAGE)) == asked
+        assert not seen.bodies
+        one.consumer.resume()
+        await seen.has(b"x")
+
+
+async def test_what_stands_still_is_said_with_its_cause_and_when_it_goes_on(
+    pop: PopBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, seconds in (("TICK_SECONDS", 0.02), ("STALL_SECONDS", 0.3)):
+        monkeypatch.setattr(f"rmqd.consumer.health.pop_watch.{name}", seconds)
+    monkeypatch.setattr("rmqd.consumer.health.stall.SLOW_CALL_SECONDS", 0.1)
+    monkeypatch.setattr("rmqd.consumer.pop.loop.EXCEPTION_DELAY_SECONDS", 0.05)
+    handler = Blocked()
+
+    def cause(one: Member) -> str:
+        queue = one.queue(-1)
+        assert queue is not None
+        return "" if queue.stall is None else queue.stall.cause
+
+    with capture_logs() as logs:
+        async with member(pop.address, handler, consume_mode="pop") as one:
+            await eventually(lambda: popping(one), "it pops")
+            pop.add(4)
+            await eventually(lambda: cause(one) == "slow_handler", "the handler does not come back")
+            handler.release.set()
+            await eventually(lambda: cause(one) == "", "it does")
+            pop.peer.on(RequestCode.POP_MESSAGE, Reply(ResponseCode.NO_PERMISSION, "not you"))
+            pop.add(5)
+            await eventually(lambda: cause(one) == "no_permission", "pops are refused")
+            queue = one.queue(-1)
+            assert queue is not None
+            assert queue.state == "stuck"
+    told = [(entry["event"], entry["cause"]) for entry in logs if entry["event"] in ("queue.stalled", "queue.goes_on")]
+    assert told == [
+        ("queue.stalled", "slow_handler"),
+        ("queue.goes_on", "slow_handler"),
+        ("queue.stalled", "no_permission"),
+    ]

@@ -1,0 +1,309 @@
+"""A group in POP mode beside the embedded broker: what is acknowledged, kept, given back, and read after a switch."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+
+import pytest
+from structlog.testing import capture_logs
+
+from rmqd.client.api.admin import create_topic
+from rmqd.client.api.group import consumer_running_info
+from rmqd.client.sending.producer import OutgoingMessage
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.consumer.cache.process_queue import ProcessQueue
+from rmqd.errors import PopNotSupportedError
+from rmqd.handler import Batch, Retry
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.topics import dlq_topic, pop_retry_topic
+from tests.client.peer import Reply, eventually
+from tests.consumer.groups import GROUP, TOPIC, Blocked
+from tests.consumer.members import Member, member
+from tests.consumer.pop.popping import BROKER_NAME, Popping, finally_, popping
+from tests.consumer.scripted_broker import ScriptedBroker
+from tests.consumer.seen import Seen
+
+BODIES = [b"%d" % number for number in range(100)]
+
+
+def queues_of(one: Member) -> list[ProcessQueue]:
+    """The caches of what it pulls of the topic."""
+    return [queue for queue in one.consumer.process_queues() or [] if queue.message_queue.topic == TOPIC]
+
+
+@pytest.fixture
+async def pop() -> AsyncIterator[Popping]:
+    """A broker whose topic the group pops."""
+    async with popping() as one:
+        yield one
+
+
+@pytest.fixture
+def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How often pop retry topics are looked at would only take time."""
+    monkeypatch.setattr("rmqd.consumer.pop.retries.LOOK_SECONDS", 0.1)
+
+
+async def test_every_message_is_handled_once_and_acknowledged(pop: Popping, seen: Seen) -> None:
+    await pop.send(*BODIES)
+    async with pop.member(seen, pop_invisible_time_seconds=1.0) as one:
+        await eventually(lambda: len(seen.bodies) >= len(BODIES), "all are handled")
+        await pop.send(b"last")
+        await eventually(lambda: b"last" in seen.bodies, "a pop that the broker held brought it")
+        await eventually(pop.hides_nothing, "nothing will come again")
+        assert sorted(seen.bodies) == sorted([*BODIES, b"last"])
+        assert one.topic().handled["acked"] == len(BODIES) + 1
+        assert not one.topic().duplicates
+        [queue] = [queue for queue in one.consumer.snapshot().queues if not queue.is_retry]
+        assert (queue.queue, queue.state, queue.cached) == (-1, "waiting", 0)
+    assert await pop.lag() == 0
+
+
+async def test_a_queue_that_comes_later_is_popped_from_its_first_message(pop: Popping, seen: Seen) -> None:
+    """A new group begins at the end. The broker pops queues that no member knows of yet, and is told to begin first."""
+    pop.rocketmq.broker.offsets.forget(group=GROUP)
+    await pop.send(*[b"old"] * 8)
+    async with pop.member(seen):
+        await eventually(lambda: len(pop.rocketmq.broker.offsets.queues(GROUP, TOPIC)) == 4, "the group is founded")
+        await pop.send(*[b"new"] * 4)
+        await eventually(lambda: len(seen.bodies) >= 4, "what is new is handled")
+        await create_topic(pop.client.remoting, pop.rocketmq.broker.address, TOPIC, 8)
+        await pop.client.routes.refresh(TOPIC)
+        await pop.send(*[b"more"] * 16)
+        await eventually(lambda: seen.bodies.count(b"more") >= 16, "all of it is handled")
+    await create_topic(pop.client.remoting, pop.rocketmq.broker.address, TOPIC, 12)
+    await pop.client.routes.refresh(TOPIC)
+    await pop.send(*[b"away"] * 24)
+    async with pop.member(seen):
+        await eventually(lambda: seen.bodies.count(b"away") >= 24, "also what came while the group was away")
+    assert Counter(seen.bodies) == {b"new": 4, b"more": 16, b"away": 24}
+
+
+async def test_what_a_handler_has_is_kept_hidden_for_as_long_as_it_takes(pop: Popping) -> None:
+    calls: Counter[bytes] = Counter()
+    handler = Blocked()
+
+    async def slow(batch: Batch) -> None:
+        calls.update(message.body for message in batch)
+        await handler(batch)
+
+    def renewals(one: Member) -> int:
+        durations = one.client.snapshot().requests.get(int(RequestCode.CHANGE_MESSAGE_INVISIBLETIME))
+        return 0 if durations is None else sum(durations.counts)
+
+    await pop.send(b"one", b"two")
+    async with pop.member(slow, pop_invisible_time_seconds=1.0) as one:
+        await finally_(lambda: renewals(one) >= 6, "both are hidden for longer three times")
+        handler.release.set()
+        await eventually(lambda: one.topic().handled["acked"] == 2, "both are handled")
+        await eventually(pop.hides_nothing, "nothing will come again")
+        assert calls == {b"one": 1, b"two": 1}
+        assert not one.topic().duplicates
+    assert await pop.lag() == 0
+
+
+async def test_what_no_handler_has_in_time_is_left_to_others(pop: Popping) -> None:
+    first = Blocked()
+    second = Seen()
+    await pop.send(*BODIES[:10])
+    with capture_logs() as logs:
+        async with pop.member(first, concurrency=1, pop_invisible_time_seconds=1.0) as one:
+            await eventually(lambda: one.topic().received == 10, "it has popped all")
+            async with pop.member(second, pop_invisible_time_seconds=1.0):
+                await finally_(lambda: len(second.bodies) == 9, "the others went to the second member")
+                first.release.set()
+                await eventually(lambda: one.topic().handled["acked"] == 1, "its own is done")
+    assert sum(entry["messages"] for entry in logs if entry["event"] == "pop.left_to_others") >= 9
+
+
+async def test_a_failed_message_comes_again_and_ends_in_the_dead_letters(
+    pop: Popping, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rmqd.consumer.pop.send_back.DELAY_SECONDS", (0.1, 0.2))
+    attempts: list[tuple[bytes, int, str]] = []
+
+    async def fail(batch: Batch) -> None:
+        attempts.extend((message.body, message.reconsume_times, message.topic) for message in batch)
+        raise ValueError("no")
+
+    await pop.send(b"poison")
+    async with pop.member(fail, max_reconsume_times=2) as one:
+        await finally_(lambda: one.topic(is_retry=True).handled["dead_lettered"] == 1, "it is given up")
+        assert attempts == [(b"poison", times, TOPIC) for times in (0, 1, 2)]
+        assert one.topic().retries == {0: 1}
+        assert one.topic(is_retry=True).retries == {1: 1}
+    assert await pop.end_of(MessageQueue(dlq_topic(GROUP), BROKER_NAME, 0)) == 1
+    assert await pop.lag(pop_retry_topic(GROUP, TOPIC)) == 0
+
+
+async def test_a_member_that_leaves_shows_the_others_what_it_did_not_begin(pop: Popping) -> None:
+    first, second = Blocked(), Seen()
+    await pop.send(*BODIES[:20])
+    async with pop.member(first, concurrency=1) as one:
+        await eventually(lambda: one.topic().received == 20, "it has popped all")
+        stopping = asyncio.create_task(one.stop())
+        async with pop.member(second):
+            await finally_(lambda: len(second.bodies) == 19, "long before the invisible time is over")
+            first.release.set()
+            await stopping
+            assert len(set(second.bodies)) == 19
+    assert one.topic().handled["acked"] == 1
+
+
+@pytest.mark.usefixtures("looks_often")
+async def test_what_was_popped_is_told_by_its_own_topic_when_it_is_pulled_and_retried(
+    pop: Popping, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the pop retry topic, and once more from the group's own retry topic, where a failed one goes."""
+    monkeypatch.setattr("rmqd.consumer.pop.send_back.DELAY_SECONDS", (0.1,))
+    monkeypatch.setattr("rmqd.consumer.rebalance.rebalance.APART_SECONDS", 0.0)  # the group pulls before that is over
+    attempts: list[tuple[str, str]] = []
+
+    async def fail(batch: Batch) -> None:
+        attempts.extend((message.topic, message.message_queue.topic) for message in batch)
+        if len(attempts) == 1:
+            await pop.set_mode("PULL")
+            running.consumer.on_consumer_ids_changed()
+        if len(attempts) < 3:
+            raise Retry(delay_level=1)
+
+    await pop.send(b"x")
+    async with pop.member(fail) as running:
+        await finally_(lambda: len(attempts) == 3, "it was handled three times")
+        await eventually(lambda: running.topic(is_retry=True).handled["acked"] == 1, "it is done")
+    retry = pop_retry_topic(GROUP, TOPIC)
+    assert attempts == [(TOPIC, TOPIC), (TOPIC, retry), (TOPIC, f"%RETRY%{GROUP}")]
+
+
+@pytest.mark.usefixtures("looks_often")
+async def test_a_group_that_is_to_pull_again_also_reads_what_it_had_popped(pop: Popping) -> None:
+    first, second = Blocked(), Seen()
+    await pop.send(*BODIES[:20])
+    async with pop.member(first, concurrency=1, pop_invisible_time_seconds=2.0) as one:
+        await eventually(lambda: one.topic().received == 20, "it has popped all")
+        await one.die()
+    await pop.set_mode("PULL")
+    async with pop.member(second, pop_invisible_time_seconds=2.0) as two:
+        await finally_(lambda: set(second.bodies) == set(BODIES[:20]), "all of it is handled")
+        topics = [queue.topic for queue in two.consumer.snapshot().queues]
+        assert pop_retry_topic(GROUP, TOPIC) in topics
+        await finally_(
+            lambda: pop_retry_topic(GROUP, TOPIC) not in [one.topic for one in two.consumer.snapshot().queues],
+            "it was empty for as long as messages are hidden",
+        )
+        assert two.queue(0) is not None
+        await pop.set_mode("POP")
+        two.consumer.on_consumer_ids_changed()
+        await finally_(lambda: two.queue(-1) is not None, "it pops")
+        await pop.send(b"popped")
+        await eventually(lambda: b"popped" in second.bodies, "it handles what it pops")
+
+
+async def test_what_was_pulled_is_finished_and_committed_before_the_group_pops(pop: Popping) -> None:
+    handler, other = Blocked(), Seen()
+    await pop.set_mode("PULL")
+    await pop.send(*BODIES[:8])
+    async with pop.member(handler) as one:
+        await eventually(lambda: one.topic().received == 8, "all are here")
+        await pop.set_mode("POP")
+        one.consumer.on_consumer_ids_changed()
+        await eventually(lambda: all(queue.leaving for queue in queues_of(one)), "it gives its queues up")
+        assert one.queue(-1) is None
+        handler.release.set()
+        await eventually(lambda: one.queue(-1) is not None, "it pops")
+        assert await pop.lag() == 0
+        assert one.topic().received == 8
+        await one.stop()
+    async with pop.member(other):
+        await pop.send(b"after")
+        await other.has(b"after")
+
+
+async def test_members_that_share_some_queues_each_pop_theirs(pop: Popping, seen: Seen) -> None:
+    await pop.set_mode("POP", share=1)
+    await pop.send(*BODIES[:40])
+    async with pop.member(seen) as one, pop.member(seen) as two, pop.member(seen) as three:
+        shares = [{(TOPIC, 0), (TOPIC, 1), (TOPIC, 2)}, {(TOPIC, 2), (TOPIC, 3)}, {(TOPIC, 3), (TOPIC, 0), (TOPIC, 1)}]
+        await eventually(
+            lambda: all(each.owned() in shares for each in (one, two, three)), "each has its own and the next one's"
+        )
+        await pop.send(*BODIES[40:80])
+        await eventually(lambda: len(seen.bodies) == 80, "all are handled")
+    assert len(set(seen.bodies)) == 80
+    assert await pop.lag() == 0
+
+
+async def test_in_a_namespace_handlers_see_plain_names(pop: Popping, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the topic, and of the pop retry topic, whose two parts have it each."""
+    monkeypatch.setattr("rmqd.consumer.pop.send_back.DELAY_SECONDS", (0.1,))
+    topic, group = f"NS%{TOPIC}", f"NS%{GROUP}"
+    await create_topic(pop.client.remoting, pop.rocketmq.broker.address, topic, 1)
+    await pop.set_mode("POP", topic=topic, group=group)
+    seen: list[tuple[str, str]] = []
+
+    async def fail_once(batch: Batch) -> None:
+        seen.extend((message.topic, batch.message_queue.topic) for message in batch)
+        if len(seen) == 1:
+            raise Retry
+
+    async with pop.member(fail_once, group=group, subscriptions=[topic], namespace="NS") as one:
+        await eventually(lambda: one.queue(-1) is not None, "it pops")
+        await pop.client.producer.send(OutgoingMessage(topic, b"x"))
+        await finally_(lambda: one.topic(is_retry=True).handled["acked"] == 1, "it is done")
+        assert one.topic(is_retry=True).topic == TOPIC
+    assert seen == [(TOPIC, TOPIC), (TOPIC, pop_retry_topic(GROUP, TOPIC))]
+    assert await pop.lag(pop_retry_topic(group, topic), group) == 0
+
+
+async def test_an_operator_sees_what_is_popped(pop: Popping) -> None:
+    handler = Blocked()
+    await pop.send(*BODIES[:3])
+    async with pop.member(handler) as one:
+        await eventually(lambda: one.topic().received == 3, "all are here")
+        address, client_id = pop.rocketmq.broker.address, one.client.client_id
+        info = await consumer_running_info(pop.client.remoting, address, GROUP, client_id)
+        handler.release.set()
+    assert [queue.queue_id for queue in info.mq_pop_table] == [-1]
+    [popped] = info.mq_pop_table.values()
+    assert (popped.wait_ack_count, popped.dropped) == (3, False)
+    assert popped.last_pop_timestamp > 0
+
+
+async def test_messages_that_the_filter_does_not_match_are_acknowledged_at_once(pop: Popping, seen: Seen) -> None:
+    await pop.send(b"a", tags="a")
+    await pop.send(b"b", tags="b")
+    async with pop.member(seen, subscriptions={TOPIC: "a"}, pop_invisible_time_seconds=1.0):
+        await seen.has(b"a")
+        await eventually(lambda: len(seen.bodies) == 1, "only that")
+
+
+async def test_a_broker_of_rocketmq_4_ends_the_group_with_what_to_do(broker: ScriptedBroker, seen: Seen) -> None:
+    broker.create_topic(TOPIC)
+    remark = " request type 400 not supported"
+    broker.peer.on(RequestCode.QUERY_ASSIGNMENT, Reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark))
+    with pytest.raises(ExceptionGroup) as raised:
+        async with member(broker.peer.address, seen, consume_mode="pop") as one:
+            await asyncio.wait((one.task,))
+    error = raised.value.exceptions[0]
+    assert isinstance(error, PopNotSupportedError)
+    assert "consume_mode: concurrently" in str(error)
+    assert one.consumer.snapshot().state == "failed"
+
+
+@pytest.mark.parametrize("mode", ["concurrently", "orderly"])
+async def test_other_groups_never_ask_the_broker_how_to_read(broker: ScriptedBroker, seen: Seen, mode: str) -> None:
+    [queue] = broker.create_topic(TOPIC)
+    asked: list[RemotingCommand] = []
+
+    def note(command: RemotingCommand) -> Reply:
+        asked.append(command)
+        return Reply()
+
+    broker.peer.on(RequestCode.QUERY_ASSIGNMENT, note)
+    await broker.store(queue, b"x")
+    async with member(broker.peer.address, seen, consume_mode=mode):
+        await seen.has(b"x")
+    assert not asked

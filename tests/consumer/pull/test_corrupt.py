@@ -1,0 +1,216 @@
+"""What becomes of messages that are corrupt: on the way, or as they are stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.consumer.options import OnCorruptMessage
+from rmqd.wire.messages.encode import encode_message
+from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.messages.sys_flag import CompressionType, compressed_flag
+from tests.client.peer import Reply, eventually
+from tests.consumer.blocks import corrupted, with_bit_flipped
+from tests.consumer.groups import GROUP, TOPIC, group_options
+from tests.consumer.members import member
+from tests.consumer.scripted_broker import ScriptedBroker
+from tests.consumer.seen import Seen
+
+OFTEN: dict[str, Any] = {"persist_consumer_offset_interval_seconds": 0.05}
+TOTAL_SIZE_AT, BODY_SIZE_AT = 2, 86  # the bytes of a record whose bits are worth 256 to 32,768
+
+# a changed body, a record whose parts are longer than it, and records that begin where none does
+DAMAGES = {
+    "crc": partial(corrupted, body=b"bad1"),
+    "parts": partial(with_bit_flipped, at=BODY_SIZE_AT),
+    "magic": partial(with_bit_flipped, at=4),
+    "size": partial(with_bit_flipped, at=TOTAL_SIZE_AT),
+}
+each_damage = pytest.mark.parametrize("change", DAMAGES.values(), ids=DAMAGES)
+
+pytestmark = pytest.mark.usefixtures("hasty")
+
+
+def damaged_reply(broker: ScriptedBroker, queue: MessageQueue, change: Callable[[bytes], bytes], at: int) -> Reply:
+    """All stored messages, of which one was damaged on the way."""
+    records = [encode_message(message) for message in broker.messages[queue]]
+    records[at] = change(records[at])
+    return broker.found(queue, b"".join(records), len(records))
+
+
+@pytest.mark.parametrize("policy", ["stop", "skip", "dead_letter"])
+@each_damage
+async def test_what_was_damaged_on_the_way_is_pulled_again(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, change: Callable[[bytes], bytes], policy: OnCorruptMessage
+) -> None:
+    """What comes before it is handled at once; nothing is set aside, and the connection stays."""
+    await broker.store(queue, b"good0", b"bad1", b"good2")
+    broker.answer_pull(queue, damaged_reply(broker, queue, change, 1))
+    with capture_logs() as logs:
+        async with member(broker.peer.address, seen, on_corrupt_message=policy, **OFTEN) as m:
+            await seen.has(b"good0", b"bad1", b"good2")
+            await broker.committed(GROUP, queue, 3)
+            assert m.topic().handled["corrupt"] == 0
+            assert (m.client.snapshot().corrupt_frames, m.client.snapshot().doubted_replies) == (0, 1)
+    assert broker.pulled_offsets(queue)[:2] == [0, 1]
+    assert (broker.peer.connections, broker.sent) == (1, [])
+    [entry] = [entry for entry in logs if entry["event"] == "pull.doubted"]
+    assert (entry["offset"], entry["log_level"]) == (1, "warning")
+
+
+@pytest.mark.parametrize("cut", [1, 60])
+async def test_a_reply_that_is_cut_short_is_used_as_far_as_it_goes(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, cut: int
+) -> None:
+    """The rest is pulled again."""
+    await broker.store(queue, b"0", b"1", b"2")
+    broker.answer_pull(queue, broker.found(queue, broker.records(queue)[:-cut], 3))
+    async with member(broker.peer.address, seen) as m:
+        await seen.has(b"0", b"1", b"2")
+        assert m.client.snapshot().corrupt_frames == 0
+    assert broker.pulled_offsets(queue)[:2] == [0, 2]
+    assert broker.peer.connections == 1
+
+
+@each_damage
+async def test_a_corrupt_message_stops_its_queue(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, change: Callable[[bytes], bytes]
+) -> None:
+    """`on_corrupt_message: stop`: what stands before it is handled and committed, it is shown and counted once."""
+    await broker.store(queue, b"good0", b"bad1", b"good2")
+    broker.damage(queue, 1, change)
+    with capture_logs() as logs:
+        async with member(broker.peer.address, seen, **OFTEN) as m:
+            await eventually(lambda: len(broker.pulled_offsets(queue)) >= 5, "it is looked at again")
+            await broker.committed(GROUP, queue, 1)
+            status = m.queue()
+            assert status is not None
+            assert (status.state, status.position) == ("stuck", 1)
+            assert seen.bodies == [b"good0"]
+            assert m.topic().handled["corrupt"] == 1
+            broker.damaged.clear()
+            await seen.has(b"good0", b"bad1", b"good2")  # once the broker has mended it
+            assert (broker.peer.connections, m.client.snapshot().corrupt_frames) == (1, 0)
+    assert len([entry for entry in logs if entry["event"] == "message.corrupt"]) == 1
+
+
+@each_damage
+async def test_a_corrupt_message_is_skipped_where_that_is_wanted(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, change: Callable[[bytes], bytes]
+) -> None:
+    """Never silently, and no other with it."""
+    await broker.store(queue, b"good0", b"bad1", b"good2", b"good3")
+    broker.damage(queue, 1, change)
+    with capture_logs() as logs:
+        async with member(broker.peer.address, seen, on_corrupt_message="skip", **OFTEN) as m:
+            await seen.has(b"good0", b"good2", b"good3")
+            await broker.committed(GROUP, queue, 4)
+            assert m.topic().handled["corrupt"] == 1
+    [entry] = [entry for entry in logs if entry["event"] == "message.corrupt"]
+    assert (entry["offset"], entry["on_corrupt_message"]) == (1, "skip")
+
+
+@each_damage
+async def test_a_corrupt_message_becomes_a_dead_letter_where_that_is_wanted(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, change: Callable[[bytes], bytes]
+) -> None:
+    """It counts as corrupt, once. While no broker takes it, the others of its reply are handled, and it is not passed
+    by a commit."""
+    await broker.store(queue, b"good0", b"bad1", b"good2")
+    broker.damage(queue, 1, change)
+    for code in (RequestCode.SEND_MESSAGE_V2, RequestCode.CONSUMER_SEND_MSG_BACK):
+        broker.peer.on(code, Reply(ResponseCode.SYSTEM_BUSY, "not now"))
+    async with member(broker.peer.address, seen, on_corrupt_message="dead_letter", **OFTEN) as m:
+        await broker.peer.received(RequestCode.SEND_MESSAGE_V2, 3)
+        await eventually(lambda: b"good0" in seen.bodies, "what comes before is handled")
+        if DAMAGES["size"] is not change:  # where it ends is not known: what comes behind it is to be pulled
+            await eventually(lambda: b"good2" in seen.bodies, "what comes behind is handled")
+        assert max(broker.commits_of(queue)) <= 1
+        broker.peer.on(RequestCode.SEND_MESSAGE_V2, broker.send)
+        await seen.has(b"good0", b"good2")
+        await broker.committed(GROUP, queue, 3)
+        assert m.topic().handled["corrupt"] == 1
+        assert m.topic().dead_letters["corrupt"] == 1
+    [sent] = broker.sent
+    assert sent.header.topic == f"%DLQ%{GROUP}"
+    assert sent.properties["RMQD_REASON"]
+    assert sent.properties["RETRY_TOPIC"] == TOPIC
+
+
+async def test_corrupt_messages_that_are_held_together_count_once_each(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen
+) -> None:
+    """Also where another policy looks at them again."""
+    await broker.store(queue, b"good0")
+    await broker.store(queue, b"bad1", b"bad2", sys_flag=compressed_flag(CompressionType.ZLIB))
+    for code in (RequestCode.SEND_MESSAGE_V2, RequestCode.CONSUMER_SEND_MSG_BACK):
+        broker.peer.on(code, Reply(ResponseCode.SYSTEM_BUSY, "not now"))
+    async with member(broker.peer.address, seen, on_corrupt_message="dead_letter", **OFTEN) as m:
+        await broker.peer.received(RequestCode.SEND_MESSAGE_V2, 1)
+        await m.consumer.change(group_options(on_corrupt_message="stop", **OFTEN))
+        pulled = len(broker.pulls)
+        await eventually(lambda: len(broker.pulls) >= pulled + 3, "it is looked whether an operator moved the queue")
+        await m.consumer.change(group_options(on_corrupt_message="skip", **OFTEN))
+        await broker.committed(GROUP, queue, 3)
+        assert m.topic().handled["corrupt"] == 2
+
+
+async def test_another_policy_is_heard_while_no_broker_takes_a_corrupt_message(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen
+) -> None:
+    """To `stop` and to `skip`."""
+    await broker.store(queue, b"good0", b"bad1", b"good2")
+    broker.damage(queue, 1, DAMAGES["crc"])
+    for code in (RequestCode.SEND_MESSAGE_V2, RequestCode.CONSUMER_SEND_MSG_BACK):
+        broker.peer.on(code, Reply(ResponseCode.SYSTEM_BUSY, "not now"))
+    async with member(broker.peer.address, seen, on_corrupt_message="dead_letter", **OFTEN) as m:
+        await broker.peer.received(RequestCode.SEND_MESSAGE_V2, 1)
+        await m.consumer.change(group_options(on_corrupt_message="stop", **OFTEN))
+        await eventually(
+            lambda: (q := m.queue()) and q.stall is None and q.state == "stuck" and m.queue(), "it is stuck"
+        )
+        await broker.committed(GROUP, queue, 1)
+        await m.consumer.change(group_options(on_corrupt_message="skip", **OFTEN))
+        await broker.committed(GROUP, queue, 3)
+        await broker.store(queue, b"good3")
+        await seen.has(b"good0", b"good2", b"good3")
+    assert not broker.sent
+
+
+async def test_a_reset_reaches_a_queue_whose_corrupt_message_nobody_takes(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen
+) -> None:
+    """It is asked for while the dead letter is tried again and again."""
+    await broker.store(queue, b"good0", b"bad1", b"good2")
+    broker.damage(queue, 1, DAMAGES["crc"])
+    for code in (RequestCode.SEND_MESSAGE_V2, RequestCode.CONSUMER_SEND_MSG_BACK):
+        broker.peer.on(code, Reply(ResponseCode.SYSTEM_BUSY, "not now"))
+    async with member(broker.peer.address, seen, on_corrupt_message="dead_letter"):
+        await broker.peer.received(RequestCode.SEND_MESSAGE_V2, 1)
+        await seen.has(b"good0", b"good2")
+        broker.answer_pull(queue, broker.nothing(queue, ResponseCode.PULL_OFFSET_MOVED, 2, "OFFSET_RESET"))
+        await seen.has(b"good0", b"good2", b"good2")
+    assert not broker.sent
+
+
+@each_damage
+async def test_a_corrupt_message_hurts_its_own_queue_alone(
+    broker: ScriptedBroker, seen: Seen, change: Callable[[bytes], bytes]
+) -> None:
+    """The broker's connection is not closed, so that nothing else has to be asked again."""
+    bad, good = broker.create_topic(TOPIC, queues=2)
+    await broker.store(bad, b"bad1")
+    broker.damage(bad, 0, change)
+    async with member(broker.peer.address, seen, **OFTEN) as m:
+        await eventually(lambda: (q := m.queue(0)) and q.state == "stuck", "the queue is stuck")
+        await broker.store(good, b"0", b"1")
+        await seen.has(b"0", b"1")
+        await eventually(lambda: len(broker.pulled_offsets(bad)) > 5, "the bad one is looked at again and again")
+        assert m.client.snapshot().corrupt_frames == 0
+    assert broker.peer.connections == 1
+    assert broker.pulled_offsets(good) == [0, 1, 2] or broker.pulled_offsets(good) == [0, 2]

@@ -1,0 +1,153 @@
+"""Offsets in replies to pulls that contradict themselves or the pull: nothing is lost by them."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from rmqd.codes import ResponseCode
+from rmqd.wire.messages.encode import encode_message
+from rmqd.wire.messages.message import MessageQueue
+from tests.client.peer import eventually
+from tests.consumer.blocks import corrupted, with_bit_flipped
+from tests.consumer.groups import GROUP, TOPIC, Blocked
+from tests.consumer.members import member
+from tests.consumer.scripted_broker import ScriptedBroker
+from tests.consumer.seen import Seen
+
+NOT_FOUND, RETRY_IMMEDIATELY = ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY
+OFTEN: dict[str, Any] = {"persist_consumer_offset_interval_seconds": 0.05}
+LOW_BYTE_OF_OFFSET = 27
+
+pytestmark = pytest.mark.usefixtures("hasty")
+
+
+def bodies(low: int, high: int) -> list[bytes]:
+    """Of the messages at these offsets."""
+    return [b"m%d" % number for number in range(low, high)]
+
+
+@pytest.mark.parametrize("next_offset", [72, 0, 31, 2**62])
+async def test_a_wrong_place_to_go_on_at_loses_nothing(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, next_offset: int
+) -> None:
+    """Above what the records reach to, or below, within the queue or beyond."""
+    await broker.store(queue, *bodies(0, 100))
+    broker.answer_pull(queue, broker.found(queue, broker.records(queue, 0, 32), next_offset))
+    async with member(broker.peer.address, seen, concurrency=1, **OFTEN):
+        await seen.has(*bodies(0, 100))
+        await broker.committed(GROUP, queue, 100)
+
+
+@pytest.mark.parametrize("bit", [0, 2, 7])
+@pytest.mark.parametrize("at", [0, 1, 3])
+async def test_a_wrong_offset_of_a_record_loses_nothing(
+    broker: ScriptedBroker, queue: MessageQueue, at: int, bit: int
+) -> None:
+    """While handlers have all messages, nothing is committed; and each is committed under its own offset."""
+    await broker.store(queue, *bodies(0, 4))
+    records = [encode_message(message) for message in broker.messages[queue]]
+    records[at] = with_bit_flipped(records[at], LOW_BYTE_OF_OFFSET, bit)
+    broker.answer_pull(queue, broker.found(queue, b"".join(records), 4))
+    handle = Blocked()
+    async with member(broker.peer.address, handle, **OFTEN) as m:
+        await eventually(lambda: (q := m.queue()) and q.handling == 4, "all are with handlers")
+        assert not set(broker.commits_of(queue)) - {0}
+        handle.release.set()
+        await broker.committed(GROUP, queue, 4)
+        assert (m.topic().received, m.client.snapshot().doubted_replies) == (4, 1)
+
+
+@pytest.mark.parametrize("mended", [True, False])
+async def test_a_corrupt_message_with_a_wrong_offset_stops_the_queue_at_its_place(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, mended: bool
+) -> None:
+    """Not at the offset that it claims, which would pass over it."""
+    await broker.store(queue, *bodies(0, 4))
+    broker.damage(queue, 1, lambda record: with_bit_flipped(corrupted(record, b"m1"), LOW_BYTE_OF_OFFSET, 1))
+    async with member(broker.peer.address, seen, **OFTEN) as m:
+        await eventually(lambda: (q := m.queue()) and q.state == "stuck", "it stops")
+        await broker.committed(GROUP, queue, 1)
+        assert (status := m.queue()) is not None
+        assert (status.position, seen.bodies) == (1, [b"m0"])
+        broker.damage(queue, 1, bytes if mended else partial(corrupted, body=b"m1"))
+        if mended:
+            await seen.has(*bodies(0, 4))
+        else:
+            await eventually(lambda: len(broker.pulled_offsets(queue)) > 6, "it is looked at again")
+            assert seen.bodies == [b"m0"]
+
+
+async def test_a_message_that_is_stored_under_a_wrong_offset_is_skipped_alone(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen
+) -> None:
+    """It is as corrupt as one whose body is: another message has its offset."""
+    await broker.store(queue, *bodies(0, 5))
+    broker.damage(queue, 1, partial(with_bit_flipped, at=LOW_BYTE_OF_OFFSET, bit=6))
+    with capture_logs() as logs:
+        async with member(broker.peer.address, seen, on_corrupt_message="skip", concurrency=1, **OFTEN):
+            await seen.has(b"m0", *bodies(2, 5))
+            await broker.committed(GROUP, queue, 5)
+    [entry] = [entry for entry in logs if entry["event"] == "message.corrupt"]
+    assert entry["offset"] == 1
+    assert "offset 65 contradicts its place" in entry["reason"]
+
+
+@pytest.mark.parametrize("code", [NOT_FOUND, RETRY_IMMEDIATELY])
+async def test_an_end_beyond_the_queues_end_is_never_committed(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, code: ResponseCode
+) -> None:
+    """If it is said again and again, the queue is stuck and says why; it goes on when the broker does."""
+    await broker.store(queue, b"0", b"1")
+    broker.answer_pull(queue, broker.found(queue, broker.records(queue), 2))
+    broker.answer_pull(queue, *[broker.nothing(queue, code, 2**63 - 1)] * 10_000)
+    with capture_logs() as logs:
+        async with member(broker.peer.address, seen, **OFTEN) as m:
+            await broker.committed(GROUP, queue, 2)
+            await eventually(lambda: (q := m.queue()) and q.state == "stuck", "it is stuck")
+            assert set(broker.pulled_offsets(queue)) == {0, 2}
+            broker.forget_answers(queue)
+            await broker.store(queue, b"2")
+            await seen.has(b"0", b"1", b"2")
+            await broker.committed(GROUP, queue, 3)
+            await eventually(lambda: (q := m.queue()) and q.state == "waiting", "it is not stuck any more")
+    told = [entry["error"] for entry in logs if entry["event"] == "pull.failed"]
+    assert f"is to go on at {2**63 - 1}, though the queue ends at 2" in told[0]
+
+
+async def test_gaps_that_the_broker_has_are_believed_when_it_says_so_twice(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen
+) -> None:
+    """As in a compacted topic: all gaps of a reply cost one more pull together."""
+    await broker.store(queue, *bodies(0, 40))
+    kept = [0, 3, 4, 9, 20]
+
+    def answer(low: int) -> bytes:
+        return b"".join(broker.records(queue, offset, offset + 1) for offset in kept if offset >= low)
+
+    broker.answer_pull(queue, *[broker.found(queue, answer(low), 30) for low in (0, 1)])
+    with capture_logs() as logs:
+        async with member(broker.peer.address, seen, concurrency=1, **OFTEN):
+            await seen.has(*[b"m%d" % offset for offset in kept], *bodies(30, 40))
+            await broker.committed(GROUP, queue, 40)
+    gaps = [(entry["offset"], entry["missing"]) for entry in logs if entry["event"] == "queue.gap"]
+    assert gaps == [(1, 2), (5, 4), (10, 10), (21, 9)]
+    assert broker.pulled_offsets(queue)[:3] == [0, 1, 30]
+
+
+async def test_a_filtered_queue_is_asked_twice_only_where_a_step_is_unusual(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen
+) -> None:
+    """Brokers scan as many offsets with each pull, and end at the queue's end."""
+    await broker.store(queue, *[b"x"] * 4000, properties={"TAGS": "b"})
+    broker.offsets[GROUP, queue] = 0
+    broker.answer_pull(
+        queue,
+        *[broker.nothing(queue, RETRY_IMMEDIATELY, offset) for offset in (800, 800, 1600, 2400, 2912, 3200, 4000)],
+    )
+    async with member(broker.peer.address, seen, subscriptions={TOPIC: "a"}, **OFTEN):
+        await broker.committed(GROUP, queue, 4000)
+    assert broker.pulled_offsets(queue)[:9] == [0, 0, 800, 1600, 2400, 2400, 2912, 4000][:9]

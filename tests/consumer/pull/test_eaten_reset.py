@@ -1,0 +1,87 @@
+"""An operator's reset that the broker told to a pull which nobody waits for any more."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.messages.message import MessageQueue
+from tests.client.peer import Reply, eventually
+from tests.consumer.groups import GROUP, TOPIC
+from tests.consumer.members import member
+from tests.consumer.scripted_broker import ScriptedBroker
+from tests.consumer.seen import Seen
+
+PULL = RequestCode.PULL_MESSAGE
+BODIES = [b"%d" % number for number in range(6)]
+
+
+async def test_a_reset_that_a_dead_connections_pull_has_eaten_is_seen_in_what_is_stored(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The member was restarted a moment ago, and nothing comes that it would have to commit."""
+    monkeypatch.setattr("rmqd.consumer.offsets.offset_watch.SURE_SECONDS", 0.1)
+    await broker.store(queue, *BODIES)
+    broker.offsets[GROUP, queue] = 6
+    async with member(broker.peer.address, seen, persist_consumer_offset_interval_seconds=0.05) as m:
+        await eventually(lambda: broker.pulled_offsets(queue) == [6], "it waits for messages")
+        broker.offsets[GROUP, queue] = 0
+        await seen.has(*BODIES)
+        await broker.committed(GROUP, queue, 6)
+        assert m.topic().falls["operator"] == 1
+
+
+async def test_a_commit_of_another_member_is_no_reset(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may come late, and below what was committed here since; it is not below where this ownership began."""
+    monkeypatch.setattr("rmqd.consumer.offsets.offset_watch.SURE_SECONDS", 0.0)
+    await broker.store(queue, *BODIES)
+    broker.offsets[GROUP, queue] = 2
+    async with member(broker.peer.address, seen, persist_consumer_offset_interval_seconds=0.05) as m:
+        await broker.committed(GROUP, queue, 6)
+        broker.offsets[GROUP, queue] = 3
+        await broker.store(queue, b"more")
+        await broker.committed(GROUP, queue, 7)
+        assert m.topic().falls["operator"] == 0
+
+
+async def test_a_reset_in_the_late_answer_to_a_former_owners_pull_is_obeyed(
+    broker: ScriptedBroker, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The queue was given up meanwhile, and taken again here."""
+    monkeypatch.setattr("rmqd.consumer.offsets.offset_watch.SURE_SECONDS", 600)
+    queues = broker.create_topic(TOPIC, 2)
+    moving = queues[1]
+    await broker.store(moving, *BODIES)
+    broker.offsets[GROUP, moving] = 6
+    reset = asyncio.Event()
+
+    async def held() -> Reply:
+        await reset.wait()
+        return broker.nothing(moving, ResponseCode.PULL_OFFSET_MOVED, 3, "OFFSET_RESET")
+
+    serve = broker._pull
+    first: list[RemotingCommand] = []
+
+    async def pull(command: RemotingCommand) -> Reply | None:
+        if (command.ext_fields["topic"], command.ext_fields["queueId"]) == (TOPIC, "1") and not first:
+            first.append(command)
+            return await held()
+        return await serve(command)
+
+    broker.peer.on(PULL, pull)
+    async with member(broker.peer.address, seen) as m:
+        await eventually(lambda: first, "a pull is held")
+        broker.create_topic(TOPIC, 1)
+        await m.client.routes.refresh(TOPIC)
+        await eventually(lambda: m.owned() == {(TOPIC, 0)}, "the queue is given up")
+        broker.create_topic(TOPIC, 2)
+        await m.client.routes.refresh(TOPIC)
+        await eventually(lambda: 6 in broker.pulled_offsets(moving), "it is taken again")
+        reset.set()
+        await seen.has(*BODIES[3:])
+        await broker.committed(GROUP, moving, 6)

@@ -1,0 +1,275 @@
+"""A consumer against a scripted broker: every answer to a pull."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from structlog.testing import capture_logs
+
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.handler import Batch
+from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.topics import retry_topic
+from tests.client.peer import Reply, eventually
+from tests.consumer.groups import GROUP, TOPIC
+from tests.consumer.members import member
+from tests.consumer.scripted_broker import BROKER, ScriptedBroker
+from tests.consumer.seen import Seen
+
+NOT_FOUND = ResponseCode.PULL_NOT_FOUND
+RETRY_IMMEDIATELY = ResponseCode.PULL_RETRY_IMMEDIATELY
+MOVED = ResponseCode.PULL_OFFSET_MOVED
+
+pytestmark = pytest.mark.usefixtures("hasty")
+
+
+async def test_found_messages_are_handled_and_pulling_goes_on(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen
+) -> None:
+    """From where the broker says; the position is committed."""
+    await broker.store(queue, b"0", b"1", b"2")
+    async with member(broker.peer.address, seen, pull_batch_size=2, persist_consumer_offset_interval_seconds=0.05) as m:
+        await seen.has(b"0", b"1", b"2")
+        await broker.committed(GROUP, queue, 3)
+        await asyncio.sleep(0.15)
+        await broker.store(queue, b"3")
+        await seen.has(b"0", b"1", b"2", b"3")
+        await broker.committed(GROUP, queue, 4)
+        topic = m.topic()
+    assert broker.pulled_offsets(queue) == [0, 2, 3, 4]
+    assert (topic.received, topic.handled["acked"]) == (4, 4)
+    commits = broker.commits_of(queue)
+    assert commits == sorted(set(commits)), "nothing is committed twice, or downward"
+    pull = broker.pulls[0]
+    assert (pull.consumer_group, pull.max_msg_nums, pull.sys_flag, pull.suspend_timeout_millis) == (GROUP, 2, 2, 15000)
+
+
+@pytest.mark.parametrize("code", [NOT_FOUND, RETRY_IMMEDIATELY])
+async def test_nothing_wanted_moves_the_offset_on(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, code: ResponseCode
+) -> None:
+    """What the broker's filter passed over is committed as consumed, or its lag would stay."""
+    await broker.store(queue, *[b"unwanted"] * 800, b"wanted")
+    broker.answer_pull(queue, broker.nothing(queue, code, 700), broker.nothing(queue, code, 800))
+    async with member(broker.peer.address, seen, persist_consumer_offset_interval_seconds=0.05):
+        await seen.has(b"wanted")
+        await broker.committed(GROUP, queue, 801)
+    assert broker.pulled_offsets(queue)[:3] == [0, 700, 800]
+
+
+async def test_filtered_offsets_wait_for_unfinished_messages(broker: ScriptedBroker, queue: MessageQueue) -> None:
+    """Correct-tags offset: only where nothing is cached."""
+    release = asyncio.Event()
+
+    async def handle(batch: Batch) -> None:
+        await release.wait()
+
+    await broker.store(queue, b"slow", *[b"unwanted"] * 9)
+    broker.answer_pull(
+        queue, broker.found(queue, broker.records(queue, 0, 1), 1), broker.nothing(queue, RETRY_IMMEDIATELY, 10)
+    )
+    async with member(broker.peer.address, handle, persist_consumer_offset_interval_seconds=0.05):
+        await eventually(lambda: 10 in broker.pulled_offsets(queue), "the offset moves on")
+        await asyncio.sleep(0.15)
+        assert broker.offsets[GROUP, queue] == 0
+        release.set()
+        await broker.committed(GROUP, queue, 10)
+
+
+@pytest.mark.parametrize("next_offset", [0, 3])
+async def test_a_broker_that_never_waits_is_not_asked_in_circles(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, next_offset: int
+) -> None:
+    """As when it shuts down; wherever it wants to go on."""
+    broker.offsets[GROUP, queue] = 3
+    await broker.store(queue, b"0", b"1", b"2")
+    broker.answer_pull(queue, *[broker.nothing(queue, NOT_FOUND, next_offset)] * 10_000)
+    async with member(broker.peer.address, seen):
+        await eventually(lambda: broker.pulled_offsets(queue), "the first pull came")
+        await asyncio.sleep(0.5)
+        assert 2 <= len(broker.pulled_offsets(queue)) <= 8
+        assert set(broker.pulled_offsets(queue)) == {3}
+
+
+@pytest.mark.parametrize("offset", [2, 9])
+async def test_an_illegal_offset_is_corrected_as_the_broker_says(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, offset: int
+) -> None:
+    """Below its first message, or above its end. It is committed at once, downward too, counted and logged.
+
+    What was committed is not given up at the first word: the broker is asked again before.
+    """
+    broker.first[queue] = 5
+    broker.offsets[GROUP, queue] = offset
+    await broker.store(queue, b"5", b"6")
+    with capture_logs() as logs:
+        async with member(broker.peer.address, seen):
+            expected = 5 if offset < 5 else 7
+            await broker.committed(GROUP, queue, expected)
+            await broker.store(queue, b"7")
+            await seen.has(*[b"5", b"6", b"7"][expected - 5 :])
+    assert list(dict.fromkeys(broker.pulled_offsets(queue)))[:2] == [offset, expected]
+    [entry] = [entry for entry in logs if entry["event"] == "offset.corrected"]
+    assert (entry["offset"], entry["corrected"]) == (offset, expected)
+
+
+async def test_an_illegal_offset_holds_the_queue_where_that_is_wanted(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen
+) -> None:
+    """`on_offset_illegal: stop`: nothing is committed, it is shown, and an operator's reset is taken."""
+    broker.first[queue] = 5
+    broker.offsets[GROUP, queue] = 2
+    await broker.store(queue, b"5", b"6")
+    with capture_logs() as logs:
+        async with member(broker.peer.address, seen, on_offset_illegal="stop") as m:
+            await eventually(lambda: (q := m.queue()) and q.state == "stuck", "the queue is shown as stuck")
+            await eventually(lambda: len(broker.pulled_offsets(queue)) > 3, "it is asked again and again")
+            assert not broker.commits_of(queue)
+            assert not seen.bodies
+            broker.answer_pull(queue, broker.nothing(queue, MOVED, 6, "OFFSET_RESET"))
+            await seen.has(b"6")
+            await eventually(lambda: (q := m.queue()) and q.state == "waiting", "the queue is not stuck any more")
+    assert len([entry for entry in logs if entry["event"] == "offset.illegal"]) == 1
+
+
+async def test_an_operators_reset_goes_back(broker: ScriptedBroker, queue: MessageQueue, seen: Seen) -> None:
+    """What was cached or in a handler is forgotten, and later results of it change nothing."""
+    release, slow = asyncio.Event(), True
+
+    async def handle(batch: Batch) -> None:
+        nonlocal slow
+        if batch[0].body == b"3" and slow:
+            slow = False
+            await release.wait()
+        await seen(batch)
+
+    await broker.store(queue, b"0", b"1", b"2", b"3")
+    broker.offsets[GROUP, queue] = 2
+    broker.answer_pull(
+        queue, broker.found(queue, broker.records(queue, 2), 4), broker.nothing(queue, MOVED, 1, "OFFSET_RESET")
+    )
+    async with member(broker.peer.address, handle, persist_consumer_offset_interval_seconds=0.05) as m:
+        await seen.has(b"2", b"1", b"2", b"3")
+        release.set()
+        await seen.has(b"2", b"1", b"2", b"3", b"3")
+        await broker.committed(GROUP, queue, 4)
+        topic = m.topic()
+    assert broker.commits_of(queue) == [1, *sorted(broker.commits_of(queue)[1:])]
+    assert topic.duplicates == {"offset_moved": 1}
+
+
+async def test_commits_go_on_after_a_reset_that_could_not_be_committed(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen
+) -> None:
+    """They would be left out as long as they are below what was known before."""
+    await broker.store(queue, *[b"x"] * 50)
+    broker.offsets[GROUP, queue] = 50
+    broker.answer_pull(queue, broker.nothing(queue, MOVED, 10, "OFFSET_RESET"))
+    failures = 1
+
+    def refuse_once(command: object) -> Reply:
+        nonlocal failures
+        if failures:
+            failures -= 1
+            return Reply(ResponseCode.SYSTEM_ERROR, "not now")
+        return broker.update(command)  # type: ignore[arg-type]
+
+    broker.peer.on(RequestCode.UPDATE_CONSUMER_OFFSET, refuse_once)
+    release = asyncio.Event()
+
+    async def handle(batch: Batch) -> None:
+        if batch[0].queue_offset == 20:
+            await release.wait()
+
+    async with member(broker.peer.address, handle, persist_consumer_offset_interval_seconds=0.05):
+        await broker.committed(GROUP, queue, 20)
+        release.set()
+        await broker.committed(GROUP, queue, 50)
+
+
+@pytest.mark.parametrize("code", [ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST])
+async def test_a_broker_without_our_subscription_gets_a_heartbeat(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, code: ResponseCode
+) -> None:
+    """At once, so that the next pull works."""
+    async with member(broker.peer.address, seen):
+        await eventually(lambda: broker.pulled_offsets(queue) == [0], "the first pull waits")
+        beats = len(broker.peer.got(RequestCode.HEART_BEAT))
+        broker.answer_pull(queue, Reply(code, "the consumer's subscription not exist"))
+        await broker.store(queue, b"0", b"1")
+        await broker.peer.received(RequestCode.HEART_BEAT, beats + 1)
+        await seen.has(b"0", b"1")
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Reply(ResponseCode.SYSTEM_ERROR, "store failed"),
+        Reply(ResponseCode.SYSTEM_BUSY, "busy"),
+        Reply(ResponseCode.NO_PERMISSION, "the broker's permission forbids it"),
+        Reply(ResponseCode.TOPIC_NOT_EXIST, "no such topic"),
+        Reply(ResponseCode.FLOW_CONTROL, "slow down"),
+        Reply(4711, "of a later version"),
+        Reply(ResponseCode.SUCCESS, "", {"nextBeginOffset": "x"}),
+        Reply(ResponseCode.SUCCESS, "", {}),
+        Reply(NOT_FOUND, "", {"minOffset": "0"}),
+    ],
+    ids=lambda reply: f"{reply.code}-{len(reply.ext_fields)}",
+)
+async def test_after_any_error_the_queue_is_pulled_again_from_its_offset(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, reply: Reply
+) -> None:
+    """Nothing is lost, and no other offset is tried."""
+    await broker.store(queue, b"0", b"1")
+    broker.answer_pull(queue, broker.found(queue, broker.records(queue, 0, 1), 1), reply, reply)
+    async with member(broker.peer.address, seen):
+        await seen.has(b"0", b"1")
+    assert broker.pulled_offsets(queue)[:4] == [0, 1, 1, 1]
+
+
+async def test_a_broken_connection_is_made_again(broker: ScriptedBroker, queue: MessageQueue, seen: Seen) -> None:
+    """The pull that it ended is asked again."""
+    async with member(broker.peer.address, seen):
+        await eventually(lambda: broker.pulled_offsets(queue) == [0], "the first pull waits")
+        broker.peer.cut()
+        await broker.store(queue, b"0")
+        await seen.has(b"0")
+
+
+async def test_a_reply_that_goes_nowhere_is_an_error(broker: ScriptedBroker, queue: MessageQueue, seen: Seen) -> None:
+    """Messages with the same offset to go on at would be handled in circles."""
+    await broker.store(queue, b"0", b"1")
+    broker.answer_pull(queue, broker.found(queue, broker.records(queue, 0, 1), 0))
+    async with member(broker.peer.address, seen):
+        await seen.has(b"0", b"1")
+
+
+async def test_tags_are_checked_behind_the_brokers_hash_check(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen
+) -> None:
+    """`Aa` and `BB` have one hash in Java, so the broker gives both."""
+    for body, tag in [(b"0", "Aa"), (b"1", "BB"), (b"2", "Aa"), (b"3", "BB")]:
+        await broker.store(queue, body, properties={"TAGS": tag})
+    async with member(
+        broker.peer.address, seen, subscriptions={TOPIC: "BB || other"}, persist_consumer_offset_interval_seconds=0.05
+    ) as m:
+        await seen.has(b"1", b"3")
+        await broker.committed(GROUP, queue, 4)
+        assert m.topic().received == 2
+    assert broker.pulls[0].expression_type == "TAG"
+
+
+async def test_a_retry_topic_that_was_deleted_is_made_anew_by_a_heartbeat(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Deleting a group deletes it too."""
+    beats: list[str] = []
+    async with member(broker.peer.address, seen) as m:
+        retries = MessageQueue(retry_topic(GROUP), BROKER, 0)
+        await eventually(lambda: broker.pulled_offsets(retries) == [0], "the retry topic is pulled")
+        monkeypatch.setattr(m.client.heartbeat, "beat_soon", lambda: beats.append("soon"))
+        broker.answer_pull(retries, Reply(ResponseCode.TOPIC_NOT_EXIST, "not exist, apply first please"))
+        m.consumer._rebalance.assigned[retries].restart()
+        await eventually(lambda: beats == ["soon"], "a heartbeat is asked for")
+        await eventually(lambda: len(broker.pulled_offsets(retries)) == 3, "it is pulled again")

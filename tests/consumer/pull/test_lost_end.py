@@ -1,0 +1,130 @@
+"""Offsets that a broker gives a second time: it was restarted with less, or the topic was made anew."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.wire.messages.message import MessageQueue
+from tests.client.peer import Reply, eventually
+from tests.consumer.groups import GROUP, TOPIC
+from tests.consumer.members import member
+from tests.consumer.scripted_broker import ScriptedBroker
+from tests.consumer.seen import Seen
+
+OLD = [b"%d" % number for number in range(6)]
+QUICK: dict[str, Any] = {"poll_seconds": 0.05, "persist_consumer_offset_interval_seconds": 0.05}
+
+pytestmark = pytest.mark.usefixtures("hasty")
+
+
+async def lose_end(broker: ScriptedBroker, queue: MessageQueue, *new: bytes) -> None:
+    """Restart the broker with the first three messages; then it gets others."""
+    del broker.messages[queue][3:]
+    await broker.store(queue, *new, store_timestamp=2000)
+    broker.peer.cut()
+
+
+async def test_what_came_before_the_member_was_back_is_handled(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen
+) -> None:
+    """The broker offers its end, which is behind it."""
+    await broker.store(queue, *OLD, store_timestamp=1000)
+    async with member(broker.peer.address, seen, **QUICK):
+        await broker.committed(GROUP, queue, 6)
+        await lose_end(broker, queue, b"new3", b"new4")
+        await seen.has(*OLD, b"new3", b"new4")
+        await broker.committed(GROUP, queue, 5)
+
+
+async def test_what_comes_while_the_end_is_doubted_is_handled(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of a member that has pulled nothing yet, and knows no time."""
+    monkeypatch.setattr("rmqd.consumer.pull.offset_doubt.DOUBT_SECONDS", 0.3)
+    await broker.store(queue, *OLD[:3])
+    broker.offsets[GROUP, queue] = 6
+    async with member(broker.peer.address, seen, **QUICK):
+        await eventually(lambda: broker.pulled_offsets(queue)[:2] == [6, 6], "the end is doubted")
+        await broker.store(queue, b"new3", b"new4")
+        await seen.has(b"new3", b"new4")
+        await broker.committed(GROUP, queue, 5)
+
+
+@pytest.mark.parametrize("new", [3, 5])
+async def test_a_doubted_queue_that_gets_as_far_again_is_looked_at(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, monkeypatch: pytest.MonkeyPatch, new: int
+) -> None:
+    """What was stored later than what was pulled is other messages."""
+    monkeypatch.setattr("rmqd.consumer.pull.offset_doubt.DOUBT_SECONDS", 60)
+    await broker.store(queue, *OLD, store_timestamp=1000)
+    async with member(broker.peer.address, seen, **QUICK):
+        await broker.committed(GROUP, queue, 6)
+        pulls = len(broker.pulls)
+        await lose_end(broker, queue)
+        await eventually(lambda: len(broker.pulls) > pulls + 1, "the end is doubted")
+        others = [b"new%d" % number for number in range(new)]
+        await broker.store(queue, *others, store_timestamp=2000)
+        if new == 3:
+            await broker.store(queue, b"last", store_timestamp=2000)
+            others.append(b"last")
+        await seen.has(*OLD, *others)
+        await broker.committed(GROUP, queue, 3 + len(others))
+
+
+@pytest.mark.parametrize("count", [2, 9])
+async def test_a_queue_that_is_made_anew_begins_at_its_first_message(
+    broker: ScriptedBroker, seen: Seen, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """Though this member remembers where it was in the former one."""
+    monkeypatch.setattr("rmqd.consumer.rebalance.absences.SURE_SECONDS", 0)
+    queue = broker.create_topic(TOPIC, 2)[1]
+    await broker.store(queue, *OLD, store_timestamp=1000)
+    async with member(broker.peer.address, seen, **QUICK) as one:
+        await broker.committed(GROUP, queue, 6)
+        broker.create_topic(TOPIC)
+        await eventually(lambda: (TOPIC, queue.queue_id) not in one.owned(), "the queue is given up")
+        del broker.offsets[GROUP, queue]
+        broker.messages[queue] = []
+        new = [b"new%d" % number for number in range(count)]
+        await broker.store(queue, *new, store_timestamp=2000)
+        broker.create_topic(TOPIC, 2)
+        await seen.has(*OLD, *new)
+        await broker.committed(GROUP, queue, count)
+
+
+async def test_a_topic_that_is_made_anew_while_a_member_has_it_is_consumed_from_its_first_message(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen
+) -> None:
+    """Though it has got further than the former one before the member sees it."""
+    await broker.store(queue, *OLD, store_timestamp=1000)
+    gone = Reply(ResponseCode.TOPIC_NOT_EXIST, "the topic does not exist")
+    broker.answer_pull(queue, broker.found(queue, broker.records(queue), 6), gone)
+    async with member(broker.peer.address, seen, **QUICK):
+        await eventually(lambda: broker.pulled_offsets(queue) == [0, 6, 6], "it was gone, and a pull waits at the end")
+        broker.messages[queue] = []
+        new = [b"new%d" % number for number in range(9)]
+        await broker.store(queue, *new, store_timestamp=2000)
+        await seen.has(*OLD, *new)
+
+
+@pytest.mark.parametrize(
+    "answer", [Reply(ext_fields={"offset": "5"}), Reply(ResponseCode.NO_PERMISSION, "you may not know")]
+)
+async def test_a_connection_that_was_cut_moves_no_queue(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, answer: Reply
+) -> None:
+    """Nor where a broker finds its last message for each later time, as those of 4.9 do, or does not tell."""
+    await broker.store(queue, *OLD, store_timestamp=1000)
+    broker.peer.on(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, answer)
+    async with member(broker.peer.address, seen, **QUICK) as one:
+        await broker.committed(GROUP, queue, 6)
+        pulls = len(broker.pulled_offsets(queue))
+        broker.peer.cut()
+        await eventually(lambda: len(broker.pulled_offsets(queue)) > pulls, "it is pulled again")
+        await broker.store(queue, b"more", store_timestamp=1000)
+        await seen.has(*OLD, b"more")
+        assert broker.peer.got(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP)
+        assert one.topic().falls == {"operator": 0, "corrected": 0, "take_over": 0}

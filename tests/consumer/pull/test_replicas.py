@@ -1,0 +1,363 @@
+"""A broker with a slave: from whom messages come while the master is busy, dead, silent, or somewhere else."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+from structlog.testing import capture_logs
+
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.wire.bodies.route import TopicRouteData
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader
+from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.messages.sys_flag import PullSysFlag
+from rmqd.wire.topics import retry_topic
+from tests.client.peer import Peer, Reply, eventually, route_of, routes
+from tests.consumer.groups import GROUP, TOPIC
+from tests.consumer.members import Member, member
+from tests.consumer.scripted_broker import BROKER, ScriptedBroker
+from tests.consumer.seen import Seen
+
+PULL = RequestCode.PULL_MESSAGE
+UPDATE = RequestCode.UPDATE_CONSUMER_OFFSET
+
+pytestmark = pytest.mark.usefixtures("hasty")
+
+
+class Replicated:
+    """A name server of its own, a master and a slave that hold the same."""
+
+    def __init__(self, broker: ScriptedBroker, name_server: Peer, slave: Peer) -> None:
+        self.broker = broker
+        broker.knows_groups = False
+        self.name_server = name_server
+        self.master, self.slave = broker.peer, slave
+        self._routes: dict[str, TopicRouteData] = {}
+        [self.queue] = broker.create_topic(TOPIC)
+        [self.retries] = broker.create_topic(retry_topic(GROUP))
+        broker.serve(slave, 1, with_master=True)
+        name_server.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, routes(self._routes))
+        self.route({0: self.master.address, 1: slave.address})
+
+    def route(self, replicas: dict[int, str]) -> None:
+        """What the name server says from now on."""
+        for topic in (TOPIC, retry_topic(GROUP)):
+            self._routes[topic] = route_of({BROKER: replicas}, 1)
+
+    def pulls_at(self, peer: Peer) -> list[PullMessageRequestHeader]:
+        """The pulls of the topic's queue that a replica got."""
+        headers = [PullMessageRequestHeader.from_ext_fields(pull.ext_fields) for pull in peer.got(PULL)]
+        return [header for header in headers if header.topic == TOPIC]
+
+    async def pulled_at(self, peer: Peer, more_than: int = 0) -> None:
+        """Wait until a replica got more pulls of the queue than that."""
+        await eventually(lambda: len(self.pulls_at(peer)) > more_than, "it is pulled there")
+
+    def member(self, seen: Seen, *, heartbeat_seconds: float = 30.0) -> contextlib.AbstractAsyncContextManager[Member]:
+        return member(
+            self.name_server.address,
+            seen,
+            heartbeat_seconds=heartbeat_seconds,
+            poll_seconds=0.2,
+            persist_consumer_offset_interval_seconds=0.05,
+            consume_from_where="first_offset",
+        )
+
+
+@pytest.fixture
+async def cluster(broker: ScriptedBroker) -> AsyncIterator[Replicated]:
+    async with Peer() as name_server, Peer() as slave:
+        yield Replicated(broker, name_server, slave)
+
+
+def suggesting(reply: Reply, broker_id: int) -> Reply:
+    """A reply that says who should be asked next."""
+    fields = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)._replace(suggest_which_broker_id=broker_id)
+    return replace(reply, ext_fields=fields.ext_fields())
+
+
+def silence(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a peer take requests and answer none, as a stopped process."""
+    monkeypatch.setattr("rmqd.client.remoting.client.SILENCE_SECONDS", 0.05)
+    monkeypatch.setattr("rmqd.consumer.offsets.broker_store.OFFSET_TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr("rmqd.consumer.health.watchdog.TICK_SECONDS", 0.05)
+    for code in RequestCode:
+        peer.on(code, None)
+
+
+async def test_the_broker_says_from_whom_to_pull(cluster: Replicated, seen: Seen) -> None:
+    """To the slave and back; offsets are committed to the master all the while, and by no pull."""
+    broker, queue = cluster.broker, cluster.queue
+    await broker.store(queue, b"0", b"1", b"2", b"3")
+    broker.answer_pull(
+        queue,
+        suggesting(broker.found(queue, broker.records(queue, 0, 1), 1), 1),
+        suggesting(broker.found(queue, broker.records(queue, 1, 2), 2), 1),
+        suggesting(broker.found(queue, broker.records(queue, 2, 3), 3), 0),
+    )
+    async with cluster.member(seen) as m:
+        await seen.has(b"0", b"1", b"2", b"3")
+        await broker.committed(GROUP, queue, 4)
+        await eventually(lambda: (q := m.queue()) and q.pulled_from == cluster.master.address, "it is back")
+    assert [pull.queue_offset for pull in cluster.pulls_at(cluster.master)][:2] == [0, 3]
+    assert [pull.queue_offset for pull in cluster.pulls_at(cluster.slave)] == [1, 2]
+    assert not any(pull.sys_flag & PullSysFlag.COMMIT_OFFSET for pull in broker.pulls)
+    assert not cluster.slave.got(UPDATE)
+
+
+async def test_a_dead_master_that_the_route_still_names_is_passed_over_and_returned_to(
+    cluster: Replicated, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its slave delivers what comes next, nothing is committed there, and the master gets the next commit."""
+    monkeypatch.setattr("rmqd.consumer.health.watchdog.TICK_SECONDS", 0.05)
+    monkeypatch.setattr("rmqd.consumer.health.broker_watch.DOWN_SECONDS", 0.1)
+    broker, queue = cluster.broker, cluster.queue
+    await broker.store(queue, b"0")
+    async with cluster.member(seen, heartbeat_seconds=0.3) as m:
+        await seen.has(b"0")
+        await broker.committed(GROUP, queue, 1)
+        await cluster.master.down()
+        await cluster.pulled_at(cluster.slave)
+        await broker.store(queue, b"1")
+        await seen.has(b"0", b"1")
+        shown = m.queue()
+        assert shown is not None
+        assert (shown.pulled_from, shown.at_slave) == (cluster.slave.address, True)
+        assert not cluster.slave.got(UPDATE)
+        await eventually(lambda: m.consumer.snapshot().problems, "it is a problem of the group")
+        [problem] = m.consumer.snapshot().problems
+        assert problem.cause == "broker_unreachable"
+        assert f"{cluster.master.address}) does not answer: Connection refused" in problem.evidence
+        assert f"2 queues of a here are read from its slave {cluster.slave.address}" in problem.evidence
+        pulled = len(cluster.pulls_at(cluster.master))
+        await cluster.master.listen()
+        await broker.store(queue, b"2")
+        await cluster.pulled_at(cluster.master, pulled)
+        await broker.committed(GROUP, queue, 3)
+        await eventually(lambda: not m.consumer.snapshot().problems, "it is none any more")
+        assert m.topic().falls == {"operator": 0, "corrected": 0, "take_over": 0}
+    assert broker.commits_of(queue) == sorted(broker.commits_of(queue))
+    assert seen.bodies == [b"0", b"1", b"2"]
+
+
+async def test_a_silent_master_is_passed_over(cluster: Replicated, seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It holds a pull and will never answer: once it is known to be silent, the slave is asked instead."""
+    broker, queue = cluster.broker, cluster.queue
+    await broker.store(queue, b"0")
+    async with cluster.member(seen, heartbeat_seconds=0.3) as m:
+        await seen.has(b"0")
+        await cluster.pulled_at(cluster.master, 1)
+        silence(cluster.master, monkeypatch)
+        await cluster.pulled_at(cluster.slave)
+        assert m.client.heartbeat.brokers_up[cluster.master.address] is False
+        await broker.store(queue, b"1")
+        await seen.has(b"0", b"1")
+
+
+async def test_a_master_that_is_gone_leaves_its_slave_the_commits_too_and_gets_them_when_it_is_back(
+    cluster: Replicated, seen: Seen
+) -> None:
+    """As Java: with no master in the route the slave takes offsets. The master comes back with what it had on its
+    disk, and the next round of commits lifts that, though nothing was consumed since."""
+    broker, queue = cluster.broker, cluster.queue
+    on_slave: list[int] = []
+
+    def update_at_slave(command: RemotingCommand) -> Reply:
+        if command.ext_fields["topic"] == TOPIC:
+            on_slave.append(int(command.ext_fields["commitOffset"]))
+        return Reply()
+
+    cluster.slave.on(UPDATE, update_at_slave)
+    await broker.store(queue, b"0", b"1")
+    async with cluster.member(seen) as m:
+        await seen.has(b"0", b"1")
+        await broker.committed(GROUP, queue, 2)
+        cluster.route({1: cluster.slave.address})
+        await cluster.master.down()
+        await broker.store(queue, b"2")
+        await seen.has(b"0", b"1", b"2")
+        await eventually(lambda: on_slave and on_slave[-1] == 3, "the slave has the offset")
+        broker.offsets[GROUP, queue] = 1  # what was flushed
+        await cluster.master.listen()
+        cluster.route({0: cluster.master.address, 1: cluster.slave.address})
+        await broker.committed(GROUP, queue, 3)
+        await broker.store(queue, b"3")
+        await seen.has(b"0", b"1", b"2", b"3")
+        assert m.topic().falls == {"operator": 0, "corrected": 0, "take_over": 0}
+    assert min(cluster.pulls_at(cluster.slave), key=lambda pull: pull.queue_offset).queue_offset >= 2
+
+
+async def test_a_slave_that_becomes_master_at_its_own_address(
+    cluster: Replicated, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a controller: it has the offsets of ten seconds ago, and gets ours; the old master is asked no more."""
+    monkeypatch.setattr("rmqd.consumer.rebalance.ownership.RENEW_SECONDS", 600)
+    broker, queue = cluster.broker, cluster.queue
+    await broker.store(queue, b"0", b"1")
+    async with cluster.member(seen):
+        await seen.has(b"0", b"1")
+        await broker.committed(GROUP, queue, 2)
+        await cluster.master.down()
+        broker.offsets[GROUP, queue] = 0
+        cluster.route({0: cluster.slave.address})
+        await broker.committed(GROUP, queue, 2)
+        await broker.store(queue, b"2")
+        await broker.committed(GROUP, queue, 3)
+        assert seen.bodies == [b"0", b"1", b"2"]
+        await cluster.slave.received(RequestCode.LOCK_BATCH_MQ)  # who has the queue is known there too
+
+
+async def test_a_broker_that_moves_is_followed_at_once(cluster: Replicated, seen: Seen) -> None:
+    """The old address still takes connections, and holds a pull; it is left, and the new one hears of us first."""
+    broker, queue = cluster.broker, cluster.queue
+    await broker.store(queue, b"0")
+    async with cluster.member(seen) as m:
+        await seen.has(b"0")
+        await cluster.pulled_at(cluster.master, 1)
+        with capture_logs() as logs:
+            cluster.route({0: cluster.slave.address})
+            await cluster.pulled_at(cluster.slave)
+        assert m.client.remoting.connected(cluster.master.address) is None
+        codes = [request.code for request in cluster.slave.requests]
+        assert codes.index(RequestCode.HEART_BEAT) < codes.index(PULL)
+        assert not [entry for entry in logs if entry["event"] == "pull.failed"]
+        assert [entry["gone"] for entry in logs if entry["event"] == "broker.moved"] == [cluster.master.address]
+        await broker.store(queue, b"1")
+        await seen.has(b"0", b"1")
+        await broker.committed(GROUP, queue, 2)
+
+
+async def test_a_replica_that_is_missing_in_the_route_is_not_hung_up_on(cluster: Replicated, seen: Seen) -> None:
+    """A name server that was restarted may have heard of the slave only; the master still counts us as a member."""
+    async with cluster.member(seen) as m:
+        await cluster.pulled_at(cluster.master)
+        cluster.route({1: cluster.slave.address})
+        await eventually(lambda: m.client.routes.master(BROKER) is None, "the route has come")
+        assert m.client.remoting.connected(cluster.master.address) is not None
+        cluster.route({0: cluster.slave.address})
+        await eventually(lambda: m.client.remoting.connected(cluster.master.address) is None, "now it has moved")
+
+
+async def test_a_new_connection_carries_a_heartbeat_before_a_pull(cluster: Replicated, seen: Seen) -> None:
+    """A broker that was restarted knows no group: what is pulled there at once is refused."""
+    broker, queue = cluster.broker, cluster.queue
+    await broker.store(queue, b"0")
+    async with cluster.member(seen):
+        await seen.has(b"0")
+        cluster.slave.on(PULL, None)
+        refused, known = 0, False
+
+        async def slow_heartbeat(_: RemotingCommand) -> Reply:
+            nonlocal known
+            await asyncio.sleep(0.2)
+            known = True
+            return Reply()
+
+        def gate(command: RemotingCommand) -> Reply | None:
+            nonlocal refused
+            if command.code == PULL and not known:
+                refused += 1
+                return Reply(ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's group info not exist")
+            return None
+
+        cluster.master.on(RequestCode.HEART_BEAT, slow_heartbeat)
+        cluster.master.gate = gate
+        pulled = len(cluster.pulls_at(cluster.master))
+        cluster.master.cut()
+        await broker.store(queue, b"1")
+        await cluster.pulled_at(cluster.master, pulled)
+        await seen.has(b"0", b"1")
+        assert not refused
+
+
+async def test_a_slave_that_has_not_got_as_far_is_asked_patiently(cluster: Replicated, seen: Seen) -> None:
+    """It says so at once and moves nothing: what it lacks comes from the master, later."""
+    broker, queue = cluster.broker, cluster.queue
+    asked = 0
+
+    def behind(command: RemotingCommand) -> Reply | None:
+        nonlocal asked
+        pull = PullMessageRequestHeader.from_ext_fields(command.ext_fields)
+        if pull.topic != TOPIC:
+            return None
+        asked += 1
+        fields = PullMessageResponseHeader(pull.queue_offset, 0, 1).ext_fields()
+        return Reply(ResponseCode.PULL_RETRY_IMMEDIATELY, "OFFSET_OVERFLOW_BADLY", fields)
+
+    cluster.slave.on(PULL, behind)
+    await broker.store(queue, b"0", b"1")
+    async with cluster.member(seen) as m:
+        await seen.has(b"0", b"1")
+        await broker.committed(GROUP, queue, 2)
+        await cluster.master.down()
+        await eventually(lambda: asked, "the slave is asked")
+        await asyncio.sleep(0.7)  # what must not happen has no end that could be awaited
+        assert asked < 10
+        assert m.topic().falls == {"operator": 0, "corrected": 0, "take_over": 0}
+        await cluster.master.listen()
+        await broker.store(queue, b"2")
+        await seen.has(b"0", b"1", b"2")
+    assert {pull.queue_offset for pull in cluster.pulls_at(cluster.slave)} == {2}
+
+
+async def test_a_broker_that_goes_away_is_pulled_by_another_connection_at_once(cluster: Replicated, seen: Seen) -> None:
+    """It knows the new one by a heartbeat; one that says so again is left alone for a second."""
+    broker, queue = cluster.broker, cluster.queue
+    broker.answer_pull(queue, Reply(ResponseCode.GO_AWAY, "please go away"))
+    await broker.store(queue, b"0")
+    with capture_logs() as logs:
+        async with cluster.member(seen) as m:
+            await seen.has(b"0")
+            left = [entry for entry in logs if entry["event"] == "connection.left"]
+            assert [entry["address"] for entry in left] == [cluster.master.address]
+            assert m.queue() is not None
+    assert not [entry for entry in logs if entry["event"] == "pull.failed"]
+
+
+@pytest.mark.parametrize("code", [ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL])
+async def test_a_broker_that_is_busy_is_asked_less_and_less_often(
+    cluster: Replicated, seen: Seen, monkeypatch: pytest.MonkeyPatch, code: ResponseCode
+) -> None:
+    """And told of once."""
+    monkeypatch.setattr("rmqd.consumer.pull.backoff.BROKER_FLOW_CONTROL_SECONDS", 0.05)
+    broker, queue = cluster.broker, cluster.queue
+    broker.answer_pull(queue, *[Reply(code, "[REJECTREQUEST]system busy, start flow control for a while")] * 100)
+    await broker.store(queue, b"0")
+    with capture_logs() as logs:
+        async with cluster.member(seen):
+            await cluster.pulled_at(cluster.master)
+            await asyncio.sleep(1)  # what must not happen has no end that could be awaited
+            assert len(cluster.pulls_at(cluster.master)) < 10  # it would be some 20
+            broker.forget_answers(queue)
+            await seen.has(b"0")
+    assert len([entry for entry in logs if entry["event"] == "pull.failed"]) <= 1
+
+
+async def test_an_orderly_queue_goes_on_where_it_was_when_its_broker_has_lost_lock_and_offset(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both were in the broker's memory; somebody else had the lock for a moment, and handled nothing new."""
+    monkeypatch.setattr("rmqd.consumer.rebalance.queue_lock.TICK_SECONDS", 0.05)
+    await broker.store(queue, b"0", b"1")
+    async with member(
+        broker.peer.address, seen, consume_mode="orderly", persist_consumer_offset_interval_seconds=0.05
+    ) as m:
+        await seen.has(b"0", b"1")
+        await broker.committed(GROUP, queue, 2)
+        broker.offsets[GROUP, queue] = 1
+        broker.locks[GROUP, queue] = "other@1"
+        broker.peer.on(UPDATE, Reply(ResponseCode.SYSTEM_ERROR, "not yet"))
+        broker.peer.cut()
+        await eventually(lambda: (q := m.queue()) and q.state == "locked_out", "the lock is lost")
+        broker.peer.on(UPDATE, broker.update)
+        await broker.store(queue, b"2")
+        del broker.locks[GROUP, queue]
+        await seen.has(b"0", b"1", b"2")
+        await broker.committed(GROUP, queue, 3)
+        assert m.topic().falls == {"operator": 0, "corrected": 0, "take_over": 0}
+    assert broker.commits_of(queue) == sorted(broker.commits_of(queue))

@@ -1,0 +1,145 @@
+"""Consuming a static topic: its logical queues are the group's, wherever they are led."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+from structlog.testing import capture_logs
+
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.handler import Batch
+from rmqd.wire.bodies.static_topic import TopicQueueMappingInfo
+from rmqd.wire.messages.encode import StoredMessage, encode_message
+from rmqd.wire.messages.message import MessageQueue
+from tests.client.peer import Peer, Reply
+from tests.consumer.groups import GROUP, TOPIC
+from tests.consumer.members import member
+from tests.consumer.scripted_broker import ScriptedBroker
+from tests.consumer.seen import Seen
+
+pytestmark = pytest.mark.usefixtures("hasty")
+
+LOGICAL = "__syslo__global__"
+PLACE = MessageQueue(TOPIC, "a", 0)  # what the broker takes logical queue 0 for
+
+
+def led_by(broker: str, epoch: int, *queue_ids: int, total: int = 1) -> TopicQueueMappingInfo:
+    return TopicQueueMappingInfo(broker, total, epoch, curr_id_map=dict.fromkeys(queue_ids, 0))
+
+
+@pytest.fixture
+async def other() -> AsyncIterator[Peer]:
+    """Another broker, which answers nothing until it is told to."""
+    async with Peer() as peer:
+        yield peer
+
+
+async def test_logical_queues_are_read_where_they_are_led(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen
+) -> None:
+    """Under the broker name that all clients know them by; offsets are stored there too."""
+    broker.lead(TOPIC, led_by("a", 1, 0, 1, total=2))
+    broker.messages[MessageQueue(TOPIC, "a", 1)] = []
+    await broker.store(queue, b"0", b"1")
+    async with member(broker.peer.address, seen, persist_consumer_offset_interval_seconds=0.05) as m:
+        await seen.has(b"0", b"1")
+        await broker.committed(GROUP, queue, 2)
+        assert {(one.broker, one.queue) for one in m.consumer.snapshot().queues if not one.is_retry} == {
+            (LOGICAL, 0),
+            (LOGICAL, 1),
+        }
+    assert {pull.bname for pull in broker.pulls if pull.topic == TOPIC} <= {LOGICAL}
+
+
+async def test_offsets_are_those_of_the_logical_queue(broker: ScriptedBroker, queue: MessageQueue, seen: Seen) -> None:
+    """The broker's own queue counts otherwise; the answer says by how much."""
+    broker.lead(TOPIC, led_by("a", 1, 0))
+    broker.offsets[GROUP, queue] = 1000
+    records = b"".join(
+        encode_message(StoredMessage(topic=TOPIC, body=body, queue_offset=at)) for at, body in enumerate([b"0", b"1"])
+    )
+    found = broker.found(queue, records, 1002)
+    fields = {**found.ext_fields, "offsetDelta": "1000", "maxOffset": "1002"}
+    broker.answer_pull(queue, replace(found, ext_fields=fields), None)
+    offsets: list[int] = []
+
+    async def handle(batch: Batch) -> None:
+        await seen(batch)
+        offsets.extend(message.queue_offset for message in batch)
+
+    async with member(broker.peer.address, handle, persist_consumer_offset_interval_seconds=0.05):
+        await seen.has(b"0", b"1")
+        await broker.committed(GROUP, queue, 1002)
+    assert sorted(offsets) == [1000, 1001]
+
+
+async def test_a_queue_that_was_moved_is_read_from_its_new_broker(
+    broker: ScriptedBroker, queue: MessageQueue, other: Peer, seen: Seen
+) -> None:
+    """The old one says that it is not the leader any more, which has the route asked for at once."""
+    moved = ScriptedBroker(other, "b")
+    moved.create_topic(TOPIC)
+    there = MessageQueue(TOPIC, "b", 0)
+    broker.lead(TOPIC, led_by("a", 1, 0), others={"b": other})
+    await broker.store(queue, b"0")
+    async with member(broker.peer.address, seen, persist_consumer_offset_interval_seconds=0.05):
+        await seen.has(b"0")
+        await broker.committed(GROUP, queue, 1)
+        await moved.store(there, b"0", b"1", b"2")
+        broker.lead(TOPIC, led_by("a", 1, 0), led_by("b", 2, 0), others={"b": other})
+        broker.peer.on(RequestCode.PULL_MESSAGE, Reply(ResponseCode.NOT_LEADER_FOR_QUEUE, "not here"))
+        await broker.store(queue, b"1")  # answers the pull that is held
+        await seen.has(b"0", b"1", b"2")
+        await moved.committed(GROUP, there, 3)
+
+
+async def test_a_new_group_is_marked_at_the_brokers_that_lead(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen
+) -> None:
+    """The mark is an offset on the retry topic, whose queues are of real brokers."""
+    broker.knows_groups = False
+    broker.lead(TOPIC, led_by("a", 1, 0))
+    with capture_logs() as logs:
+        async with member(broker.peer.address, seen, consume_from_where="last_offset"):
+            await broker.committed(GROUP, MessageQueue(f"%RETRY%{GROUP}", "a", 0), 0)
+            await broker.store(queue, b"0")
+            await seen.has(b"0")
+    assert [line["brokers"] for line in logs if line["event"] == "group.founded"] == [["a"]]
+    assert not [line for line in logs if line["event"] == "group.not_marked"]
+
+
+async def test_a_new_group_is_founded_without_a_leader_that_is_away(
+    broker: ScriptedBroker, other: Peer, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the logical queues that it leads wait for it."""
+    monkeypatch.setattr("rmqd.consumer.founding.founding.AWAY_SECONDS", 0.0)
+    broker.knows_groups = False
+    [ours] = broker.create_topic(TOPIC)
+    ScriptedBroker(other, "b")
+    other.on(RequestCode.QUERY_CONSUMER_OFFSET, Reply(ResponseCode.SYSTEM_BUSY, "not now"))
+    broker.lead(TOPIC, led_by("a", 1, 0, total=2), led_by("b", 1, 1, total=2), others={"b": other})
+    with capture_logs() as logs:
+        async with member(broker.peer.address, seen, consume_from_where="last_offset"):
+            await broker.committed(GROUP, ours, 0)
+            await broker.store(ours, b"0")
+            await seen.has(b"0")
+    theirs = str(MessageQueue(TOPIC, LOGICAL, 1))
+    assert [line["queue"] for line in logs if line["event"] == "queue.not_founded"] == [theirs]
+
+
+async def test_a_retry_is_a_message_of_its_own(broker: ScriptedBroker, queue: MessageQueue) -> None:
+    """What the broker would copy by send-back may be on the one that led the queue before."""
+    broker.lead(TOPIC, led_by("a", 1, 0))
+    await broker.store(queue, b"0")
+
+    async def fail(batch: Batch) -> None:
+        raise RuntimeError("not now")
+
+    async with member(broker.peer.address, fail, persist_consumer_offset_interval_seconds=0.05):
+        await broker.peer.received(RequestCode.SEND_MESSAGE_V2, 1)
+        await broker.committed(GROUP, queue, 1)
+    [sent] = broker.sent
+    assert (sent.header.topic, sent.body) == (f"%RETRY%{GROUP}", b"0")
+    assert not broker.sent_back

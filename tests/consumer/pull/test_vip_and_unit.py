@@ -1,0 +1,65 @@
+"""Where a client with `vip_channel_enabled` sends what, and what one with `unit_mode` says."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from rmqd.client.instance import ClientInstance
+from rmqd.client.options import ClientOptions
+from rmqd.codes import RequestCode
+from rmqd.consumer.handling.send_back import SendBack
+from rmqd.consumer.rebalance.broker_locks import BrokerLocks
+from rmqd.wire.bodies.lock import LockBatchResponseBody
+from rmqd.wire.bodies.route import BrokerData, QueueData, TopicRouteData
+from rmqd.wire.messages.message import Message, MessageQueue
+from tests.client.peer import Peer, Reply
+from tests.consumer.blocks import block_of
+
+QUEUE = MessageQueue("orders", "broker-a", 0)
+BACK, SEND, LOCK = RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.SEND_MESSAGE_V2, RequestCode.LOCK_BATCH_MQ
+
+
+@asynccontextmanager
+async def client_of(peer: Peer, options: ClientOptions, *, port: int) -> AsyncIterator[ClientInstance]:
+    """One that knows a broker at this port, from a name server which is the peer."""
+    brokers = (BrokerData("DefaultCluster", "broker-a", {0: f"127.0.0.1:{port}"}),)
+    route = TopicRouteData((QueueData("broker-a", 1, 1, 6),), brokers)
+    peer.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, Reply(body=route.to_json()))
+    peer.on(LOCK, Reply(body=LockBatchResponseBody(frozenset({QUEUE})).to_json()))
+    peer.on(SEND, Reply(ext_fields={"msgId": "0" * 32, "queueId": "0", "queueOffset": "0"}))
+    client = ClientInstance(options)
+    await client.routes.lookup("orders")
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+def message() -> Message:
+    """One of QUEUE."""
+    return block_of([7], QUEUE).messages[0]
+
+
+async def test_retries_dead_letters_and_locks_go_to_the_vip_channel() -> None:
+    """Two ports below the broker's, at which nobody listens here."""
+    async with Peer() as vip:
+        options = ClientOptions(nameservers=(vip.address,), vip_channel_enabled=True)
+        async with client_of(vip, options, port=vip.port + 2) as client:
+            ways_back = SendBack(client, "mailer", 16)
+            assert await ways_back.retry(message(), 0)
+            assert await ways_back.dead_letter(message(), "as told", None)
+            assert await BrokerLocks(client, "mailer").lock("broker-a", [QUEUE]) == frozenset({QUEUE})
+        assert [len(vip.got(code)) for code in (BACK, SEND, LOCK)] == [1, 1, 1]
+
+
+async def test_a_unit_says_so_in_what_goes_back() -> None:
+    for unit_mode in (False, True):
+        async with Peer() as broker:
+            options = ClientOptions(nameservers=(broker.address,), unit_mode=unit_mode)
+            async with client_of(broker, options, port=broker.port) as client:
+                ways_back = SendBack(client, "mailer", 16)
+                assert await ways_back.retry(message(), 0)
+                assert await ways_back.dead_letter(message(), "as told", None)
+            said = [broker.got(BACK)[0].ext_fields["unitMode"], broker.got(SEND)[0].ext_fields["k"]]
+            assert said == [str(unit_mode).lower()] * 2

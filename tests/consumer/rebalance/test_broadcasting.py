@@ -1,0 +1,407 @@
+"""Broadcasting groups against a scripted broker: everything to every member, offsets in files, failures dropped."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.consumer.offsets.offsets_file import OffsetsFile
+from rmqd.errors import OffsetStoreError
+from rmqd.handler import Batch, DeadLetter, Retry
+from rmqd.wire.bodies.heartbeat import HeartbeatData
+from rmqd.wire.messages.message import MessageQueue
+from tests.client.peer import eventually
+from tests.consumer.groups import GROUP, TOPIC, Blocked
+from tests.consumer.members import member
+from tests.consumer.offsets.disks import disk_error, small_disk
+from tests.consumer.scripted_broker import ScriptedBroker
+from tests.consumer.seen import Seen
+
+CLUSTERING_ONLY = (
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP,
+    RequestCode.QUERY_CONSUMER_OFFSET,
+    RequestCode.UPDATE_CONSUMER_OFFSET,
+    RequestCode.LOCK_BATCH_MQ,
+    RequestCode.UNLOCK_BATCH_MQ,
+    RequestCode.CONSUMER_SEND_MSG_BACK,
+    RequestCode.SEND_MESSAGE_V2,
+)
+
+
+class Place:
+    """The state_dir of one member."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __call__(self, **options: Any) -> dict[str, Any]:
+        """The options of a broadcasting group that keeps its offsets here, and begins with what is there."""
+        quick = {"persist_consumer_offset_interval_seconds": 0.02, "consume_from_where": "first_offset"}
+        return {"message_model": "broadcasting", "local_offsets_directory": str(self.path)} | quick | options
+
+    def stored(self) -> dict[MessageQueue, int]:
+        return OffsetsFile(self.path / GROUP).load()
+
+    async def has(self, queue: MessageQueue, offset: int) -> None:
+        await eventually(lambda: self.stored().get(queue) == offset, f"{offset} is stored; it is {self.stored()}")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path / "offsets")
+
+
+def heartbeat(broker: ScriptedBroker) -> HeartbeatData:
+    return HeartbeatData.from_json(broker.peer.got(RequestCode.HEART_BEAT)[-1].body)
+
+
+async def test_each_member_gets_everything_of_every_queue(broker: ScriptedBroker, tmp_path: Path) -> None:
+    queues = broker.create_topic(TOPIC, queues=4)
+    members = [Seen() for _ in range(3)]
+    async with asyncio.TaskGroup() as tasks:
+
+        async def consume(number: int) -> None:
+            place = Place(tmp_path / str(number))
+            async with member(broker.peer.address, members[number], **place()) as running:
+                await eventually(lambda: len(members[number].bodies) == 40, "all is handled")
+                assert len(running.owned()) == 4
+                await running.stop()
+            assert place.stored() == dict.fromkeys(queues, 10)
+
+        for number in range(3):
+            tasks.create_task(consume(number))
+        for count in range(10):
+            for queue in queues:
+                await broker.store(queue, b"%d-%d" % (queue.queue_id, count))
+    for seen in members:
+        assert len(set(seen.bodies)) == 40
+
+
+async def test_the_brokers_are_told_and_asked_for_nothing_else(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, place: Place
+) -> None:
+    """No member list, no offsets, no locks, no retry topic: nothing of it has a meaning there."""
+    await broker.store(queue, b"x")
+    async with member(broker.peer.address, seen, **place()) as running:
+        await seen.has(b"x")
+        await place.has(queue, 1)
+        (data,) = heartbeat(broker).consumer_data_set
+        assert (data.message_model, [entry.topic for entry in data.subscription_data_set]) == ("BROADCASTING", [TOPIC])
+        await running.stop()
+
+    assert [code.name for code in CLUSTERING_ONLY if broker.peer.got(code)] == []
+    assert broker.peer.got(RequestCode.UNREGISTER_CLIENT)
+
+
+async def test_a_queue_that_is_added_is_taken_without_a_member_list(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, place: Place
+) -> None:
+    async with member(broker.peer.address, seen, **place()) as running:
+        await eventually(lambda: running.queue(0) is not None, "it has the queue")
+        second = broker.create_topic(TOPIC, queues=2)[1]
+        await broker.store(second, b"y")
+        running.client.routes.refresh_soon([TOPIC])
+        await seen.has(b"y")
+
+
+# --- failures
+
+
+@pytest.mark.parametrize("delay_level", [0, -1])
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (ValueError("no"), "broadcasting groups have no retries"),
+        (Retry(delay_level=3), "broadcasting groups have no retries"),
+        (DeadLetter("bad order"), "bad order"),
+    ],
+    ids=["raises", "Retry", "DeadLetter"],
+)
+async def test_what_fails_is_logged_counted_and_dropped(
+    broker: ScriptedBroker, queue: MessageQueue, place: Place, error: Exception, reason: str, delay_level: int
+) -> None:
+    await broker.store(queue, b"bad", b"good")
+
+    async def handle(batch: Batch) -> None:
+        if batch[0].body == b"bad":
+            raise error
+
+    with capture_logs() as logs:
+        options = place(delay_level_when_next_consume=delay_level)
+        async with member(broker.peer.address, handle, **options) as running:
+            await place.has(queue, 2)
+            counted = running.topic()
+
+    dropped = [line for line in logs if line["event"] == "message.dropped"]
+    assert [(line["offset"], line["log_level"]) for line in dropped] == [(0, "warning")]
+    assert dropped[0]["reason"] == ("delay level -1" if delay_level and isinstance(error, ValueError) else reason)
+    assert counted.handled["dead_lettered"] == counted.handled["acked"] == 1
+    assert sum(counted.handled.values()) == 2
+    assert [broker.sent_back, broker.sent] == [[], []]
+
+
+async def test_messages_may_be_given_up_one_by_one(broker: ScriptedBroker, queue: MessageQueue, place: Place) -> None:
+    await broker.store(queue, b"a", b"b", b"c")
+
+    async def handle(batch: Batch) -> None:
+        for message in batch:
+            if message.body == b"b":
+                batch.retry(message)
+
+    async with member(broker.peer.address, handle, **place(consume_message_batch_max_size=3)) as running:
+        await place.has(queue, 3)
+        counted = running.topic().handled
+
+    assert (counted["acked"], counted["dead_lettered"]) == (2, 1)
+
+
+async def test_a_handler_that_takes_too_long_loses_its_message(
+    broker: ScriptedBroker, queue: MessageQueue, place: Place
+) -> None:
+    await broker.store(queue, b"slow")
+    async with member(broker.peer.address, Blocked(), **place(consume_timeout_seconds=0.1)) as running:
+        await place.has(queue, 1)
+        assert running.topic().handled["dead_lettered"] == 1
+
+    assert broker.sent_back == []
+
+
+# --- in order
+
+
+async def test_an_orderly_group_takes_no_locks_and_repeats_in_place(
+    broker: ScriptedBroker, queue: MessageQueue, place: Place
+) -> None:
+    """Whatever other members do: each has all queues for itself. N reconsume times make N + 1 attempts."""
+    await broker.store(queue, b"a", b"bad", b"c")
+    seen: list[bytes] = []
+
+    async def handle(batch: Batch) -> None:
+        seen.append(batch[0].body)
+        if batch[0].body == b"bad":
+            raise ValueError("no")
+
+    options = place(consume_mode="orderly", max_reconsume_times=2, suspend_current_queue_time_seconds=0.01)
+    with capture_logs() as logs:
+        async with member(broker.peer.address, handle, **options) as running:
+            await place.has(queue, 3)
+            counted = running.topic().handled
+            await running.stop()
+
+    assert seen == [b"a", b"bad", b"bad", b"bad", b"c"]
+    assert (counted["acked"], counted["retried"], counted["dead_lettered"]) == (2, 2, 1)
+    (dropped,) = [line for line in logs if line["event"] == "message.dropped"]
+    assert (dropped["offset"], dropped["reason"]) == (1, "max_reconsume_times reached")
+    assert [code.name for code in CLUSTERING_ONLY if broker.peer.got(code)] == []
+
+
+async def test_an_orderly_group_without_a_limit_repeats_for_ever(
+    broker: ScriptedBroker, queue: MessageQueue, place: Place
+) -> None:
+    """As Java's; what stands behind the message waits."""
+    await broker.store(queue, b"bad", b"c")
+    seen: list[bytes] = []
+
+    async def handle(batch: Batch) -> None:
+        seen.append(batch[0].body)
+        raise Retry
+
+    options = place(consume_mode="orderly", suspend_current_queue_time_seconds=0.01)
+    async with member(broker.peer.address, handle, **options):
+        await eventually(lambda: len(seen) == 20, "it is repeated")
+        assert set(seen) == {b"bad"}
+        assert place.stored() == {queue: 0}
+
+
+# --- offsets
+
+
+async def test_a_graceful_stop_repeats_nothing(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, place: Place
+) -> None:
+    """Also where no persist came between."""
+    await broker.store(queue, b"a", b"b")
+    for _ in range(2):
+        options = place(persist_consumer_offset_interval_seconds=3600.0)
+        async with member(broker.peer.address, seen, **options) as running:
+            await eventually(lambda: seen.bodies[-1:] == [b"b"], "all is handled")
+            await running.stop()
+    await broker.store(queue, b"c")
+    async with member(broker.peer.address, seen, **place()):
+        await seen.has(b"a", b"b", b"c")
+
+
+async def test_kill_9_repeats_what_was_not_stored_and_loses_nothing(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, place: Place
+) -> None:
+    async with member(broker.peer.address, seen, **place()) as running:
+        await broker.store(queue, b"a", b"b")
+        await place.has(queue, 2)
+        await running.stop()
+    async with member(broker.peer.address, seen, **place(persist_consumer_offset_interval_seconds=3600.0)) as running:
+        await broker.store(queue, b"c")
+        await seen.has(b"a", b"b", b"c")
+        await running.die()
+    async with member(broker.peer.address, seen, **place()):
+        await seen.has(b"a", b"b", b"c", b"c")
+
+
+async def test_a_queue_that_is_not_in_the_file_came_later(broker: ScriptedBroker, place: Place, seen: Seen) -> None:
+    """While the member ran, and while it was away: from the first message. A new group's file has all queues."""
+    queues = broker.create_topic(TOPIC, 2)
+    for queue in queues:
+        await broker.store(queue, b"old")
+    options: dict[str, Any] = place(consume_from_where="last_offset", poll_seconds=0.05)
+    async with member(broker.peer.address, seen, **options):
+        await eventually(lambda: place.stored() == dict.fromkeys(queues, 1), "the group is founded")
+        [later] = broker.create_topic(TOPIC, 3)[2:]
+        await broker.store(later, b"running")
+        await seen.has(b"running")
+        await place.has(later, 1)
+    [latest] = broker.create_topic(TOPIC, 4)[3:]
+    await broker.store(latest, b"away")
+    async with member(broker.peer.address, seen, **options):
+        await seen.has(b"running", b"away")
+
+
+async def test_a_member_that_waits_for_its_topic_is_known(broker: ScriptedBroker, place: Place, seen: Seen) -> None:
+    """Its file says so, though no queue is in it: what made the topic is consumed after a restart, too."""
+    other = broker.create_topic("other")[0]
+    options: dict[str, Any] = place(consume_from_where="last_offset", subscriptions=[TOPIC, "other"])
+    async with member(broker.peer.address, seen, **options):
+        await place.has(other, 0)
+    [queue] = broker.create_topic(TOPIC)
+    await broker.store(queue, b"first")
+    async with member(broker.peer.address, seen, **options):
+        await seen.has(b"first")
+
+
+@pytest.mark.parametrize(("where", "first"), [("last_offset", 2), ("first_offset", 0)])
+async def test_a_new_queues_start_is_stored_before_anything_is_handled(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, place: Place, where: str, first: int
+) -> None:
+    """What is sent while the member is down would be passed over by "the queue's end"."""
+    await broker.store(queue, b"a", b"b")
+    options = place(consume_from_where=where, persist_consumer_offset_interval_seconds=3600.0)
+    async with member(broker.peer.address, Blocked(), **options) as running:
+        await eventually(lambda: running.queue() is not None, "it has the queue")
+        await running.die()
+    await broker.store(queue, b"c")
+    async with member(broker.peer.address, seen, **options):
+        await seen.has(*[b"a", b"b", b"c"][first:])
+
+
+async def test_an_operators_reset_moves_the_file(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, place: Place
+) -> None:
+    await broker.store(queue, b"a", b"b")
+    async with member(broker.peer.address, seen, **place()) as running:
+        await place.has(queue, 2)
+        broker.answer_pull(queue, broker.nothing(queue, ResponseCode.PULL_OFFSET_MOVED, 1, "OFFSET_RESET"))
+        await broker.store(queue, b"c")  # wakes the pull that is held
+        await eventually(lambda: seen.bodies == [b"a", b"b", b"c", b"b", b"c"], f"b comes again: {seen.bodies}")
+        await place.has(queue, 3)
+        await running.stop()
+
+
+async def test_lag_and_committed_offsets_come_from_the_file(
+    broker: ScriptedBroker, queue: MessageQueue, place: Place
+) -> None:
+    await broker.store(queue, *[b"x"] * 5)
+    blocked = Blocked()
+    async with member(broker.peer.address, blocked, **place()) as running:
+        await eventually(lambda: (found := running.queue()) is not None and found.lag == 5, "it lags by 5")
+        blocked.release.set()
+        await eventually(lambda: (found := running.queue()) is not None and found.committed == 5, "5 are committed")
+        found = running.queue()
+        assert found is not None
+        assert (found.lag, found.last_commit is not None, place.stored()) == (0, True, {queue: 5})
+
+
+# --- bad disks
+
+
+async def test_a_full_disk_stops_no_handler_and_is_made_up_for(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, tmp_path: Path
+) -> None:
+    with small_disk(tmp_path / "disk") as disk, capture_logs() as logs:
+        place = Place(disk.path / "offsets")
+        async with member(broker.peer.address, seen, **place()) as running:
+            await broker.store(queue, b"a")
+            await place.has(queue, 1)
+            disk.fill()
+            await broker.store(queue, b"b", b"c")
+            await seen.has(b"a", b"b", b"c")
+            await eventually(lambda: "offset.not_stored" in [line["event"] for line in logs], "it is said")
+            assert place.stored() == {queue: 1}
+            disk.empty()
+            await place.has(queue, 3)
+            await running.stop()
+
+    events = [line["event"] for line in logs if line["event"].startswith("offset.")]
+    assert events == ["offset.not_stored", "offset.stored_again"]
+
+
+async def test_a_new_queue_waits_until_its_start_can_be_stored(
+    broker: ScriptedBroker,
+    queue: MessageQueue,
+    seen: Seen,
+    place: Place,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rmqd.consumer.pull.assigned_queue.EXCEPTION_DELAY_SECONDS", 0.05)
+
+    def full(*_: object) -> None:
+        raise disk_error()
+
+    await broker.store(queue, b"a")
+    with capture_logs() as logs, monkeypatch.context() as faulty:
+        faulty.setattr(OffsetsFile, "save", full)
+        async with member(broker.peer.address, seen, **place()) as running:
+            await eventually(lambda: "queue.start_failed" in [line["event"] for line in logs], "it is said")
+            assert seen.bodies == []
+            faulty.undo()
+            await seen.has(b"a")
+            await running.stop()
+
+
+async def test_a_group_whose_files_are_damaged_fails_and_leaves_them(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, place: Place
+) -> None:
+    await broker.store(queue, b"a")
+    file = OffsetsFile(place.path / GROUP)
+    file.save({queue: 1})
+    file.path.write_bytes(b"{")
+
+    async def run() -> None:
+        async with member(broker.peer.address, seen, **place()) as running:
+            await asyncio.wait((running.task,))
+            assert "Put a good copy in the place of" in (running.consumer.snapshot().failure or "")
+
+    with pytest.raises(OffsetStoreError, match=r"offsets\.json is damaged"):
+        await run()
+    assert (seen.bodies, file.path.read_bytes(), broker.peer.got(RequestCode.HEART_BEAT)) == ([], b"{", [])
+
+
+async def test_the_end_says_what_could_not_be_stored(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The member leaves in order all the same."""
+    options = place(persist_consumer_offset_interval_seconds=3600.0)
+    async with member(broker.peer.address, seen, **options) as running:
+        await broker.store(queue, b"a")
+        await seen.has(b"a")
+
+        def full(*_: object) -> None:
+            raise disk_error()
+
+        monkeypatch.setattr(OffsetsFile, "save", full)
+        with capture_logs() as logs:
+            await running.stop()
+
+    assert {"offset.not_stored", "offset.commit_failed", "group.left"} <= {line["event"] for line in logs}

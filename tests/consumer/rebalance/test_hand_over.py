@@ -1,0 +1,334 @@
+"""A queue moves between members: when the new owner begins, what the old one commits, and who is waited for."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.handler import Batch
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.messages.message import MessageQueue
+from tests.client.peer import Reply, eventually
+from tests.consumer.groups import GROUP, TOPIC
+from tests.consumer.members import Member, member
+from tests.consumer.scripted_broker import ScriptedBroker
+
+QUEUES = 4
+
+
+class Ledger:
+    """What the members' handlers finished, and how long they take."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.seconds = seconds
+        self.finished = Counter[tuple[int, int]]()
+
+    async def __call__(self, batch: Batch) -> None:
+        await asyncio.sleep(self.seconds)
+        self.finished.update((message.queue_id, message.queue_offset) for message in batch)
+
+
+def owners(*members: Member) -> list[int]:
+    return [len(one.owned()) for one in members]
+
+
+async def test_a_joining_member_waits_for_the_old_owners_commit(broker: ScriptedBroker) -> None:
+    """Nothing that was finished is handled again, although the handlers are slow and offsets are persisted rarely."""
+    queues = broker.create_topic(TOPIC, QUEUES)
+    for queue in queues:
+        await broker.store(queue, *[b"x"] * 40)
+    ledger = Ledger(0.05)
+    async with member(broker.peer.address, ledger, persist_consumer_offset_interval_seconds=60) as old:
+        await eventually(lambda: len(ledger.finished) > 40, "the old owner is at work")
+        async with member(broker.peer.address, ledger) as new:
+            await eventually(lambda: owners(old, new) == [2, 2], "both have their share")
+            await eventually(lambda: len(ledger.finished) == 40 * QUEUES, "all is handled")
+            assert old.consumer.snapshot().handover_timeouts == new.consumer.snapshot().handover_timeouts == 0
+            # and back
+            before = len(broker.pulls)
+            await new.stop()
+            await eventually(lambda: owners(old) == [QUEUES], "the old owner has all queues again")
+            await eventually(lambda: len(broker.pulls) > before, "and pulls them")
+    assert set(ledger.finished.values()) == {1}
+
+
+async def test_a_leaving_member_commits_unlocks_and_only_then_unregisters(broker: ScriptedBroker) -> None:
+    """So that nobody has to wait for it. The commits are requests that are answered."""
+    [queue] = broker.create_topic(TOPIC)
+    await broker.store(queue, *[b"x"] * 10)
+    ledger = Ledger()
+    async with member(broker.peer.address, ledger, persist_consumer_offset_interval_seconds=60) as only:
+        await eventually(lambda: len(ledger.finished) == 10, "all is handled")
+        await only.stop()
+        order = [RequestCode(request.code).name for request in broker.peer.requests]
+        commits = broker.peer.got(RequestCode.UPDATE_CONSUMER_OFFSET)
+    assert broker.offsets[GROUP, queue] == 10
+    assert not any(command.is_oneway for command in commits)
+    last = {name: max(i for i, other in enumerate(order) if other == name) for name in set(order)}
+    assert last["PULL_MESSAGE"] < last["UPDATE_CONSUMER_OFFSET"] < last["UNLOCK_BATCH_MQ"] < last["UNREGISTER_CLIENT"]
+    assert not broker.locks
+
+
+async def test_the_lock_never_has_the_groups_own_name(broker: ScriptedBroker) -> None:
+    """While a group holds a lock of its own, brokers put what is sent to its retry topic into the dead letters."""
+    broker.create_topic(TOPIC, QUEUES)
+    async with member(broker.peer.address, Ledger()) as only:
+        await eventually(lambda: len(only.owned()) == QUEUES, "the queues are taken")
+        assert {name for name, _ in broker.locks} == {f"{GROUP}-rmqd-owner"}
+
+
+async def test_past_the_time_the_new_owner_begins_and_the_old_one_commits_nothing_more(
+    broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was finished before the slow batch is committed all the same; the rest counts as duplicates by cause."""
+    monkeypatch.setattr(
+        "rmqd.consumer.rebalance.rebalance.APART_SECONDS", 0.0
+    )  # the time for the hand-over is shorter here
+    queues = broker.create_topic(TOPIC, 2)
+    gates = {3: asyncio.Event(), 5: asyncio.Event()}
+    seen = Counter[tuple[int, int]]()
+
+    async def slow(batch: Batch) -> None:
+        if gate := gates.get(batch[0].queue_offset):
+            await gate.wait()
+        seen[batch[0].queue_id, batch[0].queue_offset] += 1
+
+    for queue in queues:
+        await broker.store(queue, *[b"x"] * 10)
+    times: dict[str, Any] = {"queue_handover_timeout_seconds": 0.3, "persist_consumer_offset_interval_seconds": 60.0}
+    async with member(broker.peer.address, slow, **times) as old:
+        await eventually(lambda: len(seen) == 16, "all but the slow ones are handled")
+        with capture_logs() as logs:
+            async with member(broker.peer.address, Ledger(), **times) as new:
+                await eventually(lambda: {3} <= {at for _, at in broker.commits}, "what is finished is committed")
+                gates[3].set()
+                await eventually(lambda: owners(old, new) == [1, 1], "both have their share")
+                [(_, moved)] = new.owned()
+                queue = queues[moved]
+                await eventually(lambda: new.topic().handled["acked"] == 7, "the new owner handles the rest")
+                assert old.topic().duplicates == {"handed_over": 6}, "3 and 4 ended after the commit"
+                gates[5].set()
+                await eventually(
+                    lambda: old.topic().duplicates == {"handed_over": 7}, "the slow batch's result is thrown away"
+                )
+                assert broker.commits_of(queue) == [0, 3], "nothing after the time"
+                await new.stop()
+                assert broker.commits_of(queue) == [0, 3, 10]
+    assert broker.pulled_offsets(queue).count(3) == 1
+    assert "queue.not_drained" in [entry["event"] for entry in logs]
+
+
+async def test_an_owner_that_does_not_give_up_is_waited_for_until_the_time_is_over(broker: ScriptedBroker) -> None:
+    """That is counted, and logged by queue."""
+    [queue] = broker.create_topic(TOPIC)
+    await broker.store(queue, b"x")
+    broker.members[GROUP] += ["~@stalls"]
+    broker.locks[f"{GROUP}-rmqd-owner", queue] = "~@stalls"
+    ledger = Ledger()
+    with capture_logs() as logs:
+        async with member(broker.peer.address, ledger, queue_handover_timeout_seconds=0.4) as new:
+            begin = time.monotonic()
+            await eventually(lambda: ledger.finished, "the new owner is at work")
+            assert time.monotonic() - begin > 0.35
+            assert new.consumer.snapshot().handover_timeouts == 1
+    [entry] = [entry for entry in logs if entry["event"] == "queue.handover_timed_out"]
+    assert entry["queue"] == str(queue)
+
+
+async def test_a_killed_members_locks_are_broken(broker: ScriptedBroker) -> None:
+    """By those who saw it, for whoever takes its queues: nobody waits for it."""
+    broker.create_topic(TOPIC, 6)
+    ledger = Ledger()
+    async with member(broker.peer.address, ledger) as first, member(broker.peer.address, ledger) as killed:
+        await eventually(lambda: owners(first, killed) == [3, 3], "both have their share")
+        await killed.die()
+        killed_id = killed.client.client_id
+        assert killed_id in broker.locks.values()
+        # its replacement is there before anybody noticed that it has gone
+        async with member(broker.peer.address, ledger) as third:
+            await broker.lose(killed_id)
+            await eventually(lambda: owners(first, third) == [3, 3], "both have their share")
+            assert first.consumer.snapshot().handover_timeouts == third.consumer.snapshot().handover_timeouts == 0
+            assert killed_id not in broker.locks.values()
+
+
+async def test_who_is_alone_waits_for_nobody(broker: ScriptedBroker) -> None:
+    """A lock of a member that nobody knows can only be of one that has gone: it ends by itself, and is then taken."""
+    [queue] = broker.create_topic(TOPIC)
+    broker.locks[f"{GROUP}-rmqd-owner", queue] = "gone"
+    async with member(broker.peer.address, Ledger()) as only:
+        await eventually(lambda: only.owned() == {(TOPIC, 0)}, "the queue is taken")
+        assert only.consumer.snapshot().handover_timeouts == 0
+        del broker.locks[f"{GROUP}-rmqd-owner", queue]
+        await eventually(
+            lambda: broker.locks.get((f"{GROUP}-rmqd-owner", queue)) == only.client.client_id, "the lock is taken"
+        )
+
+
+async def test_who_is_listed_again_is_waited_for_though_nobody_told(
+    broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that lost all its connections lists a newcomer first, and who has the queues a moment later."""
+    monkeypatch.setattr("rmqd.consumer.rebalance.ownership.SURE_SECONDS", 0.2)
+    monkeypatch.setattr("rmqd.consumer.rebalance.departures.BACK_SECONDS", 0.0)
+    broker.notifies = False
+    [queue] = broker.create_topic(TOPIC)
+    broker.locks[f"{GROUP}-rmqd-owner", queue] = "~@back"
+    async with member(broker.peer.address, Ledger()) as new:
+        await eventually(lambda: broker.peer.got(RequestCode.LOCK_BATCH_MQ), "the newcomer waits")
+        broker.members[GROUP].append("~@back")
+        asked = len(broker.peer.got(RequestCode.LOCK_BATCH_MQ))
+        await eventually(lambda: len(broker.peer.got(RequestCode.LOCK_BATCH_MQ)) >= asked + 8, "it goes on asking")
+        assert new.owned() == set()
+        del broker.locks[f"{GROUP}-rmqd-owner", queue]
+        await eventually(lambda: new.owned() == {(TOPIC, 0)}, "the queue is taken")
+        assert new.consumer.snapshot().handover_timeouts == 0
+
+
+async def test_a_broker_that_refuses_locks_leaves_the_bounded_wait(broker: ScriptedBroker) -> None:
+    """Said once, not asked in circles; the members go on as if the time had passed."""
+    broker.peer.on(RequestCode.LOCK_BATCH_MQ, Reply(ResponseCode.NO_PERMISSION, "no sub permission on the group"))
+    broker.create_topic(TOPIC, 2)
+    with capture_logs() as logs:
+        async with member(broker.peer.address, Ledger()) as old:
+            await eventually(lambda: owners(old) == [2], "alone it waits for nobody")
+            async with member(broker.peer.address, Ledger(), queue_handover_timeout_seconds=0.6) as new:
+                asked = len(broker.peer.got(RequestCode.LOCK_BATCH_MQ))
+                begin = time.monotonic()
+                await eventually(lambda: owners(old, new) == [1, 1], "both have their share")
+                assert time.monotonic() - begin > 0.5
+                assert len(broker.peer.got(RequestCode.LOCK_BATCH_MQ)) - asked < 10
+    refusals = [entry for entry in logs if entry["event"] == "ownership.lock_refused"]
+    assert len(refusals) == 2, "once for each member"
+    assert refusals[0]["lock"] == f"{GROUP}-rmqd-owner"
+
+
+@pytest.mark.parametrize("way", ["handed over", "stopped"])
+async def test_a_former_owner_commits_only_upward(broker: ScriptedBroker, way: str) -> None:
+    """A Java member does not wait, and may have committed more already."""
+    queues = broker.create_topic(TOPIC, 2)
+    for queue in queues:
+        await broker.store(queue, *[b"x"] * 10)
+    ledger = Ledger()
+    async with member(broker.peer.address, ledger, persist_consumer_offset_interval_seconds=60) as old:
+        await eventually(lambda: len(ledger.finished) == 20, "all is handled")
+        for queue in queues:
+            broker.offsets[GROUP, queue] = 15
+        if way == "stopped":
+            await old.stop()
+        else:
+            broker.members[GROUP] += ["0@java", "~@java"]  # whatever our own id is, one sorts before it, one after it
+            await broker.peer.push(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": GROUP}, oneway=True)
+            await eventually(lambda: owners(old)[0] <= 1, "a queue is given up")
+            await eventually(lambda: len(broker.locks) <= 2, "and unlocked")
+    assert [broker.offsets[GROUP, queue] for queue in queues] == [15, 15]
+
+
+async def test_a_queue_that_comes_back_while_it_is_given_up_is_taken_again(broker: ScriptedBroker) -> None:
+    """And the rebalance is counted and logged once a change, not once a second."""
+    queues = broker.create_topic(TOPIC, 2)
+    release = asyncio.Event()
+
+    async def slow(batch: Batch) -> None:
+        await release.wait()
+
+    for queue in queues:
+        await broker.store(queue, b"x")
+    async with member(broker.peer.address, slow) as only:
+        await eventually(lambda: owners(only) == [2], "the queues are taken")
+        await eventually(lambda: all(q.cached for q in only.consumer.snapshot().queues if not q.is_retry), "at work")
+        before = only.consumer.snapshot().rebalances
+        broker.create_topic(TOPIC, 1)
+        await only.client.routes.refresh(TOPIC)
+        await eventually(lambda: only.consumer.snapshot().rebalances == before + 1, "a queue is given up")
+        broker.create_topic(TOPIC, 2)
+        await only.client.routes.refresh(TOPIC)
+        for _ in range(3):
+            await broker.peer.push(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": GROUP}, oneway=True)
+            await asyncio.sleep(0.02)
+        assert only.consumer.snapshot().rebalances == before + 1
+        release.set()
+        await eventually(lambda: broker.pulled_offsets(queues[1]).count(1) >= 2, "it is taken again, and pulled")
+        assert only.consumer.snapshot().rebalances == before + 2
+    assert [broker.offsets[GROUP, queue] for queue in queues] == [1, 1]
+
+
+@pytest.mark.parametrize("way", ["handed over", "stopped"])
+async def test_the_commits_of_a_queue_come_one_after_the_other(
+    broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """A broker that is busy might take up the last one before the one ahead of it, and go back."""
+    monkeypatch.setattr("rmqd.consumer.offsets.broker_store.OFFSET_TIMEOUT_SECONDS", 60)  # a machine may be busy, too
+    queues = broker.create_topic(TOPIC, 2)
+    under_way = most = 0
+    release, answer = asyncio.Event(), asyncio.Event()
+
+    async def update(command: RemotingCommand) -> Reply:
+        nonlocal under_way, most
+        fields = command.ext_fields
+        # the other queue's are answered: a round of commits may have begun before this one had anything to commit
+        if (fields["topic"], fields["queueId"]) == (TOPIC, "1") and fields["commitOffset"] != "0":
+            under_way += 1
+            most = max(most, under_way)
+            await answer.wait()
+            under_way -= 1
+        return broker.update(command)
+
+    async def handle(batch: Batch) -> None:
+        if batch[0].queue_offset == 2:
+            await release.wait()
+
+    for queue in queues:
+        await broker.store(queue, *[b"x"] * 4)
+    broker.peer.on(RequestCode.UPDATE_CONSUMER_OFFSET, update)
+    async with member(broker.peer.address, handle, persist_consumer_offset_interval_seconds=0.02) as old:
+        await eventually(lambda: under_way, "a commit is under way")
+        if way == "stopped":
+            old.consumer.stop(shutdown_timeout_seconds=5)
+            await eventually(lambda: old.consumer.snapshot().state == "draining", "it drains")
+        else:
+            broker.create_topic(TOPIC, 1)
+            old.client.routes.refresh_soon()
+            await eventually(lambda: old.consumer.snapshot().rebalances > 2, "a queue is given up")
+        release.set()
+        await asyncio.sleep(0.1)
+        answer.set()
+        await broker.committed(GROUP, queues[1], 4)
+    assert most == 1
+
+
+async def test_where_brokers_tell_nobody_a_joining_member_is_seen_all_the_same(broker: ScriptedBroker) -> None:
+    """The owner looks at the list of members itself. Its time to finish begins when it must have seen it."""
+    broker.notifies = False
+    queues = broker.create_topic(TOPIC, QUEUES)
+    for queue in queues:
+        await broker.store(queue, *[b"x"] * 400)
+    ledger = Ledger(0.06)
+    times: dict[str, Any] = {"queue_handover_timeout_seconds": 1.0, "persist_consumer_offset_interval_seconds": 60.0}
+    async with member(broker.peer.address, ledger, **times) as old:
+        await eventually(lambda: len(ledger.finished) > 20, "the old owner is at work")
+        async with member(broker.peer.address, ledger, **times) as new:
+            await eventually(lambda: owners(old, new) == [2, 2], "both have their share")
+            assert new.consumer.snapshot().handover_timeouts == 0
+            await eventually(lambda: len(ledger.finished) == 400 * QUEUES, "all is handled")
+    assert set(ledger.finished.values()) == {1}
+
+
+async def test_what_a_member_that_is_not_waited_for_commits_late_counts_as_handled_twice(
+    broker: ScriptedBroker, queue: MessageQueue
+) -> None:
+    """A Java member commits once more when its queue has a new owner already."""
+    await broker.store(queue, *[b"x"] * 10)
+    async with member(broker.peer.address, Ledger(), persist_consumer_offset_interval_seconds=0.05) as new:
+        await broker.committed(GROUP, queue, 10)
+        broker.offsets[GROUP, queue] = 14
+        await eventually(lambda: new.topic().duplicates == {"handed_over": 4}, "it is counted")
+        await broker.store(queue, *[b"x"] * 8)
+        await broker.committed(GROUP, queue, 18)
+        assert 4 not in broker.commits_of(queue)

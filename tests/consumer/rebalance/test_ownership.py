@@ -1,0 +1,161 @@
+"""Who of a group's members has gone: several brokers' lists, which learn of it at different times."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+
+from rmqd.client.instance import ClientInstance
+from rmqd.client.options import ClientOptions
+from rmqd.codes import RequestCode
+from rmqd.consumer.rebalance.departures import SURE_SECONDS
+from rmqd.consumer.rebalance.ownership import QueueOwnership
+from rmqd.wire.bodies.lock import LockBatchRequestBody
+from tests.client.peer import Peer, Reply, route_of, routes
+from tests.consumer.clock import ManualClock
+from tests.consumer.groups import GROUP, TOPIC
+
+
+class Case:
+    """One member's view of the others, with two brokers."""
+
+    def __init__(self, first: Peer, second: Peer, client: ClientInstance) -> None:
+        self.first = first
+        self.second = second
+        self.clock = ManualClock()
+        self.client = client
+        self.ownership = QueueOwnership(client, GROUP, 5.0, self.clock)
+        for peer in (first, second):
+            self.lists(peer)
+
+    def lists(self, peer: Peer, *others: str, us: bool = True) -> list[str]:
+        """Let a broker list these members, and us, from now on."""
+        client_ids = [*([self.client.client_id] if us else []), *others]
+        peer.on(RequestCode.GET_CONSUMER_LIST_BY_GROUP, Reply(body=json.dumps({"consumerIdList": client_ids}).encode()))
+        return client_ids
+
+    async def listed(self, peer: Peer, *others: str) -> None:
+        """A broker listed these members, and us, in a rebalance."""
+        await self.ownership.members_are(peer.address, self.lists(peer, *others))
+
+    async def broken(self, after_seconds: float = SURE_SECONDS) -> dict[str, set[str]]:
+        """Whose locks are broken then, by the broker's name."""
+        self.clock.advance(after_seconds)
+        await self.ownership.break_locks(TOPIC, self.client.routes.queues(TOPIC))
+        found = dict[str, set[str]]()
+        for name, peer in (("a", self.first), ("b", self.second)):
+            for request in peer.got(RequestCode.UNLOCK_BATCH_MQ):
+                body = LockBatchRequestBody.from_json(request.body)
+                assert body.consumer_group == f"{GROUP}-rmqd-owner"
+                assert {(queue.broker_name, queue.queue_id) for queue in body.queues} == {(name, 0), (name, 1)}
+                found.setdefault(body.client_id, set()).add(name)
+            peer.requests.clear()
+        return found
+
+
+@pytest.fixture
+async def case(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Case]:
+    """Two brokers with two queues each, the first of them also the name server. Connections count from the start."""
+    monkeypatch.setattr("rmqd.consumer.rebalance.departures.BACK_SECONDS", 0.0)
+    async with Peer() as first, Peer() as second:
+        route = route_of({"a": first.address, "b": second.address}, 2)
+        first.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, routes({TOPIC: route}))
+        client = ClientInstance(ClientOptions(nameservers=(first.address,)))
+        await client.routes.lookup(TOPIC)
+        yield Case(first, second, client)
+        await client.remoting.close()
+
+
+async def test_who_left_every_list_has_gone(case: Case) -> None:
+    """Its locks are broken, once, on every broker, for all queues of the topic."""
+    for peer in (case.first, case.second):
+        await case.listed(peer, "other")
+    assert await case.broken() == {}
+    await case.listed(case.first)
+    assert await case.broken() == {}, "the other broker still has it"
+    await case.listed(case.second)
+    assert await case.broken() == {"other": {"a", "b"}}
+    assert await case.broken() == {}, "once is enough"
+
+
+async def test_who_left_one_list_only_is_looked_for_in_the_others(case: Case) -> None:
+    """What is remembered of them may be old."""
+    for peer in (case.first, case.second):
+        await case.listed(peer, "other")
+        case.lists(peer)
+    for _ in range(2):
+        await case.listed(case.first)
+        assert len(case.second.got(RequestCode.GET_CONSUMER_LIST_BY_GROUP)) == 1
+    assert case.first.got(RequestCode.GET_CONSUMER_LIST_BY_GROUP) == []
+
+
+async def test_who_is_missing_for_a_moment_keeps_its_locks(case: Case) -> None:
+    """A broker takes a member out whose connection was cut; its next heartbeat brings it back."""
+    await case.listed(case.first, "other")
+    await case.listed(case.first)
+    assert await case.broken(SURE_SECONDS / 2) == {}
+    await case.listed(case.first, "other")
+    assert await case.broken() == {}
+    await case.listed(case.first)
+    assert await case.broken(SURE_SECONDS / 2) == {}
+    assert await case.broken(SURE_SECONDS / 2) == {"other": {"a", "b"}}
+
+
+async def test_who_is_back_keeps_its_locks_though_nobody_told(case: Case) -> None:
+    """The last list that was read may be from the moment at which it was away: brokers are asked again."""
+    await case.listed(case.first, "other")
+    await case.listed(case.first)
+    case.lists(case.first, "other")
+    assert await case.broken() == {}
+
+
+async def test_a_broker_that_may_have_lost_everybody_proves_nothing(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not list us either, or our connection to it is younger than others' heartbeats may be late."""
+    await case.listed(case.first, "other")
+    await case.listed(case.first)
+    case.lists(case.first, us=False)
+    assert await case.broken() == {"other": {"b"}}
+    case.lists(case.first)
+    monkeypatch.setattr("rmqd.consumer.rebalance.departures.BACK_SECONDS", 600.0)
+    assert await case.broken() == {}
+    monkeypatch.setattr("rmqd.consumer.rebalance.departures.BACK_SECONDS", 0.0)
+    assert await case.broken() == {"other": {"a", "b"}}
+
+
+async def test_who_joins_one_list_first_has_not_left_the_others(case: Case) -> None:
+    """Lists of different brokers are not compared."""
+    await case.listed(case.first, "new")
+    await case.listed(case.second)
+    assert await case.broken() == {}
+
+
+async def test_who_comes_back_is_waited_for_again(case: Case) -> None:
+    """And if it goes once more, its locks are broken once more."""
+    await case.listed(case.first, "other")
+    await case.listed(case.first)
+    assert await case.broken() == {"other": {"a", "b"}}
+    await case.listed(case.first, "other")
+    await case.listed(case.first)
+    assert await case.broken() == {"other": {"a", "b"}}
+
+
+async def test_a_broker_that_did_not_answer_is_told_again(case: Case) -> None:
+    """Until then the locks there may stand."""
+    await case.listed(case.first, "other")
+    await case.listed(case.first)
+    await case.second.down()
+    assert await case.broken() == {"other": {"a"}}
+    assert await case.broken() == {"other": {"a"}}
+
+
+async def test_who_has_gone_is_forgotten_once_its_locks_have_ended(case: Case) -> None:
+    """They live for a minute."""
+    await case.listed(case.first, "other")
+    await case.listed(case.first)
+    case.clock.advance(71)
+    await case.listed(case.first)
+    assert await case.broken() == {}

@@ -1,0 +1,445 @@
+"""An orderly queue's lock: renewed, lost, won back, and given up with a handler still at it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from rmqd.client.instance import ClientInstance
+from rmqd.client.options import ClientOptions
+from rmqd.clock import SystemClock
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.consumer.rebalance.queue_lock import QueueLock
+from rmqd.handler import Batch, Suspend
+from rmqd.wire.bodies.lock import LockBatchRequestBody
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.messages.message import MessageQueue
+from tests.client.peer import Reply, eventually
+from tests.client.running import running
+from tests.consumer.groups import GROUP, TOPIC
+from tests.consumer.members import Member, member
+from tests.consumer.scripted_broker import ScriptedBroker
+
+ORDERLY: dict[str, Any] = {"consume_mode": "orderly", "persist_consumer_offset_interval_seconds": 0.05}
+ELSEWHERE = "another member"
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Locks are renewed every tenth of a second in place of 20 s, and end after half a second in place of 30."""
+    monkeypatch.setattr("rmqd.consumer.rebalance.queue_lock.RENEW_SECONDS", 0.1)
+    monkeypatch.setattr("rmqd.consumer.rebalance.queue_lock.TICK_SECONDS", 0.02)
+    monkeypatch.setattr("rmqd.consumer.rebalance.queue_lock.ASK_SECONDS", 0.05)
+    monkeypatch.setattr("rmqd.consumer.rebalance.queue_lock.EXPIRE_SECONDS", 0.5)
+
+
+class Holding:
+    """A handler that holds the batch at an offset until it is let go; remembers what it got and whether it was told."""
+
+    def __init__(self, at: int = 2, *, raises: bool = False) -> None:
+        self.seen: list[int] = []
+        self.batch: Batch | None = None
+        self.release = asyncio.Event()
+        self._at = at
+        self._raises = raises
+
+    async def __call__(self, batch: Batch) -> None:
+        self.seen.append(batch[0].queue_offset)
+        if batch[0].queue_offset == self._at and not self.release.is_set():
+            self.batch = batch
+            await self.release.wait()
+            if self._raises and batch.revoked:
+                raise Suspend(0.02)
+
+    @property
+    def is_told(self) -> bool:
+        return self.batch is not None and self.batch.revoked
+
+
+def state(one: Member) -> str:
+    queue = one.queue()
+    return "" if queue is None else queue.state
+
+
+def locks(broker: ScriptedBroker, queue: MessageQueue) -> list[LockBatchRequestBody]:
+    """The requests that asked for this queue's lock."""
+    bodies = [LockBatchRequestBody.from_json(request.body) for request in broker.peer.got(RequestCode.LOCK_BATCH_MQ)]
+    return [body for body in bodies if queue in body.queues]
+
+
+async def lose(broker: ScriptedBroker, queue: MessageQueue, holding: Holding) -> None:
+    """Wait until the handler has its batch, then give the lock to somebody else and wait until the handler knows."""
+    await eventually(lambda: holding.batch is not None, "the handler has the batch")
+    await broker.committed(GROUP, queue, 2)
+    broker.locks[GROUP, queue] = ELSEWHERE
+    await eventually(lambda: holding.is_told, "the handler is told")
+
+
+@pytest.mark.usefixtures("quick")
+async def test_all_locks_of_a_broker_are_renewed_in_one_request(broker: ScriptedBroker) -> None:
+    queues = broker.create_topic(TOPIC, 3)
+    async with member(broker.peer.address, Holding(), **ORDERLY):
+        await eventually(lambda: len(broker.locks) == 4, "all are locked")
+        before = len(locks(broker, queues[0]))
+        await eventually(lambda: len(locks(broker, queues[0])) >= before + 3, "they are renewed")
+        assert {len(body.queues) for body in locks(broker, queues[0])[before + 1 :]} == {4}
+    assert not broker.locks
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_lost_lock_stops_consumption_before_the_next_batch(broker: ScriptedBroker) -> None:
+    """The handler that runs is told; nothing more is handed out, pulled or committed, and the queue is shown so."""
+    [queue] = broker.create_topic(TOPIC)
+    await broker.store(queue, *[b"x"] * 5)
+    holding = Holding()
+    with capture_logs() as logs:
+        async with member(broker.peer.address, holding, **ORDERLY) as one:
+            await lose(broker, queue, holding)
+            holding.release.set()
+            await eventually(lambda: state(one) == "locked_out", "it is shown")
+            pulls = len(broker.pulled_offsets(queue))
+            await asyncio.sleep(0.3)
+            assert holding.seen == [0, 1, 2]
+            assert broker.offsets[GROUP, queue] == 2
+            assert len(broker.pulled_offsets(queue)) == pulls
+            await one.stop()
+    assert broker.offsets[GROUP, queue] == 2
+    assert broker.locks == {(GROUP, queue): ELSEWHERE}
+    assert [(e["queue"], e["log_level"]) for e in logs if e["event"] == "queue.lock_lost"] == [(str(queue), "warning")]
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_lost_lock_ends_a_turn_that_is_under_way(
+    broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However much of its time slice is left."""
+    monkeypatch.setattr("rmqd.consumer.handling.worker.TIME_SLICE_SECONDS", 60.0)
+    [queue] = broker.create_topic(TOPIC)
+    await broker.store(queue, *[b"x"] * 5)
+    holding = Holding()
+    async with member(broker.peer.address, holding, **ORDERLY) as one:
+        await lose(broker, queue, holding)
+        holding.release.set()
+        await eventually(lambda: state(one) == "locked_out", "it is shown")
+        await asyncio.sleep(0.1)
+        assert holding.seen == [0, 1, 2]
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_lock_won_back_goes_on_where_we_were_if_nobody_else_did(broker: ScriptedBroker) -> None:
+    """Nothing is pulled or handled again; what was finished meanwhile is committed now."""
+    [queue] = broker.create_topic(TOPIC)
+    await broker.store(queue, *[b"x"] * 5)
+    holding = Holding()
+    async with member(broker.peer.address, holding, **ORDERLY) as one:
+        await lose(broker, queue, holding)
+        holding.release.set()
+        await eventually(lambda: state(one) == "locked_out", "it is shown")
+        del broker.locks[GROUP, queue]
+        await broker.committed(GROUP, queue, 5)
+        assert holding.seen == [0, 1, 2, 3, 4]
+        assert holding.is_told, "that batch stays one that others could have had"
+        assert one.topic().duplicates == {}
+    assert broker.pulled_offsets(queue)[0] == 0
+    assert set(broker.pulled_offsets(queue)[1:]) == {5}
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_lock_won_back_goes_on_where_the_broker_says_if_others_did(broker: ScriptedBroker) -> None:
+    """What is cached is let go, and the batch that a handler had is nobody's result."""
+    [queue] = broker.create_topic(TOPIC)
+    await broker.store(queue, *[b"x"] * 6)
+    holding = Holding()
+    with capture_logs() as logs:
+        async with member(broker.peer.address, holding, **ORDERLY) as one:
+            await lose(broker, queue, holding)
+            broker.offsets[GROUP, queue] = 4
+            del broker.locks[GROUP, queue]
+            await eventually(lambda: 4 in broker.pulled_offsets(queue), "it is pulled from the broker's offset")
+            assert holding.seen == [0, 1, 2], "one batch of a queue at a time, also now"
+            holding.release.set()
+            await broker.committed(GROUP, queue, 6)
+            assert holding.seen == [0, 1, 2, 4, 5]
+            assert one.topic().duplicates == {"lock_lost": 1}
+    assert 3 not in broker.commits_of(queue)
+    [entry] = [entry for entry in logs if entry["event"] == "queue.consumed_elsewhere"]
+    assert (entry["committed"], entry["stored"]) == (2, 4)
+
+
+@pytest.mark.usefixtures("quick")
+async def test_an_offset_that_fell_while_the_lock_was_lost_holds_and_is_counted(broker: ScriptedBroker) -> None:
+    """As at every take-over: it may be an operator's."""
+    [queue] = broker.create_topic(TOPIC)
+    await broker.store(queue, *[b"x"] * 4)
+    holding = Holding()
+    async with member(broker.peer.address, holding, **ORDERLY) as one:
+        await lose(broker, queue, holding)
+        holding.release.set()
+        await eventually(lambda: state(one) == "locked_out", "it is shown")
+        broker.offsets[GROUP, queue] = 1
+        del broker.locks[GROUP, queue]
+        await broker.committed(GROUP, queue, 4)
+        assert one.topic().falls["take_over"] == 1
+    assert holding.seen == [0, 1, 2, 1, 2, 3]
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_handler_that_stops_because_it_is_told_has_its_batch_again(broker: ScriptedBroker) -> None:
+    """If it raises, which is what leaves the batch to the next owner."""
+    [queue] = broker.create_topic(TOPIC)
+    await broker.store(queue, *[b"x"] * 3)
+    holding = Holding(raises=True)
+    async with member(broker.peer.address, holding, **ORDERLY):
+        await lose(broker, queue, holding)
+        holding.release.set()
+        await asyncio.sleep(0.1)
+        del broker.locks[GROUP, queue]
+        await broker.committed(GROUP, queue, 3)
+        assert holding.seen == [0, 1, 2, 2]
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_thread_is_told_as_well(broker: ScriptedBroker) -> None:
+    [queue] = broker.create_topic(TOPIC)
+    await broker.store(queue, b"x")
+    begun, told = threading.Event(), threading.Event()
+
+    def handle(batch: Batch) -> None:
+        assert not batch.revoked
+        begun.set()
+        for _ in range(500):
+            if batch.revoked:
+                told.set()
+                return
+            threading.Event().wait(0.01)
+
+    async with member(broker.peer.address, handle, is_async=False, **ORDERLY):
+        await eventually(begun.is_set, "it is called")
+        broker.locks[GROUP, queue] = ELSEWHERE
+        await eventually(told.is_set, "it is told")
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("silence", [None, Reply(ResponseCode.SYSTEM_ERROR, "busy")])
+async def test_a_lock_that_cannot_be_renewed_is_lost_before_the_broker_forgets_it(
+    broker: ScriptedBroker, silence: Reply | None
+) -> None:
+    """After 30 s here, of the broker's 60. When it answers again, the lock is still ours, and we go on."""
+    [queue] = broker.create_topic(TOPIC)
+    await broker.store(queue, *[b"x"] * 5)
+    holding, answering = Holding(), True
+
+    def lock(command: Any) -> Reply | None:
+        return broker.lock(command) if answering else silence
+
+    broker.peer.on(RequestCode.LOCK_BATCH_MQ, lock)
+    async with member(broker.peer.address, holding, **ORDERLY) as one:
+        await eventually(lambda: holding.batch is not None, "the handler has the batch")
+        answering = False
+        with capture_logs() as logs:
+            await eventually(lambda: holding.is_told, "the lock is lost")
+            holding.release.set()
+            await eventually(lambda: state(one) == "locked_out", "it is shown")
+            await eventually(lambda: "queue.lock_lost" in [entry["event"] for entry in logs], "it is told")
+        pulls = len(broker.pulled_offsets(queue))
+        await asyncio.sleep(0.1)
+        assert holding.seen == [0, 1, 2]
+        assert len(broker.pulled_offsets(queue)) == pulls
+        answering = True
+        await broker.committed(GROUP, queue, 5)
+    assert holding.seen == [0, 1, 2, 3, 4]
+
+
+async def test_a_hand_over_waits_for_a_handler_that_outlives_it_and_tells_it(broker: ScriptedBroker) -> None:
+    """The lock is kept meanwhile, so what is finished late is committed, and nobody handles it a second time."""
+    queues = broker.create_topic(TOPIC, 2)
+    for queue in queues:
+        await broker.store(queue, *[b"x"] * 5)
+    seen, release, batches = list[tuple[int, int]](), asyncio.Event(), dict[int, Batch]()
+
+    async def handle(batch: Batch) -> None:
+        seen.append((batch[0].queue_id, batch[0].queue_offset))
+        if batch[0].queue_offset == 2 and not release.is_set():
+            batches[batch[0].queue_id] = batch
+            await release.wait()
+
+    options = {**ORDERLY, "queue_handover_timeout_seconds": 0.2}
+    async with member(broker.peer.address, handle, **options) as old:
+        await eventually(lambda: len(batches) == 2, "both queues are at work")
+        async with member(broker.peer.address, handle, **options) as new:
+            await eventually(lambda: any(batch.revoked for batch in batches.values()), "the handler is told")
+            [moving] = [number for number, batch in batches.items() if batch.revoked]
+            await asyncio.sleep(0.3)
+            assert broker.locks[GROUP, queues[moving]] == old.client.client_id
+            release.set()
+            for queue in queues:
+                await broker.committed(GROUP, queue, 5)
+            assert len(new.owned()) == len(old.owned()) == 1
+            assert old.topic().duplicates == new.topic().duplicates == {}
+    assert sorted(seen) == [(number, offset) for number in range(2) for offset in range(5)]
+
+
+async def test_a_handler_that_never_ends_holds_a_hand_over_up_no_longer_than_java(
+    broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then the queue is unlocked all the same, nothing is committed, and the duplicate is counted."""
+    monkeypatch.setattr("rmqd.consumer.rebalance.queue_lock.LINGER_SECONDS", 0.2)
+    queues = broker.create_topic(TOPIC, 2)
+    for queue in queues:
+        await broker.store(queue, b"x")
+    release, begun = asyncio.Event(), list[int]()
+
+    async def hang(batch: Batch) -> None:
+        begun.append(batch[0].queue_id)
+        await release.wait()
+
+    options = {**ORDERLY, "queue_handover_timeout_seconds": 0.1}
+    async with member(broker.peer.address, hang, **options) as old:
+        await eventually(lambda: len(begun) == 2, "both queues are at work")
+        async with member(broker.peer.address, hang, **options) as new:
+            await eventually(lambda: len(begun) == 3, "the new owner is at work")
+            assert len(new.owned()) == 1
+            assert not [offset for _, offset in broker.commits if offset]
+            release.set()
+            await eventually(lambda: old.topic().duplicates == {"handed_over": 1}, "it is counted")
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_at_a_stop_the_lock_is_kept_as_long_as_a_handler_may_be_at_the_queue(
+    broker: ScriptedBroker, is_async: bool
+) -> None:
+    """One that was cancelled is not; a thread may be, so its lock is left to end by itself."""
+    [queue] = broker.create_topic(TOPIC)
+    await broker.store(queue, b"x")
+    begun, release = threading.Event(), threading.Event()
+
+    async def handle(batch: Batch) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    def handle_in_thread(batch: Batch) -> None:
+        begun.set()
+        release.wait(5)
+
+    function: Callable[..., Any] = handle if is_async else handle_in_thread
+    async with member(broker.peer.address, function, is_async=is_async, **ORDERLY) as one:
+        await eventually(begun.is_set, "it is at work")
+        await one.stop(shutdown_timeout_seconds=0.05)
+    release.set()
+    codes = [request.code for request in broker.peer.requests]
+    assert codes.index(RequestCode.UNREGISTER_CLIENT) > max(
+        (i for i, code in enumerate(codes) if code == RequestCode.UNLOCK_BATCH_MQ), default=0
+    )
+    assert ((GROUP, queue) in broker.locks) == (not is_async)
+
+
+async def test_a_lock_that_is_granted_too_late_is_given_back(broker: ScriptedBroker) -> None:
+    """Who gives a queue up while its lock is asked for unlocks after the answer, whatever that is."""
+    [queue] = broker.create_topic(TOPIC)
+    asked, answer = asyncio.Event(), asyncio.Event()
+
+    async def lock(command: RemotingCommand) -> Reply:
+        asked.set()
+        await answer.wait()
+        return broker.lock(command)
+
+    broker.peer.on(RequestCode.LOCK_BATCH_MQ, lock)
+    client = ClientInstance(ClientOptions(nameservers=(broker.peer.address,)))
+    await client.routes.lookup(TOPIC)
+    locks = QueueLock(client, GROUP, SystemClock())
+    async with running(locks.run()):
+        acquiring = asyncio.create_task(locks.acquire(queue, lambda: None))
+        await asked.wait()
+        acquiring.cancel()
+        releasing = asyncio.create_task(locks.release(queue))
+        await asyncio.sleep(0.1)
+        assert not broker.peer.got(RequestCode.UNLOCK_BATCH_MQ)
+        answer.set()
+        await releasing
+        assert not locks.holds(queue)
+        assert broker.locks == {}
+    await client.remoting.close()
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_broker_that_refuses_locks_is_told_of_once(broker: ScriptedBroker) -> None:
+    """And asked on: its access control may change. Nothing is pulled without the lock."""
+    [queue], holding = broker.create_topic(TOPIC), Holding()
+    await broker.store(queue, b"x")
+    broker.peer.on(RequestCode.LOCK_BATCH_MQ, Reply(ResponseCode.NO_PERMISSION, "no sub permission on the group"))
+    with capture_logs() as logs:
+        async with member(broker.peer.address, holding, **ORDERLY):
+            await eventually(lambda: len(broker.peer.got(RequestCode.LOCK_BATCH_MQ)) >= 2, "it is asked on")
+            assert not broker.pulls
+            broker.peer.on(RequestCode.LOCK_BATCH_MQ, broker.lock)
+            await broker.committed(GROUP, queue, 1)
+            broker.peer.on(RequestCode.LOCK_BATCH_MQ, Reply(ResponseCode.NO_PERMISSION, "no sub permission"))
+            await eventually(lambda: sum(e["event"] == "ownership.lock_refused" for e in logs) == 2, "and told of anew")
+
+
+async def test_a_lock_does_not_outlive_a_suspended_machine(
+    broker: ScriptedBroker, queue: MessageQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own clock stood still, and the broker's did not: somebody else may have the queue by now."""
+    client = ClientInstance(ClientOptions(nameservers=(broker.peer.address,)))
+    await client.routes.lookup(TOPIC)
+    locks = QueueLock(client, GROUP, SystemClock())
+    async with running(locks.run()):
+        await locks.acquire(queue, lambda: None)
+        assert locks.holds(queue)
+        monkeypatch.setattr("rmqd.consumer.rebalance.queue_lock.suspended_seconds", lambda: 3600.0)
+        assert not locks.holds(queue)
+    await client.remoting.close()
+
+
+async def test_a_lock_counts_for_nothing_until_the_next_connection_granted_it(
+    broker: ScriptedBroker, queue: MessageQueue
+) -> None:
+    """The broker may have been restarted. Nothing is handed out, and then it goes on where it was."""
+    client = ClientInstance(ClientOptions(nameservers=(broker.peer.address,)))
+    await client.routes.lookup(TOPIC)
+    locks = QueueLock(client, GROUP, SystemClock())
+    told = asyncio.Event()
+    async with running(locks.run()):
+        await locks.acquire(queue, told.set)
+        lease = locks.lease(queue)
+        broker.peer.on(RequestCode.LOCK_BATCH_MQ, Reply(ResponseCode.SYSTEM_BUSY, "starting"))
+        broker.peer.cut()
+        await told.wait()
+        assert lease is not None
+        assert not lease.valid
+        assert locks.lease(queue) is None
+        broker.peer.on(RequestCode.LOCK_BATCH_MQ, broker.lock)
+        await client.remoting.connection(broker.peer.address)
+        await locks.acquire(queue, told.set)
+        assert locks.lease(queue) is lease
+        assert lease.valid
+    await client.remoting.close()
+
+
+async def test_who_was_locked_out_lets_the_owner_find_a_restarted_broker_first(
+    broker: ScriptedBroker, queue: MessageQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker forgets its locks with its process; the owner's handler is still at work."""
+    monkeypatch.setattr("rmqd.consumer.rebalance.queue_lock.RESTART_SECONDS", 1.0)
+    client = ClientInstance(ClientOptions(nameservers=(broker.peer.address,)))
+    await client.routes.lookup(TOPIC)
+    broker.locks[GROUP, queue] = "owner"
+    locks = QueueLock(client, GROUP, SystemClock())
+    async with running(locks.run()):
+        waiting = asyncio.create_task(locks.acquire(queue, lambda: None))
+        await broker.peer.received(RequestCode.LOCK_BATCH_MQ)
+        broker.locks.clear()
+        broker.peer.cut()
+        await eventually(lambda: client.remoting.connected(broker.peer.address) is None, "the connection is lost")
+        asked = len(broker.peer.got(RequestCode.LOCK_BATCH_MQ))
+        await client.remoting.connection(broker.peer.address)
+        await asyncio.sleep(0.5)
+        assert len(broker.peer.got(RequestCode.LOCK_BATCH_MQ)) == asked
+        await waiting
+    await client.remoting.close()

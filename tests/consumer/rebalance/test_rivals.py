@@ -1,0 +1,94 @@
+"""Which of two engines has to leave, by what each sees of the other."""
+
+from __future__ import annotations
+
+import pytest
+from structlog.testing import capture_logs
+
+from rmqd.consumer.rebalance.rivals import JOINING_SECONDS, JUNIOR_SECONDS, SENIOR_SECONDS, Rivals
+from rmqd.errors import GroupHeldElsewhereError
+from tests.consumer.clock import ManualClock
+
+LOCAL, SPARK, OTHER_SPARK = "10.0.0.1@7#1", "10.0.0.2@spark-7#1", "10.0.0.3@spark-7#1"
+
+
+def leaves_after(own: str, other: str, *, running: bool = False) -> float:
+    """Seconds for which a member bears with another one."""
+    clock = ManualClock()
+    rivals = Rivals("g", own, clock)
+    if running:
+        assert rivals.seen(())
+    start = clock.now
+    try:
+        while rivals.seen([other]) == running:
+            clock.advance(0.5)
+            assert clock.now - start < 100, "it never leaves"
+    except GroupHeldElsewhereError:
+        return clock.now - start
+    raise AssertionError("it consumes beside the other engine")
+
+
+def test_for_a_local_member_all_drivers_on_spark_are_rivals_and_for_those_everybody() -> None:
+    everybody = {LOCAL, "10.0.0.9@9#9", SPARK, OTHER_SPARK}
+    clock = ManualClock()
+    assert Rivals("g", LOCAL, clock).among(everybody) == {SPARK, OTHER_SPARK}
+    assert Rivals("g", SPARK, clock).among(everybody) == everybody - {SPARK}
+
+
+def test_a_name_that_only_contains_the_sign_is_no_driver() -> None:
+    assert (
+        Rivals("g", LOCAL, ManualClock()).among({"spark-1@7#1", "10.0.0.1@my-spark-1", "10.0.0.1@7#1@spark-x"}) == set()
+    )
+
+
+def test_of_two_that_are_new_one_leaves_at_once_and_the_other_waits_for_that() -> None:
+    assert leaves_after(SPARK, LOCAL) == 0
+    assert leaves_after(LOCAL, SPARK) == JOINING_SECONDS
+    assert leaves_after(OTHER_SPARK, SPARK) == 0
+    assert leaves_after(SPARK, OTHER_SPARK) == JOINING_SECONDS
+
+
+def test_one_that_runs_outlasts_one_that_is_new() -> None:
+    """So that a newcomer disturbs nobody."""
+    for own, other in ((SPARK, LOCAL), (LOCAL, SPARK), (SPARK, OTHER_SPARK), (OTHER_SPARK, SPARK)):
+        assert leaves_after(own, other, running=True) > leaves_after(other, own) + 5
+
+
+def test_of_two_that_run_one_leaves_before_the_other_would() -> None:
+    assert leaves_after(SPARK, LOCAL, running=True) == JUNIOR_SECONDS
+    assert leaves_after(LOCAL, SPARK, running=True) == SENIOR_SECONDS
+    assert leaves_after(OTHER_SPARK, SPARK, running=True) == JUNIOR_SECONDS
+    assert leaves_after(SPARK, OTHER_SPARK, running=True) == SENIOR_SECONDS
+
+
+def test_one_that_goes_away_again_is_forgotten() -> None:
+    clock = ManualClock()
+    rivals = Rivals("g", LOCAL, clock)
+    for _ in range(10):
+        assert not rivals.seen([SPARK])
+        clock.advance(JOINING_SECONDS - 0.5)
+        assert not rivals.seen([SPARK])
+        rivals.seen(())
+        rivals.clear = False
+
+
+def test_the_log_and_the_error_name_both_places() -> None:
+    rivals = Rivals("g", SPARK, ManualClock())
+    with capture_logs() as logs, pytest.raises(GroupHeldElsewhereError) as caught:
+        rivals.seen([LOCAL])
+    assert logs == [
+        {
+            "event": "group_held_elsewhere",
+            "log_level": "error",
+            "group": "g",
+            "here": SPARK,
+            "engine": "local",
+            "client_id": LOCAL,
+            "host": "10.0.0.1",
+        }
+    ]
+    assert str(caught.value) == (
+        "group g is held elsewhere: a member on engine: local, or of another client, has it on 10.0.0.1 "
+        "(10.0.0.1@7#1), and this is 10.0.0.2@spark-7#1. A group runs on one engine at a time: end it there, and it "
+        "goes on here where it ended"
+    )

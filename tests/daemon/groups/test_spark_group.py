@@ -1,0 +1,219 @@
+"""A group on Spark as the daemon sees it, over a driver that does as the test says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from rmqd.consumer.pauses import WHOLE_GROUP
+from rmqd.consumer.stats.snapshot import GroupSnapshot
+from rmqd.daemon.groups.spark_group import SparkDriverError, SparkGroup
+from rmqd.errors import ConfigError
+from rmqd.process.channel import BuildOrder
+from rmqd.process.child import ChildGoneError
+from tests.config.configs import config
+from tests.daemon.fakes import group_snapshot
+from tests.daemon.waiting import until
+
+
+class FakeDriver:
+    """Answers at once, unless it is `hung`; ends as the test says."""
+
+    def __init__(self) -> None:
+        self.pid = 4711
+        self.last_snapshot: GroupSnapshot | None = None
+        self.told: list[tuple[str, Any]] = []
+        self.orders: list[BuildOrder] = []
+        self.refusal: Exception | None = None
+        self.killed = False
+        self.hung = False
+        self.asked = 0
+        self._end: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    async def spawn(self) -> FakeDriver:
+        """The one that the test has."""
+        return self
+
+    def end(self, exit_code: int, last: GroupSnapshot | None = None) -> None:
+        """Be gone, after the farewell."""
+        self.last_snapshot = last or self.last_snapshot
+        self._end.set_result(exit_code)
+
+    async def read(self) -> int:
+        """Until the end."""
+        return await self._end
+
+    async def ask(self, action: str, argument: object = None) -> object:
+        """Takes orders, and tells how it is."""
+        if self._end.done():
+            raise ChildGoneError("gone")
+        if isinstance(argument, BuildOrder):
+            if self.refusal is not None:
+                raise self.refusal
+            self.orders.append(argument)
+        if self.hung:
+            await asyncio.Event().wait()
+        self.asked += action == "snapshot"
+        return None
+
+    def tell(self, action: str, argument: object = None) -> None:
+        """Remember it."""
+        self.told.append((action, argument))
+
+    def kill(self) -> None:
+        """As the system does it."""
+        self.killed = True
+        if not self._end.done():
+            self._end.set_result(-9)
+
+
+def told(state: str = "running", **changes: Any) -> GroupSnapshot:
+    """What a driver says."""
+    return replace(group_snapshot(), engine="spark", state=state, **changes)
+
+
+@asynccontextmanager
+async def running(
+    driver: FakeDriver, trigger: str = "", silent_seconds: float = 30.0
+) -> AsyncIterator[tuple[SparkGroup, asyncio.Task[None]]]:
+    settings = config("audit", "mailer", changes={"mailer": {"engine": "spark", "spark": {"trigger": trigger}}})
+    options = settings.groups["mailer"].consumer_options("mailer", "/nowhere")
+    group = SparkGroup("mailer", options, settings, driver.spawn, silent_seconds)
+    task = asyncio.create_task(group.run())
+    try:
+        yield group, task
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError, SparkDriverError, ConfigError):
+            await task
+
+
+async def test_the_driver_gets_the_group_alone_and_is_asked_how_it_is() -> None:
+    """Before it has said anything, the group is starting, with all its counters."""
+    driver = FakeDriver()
+    async with running(driver) as (group, _):
+        before = group.snapshot()
+        assert (before.state, before.engine, before.ready) == ("starting", "spark", False)
+        assert before.topics[0].handled["acked"] == 0
+        await until(lambda: driver.asked > 0, "the driver is asked")
+        driver.last_snapshot = told(client_id="10.0.0.1@spark-1")
+        assert list(driver.orders[0].config.groups) == ["mailer"]
+        assert (group.snapshot().state, group.snapshot().client_id) == ("running", "10.0.0.1@spark-1")
+
+
+async def test_a_stop_is_passed_on_and_waited_for() -> None:
+    driver = FakeDriver()
+    async with running(driver) as (group, task):
+        await until(lambda: driver.asked > 0, "it runs")
+        group.stop()
+        assert driver.told == [("stop", None)]
+        await asyncio.sleep(0)
+        assert not task.done()
+        driver.end(0, told("stopped"))
+        await task
+        assert group.snapshot().state == "stopped"
+        assert driver.killed, "what is left of its process group ends with it"
+
+
+async def test_a_stop_before_the_driver_has_begun_ends_it_at_once() -> None:
+    driver = FakeDriver()
+    async with running(driver) as (group, task):
+        group.stop()
+        await task
+        assert driver.orders == []
+        assert driver.killed
+
+
+async def test_a_stop_while_the_driver_builds_reaches_it() -> None:
+    driver = FakeDriver()
+    driver.hung = True
+    async with running(driver) as (group, _):
+        await until(lambda: bool(driver.orders), "it has its order")
+        group.stop()
+        assert driver.told == [("stop", None)]
+
+
+async def test_what_the_driver_says_is_wrong_is_the_groups_failure() -> None:
+    driver = FakeDriver()
+    async with running(driver) as (_, task):
+        await until(lambda: driver.asked > 0, "it runs")
+        driver.end(1, told("failed", failure="data loss in orders@broker-a:0"))
+        with pytest.raises(SparkDriverError, match=r"^data loss in orders@broker-a:0$"):
+            await task
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "words"), [(-9, "ended by SIGKILL"), (3, "ended by exit code 3"), (0, "nobody had asked it to")]
+)
+async def test_a_driver_that_just_ends_is_a_failure(exit_code: int, words: str) -> None:
+    """So that the supervisor starts another one; its counters are kept until then."""
+    driver = FakeDriver()
+    driver.last_snapshot = told()
+    async with running(driver) as (group, task):
+        await until(lambda: driver.asked > 0, "it runs")
+        driver.end(exit_code)
+        with pytest.raises(SparkDriverError, match=rf"Spark driver \(pid 4711\).*{words}"):
+            await task
+        assert group.snapshot().queues == ()
+
+
+async def test_a_group_that_handles_what_is_there_stays_as_stopped() -> None:
+    """It is not started again and again; it ends when it is asked to."""
+    driver = FakeDriver()
+    async with running(driver, trigger="available_now") as (group, task):
+        await until(lambda: driver.asked > 0, "it runs")
+        driver.end(0, told("stopped"))
+        await until(lambda: group.snapshot().state == "stopped", "it has ended")
+        assert not task.done()
+        group.stop()
+        await task
+
+
+async def test_an_order_that_is_refused_is_told_as_it_is() -> None:
+    driver = FakeDriver()
+    driver.refusal = ConfigError(["groups.mailer.spark.master: nonsense"])
+    async with running(driver) as (_, task):
+        with pytest.raises(ConfigError, match="nonsense"):
+            await task
+        assert driver.killed
+
+
+async def test_a_pause_holds_before_and_after_the_start() -> None:
+    driver = FakeDriver()
+    async with running(driver) as (group, _):
+        group.pause()
+        await until(lambda: bool(driver.orders), "it has its order")
+        assert driver.orders[0].pauses == {"mailer": (WHOLE_GROUP,)}
+        assert group.snapshot().paused
+        group.resume()
+        assert driver.told[-1] == ("resume", WHOLE_GROUP)
+        assert not group.snapshot().paused
+
+
+async def test_a_silent_driver_is_not_ready(capsys: pytest.CaptureFixture[str]) -> None:
+    """Until it answers again."""
+    driver = FakeDriver()
+    driver.last_snapshot = told()
+    async with running(driver, silent_seconds=0.05) as (group, _):
+        await until(lambda: driver.asked > 0, "it runs")
+        assert group.snapshot().ready
+        driver.hung = True
+        await until(lambda: not group.snapshot().ready, "it is missed")
+        assert group.snapshot().not_ready_reason == "the Spark driver (pid 4711) has not answered for 0.05 s"
+        driver.hung = False
+        await until(lambda: group.snapshot().ready, "it answers again")
+
+
+async def test_giving_up_kills_the_driver() -> None:
+    driver = FakeDriver()
+    async with running(driver) as (_, task):
+        await until(lambda: driver.asked > 0, "it runs")
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert driver.killed

@@ -1,0 +1,189 @@
+"""A group that fails comes back; one that is stopped does not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from rmqd.clock import SystemClock
+from rmqd.consumer.pauses import WHOLE_GROUP, PauseScope
+from rmqd.daemon.groups import supervisor as module
+from rmqd.daemon.groups.supervisor import Backoff, GroupSupervisor
+from tests.daemon.fakes import FakeConsumer
+from tests.daemon.waiting import until
+
+
+class Factory:
+    """Makes consumers and keeps them."""
+
+    def __init__(self) -> None:
+        self.made: list[FakeConsumer] = []
+        self.error: Exception | None = None
+
+    def __call__(self) -> FakeConsumer:
+        if self.error is not None:
+            raise self.error
+        self.made.append(FakeConsumer("mailer"))
+        return self.made[-1]
+
+
+@asynccontextmanager
+async def supervised(
+    build: Callable[[], FakeConsumer], *, shutdown_timeout: float = 5.0, rest: float = 0.001, healthy: float = 60.0
+) -> AsyncIterator[tuple[GroupSupervisor, asyncio.Task[None]]]:
+    group = GroupSupervisor("mailer", build, shutdown_timeout, SystemClock(), Backoff(rest, 8 * rest, healthy))
+    running = asyncio.create_task(group.run())
+    try:
+        yield group, running
+    finally:
+        group.hurry()
+        await running
+
+
+def test_backoff_doubles_up_to_its_limit_and_starts_again_after_a_healthy_time() -> None:
+    """1, 2, 4 … 60 seconds; a healthy minute forgives."""
+    backoff = Backoff()
+    assert [backoff.after(0.1) for _ in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
+    assert backoff.after(61) == 1
+    assert backoff.after(1) == 2
+
+
+async def test_a_failed_group_is_shown_as_failed_with_its_reason_and_restarted() -> None:
+    """Its state says failed while it rests; then a new consumer serves it."""
+    build = Factory()
+    async with supervised(build, rest=0.05) as (group, _):
+        await build.made[0].running.wait()
+        build.made[0].fail(ValueError("no such table"))
+        await until(lambda: group.snapshot().state == "failed", "the failure is shown")
+        shown = group.snapshot()
+        assert (shown.failure, shown.ready) == ("ValueError: no such table", False)
+        assert shown.not_ready_reason == "ValueError: no such table"
+        await until(lambda: len(build.made) == 2, "a new consumer")
+        await until(lambda: group.snapshot().state == "running", "it runs again")
+        assert group.snapshot().failure is None
+
+
+async def test_counters_never_fall_over_a_restart() -> None:
+    """What the failed consumer counted is added to what its successor counts."""
+    build = Factory()
+    async with supervised(build) as (group, _):
+        await build.made[0].running.wait()
+        build.made[0].received = 7
+        build.made[0].fail(ValueError())
+        await until(lambda: len(build.made) == 2, "a new consumer")
+        build.made[1].received = 5
+        assert group.snapshot().topics[0].received == 12
+        build.made[1].fail(ValueError())
+        await until(lambda: len(build.made) == 3, "a third consumer")
+        assert group.snapshot().topics[0].received == 12
+
+
+async def test_a_consumer_that_ends_by_itself_is_a_failure() -> None:
+    """Nothing may end silently."""
+    build = Factory()
+    async with supervised(build, rest=0.05) as (group, _):
+        await build.made[0].running.wait()
+        build.made[0].end()
+        await until(lambda: group.snapshot().state == "failed", "the end is noticed")
+        assert "although nobody stopped it" in (group.snapshot().failure or "")
+
+
+async def test_a_consumer_that_cannot_be_built_again_is_tried_again() -> None:
+    """Such as a handler whose constructor needs a database that is away."""
+    build = Factory()
+    async with supervised(build) as (group, _):
+        await build.made[0].running.wait()
+        build.error = OSError("database is away")
+        build.made[0].fail(ValueError())
+        await until(lambda: group.snapshot().failure == "OSError: database is away", "the newer reason is shown")
+        build.error = None
+        await until(lambda: group.snapshot().state == "running", "it runs again")
+
+
+async def test_stop_drains() -> None:
+    """The supervisor ends when the consumer has drained, and not before."""
+    build = Factory()
+    async with supervised(build) as (group, running):
+        consumer = build.made[0]
+        await consumer.running.wait()
+        consumer.drained.clear()
+        group.stop()
+        done, _ = await asyncio.wait({running}, timeout=0.05)
+        assert not done
+        consumer.drained.set()
+        await running
+        assert not consumer.hurried
+
+
+async def test_hurry_cuts_the_drain_short() -> None:
+    """What the consumer is told, it does."""
+    build = Factory()
+    async with supervised(build) as (group, running):
+        await build.made[0].running.wait()
+        build.made[0].drained.clear()
+        group.stop()
+        group.hurry()
+        await running
+        assert build.made[0].hurried
+
+
+async def test_a_consumer_that_does_not_end_is_hurried_and_then_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process must end, even if a consumer has a fault."""
+    monkeypatch.setattr(module, "END_GRACE_SECONDS", 0.01)
+    monkeypatch.setattr(module, "HURRY_GRACE_SECONDS", 0.01)
+    build = Factory()
+    async with supervised(build, shutdown_timeout=0.01) as (group, running):
+        consumer = build.made[0]
+        await consumer.running.wait()
+        consumer.drained = asyncio.Event()
+        consumer.hurry = lambda: None  # type: ignore[method-assign]
+        group.stop()
+        await asyncio.wait_for(running, 25)
+        assert consumer.ended
+
+
+async def test_stop_while_resting_ends_at_once() -> None:
+    """A failed group does not hold up the end."""
+    build = Factory()
+    async with supervised(build, rest=1000) as (group, running):
+        await build.made[0].running.wait()
+        build.made[0].fail(ValueError())
+        await until(lambda: group.snapshot().state == "failed", "the failure is shown")
+        group.stop()
+        await asyncio.wait_for(running, 25)
+
+
+async def test_a_pause_holds_over_a_restart() -> None:
+    """An operator's pause is not undone by a failure."""
+    build = Factory()
+    async with supervised(build) as (group, _):
+        await build.made[0].running.wait()
+        group.pause()
+        group.pause(PauseScope("orders"))
+        build.made[0].fail(ValueError())
+        await until(lambda: len(build.made) == 2, "a new consumer")
+        assert build.made[1].pauses.scopes == (WHOLE_GROUP, PauseScope("orders"))
+        group.resume()
+        assert not build.made[1].pauses.scopes
+
+
+async def test_a_group_that_is_cancelled_by_its_own_code_comes_back() -> None:
+    """Nobody asked for its end, so it is a failure like any other."""
+
+    class Cancelled(FakeConsumer):
+        async def run(self) -> None:
+            if len(made) == 1:
+                raise asyncio.CancelledError
+            await super().run()
+
+    made: list[FakeConsumer] = []
+
+    def build() -> FakeConsumer:
+        made.append(Cancelled("mailer"))
+        return made[-1]
+
+    async with supervised(build):
+        await until(lambda: len(made) == 2, "it is made anew")

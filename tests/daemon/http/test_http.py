@@ -1,0 +1,588 @@
+"""The HTTP endpoint over real sockets: who may ask for what, and what too much or too slow meets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import resource
+import socket
+from collections.abc import AsyncIterator
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from rmqd.clock import SystemClock
+from rmqd.consumer.pauses import PauseScope
+from rmqd.consumer.stats.problem import Problem
+from rmqd.consumer.stats.snapshot import HandlerRates, LastError
+from rmqd.daemon.groups.health import LoopMonitor
+from rmqd.daemon.groups.host import GroupChanges, GroupHost, HostView
+from rmqd.daemon.groups.local_groups import LocalGroups
+from rmqd.daemon.groups.reload import ReloadReport
+from rmqd.daemon.http import server as http_server
+from rmqd.daemon.http.access import AccessPolicy
+from rmqd.daemon.http.api import HttpApi
+from rmqd.daemon.http.listener import address_of, listen_on
+from rmqd.daemon.http.server import HttpServer
+from rmqd.daemon.metrics.exposition import DaemonFacts
+from tests.config.configs import config
+from tests.daemon.daemon_process import daemon, write_config
+from tests.daemon.fakes import FakeEngine, queue_snapshot
+from tests.daemon.waiting import until
+
+
+@dataclass
+class Served:
+    """A daemon with fake groups behind a real endpoint."""
+
+    host: GroupHost
+    monitor: LoopMonitor
+    engine: FakeEngine
+    address: str
+    client: httpx.AsyncClient
+    access: AccessPolicy = field(default_factory=lambda: AccessPolicy("", frozenset()))
+    report: ReloadReport = field(default_factory=lambda: ReloadReport(GroupChanges(unchanged=("mailer",))))
+
+    def facts(self, view: HostView) -> DaemonFacts:
+        """Nothing of interest."""
+        return DaemonFacts("abc", True, 1.0)
+
+    async def reload(self) -> ReloadReport:
+        """What the test wants."""
+        return self.report
+
+
+@pytest.fixture
+async def served() -> AsyncIterator[Served]:
+    """Two groups, one of them called like something that must be escaped."""
+    clock, engine = SystemClock(), FakeEngine()
+    monitor = LoopMonitor(clock)
+    host = LocalGroups(config("mailer", "audit"), engine, clock, monitor)
+    sock = listen_on("127.0.0.1:0")
+    address = address_of(sock)
+    async with httpx.AsyncClient(base_url=f"http://{address}", trust_env=False) as client:
+        daemon = Served(host, monitor, engine, address, client)
+        server = HttpServer(HttpApi(daemon).app(), sock)
+        serving, groups = asyncio.create_task(server.run()), asyncio.create_task(host.run())
+        await host.started(5)
+        yield daemon
+        host.hurry()
+        await groups
+        server.stop()
+        await serving
+
+
+async def test_status_tells_all_groups(served: Served) -> None:
+    """With the keys that the contract names."""
+    document = (await served.client.get("/api/v1/status")).json()
+    assert document["version"]
+    assert document["client_id"] == "DEFAULT"
+    (mailer, audit) = document["groups"]
+    assert {"name", "engine", "state", "paused", "client_id", "queues"} <= mailer.keys()
+    assert (mailer["name"], mailer["state"], mailer["paused"]) == ("mailer", "running", False)
+    assert audit["name"] == "audit"
+
+
+async def test_probes_and_metrics_answer_any_host(served: Served) -> None:
+    """Probes come by pod addresses, scrapes by service names."""
+    for path in ("/livez", "/readyz", "/metrics"):
+        answer = await served.client.get(path, headers={"Host": "anything.example", "Origin": "http://evil.example"})
+        assert answer.status_code == 200, path
+
+
+async def test_readiness_names_the_group_that_is_not(served: Served) -> None:
+    """503, with a line per check."""
+    engine_consumer = served.engine.last("audit")
+    engine_consumer.fail(ValueError("boom"))
+    await until(lambda: served.engine.last("audit").ended, "the group fails")
+    answer = await served.client.get("/readyz")
+    assert answer.status_code == 503
+    assert "[+] group mailer: ok" in answer.text
+    assert "[-] group audit: ValueError: boom" in answer.text
+
+
+@pytest.mark.parametrize("path", ["/", "/api/v1/status"])
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Host": "localhost"}, 200),
+        ({"Host": "LOCALHOST:9464"}, 200),
+        ({"Host": "127.0.0.1:1"}, 200),
+        ({"Host": "[::1]:9464"}, 200),
+        ({"Host": "rmqd.shop.example:9464"}, 200),
+        ({"Host": "evil.example"}, 403),
+        ({"Host": "localhost.evil.example"}, 403),
+        ({"Host": "evil.example@localhost"}, 403),
+        ({"Host": "["}, 403),
+        ({"Host": "localhost", "Origin": "http://localhost:9464"}, 200),
+        ({"Host": "localhost", "Origin": "http://evil.example"}, 403),
+        ({"Host": "localhost", "Origin": "null"}, 403),
+    ],
+)
+async def test_page_and_api_are_for_known_names(
+    served: Served, path: str, headers: dict[str, str], status: int
+) -> None:
+    """A page of a browser must not read them by a name that somebody else made point here."""
+    served.access = AccessPolicy("", frozenset({"rmqd.shop.example"}))
+    assert (await served.client.get(path, headers=headers)).status_code == status
+
+
+async def test_pause_and_resume(served: Served) -> None:
+    """From this machine, without a token."""
+    answer = (await served.client.post("/api/v1/groups/mailer/pause")).json()
+    assert (answer["group"], answer["result"]) == ("mailer", "paused")
+    assert served.engine.last("mailer").paused
+    assert (await served.client.get("/api/v1/status")).json()["groups"][0]["paused"]
+    assert (await served.client.post("/api/v1/groups/mailer/resume")).status_code == 200
+    assert not served.engine.last("mailer").paused
+
+
+async def test_single_queues_are_paused_and_resumed(served: Served) -> None:
+    """By what the query says; the answer tells what is paused after it."""
+    pause, resume = "/api/v1/groups/mailer/pause", "/api/v1/groups/mailer/resume"
+    scope: dict[str, str | int] = {"topic": "orders", "broker": "broker-a", "queue": 3}
+    answer = (await served.client.post(pause, params=scope)).json()
+    assert answer == {"group": "mailer", "result": "paused", "scope": scope, "queues": 0, "pauses": [scope]}
+    consumer = served.engine.last("mailer")
+    assert consumer.pauses.scopes == (PauseScope("orders", "broker-a", 3),)
+    assert not consumer.paused
+    (group, _) = (await served.client.get("/api/v1/status")).json()["groups"]
+    assert (group["paused"], group["pauses"]) == (False, [scope])
+    assert (await served.client.post(resume, params={"topic": "invoices"})).json()["pauses"] == [scope]
+    assert (await served.client.post(resume, params={"topic": "orders"})).json()["pauses"] == []
+    assert not consumer.pauses.scopes
+
+
+@pytest.mark.parametrize("query", ["queue=x", "queue=-1", "queu=1", "queue=\u0663"])
+async def test_a_slip_in_what_is_to_be_paused_pauses_nothing(served: Served, query: str) -> None:
+    """And not everything."""
+    answer = await served.client.post(f"/api/v1/groups/mailer/pause?{query}")
+    assert answer.status_code == 400
+    assert "que" in answer.json()["error"]
+    assert not served.engine.last("mailer").pauses.scopes
+
+
+async def test_an_unknown_group_is_not_found(served: Served) -> None:
+    """With the known ones."""
+    answer = await served.client.post("/api/v1/groups/shipping/pause")
+    assert answer.status_code == 404
+    assert "known: mailer, audit" in answer.json()["error"]
+
+
+@pytest.mark.parametrize("path", ["/api/v1/groups/mailer/pause", "/api/v1/groups/mailer/resume", "/api/v1/reload"])
+async def test_what_changes_something_is_posted(served: Served, path: str) -> None:
+    """A link or an image must not do it."""
+    assert (await served.client.get(path)).status_code == 405
+
+
+@pytest.mark.parametrize(
+    ("authorization", "status"),
+    [
+        (None, 401),
+        ("Bearer wrong", 401),
+        ("Basic secret", 401),
+        ("Bearer", 401),
+        ("Bearer secret", 200),
+        ("bearer secret", 200),
+    ],
+)
+async def test_a_token_is_asked_for_where_one_is_set(served: Served, authorization: str | None, status: int) -> None:
+    """Also from this machine; looking needs none."""
+    served.access = AccessPolicy("secret", frozenset())
+    headers = {"Authorization": authorization} if authorization else {}
+    answer = await served.client.post("/api/v1/groups/mailer/pause", headers=headers)
+    assert answer.status_code == status
+    assert served.engine.last("mailer").paused == (status == 200)
+    assert (await served.client.get("/api/v1/status")).status_code == 200
+
+
+async def test_a_foreign_origin_changes_nothing_even_from_this_machine(served: Served) -> None:
+    """A browser's form post would come from loopback."""
+    answer = await served.client.post("/api/v1/reload", headers={"Origin": "http://evil.example"})
+    assert answer.status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("client", "allowed"),
+    [
+        ("127.0.0.1", True),
+        ("127.0.0.6", False),
+        ("::1", True),
+        ("::ffff:127.0.0.1", True),
+        ("10.0.0.7", False),
+        ("", False),
+    ],
+)
+def test_without_a_token_only_this_machine_may_change_something(client: str, allowed: bool) -> None:
+    """Where the endpoint listens on all addresses."""
+    refusal = AccessPolicy("", frozenset()).check_change(None, client)
+    assert (refusal is None) == allowed
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"X-Forwarded-For": "203.0.113.7"},
+        {"x-forwarded-proto": "https"},
+        {"Forwarded": "for=203.0.113.7"},
+        {"Via": "1.1 proxy"},
+        {"X-Real-IP": "203.0.113.7"},
+    ],
+)
+async def test_a_proxy_on_this_machine_is_not_its_operator(served: Served, header: dict[str, str]) -> None:
+    """Its connection comes from loopback, and whoever it asks for does not; with the token it may."""
+    answer = await served.client.post("/api/v1/groups/mailer/pause", headers=header)
+    assert answer.status_code == 403
+    assert "http.token" in answer.json()["error"]
+    assert not served.engine.last("mailer").paused
+    served.access = AccessPolicy("secret", frozenset())
+    answer = await served.client.post(
+        "/api/v1/groups/mailer/pause", headers={**header, "Authorization": "Bearer secret"}
+    )
+    assert answer.status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "origin", "status"),
+    [
+        ("localhost:{port}", "http://localhost:{port}", 200),
+        ("127.0.0.1:{port}", "http://localhost:{port}", 200),
+        ("localhost:8080", "http://localhost:8080", 200),  # through a forwarded port
+        ("rmqd.shop.example", "https://rmqd.shop.example", 200),
+        ("localhost:{port}", "http://localhost:3000", 403),
+        ("localhost:{port}", "http://localhost", 403),
+        ("localhost:{port}", "https://localhost", 403),
+        ("localhost:{port}", "http://rmqd.shop.example:3000", 403),
+        ("localhost:{port}", "http://localhost:x", 403),
+        ("localhost:{port}", "chrome-extension://localhost:{port}", 403),
+    ],
+)
+async def test_a_page_of_another_port_changes_nothing(served: Served, host: str, origin: str, status: int) -> None:
+    """A development server on localhost is another program, and what it serves may be anybody's."""
+    port = served.address.rpartition(":")[2]
+    served.access = AccessPolicy("", frozenset({"rmqd.shop.example"}))
+    headers = {"Host": host.format(port=port), "Origin": origin.format(port=port)}
+    assert (await served.client.post("/api/v1/groups/mailer/pause", headers=headers)).status_code == status
+    assert served.engine.last("mailer").paused == (status == 200)
+
+
+@pytest.mark.parametrize(
+    ("listen", "token", "warned"), [("0.0.0.0:0", "", 1), ("0.0.0.0:0", "secret", 0), ("127.0.0.1:0", "", 0)]
+)
+async def test_an_endpoint_for_everybody_without_a_token_is_warned_of(
+    tmp_path: Path, listen: str, token: str, warned: int
+) -> None:
+    """What comes by way of a proxy on this machine cannot always be told."""
+    arguments = ("--set", "http.token_file=" + str(_written(tmp_path / "token", token))) if token else ()
+    async with daemon(write_config(tmp_path, "mailer", listen=listen), *arguments) as running:
+        await running.event("daemon.started")
+        assert len(running.events("http.no_token")) == warned
+
+
+def _written(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+async def test_256_silent_clients_do_not_keep_a_probe_from_the_daemon(tmp_path: Path) -> None:
+    """The real program, its real limit."""
+    async with daemon(write_config(tmp_path, "mailer")) as running:
+        address = (await running.event("daemon.started"))["http"]
+        async with connections(address, 128), connections(address, 140, UNREAD):
+            for _ in range(3):
+                assert (await raw(address, PROBE)).startswith(b"HTTP/1.1 200")
+        assert await running.event("http.connections_full")
+
+
+def test_the_address_that_was_connected_to_is_a_name_of_ours() -> None:
+    """A daemon that listens on 0.0.0.0 is reached by its addresses."""
+    policy = AccessPolicy("", frozenset())
+    assert policy.check_names("10.0.0.7:9464", None, "10.0.0.7") is None
+    assert policy.check_names("10.0.0.8:9464", None, "10.0.0.7") is not None
+    assert policy.check_names(None, None, "10.0.0.7") is not None
+
+
+async def test_reload_answers_with_what_it_did(served: Served) -> None:
+    """Or with 500 and every reason."""
+    answer = await served.client.post("/api/v1/reload")
+    assert answer.status_code == 200
+    assert answer.json()["unchanged"] == ["mailer"]
+    served.report = ReloadReport(problems=("rmqd.yaml:3:1: nameserver: missing", "second"))
+    answer = await served.client.post("/api/v1/reload")
+    assert answer.status_code == 500
+    assert answer.json()["problems"] == ["rmqd.yaml:3:1: nameserver: missing", "second"]
+
+
+async def test_the_page_shows_the_groups_and_runs_nothing(served: Served) -> None:
+    """Everything is escaped, and scripts are forbidden."""
+    served.engine.last("audit").snapshot = _failing_snapshot(served)  # type: ignore[method-assign]
+    answer = await served.client.get("/")
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    assert "mailer" in answer.text
+    assert "<script>alert(1)" not in answer.text
+    assert "&lt;script&gt;alert(1)" in answer.text
+
+
+async def test_status_metrics_and_page_tell_what_stands_still_and_why(served: Served) -> None:
+    """One queue's stall, one problem of the group."""
+    stall = Problem("no_permission", "the topic may not be <read>", "let it be read")
+    problem = Problem("subscription_mismatch", "others subscribe to more", "make them equal")
+    queues = (replace(queue_snapshot(0, state="stuck"), stall=stall), replace(queue_snapshot(1), is_retry=True))
+    shown = replace(served.engine.last("audit").snapshot(), queues=queues, problems=(problem,))
+    served.engine.last("audit").snapshot = lambda: shown  # type: ignore[method-assign]
+    (_, group) = (await served.client.get("/api/v1/status")).json()["groups"]
+    assert group["problems"] == [asdict(problem)]
+    assert [queue["stall"] for queue in group["queues"]] == [asdict(stall), None]
+    metrics = (await served.client.get("/metrics")).text
+    assert 'rmqd_stalled_queues{cause="no_permission",engine="local",group="audit"} 1.0' in metrics
+    assert 'rmqd_stalled_queues{cause="paused",engine="local",group="audit"} 0.0' in metrics
+    assert 'rmqd_group_problems{cause="subscription_mismatch",engine="local",group="audit"} 1.0' in metrics
+    page = (await served.client.get("/")).text
+    assert (
+        "orders@broker-a:0 stands still: no_permission: the topic may not be &lt;read&gt;. Next: let it be read" in page
+    )
+    assert "<td>orders (retry)</td>" in page
+    assert "subscription_mismatch: others subscribe to more. Next: make them equal" in page
+
+
+async def test_a_handler_that_fails_at_everything_is_red(served: Served) -> None:
+    """In the status and on the page, with the rates and the last error; not only a lag of 0."""
+    error = LastError(1.7e9, "KeyError('<city>')", "orders", "A1")
+    failing = Problem("failing_handler", "the handler fails at everything", "mend it")
+    (topic,) = served.engine.last("audit").snapshot().topics
+    shown = replace(
+        served.engine.last("audit").snapshot(),
+        topics=(replace(topic, last_error=error),),
+        problems=(failing,),
+        rates=HandlerRates(handled=3.0, failed=3.0, retried=2.5, dead_lettered=0.5),
+    )
+    served.engine.last("audit").snapshot = lambda: shown  # type: ignore[method-assign]
+    (well, group) = (await served.client.get("/api/v1/status")).json()["groups"]
+    assert (well["failing"], well["last_error"]) == (False, None)
+    assert group["failing"]
+    assert group["per_second"] == {"handled": 3.0, "failed": 3.0, "retried": 2.5, "dead_lettered": 0.5}
+    assert group["last_error"] == {"at": 1.7e9, "error": "KeyError('<city>')", "topic": "orders", "msg_id": "A1"}
+    page = (await served.client.get("/")).text
+    assert "<small class='failing'>failing</small>" in page
+    assert "handled 3.0/s, failed 3.0/s, retried 2.5/s, dead-lettered 0.5/s" in page
+    assert "last error: 2023-11-14 22:13:20 UTC, orders, message A1: KeyError(&#x27;&lt;city&gt;&#x27;)" in page
+    metrics = (await served.client.get("/metrics")).text
+    assert 'rmqd_group_problems{cause="failing_handler",engine="local",group="audit"} 1.0' in metrics
+
+
+def _large_snapshot(served: Served) -> Any:
+    shown = replace(served.engine.last("audit").snapshot(), failure="x" * 20_000_000)
+    return lambda: shown
+
+
+def _failing_snapshot(served: Served) -> Any:
+    shown = replace(served.engine.last("audit").snapshot(), failure="<script>alert(1)</script>")
+    return lambda: shown
+
+
+async def raw(address: str, data: bytes) -> bytes:
+    """What comes back for these bytes, until the connection ends."""
+    host, port = address.split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        writer.write(data)
+        async with asyncio.timeout(5):
+            return await reader.read()
+    except ConnectionError:
+        return b""
+    finally:
+        writer.close()
+
+
+LENGTH = b"Content-Length: 70000\r\n\r\n"
+CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n" + b"%x\r\n" % 66_000 + b"x" * 66_000
+
+
+@pytest.mark.parametrize("rest", [LENGTH, CHUNKED])
+async def test_a_large_body_is_refused(served: Served, rest: bytes) -> None:
+    """By its announced length, or when it has become too long."""
+    answer = await raw(served.address, b"POST /api/v1/reload HTTP/1.1\r\nHost: localhost\r\n" + rest)
+    assert answer.startswith(b"HTTP/1.1 413")
+
+
+async def test_a_body_within_the_limit_is_read_and_ignored(served: Served) -> None:
+    """curl -d '' and the like."""
+    assert (await served.client.post("/api/v1/reload", content=b"x" * 60_000)).status_code == 200
+
+
+@pytest.mark.parametrize("size", [17_000, 60_000])
+async def test_a_large_header_is_refused(served: Served, size: int) -> None:
+    """Whether it comes in one piece or not."""
+    answer = await raw(
+        served.address, b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\nA: " + b"x" * size + b"\r\n\r\n"
+    )
+    assert answer.split(b"\r\n")[0].split()[1] in (b"400", b"431")
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /livez HTTP/1.1\r\nHost: x\r\n"])
+async def test_a_header_that_does_not_come_ends_the_connection(
+    served: Served, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    """After 10 seconds, here shortened."""
+    monkeypatch.setattr(http_server, "HEADER_SECONDS", 0.05)
+    assert await raw(served.address, sent) == b""
+
+
+async def test_a_slow_second_header_ends_the_connection_too(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep-alive is no way around."""
+    monkeypatch.setattr(http_server, "HEADER_SECONDS", 0.2)
+    host, port = served.address.split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert (await reader.read(1000)).startswith(b"HTTP/1.1 200")
+    writer.write(b"GET /livez HTTP/1.1\r\nHo")
+    async with asyncio.timeout(2):  # shorter than the keep-alive timeout, which is for silence
+        assert await reader.read() == b""
+    writer.close()
+
+
+async def test_a_body_that_does_not_come_is_given_up(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """408 after 10 seconds, here shortened."""
+    monkeypatch.setattr(http_server, "BODY_SECONDS", 0.05)
+    request = b"POST /api/v1/reload HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nabc"
+    assert b" 408 " in (await raw(served.address, request)).split(b"\r\n")[0]
+
+
+@contextlib.asynccontextmanager
+async def connections(address: str, count: int, sent: bytes = b"") -> AsyncIterator[list[asyncio.StreamReader]]:
+    """So many connections that have sent this, and are not read from by the test but where it wants to."""
+    host, port = address.split(":")
+    opened = []
+    for _ in range(count):
+        sock = socket.socket()
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, (host, int(port)))
+        reader, writer = await asyncio.open_connection(sock=sock, limit=1024)
+        writer.write(sent)
+        opened.append((reader, writer))
+    try:
+        yield [reader for reader, _ in opened]
+    finally:
+        for _, writer in opened:
+            writer.transport.abort()
+        await asyncio.gather(*(writer.wait_closed() for _, writer in opened), return_exceptions=True)
+
+
+PROBE = b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+UNREAD = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n" * 400
+HALF_BODY = b"POST /api/v1/reload HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nabc"
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /livez HTTP/1.1\r\nHo", HALF_BODY, UNREAD])
+async def test_a_probe_is_answered_while_others_hold_every_connection(
+    served: Served, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    """Those who send nothing, half of something, or do not read what they asked for, give way."""
+    monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 3)
+    async with connections(served.address, 3, sent):
+        for _ in range(5):
+            assert (await raw(served.address, PROBE)).startswith(b"HTTP/1.1 200")
+
+
+async def test_the_connection_that_waits_longest_gives_way(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And no other."""
+    monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 2)
+    async with (
+        connections(served.address, 1) as (oldest,),
+        connections(served.address, 1, HALF_BODY) as (younger,),
+        connections(served.address, 1, PROBE) as (newest,),
+    ):
+        assert b"200 OK" in await newest.read(1000)
+        assert await oldest.read() == b""
+        assert not younger.at_eof()
+
+
+async def test_a_client_that_does_not_read_is_let_go(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After 10 seconds, here shortened, even where nobody else wants its place."""
+    monkeypatch.setattr(http_server, "UNREAD_SECONDS", 0.05)
+    served.engine.last("audit").snapshot = _large_snapshot(served)  # type: ignore[method-assign]
+    request = b"GET /api/v1/status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    async with connections(served.address, 1, request) as (answer,):
+        assert (await answer.read(100)).startswith(b"HTTP/1.1 200")
+        await until(lambda: not _is_established(served.address), "the daemon has closed it")
+
+
+def _is_established(address: str) -> bool:
+    """Whether a connection that came in at this address is open; what is left of a closed one the kernel may send."""
+    host, port = address.split(":")
+    local = f"{int.from_bytes(socket.inet_aton(host), 'little'):08X}:{int(port):04X}"
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()]
+    return any(row[1] == local and row[3] == "01" for row in rows)
+
+
+async def test_many_who_ask_for_much_do_not_hold_up_a_probe(served: Served) -> None:
+    """Answers that take work have their turns; /livez has not to wait for one."""
+    turn = asyncio.Event()
+
+    async def slow_view() -> HostView:
+        await turn.wait()
+        return await host_view()
+
+    host_view, served.host.view = served.host.view, slow_view  # type: ignore[method-assign]
+    status = b"GET /api/v1/status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    async with connections(served.address, 30, status) as answers:
+        assert (await raw(served.address, PROBE)).startswith(b"HTTP/1.1 200")
+        turn.set()
+        for answer in answers:
+            assert (await answer.read(100)).startswith(b"HTTP/1.1 200")
+
+
+async def test_connections_leave_descriptors_to_the_rest(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 64 that the process may open a quarter."""
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (64, 64))
+    async with connections(served.address, 17) as (oldest, *others):
+        assert await oldest.read() == b""
+        assert (await raw(served.address, PROBE)).startswith(b"HTTP/1.1 200")
+        assert sum(one.at_eof() for one in others) < 3
+
+
+async def test_two_lengths_of_one_body_are_refused(served: Served) -> None:
+    """What comes after it may be somebody else's request, as a proxy sees it: the connection ends."""
+    head = b"POST /api/v1/reload HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n"
+    answer = await raw(served.address, head + b"0\r\n\r\n" + UNREAD)
+    assert answer.startswith(b"HTTP/1.1 400")
+    assert answer.count(b"HTTP/1.1 ") == 1
+
+
+@pytest.mark.parametrize(
+    ("target", "host", "status"),
+    [
+        (b"http://localhost:9464/api/v1/status", b"localhost", b"200"),
+        (b"HTTP://localhost/api/v1/status?a=b", b"evil.example", b"200"),
+        (b"http://evil.example/api/v1/status", b"localhost", b"403"),
+        (b"http://localhost", b"localhost", b"200"),
+        (b"http://localhost/nothing", b"localhost", b"404"),
+    ],
+)
+async def test_a_target_with_a_host_is_understood(served: Served, target: bytes, host: bytes, status: bytes) -> None:
+    """As through a proxy; its host counts, not the header."""
+    request = b"GET " + target + b" HTTP/1.1\r\nHost: " + host + b"\r\nConnection: close\r\n\r\n"
+    assert (await raw(served.address, request)).startswith(b"HTTP/1.1 " + status)
+
+
+def test_the_limits_are_those_of_the_contract() -> None:
+    """The tests above shorten them."""
+    assert http_server.MAX_CONNECTIONS == 256
+    assert http_server.HEADER_SECONDS == 10
+    assert http_server.MAX_HEADER_BYTES == 16 * 1024
+    assert http_server.MAX_BODY_BYTES == 64 * 1024
+    assert http_server.UNREAD_SECONDS == 10
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1:0", "[::1]:0", "localhost:0", "0.0.0.0:0"])
+def test_addresses_to_listen_on(listen: str) -> None:
+    """IPv4, IPv6 and names."""
+    sock = listen_on(listen)
+    with sock:
+        family = socket.AF_INET6 if listen.startswith("[") else socket.AF_INET
+        assert sock.family in (family, socket.AF_INET6)
+        assert not address_of(sock).endswith(":0")

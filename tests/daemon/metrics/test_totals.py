@@ -1,0 +1,97 @@
+"""Sums over processes: counters add up, and gauges are of the living."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from rmqd.consumer.stats.snapshot import BatchesSnapshot, GroupSnapshot
+from rmqd.daemon.metrics.totals import ProcessSnapshot, add_counters, merge_processes, retired
+from rmqd.histogram import Histogram
+from tests.daemon.fakes import EMPTY, client_snapshot, group_snapshot, queue_snapshot
+
+
+def process(worker: int, *groups: GroupSnapshot) -> ProcessSnapshot:
+    """A worker with these groups."""
+    delays = Histogram((0.1,))
+    delays.observe(0.05)
+    return ProcessSnapshot(worker, 100 + worker, client_snapshot(f"client-{worker}"), groups, delays.snapshot())
+
+
+def test_counters_add_up_and_queues_come_together() -> None:
+    """Two workers of a group are one group with the queues of both."""
+    one = process(1, group_snapshot(received=10, queues=(queue_snapshot(0),)))
+    two = process(2, group_snapshot(received=5, queues=(queue_snapshot(1),)))
+    merged = merge_processes([one, two])
+    (group,) = merged.groups
+    assert group.topics[0].received == 15
+    assert group.topics[0].handled["acked"] == 15
+    assert group.rebalances == 2
+    assert [queue.queue for queue in group.queues] == [0, 1]
+    assert group.assigned == {"orders": 2}
+    assert merged.client.request_failures == {(11, "timeout"): 4}
+    assert merged.client.corrupt_frames == 2
+    assert merged.loop_delay.count == 2
+
+
+def test_a_dead_worker_leaves_its_counters_and_nothing_else() -> None:
+    """Sums do not fall; its queues, connections and state are gone."""
+    dead = retired(process(1, group_snapshot(received=10, queues=(queue_snapshot(0),))))
+    merged = merge_processes([process(2, group_snapshot(received=5))], [dead])
+    (group,) = merged.groups
+    assert group.topics[0].received == 15
+    assert group.queues == ()
+    assert group.state == "running"
+    assert retired(dead).client.brokers_up == {}
+
+
+def test_the_state_that_most_needs_a_look_is_the_groups() -> None:
+    """One failed member of three shows."""
+    failed = replace(group_snapshot(), state="failed", failure="boom", ready=False, not_ready_reason="boom")
+    merged = merge_processes([process(1, group_snapshot()), process(2, failed), process(3, group_snapshot())])
+    group = merged.groups[0]
+    assert (group.state, group.failure, group.ready, group.not_ready_reason) == ("failed", "boom", False, "boom")
+
+
+def test_a_queue_that_moves_is_shown_once() -> None:
+    """For a moment two workers may show it; the newer owner counts."""
+    old = process(1, group_snapshot(queues=(queue_snapshot(0, state="handling", since=1.0),)))
+    new = process(2, group_snapshot(queues=(queue_snapshot(0, state="pulling", since=9.0),)))
+    for order in ([old, new], [new, old]):
+        assert [queue.state for queue in merge_processes(order).groups[0].queues] == ["pulling"]
+
+
+def test_a_broker_that_one_worker_cannot_reach_is_down() -> None:
+    """Half up deserves a look."""
+    one, two = process(1), process(2)
+    two = replace(two, client=replace(two.client, brokers_up={"10.0.0.9:10911": False}))
+    assert merge_processes([one, two]).client.brokers_up == {"10.0.0.9:10911": False}
+
+
+def test_no_process_is_an_error() -> None:
+    """There is no empty process to show."""
+    with pytest.raises(ValueError, match="no process"):
+        merge_processes([])
+
+
+def test_figures_of_one_engine_are_not_added_to_the_others() -> None:
+    """Their series have other labels."""
+    now = replace(group_snapshot(received=1), engine="spark")
+    assert add_counters(now, group_snapshot(received=5)) == now
+    assert add_counters(now, replace(group_snapshot(received=5), engine="spark")).topics[0].received == 6
+
+
+def test_figures_of_micro_batches_add_up() -> None:
+    batches = BatchesSnapshot(EMPTY, {"handling": 1.5}, 10.0, 2, 1)
+    now = replace(group_snapshot(), engine="spark", batches=replace(batches, last_end=None))
+    past = replace(group_snapshot(), engine="spark", batches=batches)
+    assert add_counters(now, past).batches == BatchesSnapshot(EMPTY, {"handling": 3.0}, 10.0, 4, 2)
+    assert add_counters(replace(now, batches=None), past).batches == batches
+
+
+def test_workers_that_pop_the_same_queue_show_it_once_with_what_they_have_together() -> None:
+    one, two = (replace(queue_snapshot(-1, state=state), popped=True) for state in ("waiting", "handling"))
+    merged = merge_processes([process(1, group_snapshot(queues=(one,))), process(2, group_snapshot(queues=(two,)))])
+    [queue] = merged.groups[0].queues
+    assert (queue.number, queue.state, queue.cached, queue.handling, queue.lag) == ("any", "handling", 14, 4, 40)

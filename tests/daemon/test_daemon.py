@@ -1,0 +1,296 @@
+"""The daemon as a process: signals, exit codes, reloads. No cluster can be reached, and it must live with that."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmqd.exit_codes import ExitCode
+from tests.daemon.daemon_process import daemon, write_config
+from tests.daemon.waiting import until
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_stop_signal_drains_and_exits_with_zero(tmp_path: Path, number: signal.Signals) -> None:
+    """The first one is a request."""
+    async with daemon(write_config(tmp_path, "mailer")) as running:
+        await running.started()
+        running.send(number)
+        assert await running.exit_code() == ExitCode.OK
+        assert running.events("signal.received")[0]["action"] == "drain"
+        assert running.events("group.left")
+
+
+async def test_without_a_reachable_name_server_it_is_alive_and_says_why_it_is_not_ready(tmp_path: Path) -> None:
+    """It stays up and tries again; probes and log say what is missing."""
+    async with daemon(write_config(tmp_path, "mailer", "audit")) as running:
+        client = await running.started()
+        live, ready = await client.get("/livez"), await client.get("/readyz")
+        assert live.status_code == 200
+        assert ready.status_code == 503
+        assert "[-] group mailer: " in ready.text
+        assert "[-] group audit: " in ready.text
+        assert "no name server answered" in ready.text
+        assert {line["check"] for line in running.events("daemon.not_ready")} == {"group mailer", "group audit"}
+        assert "no name server answered" in "".join(running.text)
+
+
+async def test_a_taken_port_is_an_error_before_any_group_starts(tmp_path: Path) -> None:
+    """One clear line, exit code 1."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        listen = f"127.0.0.1:{taken.getsockname()[1]}"
+        async with daemon(write_config(tmp_path, "mailer", listen=listen)) as running:
+            assert await running.exit_code() == ExitCode.FAILURE
+            (line,) = running.log
+            assert line["event"] == "http.listen_failed"
+            assert listen in line["error"]
+            assert "already in use" in line["error"]
+
+
+async def test_a_bad_config_exits_before_connecting_with_all_that_is_wrong(tmp_path: Path) -> None:
+    """Exit code 78, one line per problem, nothing else."""
+    config = write_config(tmp_path, "mailer", "audit", more="pull_batch_size: many")
+    async with daemon(config) as running:
+        assert await running.exit_code() == ExitCode.CONFIG
+        assert [line.split(": ")[1] for line in running.text] == [
+            "groups.mailer.pull_batch_size",
+            "groups.audit.pull_batch_size",
+        ]
+
+
+async def test_an_unknown_group_of_the_command_line_is_refused(tmp_path: Path) -> None:
+    """With the groups that there are."""
+    async with daemon(write_config(tmp_path, "mailer"), "--group", "mialer") as running:
+        assert await running.exit_code() == ExitCode.CONFIG
+        assert "mialer" in running.text[0]
+        assert "mailer" in running.text[0]
+
+
+async def test_only_the_named_groups_run(tmp_path: Path) -> None:
+    """`--group` picks."""
+    async with daemon(write_config(tmp_path, "mailer", "audit"), "--group", "audit") as running:
+        client = await running.started()
+        status = (await client.get("/api/v1/status")).json()
+        assert [group["name"] for group in status["groups"]] == ["audit"]
+
+
+async def test_sighup_takes_over_a_good_config(tmp_path: Path) -> None:
+    """Only what changed is touched."""
+    async with daemon(write_config(tmp_path, "mailer", "audit")) as running:
+        client = await running.started()
+        write_config(tmp_path, "mailer", "shipping")
+        running.send(signal.SIGHUP)
+        report = await running.event("config.reloaded")
+        assert (report["unchanged"], report["started"], report["stopped"]) == (["mailer"], ["shipping"], ["audit"])
+        status = (await client.get("/api/v1/status")).json()
+        assert [group["name"] for group in status["groups"]] == ["mailer", "shipping"]
+        assert [line["group"] for line in running.events("group.left")] == ["audit"]
+
+
+async def test_sighup_with_a_bad_config_keeps_the_old_one(tmp_path: Path) -> None:
+    """Everything runs on; the log and a metric tell."""
+    async with daemon(write_config(tmp_path, "mailer")) as running:
+        client = await running.started()
+        write_config(tmp_path, "mailer", "audit", more="pull_batch_size: many")
+        running.send(signal.SIGHUP)
+        refused = await running.event("config.reload_refused")
+        assert len(refused["problems"]) == 2
+        assert "rmqd.yaml:" in refused["problems"][0]
+        status = (await client.get("/api/v1/status")).json()
+        assert [group["name"] for group in status["groups"]] == ["mailer"]
+        assert not running.events("group.left")
+        assert "rmqd_config_last_reload_successful 0.0" in (await client.get("/metrics")).text
+        write_config(tmp_path, "mailer")
+        running.send(signal.SIGHUP)
+        await running.event("config.reloaded")
+        assert "rmqd_config_last_reload_successful 1.0" in (await client.get("/metrics")).text
+
+
+async def test_a_stop_does_not_wait_for_a_reload_that_is_under_way(tmp_path: Path) -> None:
+    """It drains, ends with 0, and what was being read is not taken over."""
+    (tmp_path / "dawdling.py").write_text(
+        "import pathlib, time\n"
+        "pathlib.Path('importing').touch()\n"
+        "while not pathlib.Path('go').exists(): time.sleep(0.01)\n"
+        "def handle(batch): pass\n"
+    )
+    path = write_config(tmp_path, "mailer")
+    async with daemon(path, environment={"PYTHONPATH": str(tmp_path)}, folder=tmp_path) as running:
+        client = await running.started()
+        assert (await client.get("/livez")).status_code == 200  # the server, which closes the socket at the end, is up
+        path.write_text(path.read_text().replace("plugin: log", "plugin: 'dawdling:handle'"))
+        running.send(signal.SIGHUP)
+        await until((tmp_path / "importing").exists, "the reload is under way")
+        running.send(signal.SIGTERM)
+        await running.event("group.left")
+        await until(lambda: not is_listening(client.base_url.port), "the HTTP server has ended")
+        (tmp_path / "go").touch()
+        assert await running.exit_code() == ExitCode.OK
+        assert not running.events("daemon.failed")
+        assert not running.events("config.reloaded")
+
+
+def is_listening(port: int | None) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port or 0)) == 0
+
+
+@pytest.mark.parametrize(
+    ("extra", "named"), [("http: {listen: '127.0.0.1:1234'}", "http.listen"), ("state_dir: /elsewhere", "state_dir")]
+)
+async def test_what_a_reload_cannot_change_is_refused_by_name(tmp_path: Path, extra: str, named: str) -> None:
+    """With what to do instead."""
+    path = write_config(tmp_path, "mailer")
+    async with daemon(path) as running:
+        client = await running.started()
+        key = named.split(".")[0]
+        kept = [line for line in path.read_text().splitlines() if not line.startswith(f"{key}:")]
+        path.write_text("\n".join([*kept, extra]))
+        answer = await client.post("/api/v1/reload")
+        assert answer.status_code == 500
+        (problem,) = answer.json()["problems"]
+        assert problem.startswith(f"{named}: ")
+        assert "restart" in problem
+
+
+async def test_handlers_that_write_to_standard_logging_are_in_the_same_log(tmp_path: Path) -> None:
+    """Whatever they import, however they log: one format."""
+    (tmp_path / "chatty.py").write_text(
+        "import logging\nlogging.getLogger('chatty').warning('hello %s', 'there')\ndef handle(batch): pass\n"
+    )
+    path = write_config(tmp_path, "mailer")
+    path.write_text(path.read_text().replace("plugin: log", "plugin: 'chatty:Chatty'"))
+    (tmp_path / "chatty.py").write_text(
+        "import logging\n"
+        "class Chatty:\n"
+        "    def __init__(self, options): pass\n"
+        "    def start(self): logging.getLogger('chatty').warning('hello %s', 'there')\n"
+        "    def handle(self, batch): pass\n"
+    )
+    async with daemon(path, environment={"PYTHONPATH": str(tmp_path)}) as running:
+        line = await running.event("hello there")
+        assert (line["logger"], line["level"]) == ("chatty", "warning")
+
+
+async def test_a_failing_group_does_not_take_the_others_with_it(tmp_path: Path) -> None:
+    """It is shown as failed, and tried again; the daemon goes on."""
+    (tmp_path / "broken.py").write_text(
+        "class Broken:\n"
+        "    def __init__(self, options): pass\n"
+        "    def start(self): raise OSError('no database')\n"
+        "    def handle(self, batch): pass\n"
+    )
+    path = write_config(tmp_path, "mailer", "audit")
+    path.write_text(path.read_text().replace("plugin: log", "plugin: 'broken:Broken'", 1))
+    async with daemon(path, environment={"PYTHONPATH": str(tmp_path)}) as running:
+        client = await running.started()
+        await running.event("group.restarted")
+        groups: dict[str, dict[str, Any]] = {}
+        async with asyncio.timeout(10):
+            while groups.get("mailer", {}).get("state") != "failed":  # for an instant it starts again
+                groups = {group["name"]: group for group in (await client.get("/api/v1/status")).json()["groups"]}
+        assert "no database" in groups["mailer"]["failure"]
+        assert groups["audit"]["state"] == "running"
+        assert (
+            'rmqd_group_state{engine="local",group="mailer",state="failed"} 1.0' in (await client.get("/metrics")).text
+        )
+        running.send(signal.SIGTERM)
+        assert await running.exit_code() == ExitCode.OK
+
+
+async def test_a_hung_handler_thread_does_not_delay_the_exit(tmp_path: Path) -> None:
+    """Even one that the handler started itself."""
+    (tmp_path / "hanging.py").write_text(
+        "import threading\n"
+        "class Hanging:\n"
+        "    def __init__(self, options): pass\n"
+        "    def start(self): threading.Thread(target=threading.Event().wait).start()\n"
+        "    def handle(self, batch): pass\n"
+    )
+    path = write_config(tmp_path, "mailer")
+    path.write_text(path.read_text().replace("plugin: log", "plugin: 'hanging:Hanging'"))
+    async with daemon(path, environment={"PYTHONPATH": str(tmp_path)}) as running:
+        await running.started()
+        running.send(signal.SIGTERM)
+        async with asyncio.timeout(10):
+            assert await running.exit_code() == ExitCode.OK
+
+
+async def test_a_second_signal_cuts_the_drain_short_and_shows_in_the_exit_code(tmp_path: Path) -> None:
+    """128 plus the second signal's number."""
+    (tmp_path / "slow.py").write_text(
+        "import asyncio\n"
+        "class Slow:\n"
+        "    def __init__(self, options): pass\n"
+        "    async def handle(self, batch): pass\n"
+        "    async def stop(self): await asyncio.sleep(3600)\n"
+    )
+    path = write_config(tmp_path, "mailer")
+    path.write_text(path.read_text().replace("plugin: log", "plugin: 'slow:Slow'"))
+    async with daemon(path, environment={"PYTHONPATH": str(tmp_path)}) as running:
+        await running.started()
+        running.send(signal.SIGTERM)
+        await running.event("signal.received")
+        running.send(signal.SIGTERM)
+        assert await running.exit_code() == 128 + signal.SIGTERM
+        assert running.events("signal.received")[1]["action"] == "hurry"
+
+
+async def test_systemd_hears_the_whole_life(tmp_path: Path) -> None:
+    """READY after the start, RELOADING and READY around a reload, STOPPING at the end."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.setblocking(False)
+        loop = asyncio.get_running_loop()
+
+        async def heard() -> str:
+            async with asyncio.timeout(20):
+                while True:
+                    first = (await loop.sock_recv(manager, 4096)).decode().split("\n")[0]
+                    if first != "WATCHDOG=1":
+                        return first
+
+        environment = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "1000000"}
+        async with daemon(write_config(tmp_path, "mailer"), environment=environment) as running:
+            assert await heard() == "READY=1"
+            running.send(signal.SIGHUP)
+            assert [await heard(), await heard()] == ["RELOADING=1", "READY=1"]
+            running.send(signal.SIGTERM)
+            assert await heard() == "STOPPING=1"
+            assert await running.exit_code() == ExitCode.OK
+
+
+def test_what_messages_do_not_need_is_imported_after_the_groups_were_started() -> None:
+    """The first message is handled before the HTTP server and Prometheus are even loaded."""
+    modules = (
+        "rmqd.cli.app, rmqd.daemon.daemon, rmqd.daemon.workers.worker, rmqd.config.load, rmqd.consumer.push_consumer"
+    )
+    late = "{'rich', 'starlette', 'uvicorn', 'prometheus_client', 'urllib.request'} & set(sys.modules)"
+    script = f"import sys; import {modules}; print(sorted({late}))"
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
+
+
+async def test_a_handler_that_cancels_every_task_ends_the_daemon_with_a_word(tmp_path: Path) -> None:
+    """Nothing of it would work any more; who started it starts it again."""
+    (tmp_path / "cancels.py").write_text(
+        "import asyncio\n"
+        "class Cancels:\n"
+        "    async def start(self):\n"
+        "        for task in asyncio.all_tasks():\n"
+        "            task.cancel()\n"
+        "    async def handle(self, batch):\n"
+        "        pass\n"
+    )
+    config = write_config(tmp_path, "mailer")
+    config.write_text(config.read_text().replace("plugin: log", 'plugin: "cancels:Cancels"'))
+    async with daemon(config, environment={"PYTHONPATH": str(tmp_path)}) as running:
+        assert await running.exit_code() == ExitCode.FAILURE
+        assert "cancelled the tasks" in running.events("daemon.failed")[0]["error"]

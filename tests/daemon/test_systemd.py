@@ -1,0 +1,90 @@
+"""What systemd hears on its socket."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from rmqd.daemon.systemd import ServiceManager
+
+
+@pytest.fixture
+def manager_socket(tmp_path: Path) -> Iterator[socket.socket]:
+    """The service manager's end."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        sock.bind(str(tmp_path / "notify"))
+        sock.settimeout(5)
+        yield sock
+
+
+def lines(sock: socket.socket) -> list[str]:
+    """The next message."""
+    return sock.recv(4096).decode().split("\n")
+
+
+def test_the_life_of_a_service(manager_socket: socket.socket) -> None:
+    """Ready, reloading with its clock, stopping with the time it may take."""
+    manager = ServiceManager({"NOTIFY_SOCKET": manager_socket.getsockname()})
+    manager.ready("2 groups")
+    assert lines(manager_socket) == ["READY=1", "STATUS=2 groups"]
+    manager.reloading(12.5)
+    assert lines(manager_socket) == ["RELOADING=1", "MONOTONIC_USEC=12500000", "STATUS=reloading"]
+    manager.stopping(45)
+    assert lines(manager_socket) == ["STOPPING=1", "EXTEND_TIMEOUT_USEC=45000000", "STATUS=draining"]
+
+
+def test_an_abstract_socket() -> None:
+    """An address that starts with @ is in no file system."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        name = f"rmqd-test-{os.getpid()}"
+        sock.bind(f"\0{name}")
+        sock.settimeout(5)
+        ServiceManager({"NOTIFY_SOCKET": f"@{name}"}).ready("up")
+        assert lines(sock) == ["READY=1", "STATUS=up"]
+
+
+def test_children_do_not_inherit_the_right_to_speak() -> None:
+    """The variables leave the environment."""
+    environment = {"NOTIFY_SOCKET": "/nowhere", "WATCHDOG_USEC": "1000000", "WATCHDOG_PID": "1", "HOME": "/root"}
+    ServiceManager(environment)
+    assert environment == {"HOME": "/root"}
+
+
+def test_without_systemd_nothing_happens() -> None:
+    """No socket, no watchdog, no error."""
+    manager = ServiceManager({})
+    manager.ready("up")
+    assert manager.watchdog_seconds is None
+
+
+def test_a_socket_that_is_gone_is_no_failure() -> None:
+    """The daemon outlives its manager."""
+    ServiceManager({"NOTIFY_SOCKET": "/nowhere/notify"}).ready("up")
+
+
+@pytest.mark.parametrize(("pid", "seconds"), [(os.getpid(), 30.0), (1, None)])
+def test_the_watchdog_is_for_the_named_process(pid: int, seconds: float | None) -> None:
+    """A wrapper's watchdog is not ours to feed."""
+    environment = {"NOTIFY_SOCKET": "/n", "WATCHDOG_USEC": "30000000", "WATCHDOG_PID": str(pid)}
+    assert ServiceManager(environment).watchdog_seconds == seconds
+
+
+async def test_the_watchdog_is_fed_from_the_event_loop(manager_socket: socket.socket) -> None:
+    """At half the interval, again and again."""
+    manager = ServiceManager({"NOTIFY_SOCKET": manager_socket.getsockname(), "WATCHDOG_USEC": "400000"})
+    feeding = asyncio.create_task(manager.keep_watchdog_quiet())
+    loop = asyncio.get_running_loop()
+    manager_socket.setblocking(False)
+    began = loop.time()
+    for _ in range(3):
+        assert await loop.sock_recv(manager_socket, 100) == b"WATCHDOG=1"
+    assert loop.time() - began >= 0.4
+    feeding.cancel()
+    with suppress(asyncio.CancelledError):
+        await feeding

@@ -1,0 +1,417 @@
+"""Plugins: found, looked at, given their options, and made; everything wrong with them told with its place."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmqd.config.load import load_config
+from rmqd.config.model.root import GroupConfig
+from rmqd.errors import ConfigError
+from rmqd.handler import LoadedHandler
+from rmqd.plugins.catalogue import describe_installed
+from rmqd.plugins.handlers import load_handler
+from tests.config.configuration import problems
+
+CODE = """
+import functools
+import pydantic
+
+class Server(pydantic.BaseModel):
+    host: str = "localhost"
+    port_number: int = pydantic.Field(25, validation_alias=pydantic.AliasChoices("port", "tcp_port"))
+
+class Usual(pydantic.BaseModel):
+    sender: str = "x"
+    dry_run: bool = False
+    server: Server = Server()
+    others: list[Server] = []
+
+class Open(pydantic.BaseModel, extra="allow"):
+    sender: str = "x"
+
+class Careless(pydantic.BaseModel, extra="ignore"):
+    sender: str = "x"
+
+class Model(pydantic.BaseModel, extra="forbid"):
+    sender: str = pydantic.Field(description="address of the sender")
+    size: int = pydantic.Field(3, ge=1)
+    nested: dict[str, int] = {}
+
+def one(batch): return ("one", batch)
+def two(batch, options): return ("two", batch, options)
+def modelled(batch, options: Model): return ("modelled", batch, options)
+def usual(batch, options: Usual): return ("usual", batch, options)
+def open_one(batch, options: Open): return ("open", batch, options)
+def careless(batch, options: Careless): return ("careless", batch, options)
+def defaulted(batch, options=None): return ("defaulted", batch, options)
+async def async_one(batch): return ("async", batch)
+async def async_two(batch, options): return ("async", batch, options)
+def three(batch, options, more): ...
+def none(): ...
+def named(batch, *, key): ...
+def generator(batch): yield
+async def async_generator(batch): yield
+def any_number(*args): return args
+partial = functools.partial(two, options={"fixed": 1})
+number = 7
+
+class Callable:
+    async def __call__(self, batch): return ("called", batch)
+called = Callable()
+
+class Mailer:
+    Options = Model
+    def __init__(self, options): self.options = options
+    async def start(self): ...
+    async def handle(self, batch): return ("mailer", batch, self.options)
+    def stop(self): ...
+
+class Plain:
+    def __init__(self, options): self.options = options
+    def handle(self, batch): return ("plain", batch, self.options)
+
+class Bare:
+    def handle(self, batch): return ("bare", batch)
+
+class NoHandle:
+    pass
+
+class TwoArguments:
+    def handle(self, batch, options): ...
+
+class Generator:
+    def handle(self, batch): yield
+
+class StartsWithMore:
+    def start(self, loop): ...
+    def handle(self, batch): ...
+
+class WrongOptions:
+    class Options: ...
+    def __init__(self, options): ...
+    def handle(self, batch): ...
+
+class ForgottenOptions:
+    Options = Model
+    def handle(self, batch): ...
+
+class NeedsMore:
+    def __init__(self, options, database): ...
+    def handle(self, batch): ...
+
+class Refuses:
+    def __init__(self, options):
+        raise RuntimeError("no such server")
+    def handle(self, batch): ...
+"""
+
+
+@pytest.fixture(autouse=True)
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A working directory with a module `shop` of handlers, and nothing of it left behind."""
+    monkeypatch.chdir(tmp_path)
+    path, modules = list(sys.path), set(sys.modules)
+    (tmp_path / "shop.py").write_text(CODE)
+    yield tmp_path
+    sys.path[:] = path
+    for name in set(sys.modules) - modules:
+        if name.split(".")[0] in ("shop", "broken", "quits", "typo", "lonely", "needs_absent"):
+            del sys.modules[name]
+
+
+def text(plugin: str, options: str = "") -> str:
+    rest = f"      options: {options}\n" if options else ""
+    return (
+        "nameserver: a:1\ngroups:\n  mailer:\n    subscriptions: {orders: '*'}\n    handler:\n"
+        f"      plugin: {plugin}\n{rest}"
+    )
+
+
+def group(plugin: str, options: str = "") -> GroupConfig:
+    Path("test.yaml").write_text(text(plugin, options))
+    return load_config(Path("test.yaml")).groups["mailer"]
+
+
+def handler(plugin: str, options: str = "") -> LoadedHandler:
+    return load_handler("mailer", group(plugin, options))
+
+
+BATCH: Any = object()
+
+
+@pytest.mark.parametrize(
+    ("plugin", "options", "expected"),
+    [
+        ("shop:one", "", ("one", BATCH)),
+        ("shop:two", "{a: 1}", ("two", BATCH, {"a": 1})),
+        ("shop:two", "", ("two", BATCH, {})),
+        ("shop:defaulted", "{a: 1}", ("defaulted", BATCH, {"a": 1})),
+        ("shop:any_number", "", (BATCH,)),
+        ("shop:Plain", "{a: [1, {b: c}]}", ("plain", BATCH, {"a": [1, {"b": "c"}]})),
+        ("shop:Plain", "", ("plain", BATCH, {})),
+        ("shop:Bare", "", ("bare", BATCH)),
+    ],
+)
+def test_a_handler_is_called_with_the_batch_and_its_options(plugin: str, options: str, expected: object) -> None:
+    loaded = handler(plugin, options)
+    assert loaded.name == plugin
+    assert not loaded.is_async
+    assert loaded.handle(BATCH) == expected
+
+
+@pytest.mark.parametrize("plugin", ["shop:async_one", "shop:async_two", "shop:called", "shop:Mailer"])
+async def test_whether_a_handler_is_asynchronous_is_seen_once_at_load(plugin: str) -> None:
+    loaded = handler(plugin, "{sender: a@b}" if plugin == "shop:Mailer" else "")
+    assert loaded.is_async
+    assert BATCH in await loaded.handle(BATCH)
+
+
+@pytest.mark.parametrize("plugin", ["shop:modelled", "shop:Mailer"])
+async def test_options_are_validated_by_the_handlers_own_model(plugin: str) -> None:
+    loaded = handler(plugin, "{sender: a@b}")
+    result = loaded.handle(BATCH)
+    options = (await result if loaded.is_async else result)[2]
+    assert type(options).__name__ == "Model"
+    assert (options.sender, options.size) == ("a@b", 3)
+
+
+def test_start_and_stop_are_taken_where_a_class_has_them() -> None:
+    mailer, bare = handler("shop:Mailer", "{sender: a}"), handler("shop:Bare")
+    assert mailer.start is not None
+    assert mailer.stop is not None
+    assert (bare.start, bare.stop) == (None, None)
+
+
+def test_each_load_makes_a_handler_of_its_own() -> None:
+    settings = group("shop:Plain", "{a: 1}")
+    first, second = load_handler("mailer", settings), load_handler("mailer", settings)
+    assert first.handle(BATCH)[2] is not second.handle(BATCH)[2]
+
+
+def test_options_from_variables_are_ordinary_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SENDER", "a@b")
+    loaded = handler("shop:two", "{sender: '${SENDER}', list: ['${SENDER}']}")
+    options = loaded.handle(BATCH)[2]
+    assert options == {"sender": "a@b", "list": ["a@b"]}
+    assert {type(options["sender"]), type(options["list"][0])} == {str}
+    assert handler("shop:modelled", "{sender: x, size: '${SIZE:-5}'}").handle(BATCH)[2].size == 5
+
+
+def test_a_configuration_keeps_its_places_on_its_way_to_another_process() -> None:
+    settings = pickle.loads(pickle.dumps(group("shop:Refuses")))
+    with pytest.raises(ConfigError, match=r"^test\.yaml:5:5: groups\.mailer\.handler\.options: its constructor failed"):
+        load_handler("mailer", settings)
+
+
+def test_nothing_of_a_handler_runs_when_a_configuration_is_loaded() -> None:
+    settings = group("shop:Refuses")
+    with pytest.raises(ConfigError) as caught:
+        load_handler("mailer", settings)
+    (problem,) = caught.value.problems
+    line = CODE[: CODE.index("raise RuntimeError")].count("\n") + 1
+    assert str(problem) == (
+        "test.yaml:5:5: groups.mailer.handler.options: its constructor failed: "
+        f"RuntimeError: no such server ({Path('shop.py').absolute()}:{line})"
+    )
+
+
+FORMS = "accepted: a function of (batch) or (batch, options), or a class with handle(self, batch)"
+PLUGINS = {
+    "shop:number": f"the plugin is an int, and no handler; {FORMS}",
+    "shop:three": f"the plugin takes 3 arguments; {FORMS}",
+    "shop:none": f"the plugin takes no arguments; {FORMS}",
+    "shop:named": f"the plugin needs arguments by name that nobody gives: key; {FORMS}",
+    "shop:generator": f"the plugin is a handler with yield, which would never run; {FORMS}",
+    "shop:async_generator": f"the plugin is a handler with yield, which would never run; {FORMS}",
+    "shop:NoHandle": f"the plugin is the class NoHandle without a method handle; {FORMS}",
+    "shop:TwoArguments": f"the plugin has a method handle that cannot be called as handle(self, batch); {FORMS}",
+    "shop:Generator": f"the plugin is a handle with yield, which would never run; {FORMS}",
+    "shop:StartsWithMore": f"the plugin has a method start that cannot be called as start(self); {FORMS}",
+    "shop:WrongOptions": f"the plugin has Options that are no pydantic.BaseModel but a type; {FORMS}",
+    "shop:ForgottenOptions": f"the plugin has Options, and a constructor that does not take them; {FORMS}",
+    "shop:NeedsMore": f"the plugin has a constructor that needs 2 arguments, and gets its options alone; {FORMS}",
+    "shop:Mialer": "the module shop has no Mialer: unknown name; did you mean Mailer?",
+    "absent.mail:handle": (
+        "the module absent.mail cannot be imported: ModuleNotFoundError: No module named 'absent'; "
+        "accepted: a module that can be imported"
+    ),
+    "'a b:c'": "'a b:c' is not understood; accepted: the name of an installed handler, or module:attribute",
+    "jsnol": "no handler 'jsnol' is installed; did you mean jsonl?; accepted: exec, jsonl, log, or module:attribute",
+    "smtp": "no handler 'smtp' is installed; accepted: exec, jsonl, log, or module:attribute",
+}
+
+
+@pytest.mark.parametrize(("plugin", "expected"), PLUGINS.items(), ids=PLUGINS)
+def test_what_is_no_handler_is_told_with_its_place_and_what_is_accepted(plugin: str, expected: str) -> None:
+    assert problems(text(plugin), to_run=True) == [f"test.yaml:6:15: groups.mailer.handler.plugin: {expected}"]
+
+
+IMPORTS = {
+    "broken": ("1 / 0\n", "ZeroDivisionError: division by zero ({folder}/broken.py:1)"),
+    "quits": ("raise SystemExit(3)\n", "SystemExit: 3 ({folder}/quits.py:1)"),
+    "typo": ("def (:\n", "SyntaxError: invalid syntax (typo.py, line 1)"),
+    "needs_absent": ("\nimport absent\n", "ModuleNotFoundError: No module named 'absent' ({folder}/needs_absent.py:2)"),
+}
+
+
+@pytest.mark.parametrize(("module", "code", "expected"), [(name, *rest) for name, rest in IMPORTS.items()], ids=IMPORTS)
+def test_a_module_that_cannot_be_imported_is_told_with_the_line_that_failed(
+    shop: Path, module: str, code: str, expected: str
+) -> None:
+    (shop / f"{module}.py").write_text(code)
+    assert problems(text(f"{module}:handle"), to_run=True) == [
+        f"test.yaml:6:15: groups.mailer.handler.plugin: the module {module} cannot be imported: "
+        f"{expected.format(folder=shop)}; accepted: a module that can be imported"
+    ]
+
+
+OPTIONS = {
+    "missing": ("{}", ["7:7: options.sender: missing; accepted: address of the sender"]),
+    "misspelt": (
+        "{sendr: x}",
+        [
+            "7:7: options.sender: missing; accepted: address of the sender",
+            "7:17: options.sendr: unknown option; did you mean sender?",
+        ],
+    ),
+    "wrong type": (
+        "{sender: 7}",
+        ["7:25: options.sender: the value should be a valid string"],
+    ),
+    "out of range": (
+        "{sender: x, size: 0}",
+        ["7:34: options.size: the value should be greater than or equal to 1"],
+    ),
+    "wrong inside": (
+        "{sender: x, nested: {a: b}}",
+        ["7:40: options.nested.a: the value should be a valid integer, unable to parse string as an integer"],
+    ),
+    "no mapping": ("[a]", ["7:7: options: a list is not a mapping; accepted: a mapping of names to values"]),
+}
+
+
+@pytest.mark.parametrize(("options", "expected"), OPTIONS.values(), ids=OPTIONS)
+def test_wrong_options_are_told_with_their_places(options: str, expected: list[str]) -> None:
+    found = problems(text("shop:Mailer", options), to_run=True)
+    assert found == [f"test.yaml:{line}".replace(" options", " groups.mailer.handler.options") for line in expected]
+
+
+TYPOS = {
+    "at the top": ("{dry_rn: true}", ["7:17: options.dry_rn: unknown option; did you mean dry_run?"]),
+    "beside a wrong value": (
+        "{dry_rn: true, others: 7}",
+        [
+            "7:17: options.dry_rn: unknown option; did you mean dry_run?",
+            "7:39: options.others: the value should be a valid list",
+        ],
+    ),
+    "in a model of its own": (
+        "{server: {hots: a, tcp_port: 26}}",
+        ["7:26: options.server.hots: unknown option; did you mean host?"],
+    ),
+    "in a list": ("{others: [{}, {prt: 1}]}", ["7:31: options.others[1].prt: unknown option; did you mean port?"]),
+}
+
+
+@pytest.mark.parametrize(("options", "expected"), TYPOS.values(), ids=TYPOS)
+def test_an_option_that_the_model_does_not_have_is_told(options: str, expected: list[str]) -> None:
+    """pydantic would ignore it, and a dry run would be none."""
+    found = problems(text("shop:usual", options), to_run=True)
+    assert found == [f"test.yaml:{line}".replace(" options", " groups.mailer.handler.options") for line in expected]
+
+
+@pytest.mark.parametrize("plugin", ["shop:open_one", "shop:careless"])
+def test_a_model_may_say_itself_what_becomes_of_other_keys(plugin: str) -> None:
+    """By `extra` in its configuration."""
+    assert handler(plugin, "{sender: y, more: 1}").handle(BATCH)[2].sender == "y"
+
+
+@pytest.mark.parametrize("plugin", ["shop:one", "shop:Bare", "shop:partial"])
+def test_options_for_a_handler_that_takes_none_are_told(plugin: str) -> None:
+    expected = "the handler takes no options; accepted: no options"
+    found = problems(text(plugin, "{a: 1}"), to_run=True)
+    assert found == [f"test.yaml:7:7: groups.mailer.handler.options: {expected}"]
+
+
+def test_only_the_handlers_of_the_groups_to_run_are_loaded(shop: Path) -> None:
+    (shop / "lonely.py").write_text("raise RuntimeError('imported')\n")
+    Path("test.yaml").write_text(
+        text("lonely:handle") + "  other:\n    subscriptions: {a: '*'}\n    handler: {plugin: 'shop:one'}\n"
+    )
+    assert list(load_config(Path("test.yaml"), groups=["other"]).groups) == ["mailer", "other"]
+    with pytest.raises(ConfigError, match="imported"):
+        load_config(Path("test.yaml"), groups=["mailer"])
+
+
+# --- entry points
+
+
+def install(folder: Path, distribution: str, version: str, *entry_points: str) -> None:
+    """What pip leaves behind of a distribution with handlers."""
+    info = folder / f"{distribution}-{version}.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n")
+    (info / "entry_points.txt").write_text("\n".join(["[rmqd.handlers]", *entry_points]) + "\n")
+
+
+@pytest.fixture
+def site(shop: Path) -> Path:
+    site = shop / "site"
+    sys.path.insert(0, str(shop))
+    sys.path.insert(0, str(site))
+    return site
+
+
+def test_a_handler_is_found_by_its_entry_point(site: Path) -> None:
+    install(site, "shop", "1.2", "mailer = shop:Mailer", "broken = absent:handle")
+    assert handler("mailer", "{sender: a}").name == "mailer"
+
+
+def test_a_broken_entry_point_names_its_distribution(site: Path) -> None:
+    install(site, "shop", "1.2", "broken = absent:handle", "attribute = shop:absent")
+    place = "test.yaml:6:15: groups.mailer.handler.plugin"
+    assert problems(text("broken"), to_run=True) == [
+        f"{place}: absent:handle of shop cannot be imported: ModuleNotFoundError: No module named 'absent'; "
+        "accepted: a module that can be imported"
+    ]
+    (found,) = problems(text("attribute"), to_run=True)
+    assert found.startswith(f"{place}: shop:absent of shop cannot be imported: AttributeError: ")
+
+
+def test_a_name_that_two_distributions_have_is_refused(site: Path) -> None:
+    install(site, "shop", "1.2", "mailer = shop:Mailer")
+    install(site, "store", "3.4", "mailer = store.mail:Mailer")
+    assert problems(text("mailer"), to_run=True) == [
+        "test.yaml:6:15: groups.mailer.handler.plugin: several distributions have a handler of this name: "
+        "shop (shop:Mailer), store (store.mail:Mailer); accepted: module:attribute"
+    ]
+
+
+def test_a_distribution_that_is_found_twice_is_one(site: Path) -> None:
+    install(site, "shop", "1.2", "mailer = shop:Mailer")
+    install(site.parent, "shop", "1.2", "mailer = shop:Mailer")
+    assert handler("mailer", "{sender: a}").is_async
+
+
+def test_the_catalogue_tells_of_every_installed_handler_and_why_one_is_broken(site: Path) -> None:
+    install(site, "shop", "1.2", "mailer = shop:Mailer", "plain = shop:Plain", "bare = shop:one", "broken = absent:x")
+    found = {one.name: one for one in describe_installed()}
+    assert {"log", "jsonl", "exec"} <= found.keys()
+    mailer = found["mailer"]
+    assert (mailer.distribution, mailer.version, mailer.target, mailer.error) == ("shop", "1.2", "shop:Mailer", None)
+    assert mailer.options is not None
+    assert [(one.name, one.type, one.required, one.default) for one in mailer.options] == [
+        ("sender", "string", True, None),
+        ("size", "integer", False, 3),
+        ("nested", "mapping", False, {}),
+    ]
+    assert mailer.options[0].description == "address of the sender"
+    assert found["plain"].options is None
+    assert found["bare"].options == ()
+    assert "No module named 'absent'" in (found["broken"].error or "")

@@ -1,0 +1,150 @@
+"""Hooks are found by entry point: all of them, once; a broken one is a problem of the configuration."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from rmqd.clock import SystemClock
+from rmqd.daemon.groups.engine import LocalEngine
+from rmqd.daemon.groups.health import LoopMonitor
+from rmqd.daemon.groups.local_groups import LocalGroups
+from rmqd.errors import ConfigError
+from rmqd.plugins.entry_points import look_again
+from rmqd.plugins.hooks import load_hooks
+from tests.cli.command import rmqd
+from tests.config.configs import config
+
+CODE = """
+made = []
+
+class Tracing:
+    def __init__(self): made.append(self)
+    def before_batch(self, batch, context): ...
+    def after_batch(self, batch, context): ...
+
+class Choosy:
+    def wants(self, message, context): return True
+chosen = Choosy()
+
+class Nothing: ...
+class TakesMore:
+    def __init__(self, options): ...
+    def wants(self, message, context): ...
+class Breaks:
+    def __init__(self): raise OSError("no such collector")
+    def wants(self, message, context): ...
+class Asynchronous:
+    async def before_batch(self, batch, context): ...
+class Generator:
+    def wants(self, message, context): yield True
+class NoMethod:
+    wants = 7
+"""
+
+Install = Callable[..., None]
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+    """Installs a distribution with these hooks: `name=target`."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "shop_hooks.py").write_text(CODE)
+
+    def write(distribution: str = "shop-tools", **found: str) -> None:
+        info = tmp_path / f"{distribution}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
+        lines = "".join(f"{name} = {target}\n" for name, target in found.items())
+        (info / "entry_points.txt").write_text(f"[rmqd.hooks]\n{lines}")
+        forget()
+
+    yield write
+    sys.modules.pop("shop_hooks", None)
+    forget()
+
+
+def forget() -> None:
+    importlib.invalidate_caches()
+    look_again()
+    load_hooks.cache_clear()
+
+
+def test_every_installed_hook_is_made_once(install: Install) -> None:
+    """A class is made without arguments, anything else is taken as it is."""
+    install(tracing="shop_hooks:Tracing", choosy="shop_hooks:chosen")
+    choosy, tracing = load_hooks()
+    assert (choosy.name, tracing.name) == ("choosy", "tracing")
+    assert choosy.wants is not None
+    assert (choosy.before_batch, choosy.after_batch, tracing.wants) == (None, None, None)
+    assert load_hooks() is load_hooks()
+    assert len(sys.modules["shop_hooks"].made) == 1
+
+
+def test_a_module_may_be_a_hook_and_two_distributions_may_have_one_of_a_name(install: Install) -> None:
+    install("shop-tools", same="shop_hooks:Tracing")
+    install("other-tools", same="shop_hooks:Choosy")
+    assert sorted(hook.name for hook in load_hooks()) == ["same (other-tools)", "same (shop-tools)"]
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("nowhere:Hook", "nowhere:Hook of shop-tools cannot be imported: ModuleNotFoundError"),
+        ("shop_hooks:Missing", "cannot be imported: AttributeError"),
+        ("shop_hooks:Nothing", "shop_hooks:Nothing is no hook; accepted: an object, or a class without arguments"),
+        ("shop_hooks:TakesMore", "shop_hooks:TakesMore cannot be made: TypeError"),
+        ("shop_hooks:Breaks", "shop_hooks:Breaks cannot be made: OSError: no such collector"),
+        ("shop_hooks:Asynchronous", "has a before_batch that is no plain method; accepted: def before_batch"),
+        ("shop_hooks:Generator", "has a wants that is no plain method"),
+        ("shop_hooks:NoMethod", "has a wants that is no plain method"),
+    ],
+)
+def test_a_hook_that_cannot_be_used_is_named_with_its_distribution(install: Install, target: str, said: str) -> None:
+    install(tracing="shop_hooks:Tracing", broken=target)
+    with pytest.raises(ConfigError) as refused:
+        load_hooks()
+    (problem,) = refused.value.problems
+    assert str(problem).startswith("rmqd.hooks: the hook broken of shop-tools: ")
+    assert said in str(problem)
+
+
+async def test_groups_cannot_be_built_with_a_broken_hook_and_that_is_said_once(install: Install) -> None:
+    install(broken="nowhere:Hook")
+    clock = SystemClock()
+    with pytest.raises(ConfigError) as refused:
+        LocalGroups(config("mailer", "audit"), LocalEngine(clock), clock, LoopMonitor(clock))
+    assert len(refused.value.problems) == 1
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_rmqd_run_refuses_to_start_with_a_broken_hook(
+    install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: str
+) -> None:
+    """Exit 78, before anything is connected to; `rmqd check` says the same."""
+    install(broken="nowhere:Hook")
+    path = tmp_path / "rmqd.yaml"
+    path.write_text(
+        "nameserver: 127.0.0.1:1\nhttp: {listen: '127.0.0.1:0'}\n"
+        "groups: {mailer: {subscriptions: {orders: '*'}, handler: {plugin: log}}}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    for command in (["run", "--workers", workers], ["check"]):
+        ended = rmqd(*command, "--config", path, python_path=tmp_path)
+        assert ended.code == 78, ended.err
+        assert "rmqd.hooks: the hook broken of shop-tools: nowhere:Hook" in ended.err
+
+
+def test_rmqd_check_names_the_hooks(install: Install, tmp_path: Path) -> None:
+    install(tracing="shop_hooks:Tracing")
+    path = tmp_path / "rmqd.yaml"
+    path.write_text(
+        "nameserver: 127.0.0.1:1\ngroups: {mailer: {subscriptions: {orders: '*'}, handler: {plugin: log}}}\n"
+    )
+    ended = rmqd("check", "--config", path, python_path=tmp_path)
+    assert ended.code == 0, ended.err
+    assert "OK           hooks of every group: tracing" in ended.out

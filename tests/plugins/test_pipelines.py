@@ -1,0 +1,182 @@
+"""Pipelines and sinks of a configuration: what is found, what they are given, and each line that a person is shown."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rmqd.config.load import load_config
+from rmqd.config.model.group import GroupConfig
+from rmqd.config.rules import spark as spark_rules
+from rmqd.plugins.form import PluginFaultError
+from rmqd.plugins.lookup import find_object
+from rmqd.plugins.pipelines import load_batch_function, load_pipeline
+from tests.config.configuration import problems
+
+CODE = """
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+class Options(BaseModel, extra="forbid"):
+    minutes: int
+
+def two(frame, spark): return ("two", frame, spark)
+def three(frame: DataFrame, spark: SparkSession, options: Options) -> DataFrame: return ("three", frame, spark, options)
+def free(frame, spark, options): return ("free", frame, spark, options)
+class Called:
+    def __call__(self, frame, spark, options: Options): return ("called", frame, spark, options)
+called = Called()
+def one(frame): pass
+def four(frame, spark, options, more): pass
+def named(frame, spark, *, window): pass
+async def later(frame, spark): pass
+def lazy(frame, spark): yield frame
+number = 7
+"""
+GROUP = """\
+nameserver: 127.0.0.1:9876
+groups:
+  archive:
+    engine: spark
+    subscriptions: {orders: "*"}
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(spark_rules, "PACKAGES", ())  # what is said here needs no Spark
+    path = list(sys.path)
+    (tmp_path / "flow.py").write_text(CODE)
+    yield
+    sys.path[:] = path
+    sys.modules.pop("flow", None)
+
+
+def config(pipeline: str, sink: str = "{format: rocketmq, topic: out}") -> str:
+    return f"{GROUP}    pipeline: {pipeline}\n    sink: {sink}\n"
+
+
+def group(pipeline: str, sink: str = "{format: rocketmq, topic: out}") -> GroupConfig:
+    Path("test.yaml").write_text(config(pipeline, sink))
+    return load_config(Path("test.yaml")).groups["archive"]
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "expected"),
+    [
+        ("{plugin: 'flow:two'}", ("two", 1, 2)),
+        ("{plugin: 'flow:free', options: {a: [1]}}", ("free", 1, 2, {"a": [1]})),
+    ],
+)
+def test_a_pipeline_is_called_with_frame_session_and_options(pipeline: str, expected: object) -> None:
+    assert load_pipeline("archive", group(pipeline))(1, 2) == expected
+
+
+@pytest.mark.parametrize("name", ["three", "called"])
+def test_options_are_validated_by_the_pipelines_own_model(name: str) -> None:
+    """Which is found although what stands beside it in the signature is imported for type checkers only."""
+    made = load_pipeline("archive", group(f"{{plugin: 'flow:{name}', options: {{minutes: 5}}}}"))(1, 2)
+    assert made[:3] == (name, 1, 2)
+    assert made[3].minutes == 5
+
+
+def test_a_sinks_function_is_given_options_as_they_are() -> None:
+    settings = group("{plugin: 'flow:two'}", "{format: foreach_batch, plugin: 'flow:free', options: {a: [1]}}")
+    assert load_batch_function("archive", settings)("frame", 7) == ("free", "frame", 7, {"a": [1]})
+
+
+FORM = "accepted: a function of (frame, spark) or (frame, spark, options)"
+REFUSED = {
+    "{plugin: absent}": "6:24: groups.archive.pipeline.plugin: no pipeline 'absent' is installed; accepted: archive, "
+    "per_minute, or module:attribute",
+    "{plugin: 'flow:twoo'}": "6:24: groups.archive.pipeline.plugin: the module flow has no twoo: unknown name; did you "
+    "mean two?",
+    "{plugin: 'nowhere:two'}": "6:24: groups.archive.pipeline.plugin: the module nowhere cannot be imported: "
+    "ModuleNotFoundError: No module named 'nowhere'; accepted: a module that can be imported",
+    "{plugin: 'flow:number'}": f"6:24: groups.archive.pipeline.plugin: the plugin is an int, and no pipeline; {FORM}",
+    "{plugin: 'flow:Called'}": f"6:24: groups.archive.pipeline.plugin: the plugin is a class, and no pipeline; {FORM}",
+    "{plugin: 'flow:one'}": f"6:24: groups.archive.pipeline.plugin: the plugin takes 1 argument; {FORM}",
+    "{plugin: 'flow:four'}": f"6:24: groups.archive.pipeline.plugin: the plugin takes 4 arguments; {FORM}",
+    "{plugin: 'flow:named'}": "6:24: groups.archive.pipeline.plugin: the plugin needs arguments by name that nobody "
+    f"gives: window; {FORM}",
+    "{plugin: 'flow:later'}": "6:24: groups.archive.pipeline.plugin: the plugin is a function with async, which would "
+    f"never run; {FORM}",
+    "{plugin: 'flow:lazy'}": "6:24: groups.archive.pipeline.plugin: the plugin is a function with yield, which would "
+    f"never run; {FORM}",
+    "{plugin: 'flow:two', options: {a: 1}}": "6:36: groups.archive.pipeline.options: the pipeline takes no options; "
+    "accepted: no options",
+    "{plugin: 'flow:three', options: {minute: 1, minutes: 2}}": "6:48: groups.archive.pipeline.options.minute: unknown "
+    "option; did you mean minutes?",
+    "{plugin: 'flow:three', options: {minutes: x}}": "6:57: groups.archive.pipeline.options.minutes: the value should "
+    "be a valid integer, unable to parse string as an integer",
+}
+
+
+@pytest.mark.parametrize(("pipeline", "expected"), REFUSED.items(), ids=REFUSED)
+def test_what_is_wrong_with_a_pipeline_is_told_with_its_place(pipeline: str, expected: str) -> None:
+    assert problems(config(pipeline), to_run=True) == [f"test.yaml:{expected}"]
+
+
+SINKS = {
+    "{format: parquet}": "7:5: groups.archive.sink.path: missing; accepted: a folder or URL",
+    "{format: delta}": "7:5: groups.archive.sink.path: missing; accepted: a folder or URL",
+    "{format: rocketmq, path: /data}": "7:30: groups.archive.sink.path: of no use with format: rocketmq; accepted: "
+    "with format: parquet | delta",
+    "{format: rocketmq, topic: a b}": "7:37: groups.archive.sink.topic: the topic name 'a b' contains a "
+    "character that RocketMQ refuses; accepted are the letters a-z and A-Z, digits, and % | - _",
+    "{format: parquet, path: /data, output_mode: update}": "7:55: groups.archive.sink.output_mode: update is not for "
+    "parquet: files take no rows back; accepted: append",
+    "{format: jdbc, options: {url: 'jdbc:x'}}": "7:26: groups.archive.sink.options.dbtable: missing; accepted: a table",
+    "{format: jdbc, options: {url: 'jdbc:x', dbtable: t}, output_mode: complete}": "7:77: groups.archive.sink."
+    "output_mode: complete is not for jdbc: rows are only added to a table; accepted: append | update",
+    "{format: foreach_batch}": "7:5: groups.archive.sink.plugin: missing; accepted: module:attribute of (frame, "
+    "batch_id) or (frame, batch_id, options)",
+    "{format: foreach_batch, plugin: 'flow:one'}": "7:43: groups.archive.sink.plugin: the plugin takes 1 argument; "
+    "accepted: a function of (frame, batch_id) or (frame, batch_id, options)",
+    "{format: foreach_batch, plugin: two}": "7:43: groups.archive.sink.plugin: 'two' is not understood; accepted: "
+    "module:attribute",
+    "{format: rocketmq, topic: out, options: {a: [1]}}": "7:52: groups.archive.sink.options.a: Spark takes no such "
+    "value; accepted: a text, number, true, false",
+}
+
+
+@pytest.mark.parametrize(("sink", "expected"), SINKS.items(), ids=SINKS)
+def test_what_is_wrong_with_a_sink_is_told_with_its_place(sink: str, expected: str) -> None:
+    assert problems(config("{plugin: 'flow:two'}", sink), to_run=True) == [f"test.yaml:{expected}"]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (
+            "consume_mode: orderly",
+            "8:19: groups.archive.consume_mode: orderly is of no use with a pipeline: a pipeline has no order but what "
+            "it makes itself; accepted: concurrently",
+        ),
+        (
+            "on_corrupt_message: dead_letter",
+            "8:25: groups.archive.on_corrupt_message: dead_letter is not for pipelines: a pipeline sends nothing back, "
+            "and so has no dead letters; accepted: stop | skip",
+        ),
+    ],
+)
+def test_what_means_nothing_beside_a_pipeline_is_refused(line: str, expected: str) -> None:
+    assert problems(config("{plugin: 'flow:two'}") + f"    {line}\n", to_run=True) == [f"test.yaml:{expected}"]
+
+
+def test_where_none_is_installed_a_module_is_all_that_is_accepted() -> None:
+    with pytest.raises(PluginFaultError) as raised:
+        find_object("pipeline", "rmqd.of_which_there_are_none", "absent")
+    assert [fault.message for fault in raised.value.faults] == [
+        "no pipeline 'absent' is installed; accepted: module:attribute"
+    ]

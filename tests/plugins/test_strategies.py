@@ -1,0 +1,104 @@
+"""Allocate strategies: those of rmqd by their settings, those of others by entry point, and all that is wrong."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rmqd.config.load import load_config
+from rmqd.consumer.allocate import ALLOCATE_STRATEGIES, STRATEGY_NAMES, AllocateStrategy, ByConfig, ByMachineRoom
+from rmqd.plugins.strategies import load_strategy
+from rmqd.wire.messages.message import MessageQueue
+from tests.config.configuration import problems
+
+CODE = """
+def first(group, client_id, queues, client_ids): return queues[:1]
+class Weighted:
+    def __call__(self, group, client_id, queues, client_ids): return list(queues)
+weighted = Weighted()
+def two(group, client_id): return []
+async def later(group, client_id, queues, client_ids): return []
+number = 7
+"""
+ENTRY_POINTS = {
+    "first": "fleet:first",
+    "weighted": "fleet:weighted",
+    "cls": "fleet:Weighted",
+    "two": "fleet:two",
+    "later": "fleet:later",
+    "number": "fleet:number",
+    "gone": "fleet:gone",
+    "averagely": "fleet:first",
+}
+TEXT = "nameserver: a:1\ngroups:\n  mailer:\n    subscriptions: {orders: '*'}\n    handler: {plugin: log}\n"
+FORM = "accepted: a function of (group, client_id, queues, client_ids) that returns the own queues, or an instance"
+
+
+@pytest.fixture(autouse=True)
+def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A distribution `fleet` that has strategies, and nothing of it left behind."""
+    monkeypatch.chdir(tmp_path)
+    site = tmp_path / "site"
+    metadata = site / "fleet-1.0.dist-info"
+    metadata.mkdir(parents=True)
+    (site / "fleet.py").write_text(CODE)
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: fleet\nVersion: 1.0\n")
+    lines = "".join(f"{name} = {value}\n" for name, value in ENTRY_POINTS.items())
+    (metadata / "entry_points.txt").write_text(f"[rmqd.allocate_strategies]\n{lines}")
+    monkeypatch.syspath_prepend(site)
+    yield
+    sys.modules.pop("fleet", None)
+
+
+def text(strategy: str, *rest: str) -> str:
+    return TEXT + "".join(f"    {line}\n" for line in (f"allocate_strategy: {strategy}", *rest))
+
+
+def strategy(name: str, *rest: str) -> AllocateStrategy:
+    Path("test.yaml").write_text(text(name, *rest))
+    config = load_config(Path("test.yaml"), ["client.instance_name=east@1"])
+    return load_strategy("mailer", config.groups["mailer"])
+
+
+@pytest.mark.parametrize("name", sorted(ALLOCATE_STRATEGIES))
+def test_what_comes_with_rmqd_is_meant_first(name: str) -> None:
+    """Also where another distribution has the same name."""
+    assert strategy(name) == AllocateStrategy(name, ALLOCATE_STRATEGIES[name])
+
+
+def test_settings_go_to_their_strategy() -> None:
+    queue = "allocate_queues: [{topic: orders, broker_name: b, queue_id: 3}]"
+    assert strategy("by_config", queue).function == ByConfig((MessageQueue("orders", "b", 3),))
+    assert strategy("by_machine_room", "machine_rooms: [a, b]").function == ByMachineRoom(frozenset("ab"))
+
+
+@pytest.mark.parametrize("name", ["first", "weighted"])
+def test_an_installed_strategy_is_called_as_it_is(name: str) -> None:
+    found = strategy(name)
+    queue = MessageQueue("orders", "b", 0)
+    assert found.name == name
+    assert found.share("g", "c", [queue], ["c"]) == {queue}
+
+
+WRONG = {
+    "frist": (
+        f"no allocate strategy 'frist' is installed; did you mean first?; accepted: {', '.join(STRATEGY_NAMES)}, "
+        "cls, first, gone, later, number, two, weighted"
+    ),
+    "cls": f"fleet:Weighted is a class; {FORM} that is called so",
+    "number": f"fleet:number cannot be called; {FORM} that is called so",
+    "two": f"fleet:two cannot be called with (group, client_id, queues, client_ids); {FORM} that is called so",
+    "later": f"fleet:later is asynchronous, and a strategy only computes; {FORM} that is called so",
+    "gone": (
+        "fleet:gone of fleet cannot be imported: AttributeError: module 'fleet' has no attribute 'gone'; "
+        "accepted: a module that can be imported"
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "expected"), WRONG.items(), ids=WRONG)
+def test_what_is_wrong_with_a_strategy_is_told_with_its_place(name: str, expected: str) -> None:
+    assert problems(text(name), to_run=True) == [f"test.yaml:6:24: groups.mailer.allocate_strategy: {expected}"]

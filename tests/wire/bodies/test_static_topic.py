@@ -1,0 +1,50 @@
+"""Which broker leads a logical queue of a static topic, as Java finds it out."""
+
+from __future__ import annotations
+
+import pytest
+
+from rmqd.errors import ProtocolError
+from rmqd.wire.bodies.route import BrokerData, QueueData, TopicRouteData
+from rmqd.wire.bodies.static_topic import NO_BROKER, TopicQueueMappingInfo, leaders
+
+NAME = "__syslo__global__"
+
+
+def info(broker: str, epoch: int, total: int, *queue_ids: int, scope: str = "__global__") -> TopicQueueMappingInfo:
+    return TopicQueueMappingInfo(broker, total, epoch, scope, dict.fromkeys(queue_ids, 0))
+
+
+def test_each_queue_is_led_by_who_has_it_in_the_latest_epoch() -> None:
+    """Also where a broker that has lost it has not said so yet."""
+    assert leaders([info("a", 1, 2, 0, 1), info("b", 2, 3, 1, 2)]) == {(NAME, 0): "a", (NAME, 1): "b", (NAME, 2): "b"}
+    assert leaders([]) == {}
+
+
+def test_a_queue_that_nobody_claims_is_a_queue() -> None:
+    """It counts where queues are divided among members."""
+    assert leaders([info("a", 1, 3, 0, 2)]) == {(NAME, 0): "a", (NAME, 1): NO_BROKER, (NAME, 2): "a"}
+
+
+def test_scopes_are_apart() -> None:
+    assert leaders([info("a", 1, 1, 0), info("b", 1, 1, 0, scope="zone")]) == {
+        (NAME, 0): "a",
+        ("__syslo__zone", 0): "b",
+    }
+
+
+def test_mappings_are_part_of_a_route() -> None:
+    """As name servers write them, with queue ids as strings or as numbers."""
+    route = TopicRouteData(
+        (QueueData("a", 2, 2, 6),),
+        (BrokerData("c", "a", {0: "h:1"}),),
+        mappings=(info("a", 1_700_000_000_000, 2, 0, 1),),
+    )
+    for strict in (True, False):
+        assert TopicRouteData.from_json(route.to_json(strict=strict)) == route
+    told = b"""{"brokerDatas":[],"filterServerTable":{},"queueDatas":[],"topicQueueMappingByBroker":{"a":
+        {"bname":"a","currIdMap":{0:3,"2":1},"dirty":false,"epoch":7,"scope":"__global__","topic":"T","totalQueues":4}}}"""
+    [found] = TopicRouteData.from_json(told).mappings
+    assert found == TopicQueueMappingInfo("a", 4, 7, "__global__", {0: 3, 2: 1})
+    with pytest.raises(ProtocolError, match="totalQueues"):
+        TopicRouteData.from_json(told.replace(b'"totalQueues":4', b'"totalQueues":2000000'))

@@ -1,0 +1,106 @@
+"""Compressed bodies, honest and hostile."""
+
+from __future__ import annotations
+
+import zlib
+
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rmqd.errors import ProtocolError
+from rmqd.wire.messages.compression import compress, decompress
+from rmqd.wire.messages.sys_flag import COMPRESSED, CompressionType, compressed_flag
+from tests.wire.apart import figures
+
+KINDS = pytest.mark.parametrize("kind", list(CompressionType))
+MIB = 1024 * 1024
+
+
+@given(st.binary(), st.sampled_from(CompressionType))
+def test_there_and_back(body: bytes, kind: CompressionType) -> None:
+    assert decompress(compress(body, kind), compressed_flag(kind)) == body
+
+
+@KINDS
+def test_large_body(kind: CompressionType) -> None:
+    body = bytes(range(256)) * 20_000
+    assert decompress(compress(body, kind), compressed_flag(kind)) == body
+
+
+def test_no_type_means_zlib() -> None:
+    """Producers before 4.9 set no type bits."""
+    assert decompress(zlib.compress(b"body"), COMPRESSED) == b"body"
+
+
+def test_zstd_that_does_not_announce_its_size() -> None:
+    """The Java producer writes such frames; how much comes out may be far more than is likely."""
+    for body in (b"", b"body", bytes(MIB)):
+        stream = zstandard.ZstdCompressor().compressobj()
+        packed = stream.compress(body) + stream.flush()
+        assert decompress(packed, compressed_flag(CompressionType.ZSTD)) == body
+    with pytest.raises(ProtocolError, match="more than 1000 bytes"):
+        decompress(packed, compressed_flag(CompressionType.ZSTD), 1000)
+
+
+@KINDS
+def test_cut_short(kind: CompressionType) -> None:
+    packed = compress(b"0123456789" * 100, kind)
+    for size in range(len(packed)):
+        with pytest.raises(ProtocolError):
+            decompress(packed[:size], compressed_flag(kind))
+
+
+@KINDS
+@given(data=st.binary(max_size=60))
+def test_garbage(kind: CompressionType, data: bytes) -> None:
+    try:
+        decompress(data, compressed_flag(kind))
+    except ProtocolError:
+        return
+
+
+@pytest.mark.parametrize("kind", [4, 5, 6, 7])
+def test_unknown_type(kind: int) -> None:
+    with pytest.raises(ProtocolError, match=f"type {kind}"):
+        decompress(b"x", COMPRESSED | kind << 8)
+
+
+@KINDS
+def test_limit(kind: CompressionType) -> None:
+    packed = compress(bytes(1000), kind)
+    assert decompress(packed, compressed_flag(kind), 1000) == bytes(1000)
+    with pytest.raises(ProtocolError, match="more than 999 bytes"):
+        decompress(packed, compressed_flag(kind), 999)
+
+
+BOMB = """
+import sys, tracemalloc
+from rmqd.errors import ProtocolError
+from rmqd.wire.messages.compression import compress, decompress
+from rmqd.wire.messages.sys_flag import CompressionType, compressed_flag
+
+kind, MIB = CompressionType(int(sys.argv[1])), 1024 * 1024
+packed = compress(bytes(200 * MIB), kind)
+tracemalloc.start()
+try:
+    decompress(packed, compressed_flag(kind), 4 * MIB)
+except ProtocolError as error:
+    print(tracemalloc.get_traced_memory()[1])
+"""
+
+
+@KINDS
+def test_bomb_is_defused(kind: CompressionType) -> None:
+    """A small body that would fill the memory is given up at the limit, and costs no more than a few times that."""
+    [peak] = figures(BOMB, kind.value)
+    assert peak < 32 * MIB
+
+
+def test_zstd_size_in_the_header_is_not_believed() -> None:
+    honest = zstandard.ZstdCompressor().compress(b"x" * 300)
+    lying = honest.replace((300 - 256).to_bytes(2, "little"), (0xFFFF).to_bytes(2, "little"), 1)
+    assert lying != honest
+    with pytest.raises(ProtocolError):
+        decompress(lying, compressed_flag(CompressionType.ZSTD))

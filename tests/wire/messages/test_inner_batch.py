@@ -1,0 +1,118 @@
+"""Batches that a broker stores as one record: a reply shows their members."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+
+import pytest
+
+from rmqd.wire.messages.decode import decode_messages, frame_messages
+from rmqd.wire.messages.encode import BatchMember, StoredMessage, encode_batch, encode_message
+from rmqd.wire.messages.message import MessageBlock, MessageQueue
+from rmqd.wire.messages.opening import Opening
+from rmqd.wire.messages.sys_flag import INNER_BATCH, NEED_UNWRAP, CompressionType
+from tests.wire.batch_records import batch_of
+
+QUEUE = MessageQueue("T", "b", 3)
+STORED = StoredMessage(
+    topic="T", body=b"plain", queue_id=3, commit_log_offset=777, born_timestamp=5, store_timestamp=6,
+    born_host="[fe80::1]:9", properties={"TAGS": "x"},
+)  # fmt: skip
+MEMBERS = [
+    BatchMember(b"zero", {"TAGS": "even", "UNIQ_KEY": "0"}, 4),
+    BatchMember(b"", {}, 0),
+    BatchMember(b"two", {"TAGS": "even", "KEYS": "k"}, -1),
+]
+
+
+@pytest.mark.parametrize("kind", [None, *CompressionType])
+@pytest.mark.parametrize("topic", ["T", "T" * 200])
+def test_members_have_offsets_bodies_and_properties_of_their_own(kind: CompressionType | None, topic: str) -> None:
+    """And all else of the batch, as in Java; what stands around them in the reply stays as it is."""
+    stored = replace(STORED, topic=topic)
+    records = [
+        encode_message(replace(stored, queue_offset=9)),
+        encode_message(batch_of(MEMBERS, 10, stored, kind)),
+        encode_message(replace(stored, queue_offset=13)),
+    ]
+    block = decode_messages(b"head" + b"".join(records), QUEUE, 4)
+    assert not block.corrupt
+    assert block.unfinished == 5
+    assert [message.queue_offset for message in block.messages] == [9, 10, 11, 12, 13]
+    assert [message.body for message in block.messages] == [b"plain", b"zero", b"", b"two", b"plain"]
+    inner = block.messages[1:4]
+    assert [(message.flag, message.properties) for message in inner] == [(m.flag, m.properties) for m in MEMBERS]
+    assert [message.has_tag(frozenset({b"even"})) for message in inner] == [True, False, True]
+    assert [message.msg_id for message in inner] == ["0", inner[1].offset_msg_id, inner[1].offset_msg_id]
+    for message in inner:
+        assert (message.topic, message.commit_log_offset, message.stored_queue_id) == (topic, 777, 3)
+        assert (message.born_timestamp, message.store_timestamp) == (5, 6)
+        assert message.born_host == block.messages[0].born_host
+        assert message.offset_msg_id == block.messages[0].offset_msg_id
+    copies = [pickle.loads(pickle.dumps(message)) for message in block.messages]
+    assert [copy.body for copy in copies] == [message.body for message in block.messages]
+    assert [copy.queue_offset for copy in copies] == [9, 10, 11, 12, 13]
+
+
+def opened(record: bytes, low: int) -> MessageBlock:
+    block = frame_messages(record, QUEUE)
+    opening = Opening(block, low=low)
+    assert opening.at_once()
+    opening.finish()
+    return block
+
+
+@pytest.mark.parametrize(("low", "offsets"), [(0, [10, 11, 12]), (11, [11, 12]), (12, [12]), (13, [])])
+def test_members_below_the_offset_that_was_asked_for_are_left_out(low: int, offsets: list[int]) -> None:
+    """A broker answers with the whole batch that the offset lies in."""
+    block = opened(encode_message(batch_of(MEMBERS, 10, STORED)), low)
+    assert [message.queue_offset for message in block.messages] == offsets
+    assert block.unfinished == len(offsets)
+
+
+BODY = encode_batch(MEMBERS)
+
+
+@pytest.mark.parametrize(
+    ("body", "announced", "reason"),
+    [
+        (BODY[:-1], "3", "message 3 of a batch"),
+        (BODY[:30], "3", "cut short"),
+        (BODY[:3] + b"\xff" + BODY[4:], "3", "message 1 of a batch announces 255 bytes"),
+        (BODY, "2", "announces 2 messages and holds 3"),
+        (b"no batch at all, but a text", "1", "message 1 of a batch"),
+        (encode_batch([BatchMember(b"")] * 40_000), "40000", "more than 32767"),
+    ],
+)
+def test_a_batch_that_cannot_be_taken_apart_is_corrupt_as_a_whole(body: bytes, announced: str, reason: str) -> None:
+    batch = replace(batch_of(MEMBERS, 10, STORED), body=body, properties={"INNER_NUM": announced})
+    block = decode_messages(encode_message(batch) + encode_message(replace(STORED, queue_offset=13)), QUEUE)
+    assert [message.queue_offset for message in block.messages] == [13]
+    [corrupt] = block.corrupt
+    assert reason in corrupt.reason
+    assert (corrupt.message.queue_offset, corrupt.message.body) == (10, body)
+
+
+def test_an_empty_batch_holds_nothing() -> None:
+    block = decode_messages(encode_message(batch_of([], 10, STORED)), QUEUE)
+    assert not block.messages
+    assert not block.corrupt
+
+
+@pytest.mark.parametrize(
+    ("sys_flag", "reason"),
+    [(0x800, "0x800"), (-(2**31), "0x80000000"), (0x1001, "0x1000"), (NEED_UNWRAP, "NEED_UNWRAP"), (0x401, "type 4")],
+)
+def test_what_is_marked_in_an_unknown_way_is_refused_by_name(sys_flag: int, reason: str) -> None:
+    """What its body is cannot be known, so it is never shown as a message."""
+    block = decode_messages(encode_message(replace(STORED, sys_flag=sys_flag)), QUEUE)
+    assert not block.messages
+    [corrupt] = block.corrupt
+    assert reason in corrupt.reason
+
+
+def test_a_message_out_of_a_batch_is_a_message() -> None:
+    """As Java reads a record with INNER_BATCH alone."""
+    [message] = decode_messages(encode_message(replace(STORED, sys_flag=INNER_BATCH)), QUEUE).messages
+    assert message.body == b"plain"

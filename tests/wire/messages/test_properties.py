@@ -1,0 +1,50 @@
+"""The properties string."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rmqd.errors import InvalidMessageError, ProtocolError
+from rmqd.wire.messages.properties import format_properties, parse_properties
+
+WORD = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), min_size=1)
+
+
+@given(st.dictionaries(WORD, WORD))
+def test_there_and_back(properties: dict[str, str]) -> None:
+    text = format_properties(properties)
+    assert parse_properties(text) == parse_properties(text.encode()) == properties
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", {}),
+        ("a\x01b\x02", {"a": "b"}),
+        ("a\x01b", {"a": "b"}),
+        ("a\x01b\x02\x02\x02c\x01d\x02", {"a": "b", "c": "d"}),
+        ("a\x01\x02\x01b\x02c\x02", {}),
+        ("a\x01b\x01c\x02", {"a": "b\x01c"}),
+        ("a\x01b\x02a\x01c\x02", {"a": "c"}),
+    ],
+)
+def test_read_as_java_reads_it(text: str, expected: dict[str, str]) -> None:
+    """A missing separator at the end is fine; entries without name or value are dropped."""
+    assert parse_properties(text) == expected
+
+
+def test_empty_values_are_not_written() -> None:
+    assert format_properties({"a": "", "b": "c"}) == "b\x01c\x02"
+
+
+@pytest.mark.parametrize("properties", [{"": "x"}, {"a\x01": "x"}, {"a": "x\x02"}, {"a": "x\x01"}])
+def test_separators_cannot_be_smuggled_in(properties: dict[str, str]) -> None:
+    with pytest.raises(InvalidMessageError, match="property"):
+        format_properties(properties)
+
+
+def test_bytes_that_are_no_text() -> None:
+    with pytest.raises(ProtocolError):
+        parse_properties(b"a\x01\xff\x02")
