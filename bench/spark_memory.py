@@ -26,9 +26,9 @@ from rmqd.spark.handlers.range_pulls import Pulled
 from rmqd.spark.source.arrow import BatchBuilder
 from rmqd.spark.source.columns import DEFAULT_COLUMNS, ddl
 from rmqd.spark.source.queue_range import PullSettings, QueueRange
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import decode_messages
 from rmqd.wire.messages.encode import StoredMessage, encode_message
-from rmqd.wire.messages.message import MessageQueue
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import decode_messages
-from rmqd.wire.messages.message import MessageQueue
 from tests.rocketmq import RealCluster, offsets, rpc
 
 TOPIC = "RMQ_SYS_TRACE_TOPIC"

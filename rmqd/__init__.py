@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from rmqd.handler import Batch, DeadLetter, Retry, Suspend
 
 if TYPE_CHECKING:
-    from rmqd.wire.messages.message import Message, MessageQueue
+    from rmqd.wire.message_queue import MessageQueue
+    from rmqd.wire.messages.message import Message
 
 __all__ = ["Batch", "DeadLetter", "Message", "MessageQueue", "Retry", "Suspend", "__version__"]
 __version__ = "0.1.0"

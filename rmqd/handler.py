@@ -9,7 +9,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, overload
 
 if TYPE_CHECKING:
-    from rmqd.wire.messages.message import Message, MessageQueue
+    from rmqd.wire.message_queue import MessageQueue
+    from rmqd.wire.messages.message import Message
 
 
 class Outcome(enum.Enum):

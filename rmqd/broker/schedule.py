@@ -18,7 +18,7 @@ from rmqd.broker.store.message_store import MessageStore, PutResult
 from rmqd.broker.timers import PRECISION_MS, REQUESTED, TimerMessageStore, timer_out_ms
 from rmqd.clock import Clock
 from rmqd.errors import RmqdError
-from rmqd.wire.headers.base import parse_integer
+from rmqd.wire.fields import parse_integer
 from rmqd.wire.messages.encode import StoredMessage, decode_record
 from rmqd.wire.messages.properties import DELAY, REAL_QUEUE_ID, REAL_TOPIC
 from rmqd.wire.topics import SCHEDULE_TOPIC, TIMER_TOPIC

@@ -13,7 +13,7 @@ from rmqd.broker.settings import BrokerSettings
 from rmqd.broker.store.message_store import MessageStore, PutResult
 from rmqd.codes import ResponseCode
 from rmqd.errors import ProtocolError
-from rmqd.wire.headers.base import parse_integer
+from rmqd.wire.fields import parse_integer
 from rmqd.wire.messages.encode import StoredMessage, decode_record, encode_properties
 from rmqd.wire.messages.properties import (
     REAL_QUEUE_ID,

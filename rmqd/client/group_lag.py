@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rmqd.client.api.admin import cluster_info, consume_stats, consume_time_span, topic_stats
 from rmqd.client.api.offset import query_consumer_offset
 from rmqd.errors import RmqdError, RouteNotFoundError
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import retry_topic
 
 if TYPE_CHECKING:

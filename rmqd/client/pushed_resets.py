@@ -11,7 +11,7 @@ from rmqd.errors import ProtocolError
 from rmqd.wire.bodies.group import ResetOffsetBody
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.limits import check_reset_size
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 
 
 @dataclass(frozen=True, slots=True)

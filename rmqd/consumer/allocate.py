@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from rmqd.errors import RmqdError
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 
 AllocateMessageQueueStrategy = Callable[[str, str, Sequence[MessageQueue], Sequence[str]], Collection[MessageQueue]]
 """(group, own client id, all queues sorted, all client ids sorted) -> own queues"""

@@ -19,7 +19,7 @@ from rmqd.consumer.services import ConsumeMessageService, OffsetStore, Ownership
 from rmqd.consumer.stats.counters import TopicStats
 from rmqd.consumer.stats.problem import GroupProblems
 from rmqd.wire.bodies.heartbeat import SubscriptionData
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 
 if TYPE_CHECKING:
     from rmqd.consumer.handling.message_trace import MessageTrace

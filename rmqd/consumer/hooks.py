@@ -18,7 +18,8 @@ import structlog
 
 from rmqd.handler import Batch, DeadLetter, LoadedHandler, Retry, Suspend
 from rmqd.plain_text import text_of
-from rmqd.wire.messages.message import Message, MessageQueue
+from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.messages.message import Message
 
 log = structlog.get_logger(__name__)
 

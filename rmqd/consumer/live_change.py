@@ -16,7 +16,7 @@ from rmqd.consumer.context import GroupContext
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.pull.assigned_queue import AssignedQueue
 from rmqd.wire.bodies.heartbeat import SubscriptionData
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 
 log = structlog.get_logger(__name__)
 

@@ -8,7 +8,8 @@ from typing import Protocol
 
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.handler import Batch, Lease
-from rmqd.wire.messages.message import Message, MessageQueue
+from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.messages.message import Message
 
 
 @dataclass(frozen=True, slots=True)

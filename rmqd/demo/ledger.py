@@ -16,8 +16,9 @@ from rmqd.consumer.hooks import Hook, HookContext
 from rmqd.errors import RmqdError
 from rmqd.handler import Batch, Decision, Outcome
 from rmqd.histogram import Histogram
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import decode_messages
-from rmqd.wire.messages.message import Message, MessageQueue
+from rmqd.wire.messages.message import Message
 from rmqd.wire.topics import dlq_topic, retry_topic
 
 KEPT: Final = 40  # of what is listed, the newest

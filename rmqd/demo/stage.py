@@ -19,7 +19,7 @@ from rmqd.demo.figures import Figures, Observer
 from rmqd.demo.ledger import Ledger
 from rmqd.demo.orders import Orders
 from rmqd.demo.producer import OrderProducer
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 
 POLL_SECONDS: Final = 0.02
 

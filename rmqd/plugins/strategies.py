@@ -21,7 +21,7 @@ from rmqd.consumer.allocate import (
 )
 from rmqd.errors import ConfigError
 from rmqd.plugins.entry_points import EntryPointError, import_object, installed, not_installed
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import wrap_namespace
 
 ENTRY_POINT_GROUP: Final = "rmqd.allocate_strategies"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
 from rmqd.errors import RemotingError, RmqdError, RouteNotFoundError, TopicNotExistError
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 
 T = TypeVar("T")
 

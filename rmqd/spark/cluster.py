@@ -37,7 +37,7 @@ from rmqd.spark.process_log import log_to_stderr
 from rmqd.spark.queue_questions import mean_size, pending_reset
 from rmqd.spark.source.queue_range import Filter, Replica
 from rmqd.wire.bodies.heartbeat import SubscriptionData
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 
 log = structlog.get_logger(__name__)
 

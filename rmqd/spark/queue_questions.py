@@ -13,7 +13,7 @@ from rmqd.wire.bodies.consume_queue import QueryConsumeQueueResponseBody
 from rmqd.wire.bodies.heartbeat import EXPRESSION_TAG, SUBSCRIPTION_ALL
 from rmqd.wire.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader
 from rmqd.wire.headers.topic import QueryConsumeQueueRequestHeader
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.sys_flag import PullSysFlag
 
 SAMPLE_MESSAGES: Final = 64

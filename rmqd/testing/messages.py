@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 from rmqd.handler import Batch, ManualBatch, OrderlyBatch
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import decode_messages
 from rmqd.wire.messages.encode import StoredMessage, encode_message
-from rmqd.wire.messages.message import Message, MessageQueue
+from rmqd.wire.messages.message import Message
 from rmqd.wire.messages.message_id import UniqueKeys
 from rmqd.wire.messages.properties import KEYS, TAGS, UNIQ_KEY
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from rmqd.broker.controller import BrokerController
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import decode_messages
-from rmqd.wire.messages.message import Message, MessageQueue
+from rmqd.wire.messages.message import Message
 
 _AT_ONCE = 32
 

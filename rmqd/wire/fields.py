@@ -1,14 +1,25 @@
-"""Typed reading of parsed JSON: each function gives the field's value, or a ProtocolError that says what was there."""
+"""Typed reading of fields: each function returns the field's value, or raises a ProtocolError that shows what it is."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+import re
+from typing import Any, Final
 
 from rmqd.errors import ProtocolError
 from rmqd.wire import loose_json
 
+_INTEGER: Final = re.compile(r"[+-]?\d{1,19}", re.ASCII)
 _LONG_MIN, _LONG_MAX = -(2**63), 2**63 - 1
+
+
+def parse_integer(text: str, what: str) -> int:
+    """An integer of 64 bits as Java's `Long.parseLong` reads it. Raises ProtocolError."""
+    if _INTEGER.fullmatch(text):
+        value = int(text)
+        if _LONG_MIN <= value <= _LONG_MAX:
+            return value
+    raise ProtocolError(f"{what} must be an integer, and is {text!r:.80}")
 
 
 def body_object(body: bytes | str) -> dict[Any, Any]:

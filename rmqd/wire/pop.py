@@ -7,7 +7,7 @@ from enum import IntEnum
 from typing import Final, NamedTuple, Self
 
 from rmqd.errors import ProtocolError
-from rmqd.wire.headers.base import parse_integer
+from rmqd.wire.fields import parse_integer
 from rmqd.wire.topics import RETRY_PREFIX, pop_retry_topic, pop_retry_topic_v2
 
 ORDER_REVIVE_QUEUE: Final = 999  # in the handles of orderly pops, which no revive queue keeps

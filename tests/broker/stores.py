@@ -9,9 +9,10 @@ from rmqd.broker.settings import BrokerSettings
 from rmqd.broker.store.data_dir import DataDir
 from rmqd.broker.store.message_store import MessageStore, PutResult
 from rmqd.broker.store.record_log import MemoryRecordLog
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import decode_messages
 from rmqd.wire.messages.encode import StoredMessage
-from rmqd.wire.messages.message import Message, MessageQueue
+from rmqd.wire.messages.message import Message
 from tests.consumer.clock import ManualClock
 
 ADDRESS = "127.0.0.1:10911"

@@ -16,7 +16,7 @@ from rmqd.wire.bodies.pop import (
     QueryAssignmentResponseBody,
 )
 from rmqd.wire.bodies.settings import SetMessageRequestModeRequestBody
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 from tests.broker.beats import beat, consumer
 from tests.broker.peer import Peer, connected
 

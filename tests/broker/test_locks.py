@@ -9,7 +9,7 @@ import pytest
 from rmqd.broker.embedded import EmbeddedRocketMQ, embedded_rocketmq
 from rmqd.broker.locks import LOCK_SECONDS, RebalanceLockManager
 from rmqd.wire.bodies.lock import LockBatchRequestBody, LockBatchResponseBody
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 from tests.broker.peer import Peer, connected
 
 LOCK, UNLOCK = 41, 42

@@ -13,7 +13,7 @@ from rmqd.codes import LanguageCode
 from rmqd.wire.bodies.group import ConsumerOffsetSerializeWrapper, QueryCorrectionOffsetBody, ResetOffsetBody
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.loose_json import loads
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 from tests.broker.beats import beat, consumer, heard
 from tests.broker.peer import Peer, connected
 

@@ -16,7 +16,7 @@ from rmqd.wire.bodies.group import GetConsumerStatusBody
 from rmqd.wire.bodies.running_info import ConsumeMessageDirectlyResult, ConsumerRunningInfo
 from rmqd.wire.bodies.settings import SubscriptionGroupConfig
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 from tests.broker.beats import beat, consumer
 from tests.broker.peer import Peer, connected
 from tests.consumer.members import member

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from rmqd.wire.bodies.running_info import ConsumerRunningInfo
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.pop import ANY_QUEUE
 from tests.broker.embedded_cluster import embedded  # noqa: F401 - a fixture
 from tests.conformance.attempts import Attempt

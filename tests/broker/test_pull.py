@@ -13,8 +13,8 @@ from rmqd.wire.bodies.heartbeat import CheckClientRequestBody, MessageModel, Sub
 from rmqd.wire.bodies.settings import SubscriptionGroupConfig, TopicConfig
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.filter import java_hash, tag_subscription
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import decode_messages
-from rmqd.wire.messages.message import MessageQueue
 from tests.broker.peer import Peer
 
 PULL, LITE_PULL, CHECK = 11, 361, 46

@@ -11,8 +11,8 @@ from rmqd.broker.embedded import EmbeddedOptions, EmbeddedRocketMQ, embedded_roc
 from rmqd.broker.settings import BrokerSettings
 from rmqd.wire.bodies.settings import SubscriptionGroupConfig, TopicConfig
 from rmqd.wire.command import RemotingCommand
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.encode import BatchMember, encode_batch
-from rmqd.wire.messages.message import MessageQueue
 from rmqd.wire.messages.message_id import parse_offset_message_id
 from tests.broker.peer import Peer
 from tests.broker.records import BORN_TIMESTAMP, letters, records

@@ -20,8 +20,9 @@ from rmqd.broker.filter.lexer import ExpressionError
 from rmqd.broker.filter.parser import compile_condition
 from rmqd.broker.filter.values import EvaluationError, plain_text
 from rmqd.wire.bodies.heartbeat import CheckClientRequestBody, SubscriptionData
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import decode_messages
-from rmqd.wire.messages.message import Message, MessageQueue
+from rmqd.wire.messages.message import Message
 from rmqd.wire.messages.properties import format_properties
 from tests.rocketmq import RealCluster, rpc
 

@@ -22,7 +22,7 @@ from rmqd.wire.bodies.stats import (
     TopicStatsTable,
 )
 from rmqd.wire.bodies.time_span import QueryConsumeTimeSpanBody
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 from tests.broker.asking import Asking, asking, body, told
 from tests.broker.beats import beat, consumer
 

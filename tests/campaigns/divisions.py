@@ -13,7 +13,7 @@ from rmqd.consumer.allocate import (
     ByMachineRoom,
     sorted_client_ids,
 )
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import retry_topic
 
 RMQD, JAVA, GO = "rmqd", "java", "go"

@@ -18,9 +18,10 @@ from rmqd.codes import ResponseCode
 from rmqd.errors import RemotingError
 from rmqd.wire.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader
 from rmqd.wire.headers.send import SendMessageRequestHeaderV2
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import decode_messages
 from rmqd.wire.messages.encode import BatchMember, encode_batch
-from rmqd.wire.messages.message import Message, MessageQueue
+from rmqd.wire.messages.message import Message
 from rmqd.wire.messages.properties import format_properties
 from rmqd.wire.messages.sys_flag import PullSysFlag
 

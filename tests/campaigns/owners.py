@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import retry_topic
 from tests.campaigns.divisions import DIVISIONS, GO, JAVA, RMQD, ROOM_OF_SLOT, Division, written_down
 from tests.campaigns.members import JOIN, KILL, LEAVE

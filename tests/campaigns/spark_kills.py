@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from rmqd.errors import RmqdError
 from rmqd.spark.engine.checkpoint import read_done
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 from tests.campaigns.lagging_slave import LaggingSlave
 from tests.campaigns.sending import send_numbered
 from tests.integration.rmqd_process import TOP, RmqdProcess, ledger_group

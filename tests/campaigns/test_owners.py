@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 from tests.campaigns.divisions import BROKER_NAMES, DIVISIONS, ROOM_OF_SLOT, Division
 from tests.campaigns.members import JOIN, KILL, LEAVE
 from tests.campaigns.owners import Change, Owners, OwnersPlan, OwnersResult

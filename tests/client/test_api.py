@@ -27,7 +27,7 @@ from rmqd.wire.bodies.heartbeat import CheckClientRequestBody
 from rmqd.wire.bodies.lock import LockBatchRequestBody, LockBatchResponseBody
 from rmqd.wire.bodies.settings import SubscriptionGroupConfig
 from rmqd.wire.filter import sql_subscription
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Peer, Reply
 
 QUEUE = MessageQueue("T", "broker-a", 3)

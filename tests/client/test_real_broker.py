@@ -14,8 +14,8 @@ from rmqd.client.options import ClientOptions
 from rmqd.client.sending.producer import OutgoingMessage
 from rmqd.errors import BrokerFailureError, SubscriptionParseError
 from rmqd.wire.filter import sql_subscription
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import decode_messages
-from rmqd.wire.messages.message import MessageQueue
 from rmqd.wire.messages.message_id import parse_offset_message_id
 from rmqd.wire.topics import retry_topic
 from tests.client.members import Member

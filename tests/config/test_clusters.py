@@ -7,7 +7,7 @@ import pytest
 from rmqd.config.model.root import RootConfig
 from rmqd.config.schema import config_schema
 from rmqd.consumer.allocate import ByConfig
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 from tests.config.configuration import load, problems
 
 pytestmark = pytest.mark.usefixtures("in_empty_folder")

@@ -22,7 +22,7 @@ from rmqd.consumer.allocate import (
     ByMachineRoom,
     sorted_client_ids,
 )
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 from tests.rocketmq.fetch import find_java, jars
 from tests.rocketmq.peers import LOGBACK, classes
 

@@ -6,9 +6,10 @@ import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import decode_messages
 from rmqd.wire.messages.encode import StoredMessage, encode_message
-from rmqd.wire.messages.message import MessageBlock, MessageQueue
+from rmqd.wire.messages.message import MessageBlock
 
 QUEUE = MessageQueue("t1", "a", 0)
 

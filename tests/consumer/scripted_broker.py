@@ -30,9 +30,9 @@ from rmqd.wire.headers.offset import (
 )
 from rmqd.wire.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader
 from rmqd.wire.headers.send import ConsumerSendMsgBackRequestHeader, SendMessageRequestHeaderV2
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages import properties as names
 from rmqd.wire.messages.encode import StoredMessage, encode_message
-from rmqd.wire.messages.message import MessageQueue
 from rmqd.wire.messages.properties import parse_properties
 from rmqd.wire.topics import retry_topic
 from tests.client.peer import Peer, Reply, eventually, route_of, routes, stored

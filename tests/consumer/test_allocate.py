@@ -16,7 +16,7 @@ from rmqd.consumer.allocate import (
     averagely,
     sorted_client_ids,
 )
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 from tests.conformance import behaviour
 from tests.consumer.allocate_cases import (
     RECORDED_OTHERS,

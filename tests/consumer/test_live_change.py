@@ -15,7 +15,7 @@ from rmqd.errors import FilterRefusedError, InvalidNameError
 from rmqd.handler import Batch
 from rmqd.wire.bodies.heartbeat import CheckClientRequestBody, HeartbeatData, SubscriptionData
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Reply, eventually
 from tests.consumer.groups import GROUP, TOPIC, Blocked, group_options
 from tests.consumer.members import Member, member

@@ -14,7 +14,7 @@ from rmqd.client.options import ClientOptions
 from rmqd.codes import RequestCode
 from rmqd.consumer.push_consumer import PushConsumer
 from rmqd.handler import Batch, LoadedHandler
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import WAIT_SECONDS, eventually
 from tests.client.running import running
 from tests.consumer.groups import GROUP, TOPIC, Blocked, group_options

@@ -7,7 +7,7 @@ from typing import Any
 
 from rmqd.codes import RequestCode
 from rmqd.wire.bodies.route import TopicRouteData
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import is_retry_topic, retry_topic
 from tests.client.peer import Peer, route_of, routes
 from tests.consumer.groups import GROUP, TOPIC

@@ -19,7 +19,7 @@ from rmqd.client.api.group import consumer_connection
 from rmqd.client.api.offset import query_consumer_offset
 from rmqd.client.remoting.client import RemotingClient
 from rmqd.codes import RequestCode
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 from tests.cli.command import Ended, rmqd
 from tests.daemon.daemon_process import DaemonProcess, daemon
 from tests.daemon.seeing_handler import PLUGIN, seen

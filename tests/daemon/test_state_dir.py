@@ -19,7 +19,7 @@ from rmqd.consumer.offsets.local_file_store import LOCK_NAME, LocalFileOffsetSto
 from rmqd.daemon.state_dir import prepare_state_dir, refuse_second_process
 from rmqd.errors import ConfigError
 from rmqd.exit_codes import ExitCode
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 from tests.consumer.offsets.disks import disk_error, small_disk
 from tests.daemon.daemon_process import daemon, write_config
 

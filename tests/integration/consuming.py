@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rmqd.handler import Batch
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 from tests.consumer.members import member
 from tests.rocketmq import ClusterError, RealCluster, offsets
 from tests.rocketmq.fixtures import fresh_name

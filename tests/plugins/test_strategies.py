@@ -11,7 +11,7 @@ import pytest
 from rmqd.config.load import load_config
 from rmqd.consumer.allocate import ALLOCATE_STRATEGIES, STRATEGY_NAMES, AllocateStrategy, ByConfig, ByMachineRoom
 from rmqd.plugins.strategies import load_strategy
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 from tests.config.configuration import problems
 
 CODE = """

@@ -18,7 +18,7 @@ from rmqd.testing.background import BackgroundLoop
 from rmqd.testing.clock import JumpingClock
 from rmqd.wire.bodies.heartbeat import ConsumerData, HeartbeatData
 from rmqd.wire.bodies.settings import TopicConfig
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 
 T = TypeVar("T")
 

@@ -18,7 +18,7 @@ from rmqd.spark.handlers.handler_process import handler_process
 from rmqd.spark.handlers.handler_source import HandlerPlan, HandlerStreamReader
 from rmqd.spark.handlers.outcome import RangeOutcome
 from rmqd.spark.source.queue_range import QueueRange
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 from tests.spark.embedded_broker import EmbeddedBroker
 
 _numbers = itertools.count()

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmqd.spark.source.admission import share, share_bytes
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 
 QUEUES = [MessageQueue("T", "broker-a", number) for number in range(6)]
 BACKLOGS = st.dictionaries(st.sampled_from(QUEUES), st.integers(0, 10**12))

@@ -16,7 +16,7 @@ from rmqd.spark.engine.generations import Generation, Generations, checkpoint_fo
 from rmqd.spark.engine.group_order import GroupOrder
 from rmqd.spark.pipelines.parquet_batch import Batch
 from rmqd.spark.source.offsets import nested
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 from tests.spark.embedded_broker import EmbeddedBroker, queue
 from tests.spark.needed import need
 

@@ -8,7 +8,7 @@ import pytest
 
 from rmqd.errors import RmqdError
 from rmqd.spark.source.offsets import Offsets
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 
 
 def q(queue_id: int, topic: str = "orders", broker: str = "broker-a") -> MessageQueue:

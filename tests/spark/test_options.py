@@ -12,7 +12,7 @@ from rmqd.errors import ConfigError
 from rmqd.spark.source.bounds import Bound
 from rmqd.spark.source.options import parse_options
 from rmqd.spark.source.queue_range import NO_GROUP, Filter
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 
 NEEDED = {"nameserver": "127.0.0.1:9876", "subscribe": "orders"}
 

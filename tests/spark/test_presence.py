@@ -23,7 +23,7 @@ from rmqd.spark.engine.group_order import GroupOrder
 from rmqd.spark.engine.presence import Presence
 from rmqd.wire.bodies.group import ResetOffsetBody
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import eventually
 from tests.consumer.members import Member, member
 from tests.consumer.seen import Seen

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from rmqd.codes import RequestCode
 from rmqd.wire.bodies.route import TopicRouteData
 from rmqd.wire.bodies.static_topic import TopicQueueMappingInfo
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Peer, Reply, route_of, routes
 from tests.consumer.scripted_broker import ScriptedBroker
 from tests.spark.needed import need

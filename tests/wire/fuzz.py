@@ -56,10 +56,11 @@ from rmqd.wire.headers.pop import (
 )
 from rmqd.wire.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader
 from rmqd.wire.headers.send import ReceivedSendHeader, SendMessageRequestHeaderV2, SendMessageResponseHeader
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.compression import compress
 from rmqd.wire.messages.decode import decode_messages
 from rmqd.wire.messages.encode import StoredMessage, decode_batch, decode_record, encode_message
-from rmqd.wire.messages.message import Message, MessageQueue
+from rmqd.wire.messages.message import Message
 from rmqd.wire.messages.message_id import parse_offset_message_id
 from rmqd.wire.messages.sys_flag import CompressionType
 from rmqd.wire.pop import PopHandle, parse_message_offsets, parse_order_counts, parse_start_offsets

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import decode_messages
 from rmqd.wire.messages.encode import StoredMessage, encode_message
-from rmqd.wire.messages.message import MessageQueue
 from rmqd.wire.messages.properties import RETRY_TOPIC
 from rmqd.wire.namespace import without_namespace
 

@@ -27,7 +27,7 @@ from rmqd.wire.headers.pop import (
     PopMessageResponseHeader,
 )
 from rmqd.wire.loose_json import loads
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.pop import (
     OrderCounts,
     PopHandle,

@@ -17,7 +17,7 @@ from rmqd.wire.bodies.pop import (
 )
 from rmqd.wire.bodies.route import PERM_READ
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

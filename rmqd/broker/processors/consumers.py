@@ -11,7 +11,7 @@ from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import ProtocolError
 from rmqd.wire.bodies.group import GetConsumerListByGroupResponseBody
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.headers.base import parse_integer
+from rmqd.wire.fields import parse_integer
 from rmqd.wire.headers.group import GetConsumerListByGroupRequestHeader
 from rmqd.wire.headers.offset import OffsetResponseHeader, QueryConsumerOffsetRequestHeader
 

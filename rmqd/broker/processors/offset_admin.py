@@ -17,7 +17,7 @@ from rmqd.wire.headers.offset import (
     QueryCorrectionOffsetHeader,
     ResetOffsetRequestHeader,
 )
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 
 if TYPE_CHECKING:
     from rmqd.broker.controller import BrokerController

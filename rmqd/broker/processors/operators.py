@@ -22,7 +22,7 @@ from rmqd.wire.headers.group import (
     GetConsumerRunningInfoRequestHeader,
     GetConsumerStatusRequestHeader,
 )
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message_id import parse_offset_message_id
 
 if TYPE_CHECKING:

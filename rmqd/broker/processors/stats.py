@@ -30,7 +30,7 @@ from rmqd.wire.headers.topic import (
     QueryConsumeQueueRequestHeader,
     ViewBrokerStatsDataRequestHeader,
 )
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 
 if TYPE_CHECKING:
     from rmqd.broker.controller import BrokerController

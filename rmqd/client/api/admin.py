@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from rmqd.client.remoting.client import RemotingClient
     from rmqd.wire.bodies.time_span import QueueTimeSpan
-    from rmqd.wire.messages.message import MessageQueue
+    from rmqd.wire.message_queue import MessageQueue
 
 RESET_TO_END = -1
 

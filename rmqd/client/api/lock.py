@@ -11,7 +11,7 @@ from rmqd.wire.bodies.lock import LockBatchRequestBody, LockBatchResponseBody
 
 if TYPE_CHECKING:
     from rmqd.client.remoting.client import RemotingClient
-    from rmqd.wire.messages.message import MessageQueue
+    from rmqd.wire.message_queue import MessageQueue
 
 
 async def lock_batch(

@@ -21,7 +21,7 @@ from rmqd.wire.headers.offset import (
 if TYPE_CHECKING:
     from rmqd.client.remoting.client import RemotingClient
     from rmqd.wire.headers.base import RequestHeader
-    from rmqd.wire.messages.message import MessageQueue
+    from rmqd.wire.message_queue import MessageQueue
 
 RESET_WAITS: Final = "Offset has been previously reset"
 TELLS_NEW_GROUPS: Final = 412  # V5_0_0_SNAPSHOT: since then setZeroIfNotFound is heeded

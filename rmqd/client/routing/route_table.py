@@ -15,7 +15,7 @@ from rmqd.client.coalesce import Coalesced
 from rmqd.client.routing.routes import Routes
 from rmqd.errors import RemotingTimeoutError, RmqdError, RouteNotFoundError, TopicNotExistError
 from rmqd.wire.bodies.route import TopicRouteData
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import is_retry_topic
 
 log = structlog.get_logger(__name__)

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from rmqd.wire.bodies.route import QueueData, TopicRouteData
 from rmqd.wire.bodies.static_topic import leaders
 from rmqd.wire.limits import MOST_QUEUES
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 
 
 class Routes:

@@ -29,7 +29,7 @@ from rmqd.errors import (
 )
 from rmqd.wire.bodies.heartbeat import HeartbeatData
 from rmqd.wire.headers.send import SendMessageRequestHeaderV2
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message_id import UniqueKeys
 from rmqd.wire.messages.properties import (
     DELAY,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from rmqd.errors import RouteNotFoundError
 from rmqd.wire.filter import java_hash
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 
 MessageQueueSelector = Callable[[Sequence[MessageQueue]], MessageQueue]
 """Chooses from the queues that may be written to, in RocketMQ's order; there is at least one."""

@@ -16,8 +16,9 @@ from rmqd.errors import ProtocolError, RmqdError
 from rmqd.handler import Batch, Closing, DeadLetter, ManualBatch, OrderlyBatch, Outcome, Retry, Suspend
 from rmqd.plain_text import describe, text_of
 from rmqd.wire.bodies.running_info import CMResult, ConsumeMessageDirectlyResult
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import frame_messages
-from rmqd.wire.messages.message import Message, MessageQueue
+from rmqd.wire.messages.message import Message
 
 log = structlog.get_logger(__name__)
 

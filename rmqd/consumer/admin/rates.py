@@ -10,7 +10,7 @@ from rmqd.clock import Clock
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.stats.counters import TopicStats
 from rmqd.wire.bodies.running_info import ConsumeStatus
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 
 SAMPLE_SECONDS: Final = 10.0  # Java: StatsItem samples every 10 s for the minute
 MINUTE_SAMPLES: Final = 6

@@ -21,7 +21,7 @@ from rmqd.wire.bodies import running_info as wire
 from rmqd.wire.bodies.heartbeat import ConsumeType
 from rmqd.wire.bodies.running_info import ConsumerRunningInfo, PopProcessQueueInfo, ProcessQueueInfo
 from rmqd.wire.command import LANGUAGE
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 
 if TYPE_CHECKING:
     from rmqd.consumer.pop.assignment import PopAssignment

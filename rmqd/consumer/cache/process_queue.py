@@ -11,7 +11,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from rmqd.consumer.stats.counters import TopicStats
-from rmqd.wire.messages.message import Message, MessageBlock, MessageQueue
+from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.messages.message import Message, MessageBlock
 
 
 class ProcessQueue:

@@ -17,7 +17,7 @@ from rmqd.consumer.founding.order import in_levels, is_unfinished
 from rmqd.consumer.offsets.broker_store import RemoteBrokerOffsetStore
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.errors import AccessRefusedError, RmqdError
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import retry_topic
 
 log = structlog.get_logger(__name__)

@@ -7,7 +7,7 @@ from rmqd.clock import Clock
 from rmqd.consumer.founding.founding import Founding
 from rmqd.consumer.offsets.local_file_store import LocalFileOffsetStore
 from rmqd.consumer.options import ConsumerOptions
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 
 
 class FileFounding(Founding):

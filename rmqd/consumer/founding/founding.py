@@ -23,7 +23,7 @@ from rmqd.clock import Clock
 from rmqd.consumer.founding.start_offset import Start, StartPolicy
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.errors import RmqdError, RouteNotFoundError
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 
 log = structlog.get_logger(__name__)
 

@@ -11,7 +11,7 @@ from rmqd.client.api.offset import earliest_store_time, get_max_offset, get_min_
 from rmqd.client.instance import ClientInstance
 from rmqd.consumer.options import ConsumeFromWhere
 from rmqd.errors import BrokerAwayError
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import is_retry_topic
 
 log = structlog.get_logger(__name__)

@@ -15,7 +15,8 @@ from rmqd.consumer.handling.worker import Worker
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.services import Leases, WaysBack
 from rmqd.handler import Batch, Lease, LoadedHandler, ManualBatch, OrderlyBatch
-from rmqd.wire.messages.message import Message, MessageQueue
+from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.messages.message import Message
 
 NOTHING = ()
 

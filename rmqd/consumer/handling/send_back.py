@@ -13,8 +13,9 @@ from rmqd.errors import InvalidMessageError, RmqdError
 from rmqd.plain_text import encodable, traceback_of
 from rmqd.wire.bodies.static_topic import is_logical
 from rmqd.wire.headers.send import SendMessageRequestHeaderV2
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages import properties as names
-from rmqd.wire.messages.message import Message, MessageQueue
+from rmqd.wire.messages.message import Message
 from rmqd.wire.messages.sys_flag import COMPRESSED, COMPRESSION_MASK
 from rmqd.wire.topics import DEFAULT_TOPIC, INNER_PRODUCER_GROUP, dlq_topic, retry_topic
 

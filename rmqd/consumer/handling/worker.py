@@ -16,7 +16,8 @@ from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.handling.settlement import EXPIRED
 from rmqd.consumer.handling.threads import HandlerNotAwaitedError, check_result
 from rmqd.handler import Batch
-from rmqd.wire.messages.message import Message, MessageQueue
+from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.messages.message import Message
 
 if TYPE_CHECKING:
     from rmqd.consumer.handling.slots import HandlerSlots

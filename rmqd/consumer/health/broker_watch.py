@@ -9,7 +9,7 @@ from typing import Final
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.pull.assigned_queue import AssignedQueue
 from rmqd.consumer.stats.problem import Problem
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 
 DOWN_SECONDS: Final = 4.0  # shorter, and it is a connection that was cut
 _NEXT: Final = "is the broker up, and reachable from here? It goes on by itself, see docs/high-availability.md"

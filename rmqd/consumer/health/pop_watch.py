@@ -12,7 +12,7 @@ from rmqd.consumer.health.stall import Stall
 from rmqd.consumer.health.watchdog import STALL_SECONDS, TICK_SECONDS, tell_stalled
 from rmqd.consumer.pop.assignment import PopAssignment
 from rmqd.consumer.stats.problem import Problem
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 
 if TYPE_CHECKING:
     from rmqd.consumer.context import GroupContext

@@ -19,7 +19,7 @@ from rmqd.consumer.pull.loop import PullLoop
 from rmqd.consumer.stats.counters import snapshots_of
 from rmqd.consumer.stats.problem import Problem
 from rmqd.errors import BrokerAwayError, CircuitOpenError, RemotingError
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import is_retry_topic
 
 log = structlog.get_logger(__name__)

@@ -17,7 +17,7 @@ from rmqd.consumer.offsets.offset_watch import WATCH_SECONDS, OffsetWatch
 from rmqd.consumer.offsets.unheard_commits import UnheardCommits
 from rmqd.consumer.services import OffsetWatcher
 from rmqd.errors import BrokerAwayError, RmqdError
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 
 log = structlog.get_logger(__name__)
 

@@ -17,7 +17,7 @@ from rmqd.consumer.offsets.private_files import make_folder
 from rmqd.consumer.services import OffsetWatcher
 from rmqd.errors import OffsetStoreError
 from rmqd.own_threads import in_own_thread
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 
 log = structlog.get_logger(__name__)
 

@@ -20,7 +20,7 @@ from rmqd.consumer.offsets.private_files import make_folder, open_file
 from rmqd.errors import OffsetStoreError, ProtocolError
 from rmqd.wire import fields, loose_json
 from rmqd.wire.bodies.queue_map import offsets_from_dict
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 
 log = structlog.get_logger(__name__)
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.offsets.lag import refresh_max_offsets
 from rmqd.consumer.pull.assigned_queue import AssignedQueue
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 
 
 class OffsetPersistence:

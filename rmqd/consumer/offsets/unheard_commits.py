@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from rmqd.errors import RemotingClosedError, RemotingTimeoutError, RmqdError, TlsError
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 
 SETTLE_SECONDS: Final = 2.0  # in which a broker has taken up what it had read of a connection that ended
 FORGOTTEN_SECONDS: Final = 30.0  # a broker that stands still for longer than that loses its clients anyway

@@ -15,7 +15,7 @@ from rmqd.consumer.pop.receipts import PopReceipts
 from rmqd.consumer.pop.start import begin
 from rmqd.consumer.pop.status import PopStatus
 from rmqd.consumer.stats.snapshot import QueueSnapshot
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 
 log = structlog.get_logger(__name__)
 

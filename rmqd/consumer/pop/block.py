@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Iterable
 
 from rmqd.wire.headers.pop import PopMessageResponseHeader
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages import properties as names
-from rmqd.wire.messages.message import Message, MessageBlock, MessageQueue
+from rmqd.wire.messages.message import Message, MessageBlock
 from rmqd.wire.pop import PopHandle, PoppedQueue, RetryFlag, parse_start_offsets
 
 

@@ -19,7 +19,7 @@ from rmqd.consumer.pop.receipts import PopReceipts
 from rmqd.consumer.pop.retries import PopRetries
 from rmqd.errors import PopNotSupportedError, RequestCodeNotSupportedError, RmqdError
 from rmqd.wire.bodies.pop import MessageQueueAssignment, MessageRequestMode, QueryAssignmentRequestBody
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import is_retry_topic
 
 if TYPE_CHECKING:

@@ -23,8 +23,9 @@ from rmqd.errors import BrokerError, ConnectionRenewedError, FlowControlError, P
 from rmqd.wire.bodies.heartbeat import EXPRESSION_TAG
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.pop import PopMessageResponseHeader
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import frame_readable
-from rmqd.wire.messages.message import Message, MessageBlock, MessageQueue
+from rmqd.wire.messages.message import Message, MessageBlock
 from rmqd.wire.topics import retry_topic
 
 log = structlog.get_logger(__name__)

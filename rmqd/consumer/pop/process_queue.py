@@ -8,7 +8,8 @@ from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.pop.block import PopBlock
 from rmqd.consumer.pop.receipts import PopReceipts
 from rmqd.consumer.stats.counters import TopicStats
-from rmqd.wire.messages.message import Message, MessageBlock, MessageQueue
+from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.messages.message import Message, MessageBlock
 
 
 class PopProcessQueue(ProcessQueue):

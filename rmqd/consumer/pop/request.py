@@ -14,7 +14,7 @@ from rmqd.errors import BrokerAwayError
 from rmqd.wire.bodies.heartbeat import SubscriptionData
 from rmqd.wire.command import RemotingCommand, encode_request
 from rmqd.wire.headers.pop import PopMessageRequestHeader
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 
 GRACE_SECONDS: Final = 10.0  # Java: the broker may answer so long after the time it was to hold the pop
 TOO_LATE: Final = "timeout too much"

@@ -19,7 +19,7 @@ from rmqd.clock import Clock
 from rmqd.errors import RmqdError, RouteNotFoundError
 from rmqd.wire.bodies.pop import MessageRequestMode
 from rmqd.wire.filter import tag_subscription
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import SUBSCRIPTION_ALL, pop_retry_topic, pop_retry_topic_v2, retry_topic
 
 if TYPE_CHECKING:

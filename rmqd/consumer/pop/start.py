@@ -10,7 +10,7 @@ import structlog
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.pull.backoff import EXCEPTION_DELAY_SECONDS
 from rmqd.errors import RmqdError
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.pop import ANY_QUEUE
 
 log = structlog.get_logger(__name__)

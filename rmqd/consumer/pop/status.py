@@ -10,7 +10,7 @@ from rmqd.consumer.pop.loop import PopLoop
 from rmqd.consumer.stats.problem import STUCK_CAUSES, Problem
 from rmqd.consumer.stats.snapshot import QueueSnapshot
 from rmqd.errors import RmqdError
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.pop import ANY_QUEUE
 
 log = structlog.get_logger(__name__)

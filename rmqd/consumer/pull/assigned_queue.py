@@ -16,7 +16,7 @@ from rmqd.consumer.pull.loop import PullLoop
 from rmqd.consumer.pull.status import QueueStatus
 from rmqd.consumer.stats.snapshot import QueueSnapshot
 from rmqd.errors import AccessRefusedError, RmqdError
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 
 log = structlog.get_logger(__name__)
 

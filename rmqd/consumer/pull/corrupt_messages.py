@@ -16,7 +16,8 @@ import structlog
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.options import OnCorruptMessage
 from rmqd.consumer.stats.problem import Problem
-from rmqd.wire.messages.message import Message, MessageBlock, MessageQueue
+from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.messages.message import Message, MessageBlock
 from rmqd.wire.messages.pull_walk import BadRecord
 
 if TYPE_CHECKING:

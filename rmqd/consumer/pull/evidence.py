@@ -28,7 +28,8 @@ import structlog
 from rmqd.client.remoting.traffic import Traffic
 from rmqd.errors import ProtocolError
 from rmqd.wire.headers.pull import PullMessageResponseHeader
-from rmqd.wire.messages.message import MessageBlock, MessageQueue
+from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.messages.message import MessageBlock
 from rmqd.wire.messages.pull_walk import BadRecord, Doubt, Gap, ReplyWalk, bad_record, is_plain
 
 log = structlog.get_logger(__name__)

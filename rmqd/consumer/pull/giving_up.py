@@ -16,7 +16,7 @@ from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.context import Floor, GroupContext
 from rmqd.consumer.pull.loop import PullLoop
 from rmqd.errors import BrokerError, RemotingError, RmqdError, RouteNotFoundError
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 
 log = structlog.get_logger(__name__)
 

@@ -38,8 +38,9 @@ from rmqd.errors import (
 from rmqd.wire.bodies.heartbeat import EXPRESSION_TAG
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.pull import PullMessageResponseHeader
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import frame_messages
-from rmqd.wire.messages.message import MessageBlock, MessageQueue
+from rmqd.wire.messages.message import MessageBlock
 from rmqd.wire.messages.pull_walk import BadRecord
 from rmqd.wire.messages.sys_flag import PullSysFlag
 from rmqd.wire.topics import is_retry_topic, topic_of_pop_retry

@@ -11,7 +11,7 @@ from typing import Final
 import structlog
 
 from rmqd.clock import Clock
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 
 log = structlog.get_logger(__name__)
 

@@ -36,8 +36,8 @@ from rmqd.consumer.stats.problem import Problem
 from rmqd.errors import BrokerError, ProtocolError, RmqdError
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.pull import PullMessageResponseHeader
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import frame_messages
-from rmqd.wire.messages.message import MessageQueue
 
 if TYPE_CHECKING:
     from rmqd.consumer.pull.loop import PullLoop

@@ -14,7 +14,7 @@ from rmqd.errors import BrokerAwayError, ProtocolError, RmqdError
 from rmqd.wire.bodies.heartbeat import SubscriptionData
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.pull import PullMessageResponseHeader, PullRequestTemplate
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 
 PULL_TIMEOUT_SECONDS: Final = 30.0  # Java: the broker's scan may answer 5 s late
 OPERATOR_RESET: Final = "OFFSET_RESET"

@@ -9,7 +9,7 @@ from rmqd.consumer.context import GroupContext
 from rmqd.consumer.pull.loop import PullLoop
 from rmqd.consumer.stats.problem import STUCK_CAUSES, Problem
 from rmqd.consumer.stats.snapshot import QueueSnapshot
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import topic_of_pop_retry
 
 

@@ -13,7 +13,7 @@ import structlog
 
 from rmqd.client.instance import ClientInstance
 from rmqd.clock import Clock
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 
 log = structlog.get_logger(__name__)
 

@@ -8,7 +8,8 @@ from typing import Final
 import structlog
 
 from rmqd.consumer.options import ConsumerOptions
-from rmqd.wire.messages.message import Message, MessageQueue
+from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.messages.message import Message
 
 log = structlog.get_logger(__name__)
 

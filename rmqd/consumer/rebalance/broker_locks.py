@@ -13,7 +13,7 @@ from rmqd.client.api.lock import lock_batch, unlock_batch
 from rmqd.client.instance import ClientInstance
 from rmqd.client.remoting.connection import RemotingConnection
 from rmqd.errors import AccessRefusedError, BrokerError, RmqdError
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 
 log = structlog.get_logger(__name__)
 

@@ -17,7 +17,7 @@ from rmqd.client.instance import ClientInstance
 from rmqd.clock import Clock
 from rmqd.consumer.rebalance.broker_locks import RENEW_SECONDS, BrokerLocks
 from rmqd.consumer.rebalance.departures import SURE_SECONDS, Departures
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 
 log = structlog.get_logger(__name__)
 

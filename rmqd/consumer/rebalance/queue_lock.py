@@ -20,7 +20,7 @@ from rmqd.client.instance import ClientInstance
 from rmqd.client.remoting.connection import RemotingConnection
 from rmqd.clock import Clock, suspended_seconds
 from rmqd.consumer.rebalance.broker_locks import RENEW_SECONDS, BrokerLocks
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 
 log = structlog.get_logger(__name__)
 

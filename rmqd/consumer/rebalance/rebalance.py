@@ -20,7 +20,7 @@ from rmqd.consumer.rebalance.notices import Notices
 from rmqd.consumer.rebalance.rivals import Rivals
 from rmqd.consumer.stats.problem import Problem
 from rmqd.errors import GroupHeldElsewhereError, PopNotSupportedError
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import is_retry_topic, retry_topic
 
 log = structlog.get_logger(__name__)

@@ -11,7 +11,7 @@ from rmqd.consumer.pauses import PauseScope
 from rmqd.consumer.stats.snapshot import GroupSnapshot, QueueSnapshot
 from rmqd.daemon.groups.host import HostView
 from rmqd.daemon.metrics.totals import ProcessSnapshot, merge_processes
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 
 
 def status_document(view: HostView) -> dict[str, Any]:

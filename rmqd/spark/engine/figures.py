@@ -23,7 +23,7 @@ from rmqd.daemon.groups.spark_group import blank_snapshot
 from rmqd.daemon.metrics.totals import add_topics
 from rmqd.histogram import Histogram
 from rmqd.spark.handlers.outcome import RangeOutcome
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import is_retry_topic
 
 log = structlog.get_logger(__name__)

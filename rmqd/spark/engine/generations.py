@@ -37,7 +37,7 @@ from rmqd.spark.engine.checkpoint import Folder, IsWritten, read_done
 from rmqd.spark.engine.generation_note import Note, read_note, write_note
 from rmqd.spark.patience import patiently
 from rmqd.spark.source.offsets import ByQueue
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import retry_topic
 
 if TYPE_CHECKING:

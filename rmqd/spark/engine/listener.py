@@ -12,7 +12,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from rmqd.errors import RmqdError
 from rmqd.spark.source.offsets import Offsets
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import (

@@ -32,7 +32,7 @@ from rmqd.wire.bodies import running_info as wire
 from rmqd.wire.bodies.heartbeat import ConsumeFromWhere, ConsumerData, ConsumeType
 from rmqd.wire.bodies.running_info import ConsumerRunningInfo
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 
 if TYPE_CHECKING:
     from rmqd.client.remoting.client import Reply

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from rmqd.spark.engine.figures import Figures
 from rmqd.spark.engine.listener import BatchProgress
 from rmqd.spark.handlers.outcome import RangeOutcome
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 
 if TYPE_CHECKING:
     from rmqd.spark.engine.generations import Generation

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from rmqd.spark.cluster import Cluster
 from rmqd.spark.source.group_offsets import GroupOffsets
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 
 
 class WatchedOffsets(GroupOffsets):

@@ -22,7 +22,7 @@ from rmqd.spark.source.stream_reader import RocketMQStreamReader
 
 if TYPE_CHECKING:
     from rmqd.spark.engine.group_order import GroupOrder
-    from rmqd.wire.messages.message import MessageQueue
+    from rmqd.wire.message_queue import MessageQueue
 
 FETCH_INTERVAL_SECONDS: Final = 0.1  # the most that it adds to the delay of a message that finds the group idle
 PULLS_UNDER_WAY: Final = 8

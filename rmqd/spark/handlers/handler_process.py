@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from rmqd.process.telemetry import Telemetry
     from rmqd.spark.engine.group_order import GroupOrder
     from rmqd.spark.source.queue_range import QueueRange
-    from rmqd.wire.messages.message import MessageQueue
+    from rmqd.wire.message_queue import MessageQueue
 
 T = TypeVar("T")
 

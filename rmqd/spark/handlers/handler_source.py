@@ -26,7 +26,7 @@ from rmqd.spark.source.queue_range import split_ranges
 
 if TYPE_CHECKING:
     from rmqd.spark.engine.group_order import GroupOrder
-    from rmqd.wire.messages.message import MessageQueue
+    from rmqd.wire.message_queue import MessageQueue
 
 NAME: Final = "rmqd_handler"
 OUTCOME: Final = pa.schema([("outcome", pa.binary())])

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from rmqd.consumer.stats.snapshot import TopicSnapshot
 from rmqd.errors import RmqdError
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from rmqd.spark.engine.group_order import GroupOrder
-    from rmqd.wire.messages.message import MessageQueue
+    from rmqd.wire.message_queue import MessageQueue
 
 
 def pipeline_query(

@@ -18,7 +18,7 @@ from rmqd.spark.source.columns import ddl
 
 if TYPE_CHECKING:
     from rmqd.spark.engine.group_order import GroupOrder
-    from rmqd.wire.messages.message import MessageQueue
+    from rmqd.wire.message_queue import MessageQueue
 
 NAME: Final = "rmqd_pipeline"
 SINK_NAME: Final = "rmqd_pipeline_topic"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 
 
 def share(backlog: Mapping[MessageQueue, int], most: int) -> dict[MessageQueue, int]:

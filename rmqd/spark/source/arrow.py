@@ -14,7 +14,7 @@ from rmqd.spark.source.columns import COLUMNS
 from rmqd.spark.source.property_arrays import PropertyArrays
 from rmqd.spark.source.records import Decoded, Records
 from rmqd.spark.source.slices import of_equal_length, texts
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message_id import format_host, offset_message_id
 from rmqd.wire.messages.properties import KEYS, RETRY_TOPIC, SHARDING_KEY, TAGS, UNIQ_KEY
 from rmqd.wire.topics import RETRY_PREFIX

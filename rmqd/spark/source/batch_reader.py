@@ -18,7 +18,7 @@ from rmqd.spark.source.positions import resolve, starts_of
 from rmqd.spark.source.queue_range import QueueRange, split_ranges
 from rmqd.spark.source.subscribed import Subscribed
 from rmqd.wire.bodies.heartbeat import EXPRESSION_TAG
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]

@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 from rmqd.errors import RmqdError
 from rmqd.spark.source.offsets import flat
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 
 Kind = Literal["earliest", "latest", "committed", "offsets", "timestamp", "timestamps"]
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 import structlog
 
 from rmqd.spark.source.offsets import Offsets
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 
 log = structlog.get_logger(__name__)
 

@@ -23,7 +23,7 @@ import structlog
 from rmqd.errors import RmqdError
 from rmqd.spark.answers import those_there
 from rmqd.spark.cluster import Cluster, cluster_of
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 
 if TYPE_CHECKING:
     from rmqd.spark.source.options import SourceOptions

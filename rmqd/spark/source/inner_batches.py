@@ -7,8 +7,8 @@ from typing import Final
 import numpy as np
 
 from rmqd.spark.source.slices import Ints
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import decode_messages
-from rmqd.wire.messages.message import MessageQueue
 
 _NO_QUEUE: Final = MessageQueue("", "", -1)
 

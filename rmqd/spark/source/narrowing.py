@@ -13,7 +13,7 @@ from typing import Final
 
 from rmqd.spark.source.queue_range import Filter
 from rmqd.wire.bodies.heartbeat import EXPRESSION_TAG, SUBSCRIPTION_ALL
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import is_retry_topic
 
 # a broker searches by time as if its messages were stored in the order of time, and its clock may have been set back

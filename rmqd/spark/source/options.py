@@ -30,7 +30,7 @@ from rmqd.spark.source.source_values import (
     topic_pattern,
     words,
 )
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import check_group, retry_topic
 
 T = TypeVar("T")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rmqd.errors import RmqdError
 from rmqd.spark.cluster import Cluster, everyone
 from rmqd.spark.source.bounds import EARLIEST, LATEST, Bound
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 
 if TYPE_CHECKING:
     from rmqd.spark.source.options import SourceOptions

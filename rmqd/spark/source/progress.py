@@ -13,7 +13,7 @@ from rmqd.spark.cluster import Cluster, everyone
 from rmqd.spark.source.admission import share, share_bytes
 from rmqd.spark.source.offsets import Offsets
 from rmqd.spark.source.silent_brokers import SilentBrokers
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 
 if TYPE_CHECKING:
     from rmqd.spark.source.options import SourceOptions

@@ -11,7 +11,7 @@ from rmqd.spark.access import Access
 from rmqd.wire.acl import Credentials
 from rmqd.wire.bodies.heartbeat import EXPRESSION_TAG, SUBSCRIPTION_ALL
 from rmqd.wire.headers.pull import PullRequestTemplate
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 
 # every broker has this group, and mqadmin reads by it: nobody's group appears on the broker for a read without one
 NO_GROUP: Final = "TOOLS_CONSUMER"

@@ -12,7 +12,7 @@ from rmqd.spark.source.columns import COLUMNS
 from rmqd.spark.source.queue_range import Filter
 from rmqd.wire.bodies.heartbeat import EXPRESSION_SQL92, EXPRESSION_TAG
 from rmqd.wire.filter import sql_subscription, tag_subscription
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import check_topic
 
 _DURATION: Final = re.compile(r"([0-9]+)(ms|s|m|h)")

@@ -41,7 +41,7 @@ from rmqd.spark.source.positions import starts_of
 from rmqd.spark.source.progress import Heads, Progress
 from rmqd.spark.source.silent_brokers import BrokerSilentError
 from rmqd.spark.source.subscribed import Subscribed
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]

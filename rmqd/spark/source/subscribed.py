@@ -11,7 +11,7 @@ import structlog
 from rmqd.errors import RouteNotFoundError
 from rmqd.spark.answers import Answers
 from rmqd.spark.cluster import Cluster, everyone
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import is_dlq_topic, is_retry_topic, is_system_topic
 
 if TYPE_CHECKING:

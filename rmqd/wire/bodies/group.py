@@ -11,7 +11,7 @@ from rmqd.wire import fields, loose_json
 from rmqd.wire.bodies.data_version import DataVersion
 from rmqd.wire.bodies.heartbeat import SubscriptionData
 from rmqd.wire.bodies.queue_map import offsets_from_dict, queue_from_dict, queue_map_to_dict, queue_to_dict
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 
 
 @dataclass(frozen=True, slots=True)

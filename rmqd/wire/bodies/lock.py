@@ -7,7 +7,7 @@ from typing import Self
 
 from rmqd.wire import fields, loose_json
 from rmqd.wire.bodies.queue_map import queue_from_dict, queue_to_dict
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 
 
 @dataclass(frozen=True, slots=True)

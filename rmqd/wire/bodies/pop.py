@@ -12,7 +12,7 @@ from typing import Any, Final, Self
 from rmqd.errors import ProtocolError
 from rmqd.wire import fields, loose_json
 from rmqd.wire.bodies.queue_map import queue_from_dict, queue_to_dict
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.pop import RetryFlag
 
 _MAX_BITS_BYTES: Final = 65536

@@ -7,7 +7,7 @@ from typing import Any
 
 from rmqd.wire import fields
 from rmqd.wire.loose_json import ObjectKey
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 
 
 def queue_to_dict(queue: MessageQueue) -> dict[str, Any]:

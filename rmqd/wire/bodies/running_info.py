@@ -10,7 +10,7 @@ from typing import Any, Final, Self
 from rmqd.wire import fields, loose_json
 from rmqd.wire.bodies.heartbeat import SubscriptionData
 from rmqd.wire.bodies.queue_map import queue_map_from_dict, queue_map_to_dict
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 
 # the properties that mqadmin and the dashboard look at; the orderly one is spelled so
 PROP_NAMESERVER_ADDR: Final = "PROP_NAMESERVER_ADDR"

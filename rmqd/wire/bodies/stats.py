@@ -8,7 +8,7 @@ from typing import Any, Self
 from rmqd.wire import fields, loose_json
 from rmqd.wire.bodies.heartbeat import SubscriptionData
 from rmqd.wire.bodies.queue_map import queue_map_from_dict, queue_map_to_dict
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 
 
 @dataclass(frozen=True, slots=True)

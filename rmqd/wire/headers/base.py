@@ -7,16 +7,13 @@ that may be None is left out when it is.
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Self, get_args, get_type_hints
 
 from rmqd.codes import RequestCode
 from rmqd.errors import ProtocolError
-
-_INTEGER: Final = re.compile(r"[+-]?\d{1,19}", re.ASCII)
-_LONG_MIN, _LONG_MAX = -(2**63), 2**63 - 1
+from rmqd.wire.fields import parse_integer
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +30,6 @@ _FIELDS: Final[dict[type, tuple[_Field, ...]]] = {}
 def wire_name(name: str, default: Any = dataclasses.MISSING) -> Any:
     """A field whose name on the wire is not its own in camel case."""
     return dataclasses.field(default=default, metadata={"wire": name})
-
-
-def parse_integer(text: str, what: str) -> int:
-    """An integer of 64 bits as Java's `Long.parseLong` reads it. Raises ProtocolError."""
-    if _INTEGER.fullmatch(text):
-        value = int(text)
-        if _LONG_MIN <= value <= _LONG_MAX:
-            return value
-    raise ProtocolError(f"{what} must be an integer, and is {text!r:.80}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,8 @@ from typing import ClassVar, NamedTuple, Self
 from rmqd.codes import RequestCode
 from rmqd.errors import ProtocolError
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.headers.base import RequestHeader, parse_integer, wire_name, wire_names
+from rmqd.wire.fields import parse_integer
+from rmqd.wire.headers.base import RequestHeader, wire_name, wire_names
 from rmqd.wire.topics import DEFAULT_TOPIC
 
 

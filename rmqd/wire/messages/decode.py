@@ -23,7 +23,8 @@ from typing import Final
 from zlib import crc32
 
 from rmqd.errors import ProtocolError
-from rmqd.wire.messages.message import MAGIC_V1, MAGIC_V2, CorruptMessage, Message, MessageBlock, MessageQueue
+from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.messages.message import MAGIC_V1, MAGIC_V2, CorruptMessage, Message, MessageBlock
 from rmqd.wire.messages.opening import Opening
 from rmqd.wire.messages.sys_flag import BORN_HOST_V6, CLOSED, INNER_BATCH, KNOWN, NEED_UNWRAP, STORE_HOST_V6
 from rmqd.wire.messages.unreadable import UnreadableMessage

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Final, Self
 
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message_id import format_host, offset_message_id
 from rmqd.wire.messages.properties import KEYS, RETRY_TOPIC, TAGS, UNIQ_KEY, parse_properties
 from rmqd.wire.messages.sys_flag import BORN_HOST_V6, CLOSED, INNER_BATCH, STORE_HOST_V6
@@ -17,24 +18,6 @@ MAGIC_V2: Final = 0xDAA320AB  # the topic's length takes two bytes
 _INT = Struct(">i")
 _LONG = Struct(">q")
 _SHORT = Struct(">H")
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class MessageQueue:
-    """One queue of a topic on one broker; ordered as RocketMQ orders queues for allocation."""
-
-    topic: str
-    broker_name: str
-    queue_id: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}@{self.broker_name}:{self.queue_id}"
-
-    def without(self, namespace: str) -> MessageQueue:
-        """The queue as handlers know it."""
-        if not namespace:
-            return self
-        return MessageQueue(unwrap_namespace(self.topic, namespace), self.broker_name, self.queue_id)
 
 
 @dataclass(frozen=True, slots=True)

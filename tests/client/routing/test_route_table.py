@@ -14,7 +14,7 @@ from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import NameServerError, RemotingTimeoutError, RouteNotFoundError
 from rmqd.wire.bodies.route import BrokerData, QueueData, TopicRouteData
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Peer, Reply, eventually, route_of, routes
 from tests.client.running import running
 

@@ -27,7 +27,7 @@ from rmqd.errors import (
 )
 from rmqd.wire.bodies.route import TopicRouteData
 from rmqd.wire.headers.send import SendMessageRequestHeaderV2
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.properties import parse_properties
 from tests.client.peer import WAIT_SECONDS, Peer, Reply, route_of, stored
 

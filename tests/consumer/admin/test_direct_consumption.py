@@ -15,8 +15,8 @@ from rmqd.handler import Batch, DeadLetter, Retry, Suspend
 from rmqd.wire.bodies.running_info import ConsumeMessageDirectlyResult
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.group import ConsumeMessageDirectlyResultRequestHeader
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.encode import StoredMessage, encode_message
-from rmqd.wire.messages.message import MessageQueue
 from rmqd.wire.messages.properties import RETRY_TOPIC
 from rmqd.wire.topics import retry_topic
 from tests.client.peer import eventually

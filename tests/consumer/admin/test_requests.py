@@ -17,7 +17,7 @@ from rmqd.wire.bodies.queue_map import queue_to_dict
 from rmqd.wire.bodies.running_info import ConsumerRunningInfo
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.loose_json import dumps
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import retry_topic
 from tests.client.peer import Reply, eventually
 from tests.consumer.groups import GROUP, TOPIC, Blocked

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from rmqd.consumer.founding.order import in_levels, is_unfinished
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 
 
 def topic(name: str, **queues: int) -> list[MessageQueue]:

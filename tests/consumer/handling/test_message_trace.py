@@ -13,7 +13,7 @@ from rmqd.client.options import ClientOptions, TraceOptions
 from rmqd.client.sending import trace_dispatcher
 from rmqd.consumer.push_consumer import PushConsumer
 from rmqd.handler import Batch, DeadLetter, ManualBatch, Retry, Suspend
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import eventually
 from tests.client.running import running
 from tests.consumer.groups import GROUP, TOPIC, Blocked, group_options, handler_of

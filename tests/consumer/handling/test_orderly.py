@@ -11,7 +11,7 @@ import pytest
 from rmqd.codes import RequestCode
 from rmqd.handler import Batch
 from rmqd.wire.bodies.lock import LockBatchRequestBody
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import retry_topic
 from tests.client.peer import eventually
 from tests.consumer.groups import GROUP, TOPIC

@@ -17,7 +17,7 @@ from rmqd.wire.bodies.running_info import ConsumerRunningInfo
 from rmqd.wire.bodies.stats import Connection, ConsumerConnection
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.filter import sql_subscription, tag_subscription
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Reply, eventually
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.members import Member, member

@@ -8,7 +8,7 @@ from collections.abc import Awaitable
 from rmqd.wire.bodies.heartbeat import HeartbeatData
 from rmqd.wire.bodies.lock import LockBatchRequestBody, LockBatchResponseBody
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Reply
 from tests.consumer.histories.virtual import VirtualPeer, _Transport
 from tests.consumer.scripted_broker import ScriptedBroker

@@ -11,7 +11,7 @@ from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
 from rmqd.consumer.push_consumer import PushConsumer
 from rmqd.handler import Batch
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 from tests.consumer.groups import TOPIC, group_options, handler_of
 from tests.consumer.histories.broker import HistoryBroker
 from tests.consumer.histories.virtual import LoopClock, VirtualLoop, VirtualPeer

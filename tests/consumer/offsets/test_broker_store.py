@@ -14,7 +14,7 @@ from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.offsets.broker_store import REPEAT_SECONDS, RemoteBrokerOffsetStore
 from rmqd.errors import BrokerError
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Reply, eventually
 from tests.consumer.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC

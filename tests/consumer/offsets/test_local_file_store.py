@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from rmqd.consumer.offsets.local_file_store import REMIND_SECONDS, LocalFileOffsetStore
 from rmqd.consumer.offsets.offsets_file import OffsetsFile
 from rmqd.errors import InUseError, OffsetStoreError
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 from tests.consumer.clock import ManualClock
 from tests.consumer.offsets.disks import disk_error, small_disk
 from tests.consumer.offsets.test_process_lock import holder

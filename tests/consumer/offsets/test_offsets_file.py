@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from rmqd.consumer.offsets.offsets_file import OffsetsFile
 from rmqd.errors import OffsetStoreError
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 from tests.consumer.offsets.disks import disk_error, small_disk
 
 A, B = MessageQueue("orders", "broker-a", 0), MessageQueue("orders", "broker-b", 7)

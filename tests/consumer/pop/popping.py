@@ -18,7 +18,7 @@ from rmqd.client.sending.producer import OutgoingMessage
 from rmqd.clock import SystemClock
 from rmqd.codes import RequestCode
 from rmqd.wire.bodies.settings import SetMessageRequestModeRequestBody
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import retry_topic
 from tests.client.running import running
 from tests.consumer.groups import GROUP, TOPIC

@@ -20,8 +20,8 @@ from rmqd.wire.bodies.pop import (
     QueryAssignmentResponseBody,
 )
 from rmqd.wire.command import RemotingCommand
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.encode import StoredMessage, encode_message
-from rmqd.wire.messages.message import MessageQueue
 from rmqd.wire.pop import PopHandle
 from tests.client.peer import Reply, eventually
 from tests.consumer.blocks import corrupted, with_bit_flipped

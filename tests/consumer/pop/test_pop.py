@@ -17,7 +17,7 @@ from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.errors import PopNotSupportedError
 from rmqd.handler import Batch, Retry
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import dlq_topic, pop_retry_topic
 from tests.client.peer import Reply, eventually
 from tests.consumer.groups import GROUP, TOPIC, Blocked

@@ -11,8 +11,8 @@ from structlog.testing import capture_logs
 
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.options import OnCorruptMessage
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.encode import encode_message
-from rmqd.wire.messages.message import MessageQueue
 from rmqd.wire.messages.sys_flag import CompressionType, compressed_flag
 from tests.client.peer import Reply, eventually
 from tests.consumer.blocks import corrupted, with_bit_flipped

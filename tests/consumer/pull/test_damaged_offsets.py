@@ -9,8 +9,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from rmqd.codes import ResponseCode
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.encode import encode_message
-from rmqd.wire.messages.message import MessageQueue
 from tests.client.peer import eventually
 from tests.consumer.blocks import corrupted, with_bit_flipped
 from tests.consumer.groups import GROUP, TOPIC, Blocked

@@ -12,9 +12,9 @@ from rmqd.client.remoting.traffic import Traffic
 from rmqd.consumer.pull.evidence import PullEvidence
 from rmqd.errors import ProtocolError
 from rmqd.wire.headers.pull import PullMessageResponseHeader
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import frame_messages
 from rmqd.wire.messages.encode import StoredMessage, encode_message
-from rmqd.wire.messages.message import MessageQueue
 
 QUEUE = MessageQueue("t1", "a", 0)
 BATCH, SCAN = 16, 60  # messages of a reply, and offsets that a broker looks at for one

@@ -8,8 +8,8 @@ import pytest
 
 from rmqd.codes import RequestCode
 from rmqd.handler import Batch, DeadLetter
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.encode import BatchMember, StoredMessage, encode_message
-from rmqd.wire.messages.message import MessageQueue
 from tests.client.peer import Reply
 from tests.consumer.blocks import corrupted
 from tests.consumer.groups import GROUP

@@ -12,7 +12,7 @@ from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.pull.assigned_queue import AssignedQueue
 from rmqd.consumer.push_consumer import PushConsumer
 from rmqd.handler import Batch
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import retry_topic
 from tests.client.peer import Reply, eventually
 from tests.consumer.groups import GROUP, Blocked

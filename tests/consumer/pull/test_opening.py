@@ -12,10 +12,10 @@ from structlog.testing import capture_logs
 
 from rmqd.consumer.pull.opening import open_bodies
 from rmqd.handler import Batch
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.compression import compress
 from rmqd.wire.messages.decode import frame_messages
 from rmqd.wire.messages.encode import StoredMessage, encode_message
-from rmqd.wire.messages.message import MessageQueue
 from rmqd.wire.messages.sys_flag import CompressionType, compressed_flag
 from tests.client.peer import eventually
 from tests.consumer.blocks import with_bit_flipped

@@ -14,7 +14,7 @@ from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire.bodies.route import TopicRouteData
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.sys_flag import PullSysFlag
 from rmqd.wire.topics import retry_topic
 from tests.client.peer import Peer, Reply, eventually, route_of, routes

@@ -11,8 +11,8 @@ from structlog.testing import capture_logs
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.handler import Batch
 from rmqd.wire.bodies.static_topic import TopicQueueMappingInfo
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.encode import StoredMessage, encode_message
-from rmqd.wire.messages.message import MessageQueue
 from tests.client.peer import Peer, Reply
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.members import member

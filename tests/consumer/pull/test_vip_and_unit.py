@@ -12,7 +12,8 @@ from rmqd.consumer.handling.send_back import SendBack
 from rmqd.consumer.rebalance.broker_locks import BrokerLocks
 from rmqd.wire.bodies.lock import LockBatchResponseBody
 from rmqd.wire.bodies.route import BrokerData, QueueData, TopicRouteData
-from rmqd.wire.messages.message import Message, MessageQueue
+from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.messages.message import Message
 from tests.client.peer import Peer, Reply
 from tests.consumer.blocks import block_of
 

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from rmqd.codes import RequestCode
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.group import GetConsumerListByGroupRequestHeader
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Reply, eventually
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.members import Member, member

@@ -14,7 +14,7 @@ from rmqd.consumer.offsets.offsets_file import OffsetsFile
 from rmqd.errors import OffsetStoreError
 from rmqd.handler import Batch, DeadLetter, Retry
 from rmqd.wire.bodies.heartbeat import HeartbeatData
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import eventually
 from tests.consumer.groups import GROUP, TOPIC, Blocked
 from tests.consumer.members import member

@@ -18,7 +18,7 @@ from rmqd.consumer.rebalance.queue_lock import QueueLock
 from rmqd.handler import Batch, Suspend
 from rmqd.wire.bodies.lock import LockBatchRequestBody
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Reply, eventually
 from tests.client.running import running
 from tests.consumer.groups import GROUP, TOPIC

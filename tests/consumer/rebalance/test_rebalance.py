@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmqd.consumer.rebalance.rebalance import plan
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 
 queues = st.sets(st.integers(0, 9).map(lambda number: MessageQueue("t1", "a", number)))
 

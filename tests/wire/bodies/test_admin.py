@@ -18,7 +18,7 @@ from rmqd.wire.bodies.settings import (
 )
 from rmqd.wire.bodies.stats import BrokerStatsData, BrokerStatsItem, ConsumeStats, ConsumeStatsList, OffsetWrapper
 from rmqd.wire.bodies.time_span import QueryConsumeTimeSpanBody, QueueTimeSpan
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 
 Body = (
     BrokerStatsData

@@ -41,7 +41,7 @@ from rmqd.wire.bodies.stats import (
 from rmqd.wire.bodies.time_span import QueryConsumeTimeSpanBody, QueueTimeSpan
 from rmqd.wire.filter import tag_subscription
 from rmqd.wire.loose_json import dumps, loads
-from rmqd.wire.messages.message import MessageQueue
+from rmqd.wire.message_queue import MessageQueue
 from tests.wire.golden_frames import command
 
 Q0, Q1 = MessageQueue("T1", "probe-a", 0), MessageQueue("T1", "probe-a", 1)

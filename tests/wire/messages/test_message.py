@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmqd.errors import ProtocolError
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.compression import compress
 from rmqd.wire.messages.decode import decode_messages
 from rmqd.wire.messages.encode import StoredMessage, encode_message
-from rmqd.wire.messages.message import Message, MessageBlock, MessageQueue
+from rmqd.wire.messages.message import Message, MessageBlock
 from rmqd.wire.messages.sys_flag import COMPRESSED, CompressionType, compressed_flag
 from tests.wire.golden_frames import command
 
