@@ -6,19 +6,16 @@ import asyncio
 import contextlib
 import itertools
 import socket
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final, cast
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, Protocol, cast
 
 import structlog
 
-from rmqd.broker.reply import NO_FIELDS, Processor, Reply
-from rmqd.codes import LanguageCode
+from rmqd.broker.reply import NO_FIELDS, Reply
+from rmqd.codes import LanguageCode, RequestCode
 from rmqd.errors import ProtocolError, RemotingClosedError, RemotingTimeoutError
 from rmqd.wire.command import ONEWAY_FLAG, RESPONSE_FLAG, RemotingCommand, decode_command, encode_command
 from rmqd.wire.frame import FrameDecoder
-
-if TYPE_CHECKING:
-    from rmqd.broker.server import RemotingServer
 
 log = structlog.get_logger(__name__)
 
@@ -27,10 +24,38 @@ LANGUAGE: Final = LanguageCode.JAVA  # what servers say, and clients expect of t
 _opaques = itertools.count()
 
 
+class Server(Protocol):
+    """The server that a channel belongs to, as the channel uses it."""
+
+    def now(self) -> float:
+        """The loop's time in seconds."""
+
+    def opened(self, channel: Channel) -> None:
+        """A client connected."""
+
+    def lost(self, channel: Channel) -> None:
+        """A client's connection ended."""
+
+    def half_frame(self, channel: Channel, held_bytes: int, *, begins: bool) -> None:
+        """A channel holds so much of a frame that has not ended; `begins` where an earlier one ended just now."""
+
+    def flush_soon(self, channel: Channel) -> None:
+        """A channel has frames to send at the end of this turn."""
+
+    def flush(self) -> None:
+        """Send what channels have queued."""
+
+    def dispatch(self, channel: Channel, request: RemotingCommand) -> None:
+        """Have a request answered."""
+
+    def answer(self, channel: Channel, request: RemotingCommand, processor: Processor) -> None:
+        """Have a request answered by this processor."""
+
+
 class Channel(asyncio.Protocol):
     """Made by RemotingServer for each connection. `address` is the client's "ip:port"."""
 
-    def __init__(self, server: RemotingServer) -> None:
+    def __init__(self, server: Server) -> None:
         self.address = ""
         self.local_address = ""
         self.closed = False
@@ -180,3 +205,12 @@ def _address(name: object) -> str:
         return ""
     host, port = name[0], name[1]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+Answer = Reply | None
+"""None: the processor answers later, by `Channel.reply`."""
+
+Processor = Callable[["Channel", RemotingCommand], "Answer | Awaitable[Answer]"]
+"""Answers one request of one client. An awaitable is awaited in a task of its own; other requests go on meanwhile."""
+
+Processors = Mapping[RequestCode, Processor]

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
-from rmqd.broker.channel import Channel
+from rmqd.broker.channel import Channel, Processors
 from rmqd.broker.key_values import KVConfigManager
-from rmqd.broker.reply import SEE_FAQ, Processors, Refusal, Reply
+from rmqd.broker.reply import SEE_FAQ, Refusal, Reply
 from rmqd.broker.settings import NameServerSettings
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire.bodies.cluster import ClusterInfo, KVTable, TopicList

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from rmqd.codes import RequestCode, ResponseCode
+from rmqd.codes import ResponseCode
 from rmqd.errors import RmqdError
-
-if TYPE_CHECKING:
-    from rmqd.broker.channel import Channel
-    from rmqd.wire.command import RemotingCommand
 
 SEE_FAQ: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 """How many remarks of the real servers end."""
@@ -48,12 +44,3 @@ def refusing_with(ext_fields: Mapping[str, str]) -> Iterator[None]:
         yield
     except Refusal as refusal:
         raise Refusal(refusal.code, refusal.remark, ext_fields) from None
-
-
-Answer = Reply | None
-"""None: the processor answers later, by `Channel.reply`."""
-
-Processor = Callable[["Channel", "RemotingCommand"], "Answer | Awaitable[Answer]"]
-"""Answers one request of one client. An awaitable is awaited in a task of its own; other requests go on meanwhile."""
-
-Processors = Mapping[RequestCode, Processor]

@@ -8,8 +8,8 @@ from typing import Final
 
 import structlog
 
-from rmqd.broker.channel import Channel
-from rmqd.broker.reply import Answer, Processor, Processors, Refusal, Reply
+from rmqd.broker.channel import Answer, Channel, Processor, Processors
+from rmqd.broker.reply import Refusal, Reply
 from rmqd.codes import ResponseCode
 from rmqd.errors import ProtocolError, StorageError
 from rmqd.wire.command import RemotingCommand

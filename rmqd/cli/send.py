@@ -135,7 +135,8 @@ async def _send_all(
     from rmqd.clock import SystemClock
     from rmqd.wire.topics import TRACE_TOPIC
 
-    producer = TracedProducer(client, TraceOptions(TRACE_TOPIC, MOST_TRACE_CALLS), SystemClock())
+    options, namespace = TraceOptions(TRACE_TOPIC, MOST_TRACE_CALLS), client.options.namespace
+    producer = TracedProducer(client.producer, client.routes, options, SystemClock(), namespace=namespace)
     tracing = asyncio.create_task(producer.dispatcher.run())
     try:
         async for result in _results(partial(producer.send, message, selector=selector), count, selector):

@@ -11,8 +11,7 @@ import asyncio
 from collections import defaultdict
 from typing import NamedTuple
 
-from rmqd.broker.channel import Channel
-from rmqd.broker.reply import Processor
+from rmqd.broker.channel import Channel, Processor
 from rmqd.broker.settings import BrokerSettings
 from rmqd.broker.store.message_store import Arrival, MessageFilter
 from rmqd.codes import ResponseCode

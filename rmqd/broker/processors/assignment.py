@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rmqd.broker.channel import Channel
+from rmqd.broker.channel import Channel, Processors
 from rmqd.broker.pop.assignment import STRATEGIES, allocate_for_pop
-from rmqd.broker.reply import Processors, Reply
+from rmqd.broker.reply import Reply
 from rmqd.codes import RequestCode
 from rmqd.wire.bodies.heartbeat import MessageModel
 from rmqd.wire.bodies.pop import (

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rmqd.broker.channel import Channel
+from rmqd.broker.channel import Channel, Processors
 from rmqd.broker.filter.lexer import ExpressionError
 from rmqd.broker.filter.subscriptions import compiled, is_tag_type
 from rmqd.broker.processors.pull import no_property_filter
-from rmqd.broker.reply import Processors, Refusal, Reply
+from rmqd.broker.reply import Refusal, Reply
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire.bodies.heartbeat import CheckClientRequestBody
 from rmqd.wire.command import RemotingCommand

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from rmqd.broker.channel import Channel
+from rmqd.broker.channel import Channel, Processors
 from rmqd.broker.members import ClientChannel
-from rmqd.broker.reply import Processors, Reply
+from rmqd.broker.reply import Reply
 from rmqd.codes import RequestCode
 from rmqd.wire.bodies.heartbeat import ConsumerData, HeartbeatData
 from rmqd.wire.command import RemotingCommand

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rmqd.broker.channel import Channel
-from rmqd.broker.reply import Processors, Refusal, Reply
+from rmqd.broker.channel import Channel, Processors
+from rmqd.broker.reply import Refusal, Reply
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire.bodies.cluster import TopicList
 from rmqd.wire.bodies.group import GroupList, QuerySubscriptionResponseBody

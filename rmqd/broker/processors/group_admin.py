@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from rmqd.broker.channel import Channel
+from rmqd.broker.channel import Channel, Processors
 from rmqd.broker.groups import validate_group
-from rmqd.broker.reply import Processors, Refusal, Reply
+from rmqd.broker.reply import Refusal, Reply
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire import loose_json
 from rmqd.wire.bodies.data_version import DataVersion

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from rmqd.broker.channel import Channel
+from rmqd.broker.channel import Channel, Processors
 from rmqd.broker.mq_version import TAKES_RESETS, version_desc
-from rmqd.broker.reply import Processors, Refusal, Reply
+from rmqd.broker.reply import Refusal, Reply
 from rmqd.codes import LanguageCode, RequestCode, ResponseCode
 from rmqd.wire.bodies.data_version import DataVersion
 from rmqd.wire.bodies.group import ConsumerOffsetSerializeWrapper, QueryCorrectionOffsetBody, ResetOffsetBody

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from rmqd.broker.channel import Channel
+from rmqd.broker.channel import Channel, Processors
 from rmqd.broker.members import ClientChannel
 from rmqd.broker.mq_version import TAKES_RESETS, TELLS_OPERATORS, version_desc
 from rmqd.broker.processors.offset_admin import NOT_SET
-from rmqd.broker.reply import Processors, Refusal, Reply
+from rmqd.broker.reply import Refusal, Reply
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import ProtocolError, RemotingClosedError, RemotingTimeoutError
 from rmqd.wire.bodies.group import GetConsumerStatusBody

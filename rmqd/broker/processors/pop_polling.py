@@ -7,13 +7,13 @@ import random
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from rmqd.broker.channel import Channel
+from rmqd.broker.channel import Answer, Channel, Processors
 from rmqd.broker.pop.checks import QueueOfGroup, check_reading
 from rmqd.broker.pop.held_pops import HeldPop, Place
 from rmqd.broker.pop.order import OrderKey
 from rmqd.broker.pop.taking import retry_topic_to_read
 from rmqd.broker.processors.pop import DICE, NOTHING_POPPED
-from rmqd.broker.reply import NO_CODE, Answer, Processors, Reply, refusing_with
+from rmqd.broker.reply import NO_CODE, Reply, refusing_with
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.pop import (

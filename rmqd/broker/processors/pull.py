@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from rmqd.broker.channel import LANGUAGE, VERSION, Channel
+from rmqd.broker.channel import LANGUAGE, VERSION, Answer, Channel, Processors
 from rmqd.broker.filter.lexer import ExpressionError
 from rmqd.broker.filter.subscriptions import filter_of, is_tag_type, requested_subscription
 from rmqd.broker.held_pulls import HeldPull
-from rmqd.broker.reply import SEE_FAQ, Answer, Processors, Refusal
+from rmqd.broker.reply import SEE_FAQ, Refusal
 from rmqd.broker.store.message_store import GetMessageStatus as Status
 from rmqd.broker.store.message_store import GetResult
 from rmqd.codes import RequestCode, ResponseCode

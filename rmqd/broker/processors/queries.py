@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from heapq import merge
 from typing import TYPE_CHECKING, Final
 
-from rmqd.broker.channel import Channel
-from rmqd.broker.reply import Processors, Refusal, Reply
+from rmqd.broker.channel import Channel, Processors
+from rmqd.broker.reply import Refusal, Reply
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.admin import QueryMessageRequestHeader, QueryMessageResponseHeader, ViewMessageRequestHeader

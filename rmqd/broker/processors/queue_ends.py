@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from rmqd.broker.channel import Channel
-from rmqd.broker.reply import Processors, Reply
+from rmqd.broker.channel import Channel, Processors
+from rmqd.broker.reply import Reply
 from rmqd.codes import RequestCode
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.offset import (

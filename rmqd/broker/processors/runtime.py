@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from rmqd.broker.channel import Channel
-from rmqd.broker.reply import Processors, Refusal, Reply
+from rmqd.broker.channel import Channel, Processors
+from rmqd.broker.reply import Refusal, Reply
 from rmqd.broker.runtime_info import runtime_info
 from rmqd.broker.settings import UnknownSettingError
 from rmqd.codes import RequestCode, ResponseCode

@@ -8,8 +8,8 @@ import random
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from rmqd.broker.channel import Channel
-from rmqd.broker.reply import SEE_FAQ, Processors, Refusal, Reply
+from rmqd.broker.channel import Channel, Processors
+from rmqd.broker.reply import SEE_FAQ, Refusal, Reply
 from rmqd.broker.schedule import delay_level
 from rmqd.broker.system_topics import READ_WRITE
 from rmqd.broker.timers import REQUESTED

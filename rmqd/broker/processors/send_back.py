@@ -6,9 +6,9 @@ import random
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from rmqd.broker.channel import Channel
+from rmqd.broker.channel import Channel, Processors
 from rmqd.broker.processors.send import DLQ_QUEUES, HEEDS_MAX_RECONSUME_TIMES
-from rmqd.broker.reply import SEE_FAQ, Processors, Refusal, Reply
+from rmqd.broker.reply import SEE_FAQ, Refusal, Reply
 from rmqd.broker.system_topics import READ_WRITE
 from rmqd.broker.topics import UNIT_SUB
 from rmqd.codes import RequestCode, ResponseCode

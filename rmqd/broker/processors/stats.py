@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from rmqd.broker import broker_stats
-from rmqd.broker.channel import Channel
-from rmqd.broker.reply import NO_CODE, Processors, Refusal, Reply
+from rmqd.broker.channel import Channel, Processors
+from rmqd.broker.reply import NO_CODE, Refusal, Reply
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire.bodies.consume_queue import ConsumeQueueData, QueryConsumeQueueResponseBody
 from rmqd.wire.bodies.stats import (

@@ -28,8 +28,8 @@ from rmqd.broker.processors.stats import StatsProcessor
 from rmqd.broker.processors.topic_admin import TopicAdminProcessor
 
 if TYPE_CHECKING:
+    from rmqd.broker.channel import Processors
     from rmqd.broker.controller import BrokerController
-    from rmqd.broker.reply import Processors
 
 ALL = (
     AckProcessor,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from rmqd.broker.channel import Channel
-from rmqd.broker.reply import NO_CODE, Processors, Refusal, Reply
+from rmqd.broker.channel import Channel, Processors
+from rmqd.broker.reply import NO_CODE, Refusal, Reply
 from rmqd.broker.system_topics import is_reserved, reserved_topics
 from rmqd.broker.topic_attributes import MESSAGE_TYPE, MIXED, TopicAttributeError, altered, parse_attributes
 from rmqd.broker.topics import fault_of_topic

@@ -10,36 +10,40 @@ from rmqd.wire.topics import INNER_PRODUCER_GROUP, unwrap_namespace
 from rmqd.wire.trace import TRACE_PRODUCER_PREFIX, TraceMessageType, TracePart, pub_record
 
 if TYPE_CHECKING:
-    from rmqd.client.instance import ClientInstance
     from rmqd.client.options import TraceOptions
-    from rmqd.client.sending.producer import OutgoingMessage, SendResult
+    from rmqd.client.routing.route_table import RouteTable
+    from rmqd.client.sending.producer import OutgoingMessage, Producer, SendResult
     from rmqd.client.sending.queue_selector import MessageQueueSelector
     from rmqd.clock import Clock
 
 
 class TracedProducer:
-    """Sends by the client's producer. `dispatcher` is to be run meanwhile, and closed at the end."""
+    """Sends by `producer`. Its `dispatcher` is to be run meanwhile, and closed at the end."""
 
-    def __init__(self, client: ClientInstance, options: TraceOptions, clock: Clock) -> None:
+    def __init__(
+        self, producer: Producer, routes: RouteTable, options: TraceOptions, clock: Clock, *, namespace: str
+    ) -> None:
         group = f"{TRACE_PRODUCER_PREFIX}-{INNER_PRODUCER_GROUP}-PRODUCE-1"
-        self.dispatcher = TraceDispatcher(client.producer, options, group, clock)
-        self._client = client
+        self.dispatcher = TraceDispatcher(producer, options, group, clock)
+        self._producer = producer
+        self._routes = routes
+        self._namespace = namespace
         self._clock = clock
 
     async def send(self, message: OutgoingMessage, *, selector: MessageQueueSelector | None = None) -> SendResult:
         """Store a message, as `Producer.send`; what is stored is traced if the broker wants it."""
         began, began_ms = self._clock.monotonic(), int(self._clock.wall() * 1000)
-        result = await self._client.producer.send(message, selector=selector)
+        result = await self._producer.send(message, selector=selector)
         if result.is_traced:
             record = pub_record(
                 timestamp_ms=began_ms,
                 region=result.region,
                 group=INNER_PRODUCER_GROUP,
-                topic=unwrap_namespace(message.topic, self._client.options.namespace),
+                topic=unwrap_namespace(message.topic, self._namespace),
                 msg_id=result.msg_id,
                 tags=message.tags,
                 keys=message.keys,
-                store_host=self._client.routes.master(result.queue.broker_name) or result.queue.broker_name,
+                store_host=self._routes.master(result.queue.broker_name) or result.queue.broker_name,
                 body_length=len(message.body),
                 cost_ms=int((self._clock.monotonic() - began) * 1000),
                 message_type=_type_of(message),

@@ -37,7 +37,13 @@ class World:
         """Send a message; its id, and all records of the trace topic afterwards."""
         client = ClientInstance(ClientOptions(nameservers=(self.peer.address,), namespace=namespace))
         try:
-            producer = TracedProducer(client, TraceOptions(TRACES, 10), SystemClock())
+            producer = TracedProducer(
+                client.producer,
+                client.routes,
+                TraceOptions(TRACES, 10),
+                SystemClock(),
+                namespace=client.options.namespace,
+            )
             result = await producer.send(message)
             await producer.dispatcher.close()
         finally:
