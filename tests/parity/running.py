@@ -76,7 +76,7 @@ class ParityRun:
         overrides = [] if engine == "local" else [f"groups.{name}.engine=spark" for name in self._groups(config)]
         self._overrides = overrides
         self._queries: list[StreamingQuery] = []
-        self.config = load_config(config, overrides, to_run=False, environ=self._environment)
+        self.config = load_config(config, overrides, environ=self._environment)
 
     def send(self, messages: list[Sent]) -> None:
         """Make the topics of all groups, and store messages one after another."""

@@ -202,8 +202,8 @@ def test_an_orderly_queue_rests(run: ParityRun) -> None:
     """For suspend_current_queue_time, or as long as Suspend says; its attempts are counted, and end."""
     assert times(run, "orderly")["stumbles"] == [0, 1, 2]
     after_failing, suspended = gaps(run, "orderly", "stumbles")
-    assert after_failing >= 0.05
-    assert suspended >= 0.2
+    assert after_failing >= 0.045  # of 0.05: the event loop's timers count in whole milliseconds
+    assert suspended >= 0.195
     assert run.dead_letters("orderly") == {"falls": "max_reconsume_times reached"}
 
 

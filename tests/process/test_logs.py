@@ -269,7 +269,7 @@ def test_an_error_that_cannot_be_printed_is_a_line_too(make: Callable[[], BaseEx
     assert line["exception"]
 
 
-@pytest.mark.parametrize("module", ["cli.run", "daemon.loop", "daemon.process", "daemon.worker"])
+@pytest.mark.parametrize("module", ["cli.run", "process.loop", "daemon.daemon", "daemon.workers.worker"])
 def test_what_a_start_imports_does_not_import_rich(module: str) -> None:
     """It would take as long as everything else that a start needs."""
     script = (
