@@ -28,7 +28,7 @@ BELOW = {
     "handler": ("errors plain_text wire", ""),
     "client": (f"{PLAIN} wire", "structlog"),
     "consumer": (f"{PLAIN} wire handler client", "structlog"),
-    "config": (f"{PLAIN} wire client consumer plugins", "yaml pydantic pydantic_core"),
+    "config": (f"{PLAIN} wire client consumer", "yaml pydantic pydantic_core"),
     "plugins": (f"{PLAIN} wire handler client consumer config", "structlog pydantic pydantic_core"),
     "process": (f"{PLAIN} wire handler consumer config", "structlog uvloop opentelemetry"),
     "daemon": (

@@ -65,12 +65,12 @@ def check(
 
 def _checked(path: Path | None, overrides: list[str]) -> RootConfig:
     """The configuration, its handlers made and thrown away. Raises ConfigError with all problems."""
-    from rmqd.config.load import load_config
     from rmqd.errors import ConfigError
     from rmqd.plugins.handlers import load_handler
     from rmqd.plugins.hooks import load_hooks
+    from rmqd.plugins.runnable import load_runnable
 
-    config = load_config(path, overrides)
+    config = load_runnable(path, overrides)
     problems: list[object] = []
     try:
         load_hooks()

@@ -82,7 +82,7 @@ def find_target(
     then those in the environment. `--set` beside it may say more about the connections.
     """
     from rmqd.client.routing.name_server import parse_addresses
-    from rmqd.config.load import load_config, load_source
+    from rmqd.config.load import Loading, load_config
     from rmqd.config.reading.source import bare_source, find_config
     from rmqd.errors import ConfigError
 
@@ -94,8 +94,8 @@ def find_target(
     try:
         if nameserver is not None and config is None and not _exists(find_config):
             source = bare_source([f"nameserver={nameserver}", *(overrides or ())])
-            return Target(None, without_config=load_source(source, to_run=False).client_options())
-        settings = load_config(config, overrides or (), to_run=False)
+            return Target(None, without_config=Loading(source).trusted().client_options())
+        settings = load_config(config, overrides or ())
     except ConfigError as error:
         fail(ExitCode.CONFIG, *(str(problem) for problem in error.problems))
     return Target(settings, cluster, addresses)

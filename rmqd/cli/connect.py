@@ -22,6 +22,7 @@ from rmqd.errors import (
     RouteNotFoundError,
 )
 from rmqd.exit_codes import ExitCode
+from rmqd.plugins.consumer_options import consumer_options
 from rmqd.wire.filter import sql_subscription, tag_subscription
 from rmqd.wire.namespace import without_namespace
 
@@ -70,7 +71,7 @@ def check_cluster(config: RootConfig, groups: Collection[str] = ()) -> list[Chec
 
     checks: list[Check] = []
     for cluster, settings in config.known_clusters.items():
-        on_it = {name: config.consumer_options(name) for name in config.groups if config.cluster_name(name) == cluster}
+        on_it = {name: consumer_options(config, name) for name in config.groups if config.cluster_name(name) == cluster}
         wanted = {name: options for name, options in on_it.items() if not groups or name in groups}
         prefix = f"clusters.{cluster}: " if len(config.known_clusters) > 1 else ""
         if wanted:

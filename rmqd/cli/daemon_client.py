@@ -119,7 +119,7 @@ def find_daemon(
         return DaemonClient(url, _own_token(url, config, overrides) if given is None else given)
     from rmqd.config.load import load_config
 
-    settings = load_config(config, overrides or (), to_run=False).http
+    settings = load_config(config, overrides or ()).http
     try:
         token = settings.read_token()
     except (OSError, UnicodeDecodeError) as error:
@@ -150,7 +150,7 @@ def _own_token(url: str, config: Path | None, overrides: list[str] | None) -> st
     from rmqd.config.load import load_config
 
     try:
-        settings = load_config(config, overrides or (), to_run=False).http
+        settings = load_config(config, overrides or ()).http
         return settings.read_token() if _is_own(url, settings, any_port=config is not None) else ""
     except (ConfigError, OSError, UnicodeDecodeError):
         if config is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -13,54 +13,36 @@ from rmqd.config.model.root import RootConfig
 from rmqd.config.problems import Finding, Path, Problem
 from rmqd.config.reading.data import ConfigData
 from rmqd.config.reading.source import Source, find_config, read_source
-from rmqd.config.rules.groups import group_findings, root_findings, run_findings
+from rmqd.config.rules.groups import group_findings, root_findings
 from rmqd.errors import ConfigError
-
-__all__ = ["find_config", "load_config", "load_source"]
 
 
 def load_config(
-    path: FilePath | None = None,
-    overrides: Sequence[str] = (),
-    *,
-    groups: Collection[str] = (),
-    to_run: bool = True,
-    environ: Mapping[str, str] = os.environ,
+    path: FilePath | None = None, overrides: Sequence[str] = (), *, environ: Mapping[str, str] = os.environ
 ) -> RootConfig:
     """Read, check and return the configuration. Raises ConfigError with every problem in it.
 
-    Without a path the usual places are looked at. With `to_run` it must be one that this version can run, and the
-    handlers (of all groups, or of those named in `groups`) are imported and their options validated; commands that
-    only need an address go without.
+    Without a path the usual places are looked at. Plugins are not looked at: `rmqd.plugins.runnable` does that too.
     """
+    loading = Loading(source_of(path, overrides, environ=environ), environ)
+    return loading.trusted()
+
+
+def source_of(
+    path: FilePath | None = None, overrides: Sequence[str] = (), *, environ: Mapping[str, str] = os.environ
+) -> Source:
+    """The files of a configuration, read. Raises ConfigError where there is none."""
     try:
         found = find_config(path, environ)
     except FileNotFoundError as error:
         raise ConfigError([str(error)]) from None
-    return load_source(read_source(found, overrides), groups=groups, to_run=to_run, environ=environ)
+    return read_source(found, overrides)
 
 
-def load_source(
-    source: Source,
-    *,
-    groups: Collection[str] = (),
-    to_run: bool = True,
-    environ: Mapping[str, str] = os.environ,
-) -> RootConfig:
-    """The same of a configuration that was read already, wherever it stood."""
-    loading = _Loading(source, environ)
-    loading.check_rules()
-    if to_run:
-        loading.check_running(groups)
-    if loading.problems:
-        raise ConfigError(loading.sorted_problems())
-    return loading.config
-
-
-class _Loading:
+class Loading:
     """Collects problems, each once: what follows from a problem that is known already is not another one."""
 
-    def __init__(self, source: Source, environ: Mapping[str, str]) -> None:
+    def __init__(self, source: Source, environ: Mapping[str, str] = os.environ) -> None:
         data = ConfigData(source, environ)
         self.problems = [*source.problems, *data.problems]
         self._source = source
@@ -69,30 +51,18 @@ class _Loading:
         self.config = self._validated(data.values)
         for group in self.config.groups.values():
             group.stands_in(self._places)
-
-    def check_rules(self) -> None:
-        """What can be said without running anything."""
-        self._add(root_findings(self.config))
+        self.add(root_findings(self.config))
         for name, group in self.config.groups.items():
             namespace = self.config.cluster_of(name).client.namespace
-            self._add(group_findings(name, group, namespace), ("groups", name))
+            self.add(group_findings(name, group, namespace), ("groups", name))
 
-    def check_running(self, only: Collection[str]) -> None:
-        """What keeps this version from running it, the handlers included."""
-        from rmqd.plugins.entry_points import look_again
-        from rmqd.plugins.handlers import handler_problems
-        from rmqd.plugins.pipelines import pipeline_problems
-        from rmqd.plugins.strategies import strategy_problems
+    def trusted(self) -> RootConfig:
+        """The configuration. Raises ConfigError with all that was found."""
+        if self.problems:
+            raise ConfigError(self._sorted_problems())
+        return self.config
 
-        look_again()
-        self._add(run_findings(self.config, only))
-        for name, group in self.config.groups.items():
-            if not only or name in only:
-                plugins = (*handler_problems(name, group), *pipeline_problems(name, group))
-                for problem in (*plugins, *strategy_problems(name, group)):
-                    self._report(problem.path, problem)
-
-    def sorted_problems(self) -> list[object]:
+    def _sorted_problems(self) -> list[object]:
         """In the order of the files and their lines, the command line's last."""
         files = {str(file): index for index, file in enumerate(self._source.files)}
 
@@ -115,10 +85,11 @@ class _Loading:
             except ValidationError as error:
                 for path, problem, missing in problems_of(error, RootConfig, self._places):
                     if not missing or self._source.complete:
-                        self._report(path, problem)
+                        self.report(path, problem)
                     _remove(values, path[:-1] if missing else path)
 
-    def _add(self, findings: Iterable[Finding], prefix: Path = ()) -> None:
+    def add(self, findings: Iterable[Finding], prefix: Path = ()) -> None:
+        """Note what rules found below `prefix`."""
         for finding in findings:
             path = (*prefix, *finding.path)
             instead = None if finding.instead is None else (*prefix, *finding.instead)
@@ -129,12 +100,13 @@ class _Loading:
                 place = self._places.of_key(path[:-1])
             else:
                 place = self._places.of_key(path) if finding.at_key else self._places.of(path)
-            self._report(path, Problem(place, path, finding.message), at_key=finding.at_key)
+            self.report(path, Problem(place, path, finding.message), at_key=finding.at_key)
 
     def _is_faulty(self, path: Path | None) -> bool:
         return path is not None and any(known[: len(path)] == path for known in self._reported)
 
-    def _report(self, path: Path, problem: Problem, *, at_key: bool = False) -> None:
+    def report(self, path: Path, problem: Problem, *, at_key: bool = False) -> None:
+        """Note a problem, unless one at this place or around it is known."""
         if any(path[:length] in self._reported for length in range(len(path) + 1)):
             return
         self.problems.append(problem)

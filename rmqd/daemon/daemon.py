@@ -105,9 +105,9 @@ def build_host(config: RootConfig, options: RunOptions, clock: Clock, monitor: L
 
 def read_config(options: RunOptions) -> tuple[RootConfig, AccessPolicy]:
     """The configuration with `--set` and `--group` applied, and who may use the HTTP endpoint. Raises ConfigError."""
-    from rmqd.config.load import load_config
+    from rmqd.plugins.runnable import load_runnable
 
-    config = load_config(options.config, options.overrides, groups=options.groups)
+    config = load_runnable(options.config, options.overrides, groups=options.groups)
     if options.groups:
         unknown = [group for group in options.groups if group not in config.groups]
         if unknown:

@@ -26,6 +26,7 @@ from rmqd.demo.summary import Summary
 from rmqd.demo.view import Setting
 from rmqd.errors import ConfigError
 from rmqd.exit_codes import ExitCode
+from rmqd.plugins.runnable import load_runnable
 from rmqd.process.loop import run_in_loop, settle_garbage_collection
 from rmqd.process.signals import signals_handled
 from rmqd.wire.topics import SUBSCRIPTION_ALL
@@ -64,9 +65,9 @@ def read_group(options: DemoOptions) -> RootConfig:
     overrides = [f"nameserver={PLACEHOLDER}", "nameserver_url="]
     path, group = options.config or SAMPLE, options.group
     if options.engine == SPARK:
-        group = group or next(iter(load_config(path, overrides, to_run=False).groups))
+        group = group or next(iter(load_config(path, overrides).groups))
         overrides += [f"groups.{group}.engine={SPARK}", f"groups.{group}.spark.master={SPARK_MASTER}"]
-    config = load_config(path, overrides, groups=() if group is None else (group,))
+    config = load_runnable(path, overrides, groups=() if group is None else (group,))
     group = group or next(iter(config.groups))
     if group not in config.groups:
         raise ConfigError([f"--group {group}: there is no such group; configured: {', '.join(config.groups)}"])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rmqd.config.load import load_source
+from rmqd.config.load import Loading
 from rmqd.config.model.group import GroupConfig, HandlerConfig
 from rmqd.config.reading import yaml_tree
 from rmqd.config.reading.source import Source
@@ -16,8 +16,10 @@ from rmqd.config.rules.groups import run_findings
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.errors import ConfigError
 from rmqd.handler import LoadedHandler
+from rmqd.plugins.consumer_options import options_of_group
 from rmqd.plugins.form import PluginFaultError
 from rmqd.plugins.handlers import load_handler
+from rmqd.plugins.runnable import runnable
 
 _PLACE = "run_handler"
 _HANDLER_KEYS = HandlerConfig.model_fields.keys() - {"plugin"}
@@ -33,7 +35,7 @@ class GroupToRun:
 
     def options(self, state_dir: Path) -> ConsumerOptions:
         """What the consumer is told. Raises ConfigError."""
-        return self.settings.consumer_options(self.name, f"{state_dir}/offsets")
+        return options_of_group(self.settings, self.name, f"{state_dir}/offsets")
 
     def make_handler(self) -> LoadedHandler:
         """The handler, made and not started. Raises ConfigError, or what its constructor raised."""
@@ -79,7 +81,8 @@ def checked(name: str, section: yaml_tree.Node, *, by_name: bool = True) -> Grou
         "groups": yaml_tree.Mapping(place, {name: yaml_tree.Entry(place, section)}),
     }
     tree = yaml_tree.Mapping(place, {key: yaml_tree.Entry(place, node) for key, node in root.items()})
-    config = load_source(Source((Path(place.partition(":")[0]),), tree), to_run=by_name)
+    source = Source((Path(place.partition(":")[0]),), tree)
+    config = runnable(source) if by_name else Loading(source).trusted()
     settings = config.groups[name]
     findings = list(run_findings(config))
     if findings:

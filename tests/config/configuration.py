@@ -10,6 +10,7 @@ import pytest
 from rmqd.config.load import load_config
 from rmqd.config.model.root import RootConfig
 from rmqd.errors import ConfigError
+from rmqd.plugins.runnable import load_runnable
 
 NO_VARIABLES: Mapping[str, str] = {}
 
@@ -19,7 +20,8 @@ def load(
 ) -> RootConfig:
     """Load a configuration that stands in `test.yaml` of the working directory."""
     Path("test.yaml").write_text(text)
-    return load_config(Path("test.yaml"), overrides, to_run=to_run, environ=environ)
+    read = load_runnable if to_run else load_config
+    return read(Path("test.yaml"), overrides, environ=environ)
 
 
 def problems(

@@ -7,6 +7,7 @@ import pytest
 from rmqd.config.model.root import RootConfig
 from rmqd.config.schema import config_schema
 from rmqd.consumer.allocate import ByConfig
+from rmqd.plugins.consumer_options import consumer_options
 from rmqd.wire.message_queue import MessageQueue
 from tests.config.configuration import load, problems
 
@@ -120,9 +121,9 @@ def test_secrets_of_a_cluster_are_not_taken_from_the_command_line(override: str)
 def test_offsets_of_a_broadcasting_group_are_kept_apart_by_cluster() -> None:
     """Two clusters may have brokers of one name; an offset of the one says nothing about the other."""
     config = load("nameserver: a:1\nstate_dir: /state\n" + TOKYO + IN_TOKYO + "  # or not\n")
-    assert config.consumer_options("mailer").local_offsets_directory == "/state/clusters/tokyo/offsets"
+    assert consumer_options(config, "mailer").local_offsets_directory == "/state/clusters/tokyo/offsets"
     default = load("nameserver: a:1\nstate_dir: /state\n" + TOKYO + GROUP)
-    assert default.consumer_options("mailer").local_offsets_directory == "/state/offsets"
+    assert consumer_options(default, "mailer").local_offsets_directory == "/state/offsets"
 
 
 def test_the_engine_gets_the_names_that_brokers_of_the_namespace_know() -> None:
@@ -138,7 +139,7 @@ groups:
       - {topic: orders, broker_name: b, queue_id: 0}
       - {topic: "%RETRY%mailer", broker_name: b, queue_id: 0}
 """
-    options = load(text).consumer_options("mailer")
+    options = consumer_options(load(text), "mailer")
     assert (options.group, list(options.subscriptions), options.namespace) == ("shop%mailer", ["shop%orders"], "shop")
     own = ByConfig((MessageQueue("shop%orders", "b", 0), MessageQueue("%RETRY%shop%mailer", "b", 0)))
     assert options.allocate_strategy.function == own

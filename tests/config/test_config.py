@@ -12,13 +12,14 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from rmqd.client.options import ClientOptions, TlsOptions, TraceOptions
-from rmqd.config.load import load_config
 from rmqd.config.model.group import GroupConfig
 from rmqd.config.model.root import RootConfig
 from rmqd.config.reading.source import ANY_NAME, SECRET_KEYS
 from rmqd.consumer.allocate import AllocateStrategy, averagely, consistent_hash
 from rmqd.consumer.options import ConsumerOptions, Subscription
 from rmqd.errors import ConfigError
+from rmqd.plugins.consumer_options import options_of_group
+from rmqd.plugins.runnable import load_runnable
 from tests.certificates import CA, CLIENT, ENCRYPTED_KEY, certificate
 from tests.config.configuration import load
 
@@ -61,10 +62,10 @@ def in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_sample_is_accepted_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    config = load_config(SAMPLE, environ={})
+    config = load_runnable(SAMPLE, environ={})
     assert list(config.groups) == ["order-mailer"]
     assert config.nameserver == ("127.0.0.1:9876",)
-    assert load_config(SAMPLE, environ={"RMQD_NAMESERVER": "mq:9876"}).nameserver == ("mq:9876",)
+    assert load_runnable(SAMPLE, environ={"RMQD_NAMESERVER": "mq:9876"}).nameserver == ("mq:9876",)
 
 
 @pytest.mark.usefixtures("in_empty_folder")
@@ -80,7 +81,7 @@ def test_ranges_are_those_of_the_java_client(key: str, limits: tuple[str, str, s
 
 @pytest.mark.usefixtures("in_empty_folder")
 def test_a_group_that_says_nothing_gets_the_java_clients_defaults() -> None:
-    options = load(GROUP).groups["mailer"].consumer_options("mailer", "/state/offsets")
+    options = options_of_group(load(GROUP).groups["mailer"], "mailer", "/state/offsets")
     assert options == ConsumerOptions(
         group="mailer",
         namespace="",
@@ -162,7 +163,7 @@ def test_every_option_of_the_engine_can_be_set() -> None:
         "subscriptions.refunds": '{sql: "amount > 100"}',
     }
     config = load(GROUP, [f"groups.mailer.{key}={value}" for key, value in settings.items()])
-    changed = config.groups["mailer"].consumer_options("mailer", "/state/offsets")
+    changed = options_of_group(config.groups["mailer"], "mailer", "/state/offsets")
     assert changed == ConsumerOptions(
         group="mailer",
         namespace="",
@@ -260,14 +261,14 @@ client:
 )
 def test_a_point_in_time_is_iso_8601_or_milliseconds(written: str, milliseconds: int) -> None:
     text = f"{GROUP}    consume_from_where: timestamp\n    consume_timestamp: {written}\n"
-    assert load(text).groups["mailer"].consumer_options("mailer", "").consume_timestamp_ms == milliseconds
+    assert options_of_group(load(text).groups["mailer"], "mailer", "").consume_timestamp_ms == milliseconds
 
 
 @pytest.mark.usefixtures("in_empty_folder")
 def test_a_timestamp_that_is_not_given_is_half_an_hour_ago_as_in_java(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.time", lambda: 1_800_000_000.0)
     group = load(f"{GROUP}    consume_from_where: timestamp\n").groups["mailer"]
-    assert group.consumer_options("mailer", "").consume_timestamp_ms == 1_799_998_200_000
+    assert options_of_group(group, "mailer", "").consume_timestamp_ms == 1_799_998_200_000
 
 
 @pytest.mark.usefixtures("in_empty_folder")

@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from rmqd.config.load import find_config, load_config
+from rmqd.config.load import load_config
 from rmqd.config.model.root import RootConfig
+from rmqd.config.reading.source import find_config
 from rmqd.errors import ConfigError
+from rmqd.plugins.consumer_options import options_of_group
+from rmqd.plugins.runnable import load_runnable
 from tests.config.configuration import load, problems
 
 ROOT = "nameserver: a:1\n"
@@ -32,7 +35,7 @@ def write(name: str, text: str) -> Path:
 
 def errors(path: str) -> list[str]:
     with pytest.raises(ConfigError) as caught:
-        load_config(Path(path), to_run=False)
+        load_config(Path(path))
     return [str(problem) for problem in caught.value.problems]
 
 
@@ -52,15 +55,15 @@ def test_the_option_wins_over_the_variable_and_both_over_the_default_places() ->
 def test_a_file_that_is_named_and_not_there_is_told_with_who_named_it() -> None:
     write("config/rmqd.yaml", ROOT)
     with pytest.raises(ConfigError, match=r"^absent\.yaml: no such file or folder, named by --config$"):
-        load_config(Path("absent.yaml"), environ={})
+        load_runnable(Path("absent.yaml"), environ={})
     with pytest.raises(ConfigError, match=r"^absent\.yaml: no such file or folder, named by \$RMQD_CONFIG$"):
-        load_config(None, environ={"RMQD_CONFIG": "absent.yaml"})
+        load_runnable(None, environ={"RMQD_CONFIG": "absent.yaml"})
 
 
 @pytest.mark.skipif(Path("/etc/rmqd/rmqd.yaml").exists(), reason="this machine has a configuration of rmqd")
 def test_without_any_configuration_the_places_are_named_that_were_looked_at() -> None:
     with pytest.raises(ConfigError, match=r"neither config/rmqd\.yaml nor /etc/rmqd/rmqd\.yaml exists"):
-        load_config(None, environ={})
+        load_runnable(None, environ={})
 
 
 # --- a folder
@@ -79,7 +82,7 @@ def test_without_any_configuration_the_places_are_named_that_were_looked_at() ->
 def test_a_folder_holds_the_root_and_a_file_for_each_group(path: str, text: str) -> None:
     write("conf/rmqd.yaml", f"{ROOT}groups: {{first: {{subscriptions: {{a: '*'}}, handler: {{plugin: log}}}}}}\n")
     write("conf/groups/mailer.yaml", text)
-    assert list(load_config(Path(path)).groups) == ["first", "mailer"]
+    assert list(load_runnable(Path(path)).groups) == ["first", "mailer"]
 
 
 def test_a_root_without_groups_takes_them_from_the_folder() -> None:
@@ -87,13 +90,13 @@ def test_a_root_without_groups_takes_them_from_the_folder() -> None:
     write("conf/groups/b.yaml", GROUP)
     write("conf/groups/a.yaml", GROUP)
     write("conf/groups/.a.yaml.swp", "half a fi")
-    assert list(load_config(Path("conf")).groups) == ["a", "b"]
+    assert list(load_runnable(Path("conf")).groups) == ["a", "b"]
 
 
 def test_a_file_of_another_name_stands_alone() -> None:
     write("conf/other.yaml", WHOLE)
     write("conf/groups/more.yaml", GROUP)
-    assert list(load_config(Path("conf/other.yaml")).groups) == ["mailer"]
+    assert list(load_runnable(Path("conf/other.yaml")).groups) == ["mailer"]
 
 
 def test_problems_of_a_folder_name_the_file_that_has_them() -> None:
@@ -133,7 +136,7 @@ def test_what_is_no_utf_8_is_told_with_its_place() -> None:
 
 def test_a_byte_order_mark_is_no_part_of_the_first_key() -> None:
     Path("bom.yaml").write_bytes(b"\xef\xbb\xbf" + WHOLE.encode())
-    assert list(load_config(Path("bom.yaml")).groups) == ["mailer"]
+    assert list(load_runnable(Path("bom.yaml")).groups) == ["mailer"]
 
 
 # --- YAML
@@ -154,7 +157,7 @@ groups:
         ["groups.a.handler.concurrency=3"],
     )
     assert [config.groups[name].pull_batch_size for name in "ab"] == [5, 6]
-    assert [config.groups[name].consumer_options(name, "").concurrency for name in "ab"] == [3, 20]
+    assert [options_of_group(config.groups[name], name, "").concurrency for name in "ab"] == [3, 20]
 
 
 def test_names_that_yaml_1_1_would_change_stay_as_they_are() -> None:
@@ -340,10 +343,10 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     path = tmp_path / "rmqd.yaml"
     path.write_text(f"nameserver: ${{file:{tmp_path}/pipe}}\n")
     with pytest.raises(ConfigError, match="cannot be read: it is no regular file"):
-        load_config(path, to_run=False)
+        load_config(path)
     path.write_text(f"nameserver: a:1\nhttp: {{token_file: {tmp_path}/pipe}}\n")
     with pytest.raises(ConfigError, match="it is no regular file"):
-        load_config(path)
+        load_runnable(path)
 
 
 def test_of_very_many_unknown_keys_the_first_are_explained(tmp_path: Path) -> None:
@@ -351,7 +354,7 @@ def test_of_very_many_unknown_keys_the_first_are_explained(tmp_path: Path) -> No
     path = tmp_path / "rmqd.yaml"
     path.write_text("nameserver: a:1\n" + "".join(f"nameservr{number}: 1\n" for number in range(300)))
     with pytest.raises(ConfigError) as caught:
-        load_config(path, to_run=False)
+        load_config(path)
     problems = [str(problem) for problem in caught.value.problems]
     assert len(problems) == 300
     assert sum("did you mean nameserver?" in problem for problem in problems) == 100
@@ -363,4 +366,4 @@ def test_a_handlers_password_does_not_stand_on_the_command_line(tmp_path: Path) 
     path = tmp_path / "rmqd.yaml"
     path.write_text("nameserver: a:1\n")
     with pytest.raises(ConfigError, match="db_password: everybody here sees it in `ps`"):
-        load_config(path, ["groups.g.handler.options.db_password=abc"], to_run=False)
+        load_config(path, ["groups.g.handler.options.db_password=abc"])

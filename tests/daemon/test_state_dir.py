@@ -27,7 +27,7 @@ BROADCASTING = "message_model: broadcasting"
 
 
 def load(path: Path) -> RootConfig:
-    return load_config(path, to_run=False)
+    return load_config(path)
 
 
 @pytest.fixture

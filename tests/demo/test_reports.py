@@ -14,11 +14,11 @@ from typer.testing import CliRunner
 
 from rmqd.cli.app import app
 from rmqd.clock import SystemClock
-from rmqd.config.load import load_config
 from rmqd.demo.ledger import Ledger
 from rmqd.demo.options import DemoOptions
 from rmqd.demo.play import SAMPLE, read_group
 from rmqd.demo.reports import LOOPBACK, PORT, install_reporter, reports_received
+from rmqd.plugins.runnable import load_runnable
 
 SECONDS: Final = 20.0
 # As an executor's Python process does: it loads the installed hooks, and calls them around its handler.
@@ -90,7 +90,7 @@ def test_the_first_group_is_put_on_spark_and_nothing_else_changes() -> None:
     config = read_group(DemoOptions(engine="spark"))
 
     [(name, settings)] = config.groups.items()
-    sample = load_config(SAMPLE, environ={}).groups[name]
+    sample = load_runnable(SAMPLE, environ={}).groups[name]
     assert (settings.engine, sample.engine) == ("spark", "local")
     assert settings.spark is not None
     assert settings.spark.master == "local[2,4]"

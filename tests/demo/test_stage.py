@@ -14,6 +14,7 @@ from rmqd.demo.figures import Figures
 from rmqd.demo.options import DemoOptions
 from rmqd.demo.play import SAMPLE, read_group
 from rmqd.demo.stage import Stage
+from rmqd.plugins.runnable import load_runnable
 from tests.demo import noting_handler
 
 ORDERS = 60  # among them 25, which is no JSON, 12 and 42, whose payment fails, and 40, whose payment always fails
@@ -23,7 +24,7 @@ def config_of(plugin: str, **group: object) -> RootConfig:
     """The sample, with another handler and other settings."""
     settings = {"handler.plugin": plugin, **group}
     overrides = [f"groups.order-mailer.{key}={value}" for key, value in settings.items()]
-    return load_config(SAMPLE, overrides, environ={})
+    return load_runnable(SAMPLE, overrides, environ={})
 
 
 async def play(config: RootConfig, *, levels: str, patience_seconds: float = 30) -> tuple[Stage, Figures]:
@@ -84,7 +85,7 @@ async def test_what_was_not_handled_is_counted_by_what_the_broker_has_committed(
 def test_the_sample_is_the_group_of_the_sample_configuration() -> None:
     """Name and subscriptions; its handler and its haste are the demo's own."""
     shown = read_group(DemoOptions())
-    sample = load_config(Path(__file__).parents[2] / "config" / "rmqd.yaml", environ={}, to_run=False)
+    sample = load_config(Path(__file__).parents[2] / "config" / "rmqd.yaml", environ={})
 
     assert list(shown.groups) == list(sample.groups)
     assert shown.groups["order-mailer"].subscriptions == sample.groups["order-mailer"].subscriptions

@@ -80,7 +80,7 @@ def test_every_configuration_in_the_docs_is_valid(text: str, tmp_path: Path) -> 
     (tmp_path / "rocketmq").write_text("a secret")
     (tmp_path / "ca.pem").write_bytes(CA.read_bytes())
 
-    assert load_config(tmp_path / "rmqd.yaml", environ={"RMQD_ACCESS_KEY": "a user"}, to_run=False).groups
+    assert load_config(tmp_path / "rmqd.yaml", environ={"RMQD_ACCESS_KEY": "a user"}).groups
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from rmqd.config.load import load_config
 from rmqd.config.model.root import GroupConfig
 from rmqd.errors import ConfigError
 from rmqd.handler import LoadedHandler
 from rmqd.plugins.catalogue import describe_installed
 from rmqd.plugins.handlers import load_handler
+from rmqd.plugins.runnable import load_runnable
 from tests.config.configuration import problems
 
 CODE = """
@@ -135,7 +135,7 @@ def text(plugin: str, options: str = "") -> str:
 
 def group(plugin: str, options: str = "") -> GroupConfig:
     Path("test.yaml").write_text(text(plugin, options))
-    return load_config(Path("test.yaml")).groups["mailer"]
+    return load_runnable(Path("test.yaml")).groups["mailer"]
 
 
 def handler(plugin: str, options: str = "") -> LoadedHandler:
@@ -344,9 +344,9 @@ def test_only_the_handlers_of_the_groups_to_run_are_loaded(shop: Path) -> None:
     Path("test.yaml").write_text(
         text("lonely:handle") + "  other:\n    subscriptions: {a: '*'}\n    handler: {plugin: 'shop:one'}\n"
     )
-    assert list(load_config(Path("test.yaml"), groups=["other"]).groups) == ["mailer", "other"]
+    assert list(load_runnable(Path("test.yaml"), groups=["other"]).groups) == ["mailer", "other"]
     with pytest.raises(ConfigError, match="imported"):
-        load_config(Path("test.yaml"), groups=["mailer"])
+        load_runnable(Path("test.yaml"), groups=["mailer"])
 
 
 # --- entry points

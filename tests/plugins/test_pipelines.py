@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from rmqd.config.load import load_config
 from rmqd.config.model.group import GroupConfig
 from rmqd.config.rules import spark as spark_rules
 from rmqd.plugins.form import PluginFaultError
 from rmqd.plugins.lookup import find_object
 from rmqd.plugins.pipelines import load_batch_function, load_pipeline
+from rmqd.plugins.runnable import load_runnable
 from tests.config.configuration import problems
 
 CODE = """
@@ -68,7 +68,7 @@ def config(pipeline: str, sink: str = "{format: rocketmq, topic: out}") -> str:
 
 def group(pipeline: str, sink: str = "{format: rocketmq, topic: out}") -> GroupConfig:
     Path("test.yaml").write_text(config(pipeline, sink))
-    return load_config(Path("test.yaml")).groups["archive"]
+    return load_runnable(Path("test.yaml")).groups["archive"]
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rmqd.config.load import load_config
 from rmqd.consumer.allocate import ALLOCATE_STRATEGIES, STRATEGY_NAMES, AllocateStrategy, ByConfig, ByMachineRoom
+from rmqd.plugins.runnable import load_runnable
 from rmqd.plugins.strategies import load_strategy
 from rmqd.wire.message_queue import MessageQueue
 from tests.config.configuration import problems
@@ -59,7 +59,7 @@ def text(strategy: str, *rest: str) -> str:
 
 def strategy(name: str, *rest: str) -> AllocateStrategy:
     Path("test.yaml").write_text(text(name, *rest))
-    config = load_config(Path("test.yaml"), ["client.instance_name=east@1"])
+    config = load_runnable(Path("test.yaml"), ["client.instance_name=east@1"])
     return load_strategy("mailer", config.groups["mailer"])
 
 

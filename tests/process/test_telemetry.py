@@ -18,10 +18,10 @@ from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
 from rmqd.client.sending.producer import OutgoingMessage
 from rmqd.clock import SystemClock
-from rmqd.config.load import load_config
 from rmqd.config.model.root import RootConfig, TracingConfig
 from rmqd.daemon.groups.reload import refused_changes
 from rmqd.errors import ConfigError
+from rmqd.plugins.runnable import load_runnable
 from tests.daemon.daemon_process import DaemonProcess, daemon
 from tests.daemon.waiting import until
 from tests.process.collector import CONSUMER_KIND, ERROR_STATUS, CollectedSpan, Collector
@@ -288,4 +288,4 @@ def load(folder: Path) -> None:
     group = {"subscriptions": {"T": "*"}, "handler": {"plugin": "log"}}
     document = {"nameserver": "a:1", "tracing": {"opentelemetry": True}, "groups": {"mailer": group}}
     path.write_text(json.dumps(document))
-    load_config(path, environ={})
+    load_runnable(path, environ={})

@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 from rmqd.client.group_lag import QueueLag
 from rmqd.consumer.pauses import WHOLE_GROUP, Pauses
 from rmqd.consumer.stats.snapshot import GroupSnapshot, LastError, QueueSnapshot
+from rmqd.plugins.consumer_options import options_of_group
 from tests.config.configs import config
 from tests.consumer.clock import ManualClock
 from tests.daemon.fakes import topic_snapshot
@@ -31,7 +32,7 @@ class Group:
         subscriptions = {"engine": "spark", "subscriptions": dict.fromkeys(topics or ("orders",), "*")}
         settings = config("mailer", changes={"mailer": subscriptions}).groups["mailer"]
         self.clock = ManualClock()
-        self.figures = Figures(settings.consumer_options("mailer", "/nowhere"), self.clock)
+        self.figures = Figures(options_of_group(settings, "mailer", "/nowhere"), self.clock)
         self.pauses = Pauses()
 
     def now(self, state: str = "running", *, handling: bool = False) -> GroupSnapshot:

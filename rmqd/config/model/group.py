@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import ConfigDict, Field, PrivateAttr
 
-from rmqd.client.options import MOST_TRACE_CALLS, TraceOptions
+from rmqd.client.options import MOST_TRACE_CALLS
 from rmqd.config.model.forms import PointInTime, StrategyName, SubscriptionForm, is_topic
 from rmqd.config.model.kinds import Choice, Duration, Flag, Size, Text, Whole
 from rmqd.config.model.section import Section, setting
@@ -20,13 +20,12 @@ from rmqd.consumer.allocate import STRATEGY_NAMES
 from rmqd.consumer.options import (
     ConsumeFromWhere,
     ConsumeMode,
-    ConsumerOptions,
     MessageModel,
     OnCorruptMessage,
     OnOffsetIllegal,
     Subscription,
 )
-from rmqd.wire.topics import TRACE_TOPIC, wrap_namespace
+from rmqd.wire.topics import TRACE_TOPIC
 
 JAVA_CONSUME_TIMESTAMP_AGE_SECONDS: Final = 30 * 60
 
@@ -189,51 +188,8 @@ class GroupConfig(Section):
         whole = ("groups", name, *path)
         return Problem((self._places.of_key if at_key else self._places.of)(whole), whole, message)
 
-    def consumer_options(self, name: str, offsets_directory: str, namespace: str = "") -> ConsumerOptions:
-        """What the engine is told about this group; `name` is its key in the configuration. Raises ConfigError.
-
-        From here on its topics and itself have the names by which brokers of the `namespace` know them.
-        """
-        from rmqd.plugins.strategies import load_strategy
-
-        return ConsumerOptions(
-            group=wrap_namespace(name, namespace),
-            namespace=namespace,
-            message_model=self.message_model,
-            local_offsets_directory=offsets_directory,
-            consume_mode=self.consume_mode,
-            subscriptions={wrap_namespace(topic, namespace): one for topic, one in self.subscriptions.items()},
-            consume_from_where=self.consume_from_where,
-            consume_timestamp_ms=self._consume_timestamp_ms(),
-            allocate_strategy=load_strategy(name, self, namespace),
-            concurrency=self.handler.concurrency if self.handler else 1,
-            consume_message_batch_max_size=self.consume_message_batch_max_size,
-            consume_timeout_seconds=self.consume_timeout,
-            max_reconsume_times=self.max_reconsume_times,
-            delay_level_when_next_consume=self.delay_level_when_next_consume,
-            auto_commit=self.auto_commit,
-            suspend_current_queue_time_seconds=self.suspend_current_queue_time,
-            pull_batch_size=self.pull_batch_size,
-            pull_interval_seconds=self.pull_interval,
-            pull_threshold_for_queue=self.pull_threshold_for_queue,
-            pull_threshold_size_for_queue_bytes=self.pull_threshold_size_for_queue,
-            pull_threshold_for_topic=self.pull_threshold_for_topic,
-            pull_threshold_size_for_topic_bytes=self.pull_threshold_size_for_topic,
-            consume_concurrently_max_span=self.consume_concurrently_max_span,
-            persist_consumer_offset_interval_seconds=self.persist_consumer_offset_interval,
-            shutdown_timeout_seconds=self.shutdown_timeout,
-            queue_handover_timeout_seconds=self.queue_handover_timeout,
-            pop_invisible_time_seconds=self.pop_invisible_time,
-            pop_batch_nums=self.pop_batch_nums,
-            pop_threshold_for_queue=self.pop_threshold_for_queue,
-            pull_rate_limit=self.pull_rate_limit,
-            max_body_size_bytes=self.max_body_size,
-            on_corrupt_message=self.on_corrupt_message,
-            on_offset_illegal=self.on_offset_illegal,
-            trace=TraceOptions(self.trace_topic, self.trace_msg_batch_num) if self.enable_trace else None,
-        )
-
-    def _consume_timestamp_ms(self) -> int | None:
+    def consume_timestamp_ms(self) -> int | None:
+        """Where the group starts, in Unix milliseconds; None unless `consume_from_where` is `timestamp`."""
         if self.consume_from_where != "timestamp":
             return None
         if self.consume_timestamp is not None:

@@ -1,6 +1,6 @@
 """The configuration as a whole: what `rmqd.yaml` may hold, its defaults and its ranges.
 
-Reading files, `${...}` and `--set`, and the errors with their lines, is `config_file`'s part.
+Reading files, `${...}` and `--set`, and the errors with their lines, is the part of `rmqd.config.reading`.
 """
 
 # No postponed annotations here: pydantic would have to read them all from text, on every start.
@@ -15,8 +15,7 @@ from rmqd.config.model.forms import is_listen_address
 from rmqd.config.model.group import GroupConfig, HandlerConfig
 from rmqd.config.model.kinds import Choice, Flag, Text
 from rmqd.config.model.section import Section, setting
-from rmqd.config.reading.substitution import read_small_file
-from rmqd.consumer.options import ConsumerOptions
+from rmqd.config.model.small_file import read_small_file
 
 __all__ = [
     "ClientConfig",
@@ -122,11 +121,6 @@ class RootConfig(ClusterConfig):
         """The folder of what is kept for a group. Offsets mean nothing on another cluster than they come from."""
         cluster = self.cluster_name(group)
         return self.state_dir if cluster == DEFAULT_CLUSTER else f"{self.state_dir}/clusters/{cluster}"
-
-    def consumer_options(self, group: str) -> ConsumerOptions:
-        """What the engine is told about a group, in the words of its brokers. Raises ConfigError."""
-        namespace = self.cluster_of(group).client.namespace
-        return self.groups[group].consumer_options(group, f"{self.state_of(group)}/offsets", namespace)
 
     def of_group(self, name: str, settings: GroupConfig | None = None) -> Self:
         """The part that concerns one group, for a process that has only this one: no other cluster's keys go there."""

@@ -5,17 +5,13 @@ They are replaced in values that were parsed already, so that nothing in a varia
 
 from __future__ import annotations
 
-import errno
-import os
 import re
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from rmqd.config.model.kinds import Substituted
-
-MAX_FILE_BYTES: Final = 1 << 20
+from rmqd.config.model.small_file import MAX_FILE_BYTES, read_small_file
 
 _REFERENCE: Final = re.compile(r"\$(\$\{)|\$\{([^{}]*)\}|\$\{")
 _NAME: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL | re.ASCII)
@@ -40,17 +36,6 @@ def substitute(text: str, environ: Mapping[str, str]) -> str:
 
     replaced = _REFERENCE.sub(replacement, text)
     return Substituted(replaced)
-
-
-def read_small_file(path: Path) -> bytes:
-    """The first bytes of a file, one more than it may have. Raises OSError, also for what is no regular file.
-
-    Opening a pipe waits for who writes to it, and reading a device may never end.
-    """
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file")
-        return file.read(MAX_FILE_BYTES + 1)
 
 
 def _value_of(reference: str, environ: Mapping[str, str]) -> str:

@@ -24,6 +24,7 @@ from rmqd.daemon.groups.supervisor import Backoff, GroupSupervisor
 from rmqd.daemon.metrics.totals import ProcessSnapshot, retired_group
 from rmqd.errors import ConfigError, FilterRefusedError, RmqdError
 from rmqd.handler import LoadedHandler
+from rmqd.plugins.consumer_options import consumer_options
 from rmqd.process.logs.writer import lines_dropped
 from rmqd.wire.namespace import without_namespace
 from rmqd.wire.topics import unwrap_namespace
@@ -217,7 +218,7 @@ class LocalGroups:
 
     def _build_group(self, name: str, config: RootConfig, client: Client) -> GroupSupervisor:
         settings = config.groups[name]
-        options = self._share.of_group(config.consumer_options(name))
+        options = self._share.of_group(consumer_options(config, name))
         if settings.engine == "spark":
             build: Callable[[], Consumer] = partial(self._build_on_spark, name, options, config)
         else:
@@ -242,14 +243,14 @@ class LocalGroups:
         return build
 
     async def _change(self, name: str, config: RootConfig, clients: Mapping[str, Client]) -> None:
-        settings, options = config.groups[name], self._share.of_group(config.consumer_options(name))
+        settings, options = config.groups[name], self._share.of_group(consumer_options(config, name))
         client = clients[config.cluster_name(name)]
         await self._groups[name].change(options, self._builder(name, settings, options, client, []))
 
     async def _check_filters(self, config: RootConfig, names: Iterable[str], clients: Mapping[str, Client]) -> None:
         async def check(name: str) -> list[object]:
             try:
-                await self._engine.check_filters(config.consumer_options(name), clients[config.cluster_name(name)])
+                await self._engine.check_filters(consumer_options(config, name), clients[config.cluster_name(name)])
             except RmqdError as error:
                 return [_problem(config, name, error)]
             return []

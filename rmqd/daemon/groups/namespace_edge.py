@@ -1,6 +1,6 @@
 """Where names change hands: brokers know those of a namespace, people and handlers know them without it.
 
-Inside a consumer every name is as brokers know it (`GroupConfig.consumer_options`). Here they are turned back for
+Inside a consumer every name is as brokers know it (`rmqd.plugins.consumer_options`). Here they are turned back for
 snapshots, as `logs` does for the log and `wire.message` for handlers.
 """
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from rmqd.client.options import ClientOptions
 from rmqd.config.model.root import GroupConfig, RootConfig
 from rmqd.consumer.options import ConsumerOptions
+from rmqd.plugins.consumer_options import consumer_options
 from rmqd.spark.access import Access
 from rmqd.wire.topics import wrap_namespace
 
@@ -39,7 +40,7 @@ class GroupOrder:
     @property
     def options(self) -> ConsumerOptions:
         """What the engine is told, in brokers' words: with the namespace, where there is one."""
-        return self.config.consumer_options(self.name)
+        return consumer_options(self.config, self.name)
 
     @property
     def group(self) -> str:

@@ -6,16 +6,16 @@ import os
 import sys
 from pathlib import Path
 
-from rmqd.config.load import load_config
 from rmqd.config.model.root import RootConfig
 from rmqd.config.model.spark import SparkConfig
 from rmqd.errors import ConfigError
+from rmqd.plugins.runnable import load_runnable
 from rmqd.spark.engine.group_order import GroupOrder
 
 
 def order_of(path: Path | None, group: str = "", overrides: tuple[str, ...] = ()) -> GroupOrder:
     """The group of this name, or the only one on Spark. Raises ConfigError."""
-    config = load_config(path, overrides, groups=(group,) if group else ())
+    config = load_runnable(path, overrides, groups=(group,) if group else ())
     on_spark = [name for name, settings in config.groups.items() if settings.engine == "spark"]
     name = group or (on_spark[0] if len(on_spark) == 1 else "")
     if name not in config.groups:

@@ -23,6 +23,7 @@ from rmqd.daemon.groups.local_groups import LocalGroups, Share
 from rmqd.daemon.groups.reload import LIVE_KEYS
 from rmqd.errors import ConfigError, InvalidNameError
 from rmqd.handler import LoadedHandler
+from rmqd.plugins.consumer_options import options_of_group
 from tests.certificates import CA, OTHER_CA
 from tests.config.configs import config
 from tests.daemon.fakes import FakeEngine
@@ -347,8 +348,8 @@ async def test_workers_divide_limits_and_have_names_of_their_own() -> None:
 
 def test_a_small_limit_is_never_divided_down_to_no_limit() -> None:
     """0 would mean as fast as possible."""
-    options = (
-        config("mailer", changes={"mailer": {"pull_rate_limit": 1}}).groups["mailer"].consumer_options("mailer", "")
+    options = options_of_group(
+        config("mailer", changes={"mailer": {"pull_rate_limit": 1}}).groups["mailer"], "mailer", ""
     )
     assert [Share(worker, 3).of_group(options).pull_rate_limit for worker in (1, 2, 3)] == [1, 1, 1]
 

@@ -14,6 +14,7 @@ from rmqd.consumer.pauses import WHOLE_GROUP
 from rmqd.consumer.stats.snapshot import GroupSnapshot
 from rmqd.daemon.groups.spark_group import SparkDriverError, SparkGroup
 from rmqd.errors import ConfigError
+from rmqd.plugins.consumer_options import options_of_group
 from rmqd.process.channel import BuildOrder
 from rmqd.process.child import ChildGoneError
 from tests.config.configs import config
@@ -82,7 +83,7 @@ async def running(
     driver: FakeDriver, trigger: str = "", silent_seconds: float = 30.0
 ) -> AsyncIterator[tuple[SparkGroup, asyncio.Task[None]]]:
     settings = config("audit", "mailer", changes={"mailer": {"engine": "spark", "spark": {"trigger": trigger}}})
-    options = settings.groups["mailer"].consumer_options("mailer", "/nowhere")
+    options = options_of_group(settings.groups["mailer"], "mailer", "/nowhere")
     group = SparkGroup("mailer", options, settings, driver.spawn, silent_seconds)
     task = asyncio.create_task(group.run())
     try:

@@ -1,0 +1,22 @@
+"""Reads a small file that a configuration names: a secret, a token."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import Final
+
+MAX_FILE_BYTES: Final = 1 << 20
+
+
+def read_small_file(path: Path) -> bytes:
+    """The first bytes of a file, one more than it may have. Raises OSError, also for what is no regular file.
+
+    Opening a pipe waits for who writes to it, and reading a device may never end.
+    """
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file")
+        return file.read(MAX_FILE_BYTES + 1)

@@ -1,0 +1,45 @@
+"""What the engine is told about a group: its configuration, in the words of its brokers."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any, Final
+
+from rmqd.client.options import TraceOptions
+from rmqd.config.model.group import GroupConfig
+from rmqd.config.model.root import RootConfig
+from rmqd.consumer.options import ConsumerOptions
+from rmqd.plugins.strategies import load_strategy
+from rmqd.wire.topics import wrap_namespace
+
+_KEYS: Final = {
+    field.name: key
+    for field in fields(ConsumerOptions)
+    if (key := field.name.removesuffix("_seconds").removesuffix("_bytes")) in GroupConfig.model_fields
+}
+"""The configuration key of each option that has the same value; an option's name may have a unit at its end."""
+
+
+def consumer_options(config: RootConfig, group: str) -> ConsumerOptions:
+    """What the engine is told about a group of a configuration. Raises ConfigError."""
+    namespace = config.cluster_of(group).client.namespace
+    return options_of_group(config.groups[group], group, f"{config.state_of(group)}/offsets", namespace)
+
+
+def options_of_group(settings: GroupConfig, name: str, offsets_directory: str, namespace: str = "") -> ConsumerOptions:
+    """What the engine is told about a group; `name` is its key in the configuration. Raises ConfigError.
+
+    From here on its topics and itself have the names by which brokers of the `namespace` know them.
+    """
+    options: dict[str, Any] = {option: getattr(settings, key) for option, key in _KEYS.items()}
+    options |= {
+        "group": wrap_namespace(name, namespace),
+        "namespace": namespace,
+        "local_offsets_directory": offsets_directory,
+        "subscriptions": {wrap_namespace(topic, namespace): one for topic, one in settings.subscriptions.items()},
+        "consume_timestamp_ms": settings.consume_timestamp_ms(),
+        "allocate_strategy": load_strategy(name, settings, namespace),
+        "concurrency": settings.handler.concurrency if settings.handler else 1,
+        "trace": TraceOptions(settings.trace_topic, settings.trace_msg_batch_num) if settings.enable_trace else None,
+    }
+    return ConsumerOptions(**options)

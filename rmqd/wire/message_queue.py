@@ -1,0 +1,25 @@
+"""MessageQueue: the name of one queue of a topic on one broker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rmqd.wire.topics import unwrap_namespace
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class MessageQueue:
+    """One queue of a topic on one broker; ordered as RocketMQ orders queues for allocation."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}@{self.broker_name}:{self.queue_id}"
+
+    def without(self, namespace: str) -> MessageQueue:
+        """The queue as handlers know it."""
+        if not namespace:
+            return self
+        return MessageQueue(unwrap_namespace(self.topic, namespace), self.broker_name, self.queue_id)
