@@ -10,14 +10,14 @@ from rmqd.clock import Clock
 from rmqd.consumer.cache.flow_control import Thresholds
 from rmqd.consumer.cache.rate_limit import RateLimit
 from rmqd.consumer.context import GroupContext
-from rmqd.consumer.founding.by_brokers import BrokerFounding
-from rmqd.consumer.founding.by_file import FileFounding
 from rmqd.consumer.founding.founding import Founding
 from rmqd.consumer.handling.concurrently import ConsumeMessageConcurrentlyService
 from rmqd.consumer.handling.orderly import ConsumeMessageOrderlyService
 from rmqd.consumer.handling.send_back import SendBack, reconsume_limit
 from rmqd.consumer.hooks import GroupHooks, Hook
 from rmqd.consumer.offsets.broker_store import RemoteBrokerOffsetStore
+from rmqd.consumer.offsets.founding_by_brokers import BrokerFounding
+from rmqd.consumer.offsets.founding_by_file import FileFounding
 from rmqd.consumer.offsets.local_file_store import LocalFileOffsetStore
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.rebalance.broadcasting import EveryQueue, NoWayBack

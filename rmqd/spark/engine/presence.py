@@ -24,8 +24,8 @@ from rmqd.clock import Clock, SystemClock
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.admin.running_info import CLIENT_VERSION
 from rmqd.consumer.assembly import subscriptions_of
-from rmqd.consumer.founding.by_brokers import BrokerFounding
 from rmqd.consumer.offsets.broker_store import RemoteBrokerOffsetStore
+from rmqd.consumer.offsets.founding_by_brokers import BrokerFounding
 from rmqd.consumer.rebalance.rivals import Rivals
 from rmqd.errors import GroupHeldElsewhereError, RmqdError, RouteNotFoundError
 from rmqd.wire.bodies import running_info as wire

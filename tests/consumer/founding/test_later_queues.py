@@ -193,7 +193,7 @@ async def test_offsets_of_another_client_make_a_known_group(
     broker: ScriptedBroker, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without any offset on the retry topic, as of a consumer that has none."""
-    monkeypatch.setattr("rmqd.consumer.founding.by_brokers.FOUNDER_SECONDS", 0.1)
+    monkeypatch.setattr("rmqd.consumer.offsets.founding_by_brokers.FOUNDER_SECONDS", 0.1)
     queues = broker.create_topic(TOPIC, 3)
     for queue in queues:
         await broker.store(queue, b"old")
@@ -315,7 +315,7 @@ async def test_brokers_of_4_9_say_0_where_they_have_nothing(
     broker: ScriptedBroker, seen: Seen, monkeypatch: pytest.MonkeyPatch, known: bool
 ) -> None:
     """Which makes no group a known one. A young queue begins there in any group, an old one as it is told."""
-    monkeypatch.setattr("rmqd.consumer.founding.by_brokers.FOUNDER_SECONDS", 0.1)
+    monkeypatch.setattr("rmqd.consumer.offsets.founding_by_brokers.FOUNDER_SECONDS", 0.1)
     broker.peer.version = 407
     queues = broker.create_topic(TOPIC, 3)
     for queue in queues:

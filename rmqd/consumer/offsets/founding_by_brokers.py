@@ -56,7 +56,7 @@ class BrokerFounding(Founding):
     disturb each other: each looks just before it writes, and leaves what is there.
 
     Without a mark, offsets on some queues and none on others are the work of a founder that is under way or was killed,
-    if the order in which it writes shows that (`founding_order`); then it is brought to its end. Otherwise the group is
+    if the order in which it writes shows that (`founding.order`); then it is brought to its end. Otherwise the group is
     another client's, or one of consumers that have no retry topic, and its topic has grown. Where the order shows
     nothing, which takes topics of a single queue, a founder that lives gets time to set its mark; one that was killed
     there is taken for a known group, which repeats messages and loses none.
