@@ -25,7 +25,7 @@ from pyspark.sql.types import StructType
 from bench import contenders
 from bench.handler import AGE
 from rmqd.config.model.root import RootConfig
-from rmqd.spark.engine.group_order import GroupOrder
+from rmqd.spark.group_order import GroupOrder
 from rmqd.spark.handlers.handler_query import handler_query
 
 if TYPE_CHECKING:

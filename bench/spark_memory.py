@@ -19,13 +19,13 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from rmqd.config.model.root import RootConfig
-from rmqd.spark.engine.group_order import GroupOrder
+from rmqd.spark.group_order import GroupOrder
 from rmqd.spark.handlers import range_run
 from rmqd.spark.handlers.handler_process import handler_process
 from rmqd.spark.handlers.range_pulls import Pulled
+from rmqd.spark.queue_range import PullSettings, QueueRange
 from rmqd.spark.source.arrow import BatchBuilder
 from rmqd.spark.source.columns import DEFAULT_COLUMNS, ddl
-from rmqd.spark.source.queue_range import PullSettings, QueueRange
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import decode_messages
 from rmqd.wire.messages.encode import StoredMessage, encode_message

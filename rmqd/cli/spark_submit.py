@@ -11,7 +11,7 @@ import typer
 from rmqd.cli.render import say
 
 if TYPE_CHECKING:
-    from rmqd.spark.engine.group_order import GroupOrder
+    from rmqd.spark.group_order import GroupOrder
     from rmqd.spark.submit.submission import Submission
 
 HELP = """Run a group with engine: spark on a cluster: standalone, YARN or Kubernetes, by spark-submit.

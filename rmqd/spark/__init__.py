@@ -32,7 +32,7 @@ def register(spark: SparkSession) -> None:
     check_versions()
     from pyspark.sql.utils import is_remote
 
-    from rmqd.spark.source.format import RocketMQSource
+    from rmqd.spark.format import RocketMQSource
 
     if not is_remote() and str(spark.sparkContext.master).startswith("local"):
         check_python(spark.sparkContext.pythonExec)

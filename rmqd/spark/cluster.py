@@ -35,7 +35,7 @@ from rmqd.spark.access import Access
 from rmqd.spark.answers import Answers, MasterAwayError, those_there
 from rmqd.spark.process_log import log_to_stderr
 from rmqd.spark.queue_questions import mean_size, pending_reset
-from rmqd.spark.source.queue_range import Filter, Replica
+from rmqd.spark.queue_range import Filter, Replica
 from rmqd.wire.bodies.heartbeat import SubscriptionData
 from rmqd.wire.message_queue import MessageQueue
 

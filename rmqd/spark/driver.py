@@ -27,8 +27,8 @@ from rmqd.exit_codes import ExitCode
 from rmqd.process.channel import Answer, BuildOrder, Channel, Request
 from rmqd.process.loop import leave, run_in_loop
 from rmqd.spark import check_versions
-from rmqd.spark.engine.group_order import GroupOrder
 from rmqd.spark.engine.group_run import GroupRun
+from rmqd.spark.group_order import GroupOrder
 from rmqd.spark.spark_output import catch_output, settle_output
 
 log = structlog.get_logger(__name__)

@@ -12,7 +12,7 @@ from rmqd.spark.prepare import prepare
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from rmqd.spark.engine.group_order import GroupOrder
+    from rmqd.spark.group_order import GroupOrder
 
 STOP_SECONDS: Final = 10
 # What a group may change.

@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from rmqd.config.model.quantities import parse_duration_seconds
-from rmqd.spark.engine.group_order import GroupOrder
 from rmqd.spark.engine.ordering import order_of
+from rmqd.spark.group_order import GroupOrder
 from rmqd.spark.session import session_conf
 from rmqd.spark.submit import submission, submitted
 

@@ -147,7 +147,7 @@ class ParityRun:
         """By the message's id, why it was given up."""
         from pyspark.sql.types import StructType
 
-        from rmqd.spark.source.format import RocketMQSource
+        from rmqd.spark.format import RocketMQSource
 
         topic = dlq_topic(f"{self._prefix}_{group}")
         columns = {"columns": "body,properties"}
@@ -186,7 +186,7 @@ class ParityRun:
 
     def _start(self, spark: SparkSession, name: str) -> StreamingQuery:
         """Start a group's query, and anew while Spark has no patience, as the daemon does; until its first batch."""
-        from rmqd.spark.engine.group_order import GroupOrder
+        from rmqd.spark.group_order import GroupOrder
         from rmqd.spark.handlers.handler_query import handler_query
 
         for _ in range(TRIES):

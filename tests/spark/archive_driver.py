@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from rmqd.config.model.root import RootConfig
-from rmqd.spark.engine.group_order import GroupOrder
+from rmqd.spark.group_order import GroupOrder
 from rmqd.spark.hadoop_folder import HadoopFolder
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rmqd.config.model.root import RootConfig
-from rmqd.spark.engine.group_order import GroupOrder
+from rmqd.spark.group_order import GroupOrder
 from rmqd.spark.handlers.handler_process import handler_process
 from rmqd.spark.handlers.handler_source import HandlerPlan, HandlerStreamReader
 from rmqd.spark.handlers.outcome import RangeOutcome
-from rmqd.spark.source.queue_range import QueueRange
+from rmqd.spark.queue_range import QueueRange
 from rmqd.wire.message_queue import MessageQueue
 from tests.spark.embedded_broker import EmbeddedBroker
 

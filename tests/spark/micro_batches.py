@@ -14,8 +14,8 @@ from typing import Any
 
 from pyspark.sql.datasource import InputPartition
 
-from rmqd.spark.source.format import RocketMQSource
-from rmqd.spark.source.queue_range import QueueRange
+from rmqd.spark.format import RocketMQSource
+from rmqd.spark.queue_range import QueueRange
 from rmqd.spark.source.stream_reader import RocketMQStreamReader
 
 

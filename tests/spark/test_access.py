@@ -28,8 +28,8 @@ import pyarrow as pa  # type: ignore[import-untyped]  # noqa: E402
 from pyspark.sql.pandas.types import from_arrow_schema  # noqa: E402
 from pyspark.sql.types import StructType  # noqa: E402
 
+from rmqd.spark.format import RocketMQSource  # noqa: E402
 from rmqd.spark.sink.writer import Stored  # noqa: E402
-from rmqd.spark.source.format import RocketMQSource  # noqa: E402
 from tests.spark.micro_batches import Checkpoint, Query  # noqa: E402
 
 NEEDED = {"nameserver": "127.0.0.1:9876", "subscribe": "orders"}

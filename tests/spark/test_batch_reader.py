@@ -17,8 +17,8 @@ need("pyspark", "pyarrow")
 
 from pyspark.sql.types import StructType  # noqa: E402
 
+from rmqd.spark.format import RocketMQSource  # noqa: E402
 from rmqd.spark.source.columns import COLUMNS  # noqa: E402
-from rmqd.spark.source.format import RocketMQSource  # noqa: E402
 
 
 def read(broker: EmbeddedBroker, topic: str = "orders", **options: str) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from rmqd.errors import RmqdError
 from rmqd.spark.cluster import Cluster, close_clusters
 from rmqd.spark.engine import generations as module
 from rmqd.spark.engine.generations import Generation, Generations, checkpoint_folder
-from rmqd.spark.engine.group_order import GroupOrder
+from rmqd.spark.group_order import GroupOrder
 from rmqd.spark.pipelines.parquet_batch import Batch
 from rmqd.spark.source.offsets import nested
 from rmqd.wire.message_queue import MessageQueue

@@ -14,7 +14,7 @@ import pytest
 
 from rmqd.clock import SystemClock
 from rmqd.config.model.root import RootConfig
-from rmqd.spark.engine.group_order import GroupOrder
+from rmqd.spark.group_order import GroupOrder
 from tests.consumer.members import member
 from tests.integration.ledger_handler import LedgerHandler
 from tests.rocketmq import ledger

@@ -17,10 +17,10 @@ from tests.spark.needed import need
 need("pyspark")
 
 from rmqd.spark.engine import group_run  # noqa: E402
-from rmqd.spark.engine.group_order import GroupOrder  # noqa: E402
 from rmqd.spark.engine.group_run import GroupRun  # noqa: E402
 from rmqd.spark.engine.listener import BatchProgress  # noqa: E402
 from rmqd.spark.engine.running_query import QueryFailedError  # noqa: E402
+from rmqd.spark.group_order import GroupOrder  # noqa: E402
 from rmqd.spark.handlers.outcome import RangeOutcome  # noqa: E402
 from tests.spark.embedded_broker import queue  # noqa: E402
 from tests.spark.fake_spark import FakeParts, FakeQuery  # noqa: E402

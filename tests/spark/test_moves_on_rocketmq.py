@@ -12,8 +12,8 @@ from rmqd.client.options import ClientOptions
 from rmqd.config.model.root import RootConfig
 from rmqd.errors import GroupHeldElsewhereError
 from rmqd.spark.cluster import Cluster, cluster_of, everyone
-from rmqd.spark.engine.group_order import GroupOrder
 from rmqd.spark.engine.presence import Presence
+from rmqd.spark.group_order import GroupOrder
 from tests.client.peer import eventually
 from tests.consumer.members import member
 from tests.consumer.seen import Seen

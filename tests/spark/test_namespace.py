@@ -20,8 +20,8 @@ from rmqd.client.client_id import is_spark  # noqa: E402
 from rmqd.client.instance import ClientInstance  # noqa: E402
 from rmqd.client.options import ClientOptions  # noqa: E402
 from rmqd.spark.engine.generations import checkpoint_folder  # noqa: E402
-from rmqd.spark.engine.group_order import GroupOrder  # noqa: E402
 from rmqd.spark.engine.presence import Presence  # noqa: E402
+from rmqd.spark.group_order import GroupOrder  # noqa: E402
 from tests.spark.archive_driver import SECONDS, start  # noqa: E402
 from tests.spark.handler_batches import GroupQuery  # noqa: E402
 

@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 
 from rmqd.errors import ConfigError
+from rmqd.spark.queue_range import NO_GROUP, Filter
 from rmqd.spark.source.bounds import Bound
 from rmqd.spark.source.options import parse_options
-from rmqd.spark.source.queue_range import NO_GROUP, Filter
 from rmqd.wire.message_queue import MessageQueue
 
 NEEDED = {"nameserver": "127.0.0.1:9876", "subscribe": "orders"}

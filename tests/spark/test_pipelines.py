@@ -31,7 +31,7 @@ from tests.spark.archive_driver import GROUP, SECONDS, TOP, archive_order, order
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from rmqd.spark.engine.group_order import GroupOrder
+    from rmqd.spark.group_order import GroupOrder
 
 COMPRESSED = 1
 

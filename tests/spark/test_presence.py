@@ -19,8 +19,8 @@ from rmqd.config.model.root import RootConfig
 from rmqd.consumer.rebalance import rivals
 from rmqd.errors import GroupHeldElsewhereError, RmqdError, RouteNotFoundError
 from rmqd.spark.engine import presence as module
-from rmqd.spark.engine.group_order import GroupOrder
 from rmqd.spark.engine.presence import Presence
+from rmqd.spark.group_order import GroupOrder
 from rmqd.wire.bodies.group import ResetOffsetBody
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue

@@ -12,8 +12,8 @@ from rmqd.config.model.root import RootConfig
 from rmqd.consumer.rebalance import rivals
 from rmqd.errors import GroupHeldElsewhereError, RemotingConnectError
 from rmqd.spark.engine import presence as module
-from rmqd.spark.engine.group_order import GroupOrder
 from rmqd.spark.engine.presence import Presence
+from rmqd.spark.group_order import GroupOrder
 from tests.client.peer import Peer, eventually, route_of, routes
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.members import member

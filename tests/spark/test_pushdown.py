@@ -26,9 +26,9 @@ from pyspark.sql.datasource import (  # noqa: E402
 )
 from pyspark.sql.types import StructType  # noqa: E402
 
-from rmqd.spark.source.format import RocketMQSource  # noqa: E402
+from rmqd.spark.format import RocketMQSource  # noqa: E402
+from rmqd.spark.queue_range import QueueRange  # noqa: E402
 from rmqd.spark.source.pushdown import PushdownBatchReader  # noqa: E402
-from rmqd.spark.source.queue_range import QueueRange  # noqa: E402
 
 
 def planned(broker: EmbeddedBroker, *filters: Filter, **options: str) -> list[QueueRange]:

@@ -26,9 +26,9 @@ need("pyspark", "pyarrow")
 
 from rmqd.spark.access import Access  # noqa: E402
 from rmqd.spark.handlers.range_pulls import RangePulls  # noqa: E402
+from rmqd.spark.queue_range import PullSettings, QueueRange, Replica  # noqa: E402
 from rmqd.spark.source import range_plan  # noqa: E402
 from rmqd.spark.source.fetch import read_range  # noqa: E402
-from rmqd.spark.source.queue_range import PullSettings, QueueRange, Replica  # noqa: E402
 
 TOPIC, BROKER = "orders", "broker-a"
 COUNT, ON_SLAVE = 12, 4

@@ -25,8 +25,8 @@ import pyarrow as pa  # type: ignore[import-untyped]  # noqa: E402
 from pyspark.sql.pandas.types import from_arrow_schema  # noqa: E402
 from pyspark.sql.types import StructType  # noqa: E402
 
+from rmqd.spark.format import RocketMQSource  # noqa: E402
 from rmqd.spark.sink.writer import Stored  # noqa: E402
-from rmqd.spark.source.format import RocketMQSource  # noqa: E402
 
 TIME = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 TYPES = {

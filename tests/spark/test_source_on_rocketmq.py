@@ -22,7 +22,7 @@ need("pyspark", "pyarrow")
 
 from pyspark.sql.types import StructType  # noqa: E402
 
-from rmqd.spark.source.format import RocketMQSource  # noqa: E402
+from rmqd.spark.format import RocketMQSource  # noqa: E402
 from tests.spark.micro_batches import Checkpoint, Query  # noqa: E402
 
 

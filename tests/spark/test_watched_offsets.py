@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rmqd.spark.engine.watched_offsets import WatchedOffsets
+from rmqd.spark.handlers.watched_offsets import WatchedOffsets
 from rmqd.spark.source.options import parse_options
 from tests.spark.embedded_broker import EmbeddedBroker, queue
 from tests.spark.stream_options import grouped

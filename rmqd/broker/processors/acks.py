@@ -6,9 +6,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from rmqd.broker.channel import Channel, Processors
-from rmqd.broker.pop.checks import illegal_queue, known_topic
 from rmqd.broker.pop.order import OrderKey
 from rmqd.broker.pop.revive import Popped
+from rmqd.broker.processors.pop_checks import illegal_queue, known_topic
 from rmqd.broker.reply import NO_CODE, Refusal, Reply, refusing_with
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire.bodies.pop import BatchAckMessageRequestBody

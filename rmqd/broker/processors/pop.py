@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final
 from rmqd.broker.channel import Answer, Channel, Processors
 from rmqd.broker.filter.lexer import ExpressionError
 from rmqd.broker.filter.subscriptions import filter_of, requested_subscription
-from rmqd.broker.pop.checks import check_reading
 from rmqd.broker.pop.held_pops import HeldPop, Place
-from rmqd.broker.pop.taking import Taking
+from rmqd.broker.processors.pop_checks import check_reading
+from rmqd.broker.processors.pop_taking import Taking
 from rmqd.broker.reply import Refusal, Reply, refusing_with
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import InvalidNameError

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from rmqd.broker.channel import Answer, Channel, Processors
-from rmqd.broker.pop.checks import QueueOfGroup, check_reading
 from rmqd.broker.pop.held_pops import HeldPop, Place
 from rmqd.broker.pop.order import OrderKey
-from rmqd.broker.pop.taking import retry_topic_to_read
 from rmqd.broker.processors.pop import DICE, NOTHING_POPPED
+from rmqd.broker.processors.pop_checks import QueueOfGroup, check_reading
+from rmqd.broker.processors.pop_taking import retry_topic_to_read
 from rmqd.broker.reply import NO_CODE, Reply, refusing_with
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire.command import RemotingCommand

@@ -19,9 +19,9 @@ from rmqd.consumer.stats.snapshot import HANDLED_RESULTS, GroupSnapshot
 from rmqd.errors import RmqdError
 from rmqd.exit_codes import ExitCode
 from rmqd.process.loop import run_in_loop
-from rmqd.spark.engine.group_order import GroupOrder
 from rmqd.spark.engine.group_run import GroupRun, describe
 from rmqd.spark.engine.spark_parts import SparkParts
+from rmqd.spark.group_order import GroupOrder
 from rmqd.spark.spark_output import catch_output, settle_output
 
 if TYPE_CHECKING:

@@ -43,7 +43,7 @@ from rmqd.wire.topics import retry_topic
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from rmqd.spark.engine.group_order import GroupOrder
+    from rmqd.spark.group_order import GroupOrder
     from rmqd.spark.handlers.outcome import RangeOutcome
 
 log = structlog.get_logger(__name__)

@@ -25,11 +25,11 @@ from rmqd.consumer.pauses import WHOLE_GROUP, Pauses, PauseScope
 from rmqd.consumer.stats.snapshot import GroupSnapshot
 from rmqd.errors import RmqdError
 from rmqd.spark.engine.figures import Figures
-from rmqd.spark.engine.group_order import GroupOrder
 from rmqd.spark.engine.listener import BatchProgress
 from rmqd.spark.engine.run_parts import Checkpoints, Membership, Parts, Resets
 from rmqd.spark.engine.running_query import QueryFailedError, RunningQuery, query_error
 from rmqd.spark.engine.spark_thread import SparkThread
+from rmqd.spark.group_order import GroupOrder
 from rmqd.spark.handlers.outcome import RangeOutcome
 
 if TYPE_CHECKING:

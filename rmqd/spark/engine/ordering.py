@@ -10,7 +10,7 @@ from rmqd.config.model.root import RootConfig
 from rmqd.config.model.spark import SparkConfig
 from rmqd.errors import ConfigError
 from rmqd.plugins.runnable import load_runnable
-from rmqd.spark.engine.group_order import GroupOrder
+from rmqd.spark.group_order import GroupOrder
 
 
 def order_of(path: Path | None, group: str = "", overrides: tuple[str, ...] = ()) -> GroupOrder:

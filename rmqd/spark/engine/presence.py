@@ -36,7 +36,7 @@ from rmqd.wire.message_queue import MessageQueue
 
 if TYPE_CHECKING:
     from rmqd.client.remoting.client import Reply
-    from rmqd.spark.engine.group_order import GroupOrder
+    from rmqd.spark.group_order import GroupOrder
 
 log = structlog.get_logger(__name__)
 

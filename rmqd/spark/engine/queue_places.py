@@ -12,7 +12,7 @@ from rmqd.client.instance import ClientInstance
 from rmqd.clock import Clock
 from rmqd.errors import RmqdError, RouteNotFoundError
 from rmqd.spark.engine.figures import Figures
-from rmqd.spark.engine.group_order import GroupOrder
+from rmqd.spark.group_order import GroupOrder
 from rmqd.wire.topics import retry_topic
 
 log = structlog.get_logger(__name__)

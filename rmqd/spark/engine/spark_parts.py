@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from rmqd.clock import Clock
 from rmqd.spark.engine.generations import Generation, Generations, generations_of
-from rmqd.spark.engine.group_order import GroupOrder
 from rmqd.spark.engine.listener import BatchProgress, ProgressListener
 from rmqd.spark.engine.presence import Presence
 from rmqd.spark.engine.queue_places import QueuePlaces
 from rmqd.spark.engine.run_parts import OnBatch, Resets
+from rmqd.spark.group_order import GroupOrder
 from rmqd.spark.session import build_session
 
 if TYPE_CHECKING:

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 
 from rmqd.spark.cluster import cluster_of, everyone
-from rmqd.spark.engine.watched_offsets import WatchedOffsets
 from rmqd.spark.handlers.batch_time import BatchTimes
 from rmqd.spark.handlers.pace import TARGET_SECONDS, Pace
+from rmqd.spark.handlers.watched_offsets import WatchedOffsets
+from rmqd.spark.queue_range import Filter, PullSettings
 from rmqd.spark.source.batch_reader import check_filter
 from rmqd.spark.source.columns import DEFAULT_COLUMNS, PERMISSIVE_COLUMNS
 from rmqd.spark.source.offsets import Offsets
 from rmqd.spark.source.options import SourceOptions
-from rmqd.spark.source.queue_range import Filter, PullSettings
 from rmqd.spark.source.stream_reader import RocketMQStreamReader
 
 if TYPE_CHECKING:
-    from rmqd.spark.engine.group_order import GroupOrder
+    from rmqd.spark.group_order import GroupOrder
     from rmqd.wire.message_queue import MessageQueue
 
 FETCH_INTERVAL_SECONDS: Final = 0.1  # the most that it adds to the delay of a message that finds the group idle

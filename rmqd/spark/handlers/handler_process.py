@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from rmqd.consumer.handling.slots import HandlerSlots
     from rmqd.consumer.options import ConsumerOptions
     from rmqd.process.telemetry import Telemetry
-    from rmqd.spark.engine.group_order import GroupOrder
-    from rmqd.spark.source.queue_range import QueueRange
+    from rmqd.spark.group_order import GroupOrder
+    from rmqd.spark.queue_range import QueueRange
     from rmqd.wire.message_queue import MessageQueue
 
 T = TypeVar("T")

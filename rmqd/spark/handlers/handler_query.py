@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    from rmqd.spark.engine.group_order import GroupOrder
+    from rmqd.spark.group_order import GroupOrder
     from rmqd.wire.message_queue import MessageQueue
 
 OnBatch = Callable[[int, list[RangeOutcome]], None]

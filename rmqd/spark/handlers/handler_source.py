@@ -20,12 +20,12 @@ from rmqd.config.model.spark import SparkConfig
 from rmqd.spark.cluster import cluster_of
 from rmqd.spark.handlers.group_source import GroupPlan, GroupStreamReader
 from rmqd.spark.handlers.pace import Pace
+from rmqd.spark.queue_range import split_ranges
 from rmqd.spark.source.batch_reader import ranges_of
 from rmqd.spark.source.offsets import Offsets
-from rmqd.spark.source.queue_range import split_ranges
 
 if TYPE_CHECKING:
-    from rmqd.spark.engine.group_order import GroupOrder
+    from rmqd.spark.group_order import GroupOrder
     from rmqd.wire.message_queue import MessageQueue
 
 NAME: Final = "rmqd_handler"

@@ -25,7 +25,7 @@ from rmqd.wire.messages.sys_flag import PullSysFlag
 
 if TYPE_CHECKING:
     from rmqd.client.instance import ClientInstance
-    from rmqd.spark.source.queue_range import QueueRange
+    from rmqd.spark.queue_range import QueueRange
     from rmqd.wire.command import RemotingCommand
 
 log = structlog.get_logger(__name__)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rmqd.consumer.options import ConsumerOptions
     from rmqd.consumer.services import ConsumeMessageService, WaysBack
     from rmqd.consumer.stats.counters import TopicStats
-    from rmqd.spark.source.queue_range import QueueRange
+    from rmqd.spark.queue_range import QueueRange
     from rmqd.wire.messages.message import CorruptMessage, MessageBlock
 
 log = structlog.get_logger(__name__)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from rmqd.spark.engine.group_order import GroupOrder
+    from rmqd.spark.group_order import GroupOrder
 
 DELTA_CLASS: Final = "io.delta.sql.DeltaSparkSessionExtension"
 DELTA_CONF: Final = (

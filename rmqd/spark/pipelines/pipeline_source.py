@@ -17,7 +17,7 @@ from rmqd.spark.sink.writer import RocketMQWriter
 from rmqd.spark.source.columns import ddl
 
 if TYPE_CHECKING:
-    from rmqd.spark.engine.group_order import GroupOrder
+    from rmqd.spark.group_order import GroupOrder
     from rmqd.wire.message_queue import MessageQueue
 
 NAME: Final = "rmqd_pipeline"

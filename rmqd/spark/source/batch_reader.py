@@ -10,12 +10,12 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from rmqd.spark.cluster import Cluster, cluster_of, everyone
 from rmqd.spark.patience import patiently
+from rmqd.spark.queue_range import QueueRange, split_ranges
 from rmqd.spark.source.bounds import Bound
 from rmqd.spark.source.fetch import read_range
 from rmqd.spark.source.narrowing import Narrowing
 from rmqd.spark.source.options import SourceOptions
 from rmqd.spark.source.positions import resolve, starts_of
-from rmqd.spark.source.queue_range import QueueRange, split_ranges
 from rmqd.spark.source.subscribed import Subscribed
 from rmqd.wire.bodies.heartbeat import EXPRESSION_TAG
 from rmqd.wire.message_queue import MessageQueue

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
 
-from rmqd.spark.source.queue_range import Filter
+from rmqd.spark.queue_range import Filter
 from rmqd.wire.bodies.heartbeat import EXPRESSION_TAG, SUBSCRIPTION_ALL
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import is_retry_topic

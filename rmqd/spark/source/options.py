@@ -13,9 +13,9 @@ from rmqd.errors import ConfigError, RmqdError
 from rmqd.spark import access
 from rmqd.spark.access import Access
 from rmqd.spark.option_values import milliseconds, positive
+from rmqd.spark.queue_range import NO_GROUP, Filter, PullSettings
 from rmqd.spark.source.bounds import Bound, Kind, offsets_bound, timestamps_bound
 from rmqd.spark.source.columns import DEFAULT_COLUMNS, PERMISSIVE_COLUMNS
-from rmqd.spark.source.queue_range import NO_GROUP, Filter, PullSettings
 from rmqd.spark.source.source_values import (
     by_sql,
     by_tags,

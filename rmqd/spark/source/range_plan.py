@@ -27,7 +27,7 @@ from typing import Final, Generic, TypeVar
 from rmqd.codes import ResponseCode
 from rmqd.consumer.pull.request import OPERATOR_RESET
 from rmqd.errors import BrokerError, DataLossError, ProtocolError, RemotingError, RmqdError, RouteNotFoundError
-from rmqd.spark.source.queue_range import QueueRange, Replica
+from rmqd.spark.queue_range import QueueRange, Replica
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.pull import PullMessageResponseHeader
 

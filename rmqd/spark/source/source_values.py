@@ -7,9 +7,9 @@ import re
 from collections.abc import Callable
 from typing import Final
 
+from rmqd.spark.queue_range import Filter
 from rmqd.spark.source.bounds import Bound, Kind
 from rmqd.spark.source.columns import COLUMNS
-from rmqd.spark.source.queue_range import Filter
 from rmqd.wire.bodies.heartbeat import EXPRESSION_SQL92, EXPRESSION_TAG
 from rmqd.wire.filter import sql_subscription, tag_subscription
 from rmqd.wire.message_queue import MessageQueue

@@ -17,7 +17,7 @@ from typing import Final
 
 from rmqd.config.model.spark import SparkConfig
 from rmqd.errors import ConfigError
-from rmqd.spark.engine.group_order import GroupOrder
+from rmqd.spark.group_order import GroupOrder
 from rmqd.spark.submit.packed_environment import NAME, PYTHON
 
 CLIENT: Final = "client"

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rmqd.errors import ConfigError, RmqdError
 from rmqd.exit_codes import ExitCode
-from rmqd.spark.engine.group_order import GroupOrder
+from rmqd.spark.group_order import GroupOrder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
