@@ -141,9 +141,9 @@ def _ask_cluster(config: RootConfig) -> tuple[list[Check], ExitCode]:
 
 
 def _problem(problem: object) -> dict[str, str]:
-    from rmqd.config.problems import Problem, path_text
+    from rmqd.config.problems import ConfigProblem, path_text
 
-    if isinstance(problem, Problem):
+    if isinstance(problem, ConfigProblem):
         return {"place": problem.place, "key": path_text(problem.path), "message": problem.message}
     return {"place": "", "key": "", "message": str(problem)}
 

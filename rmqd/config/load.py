@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from rmqd.config.model.root import RootConfig
-from rmqd.config.problems import Finding, Path, Problem
+from rmqd.config.problems import ConfigProblem, Finding, Path
 from rmqd.config.reading.data import ConfigData
 from rmqd.config.reading.source import Source, find_config, read_source
 from rmqd.config.rules.groups import group_findings, root_findings
@@ -66,7 +66,7 @@ class Loading:
         """In the order of the files and their lines, the command line's last."""
         files = {str(file): index for index, file in enumerate(self._source.files)}
 
-        def order(problem: Problem) -> tuple[int, int, int]:
+        def order(problem: ConfigProblem) -> tuple[int, int, int]:
             file, _, position = problem.place.partition(":")
             line, _, column = position.rpartition(":")
             if not (line.isdigit() and column.isdigit()):
@@ -100,12 +100,12 @@ class Loading:
                 place = self._places.of_key(path[:-1])
             else:
                 place = self._places.of_key(path) if finding.at_key else self._places.of(path)
-            self.report(path, Problem(place, path, finding.message), at_key=finding.at_key)
+            self.report(path, ConfigProblem(place, path, finding.message), at_key=finding.at_key)
 
     def _is_faulty(self, path: Path | None) -> bool:
         return path is not None and any(known[: len(path)] == path for known in self._reported)
 
-    def report(self, path: Path, problem: Problem, *, at_key: bool = False) -> None:
+    def report(self, path: Path, problem: ConfigProblem, *, at_key: bool = False) -> None:
         """Note a problem, unless one at this place or around it is known."""
         if any(path[:length] in self._reported for length in range(len(path) + 1)):
             return

@@ -24,7 +24,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class ConfigProblem:
     """What is wrong at one place; its text is `FILE:LINE:COLUMN: groups.mailer.handler: what is wrong`."""
 
     place: str

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from rmqd.consumer.stats.snapshot import HANDLED_RESULTS, GroupSnapshot, QueueSnapshot
-from rmqd.demo.ledger import DeadLetter, HandledOrder, Ledger
+from rmqd.demo.ledger import DeadLettered, HandledOrder, Ledger
 from rmqd.demo.producer import OrderProducer
 
 SAMPLE_SECONDS: Final = 0.5
@@ -47,7 +47,7 @@ class Account:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class DemoFigures:
     """One moment of the demo. Histories have a value each SAMPLE_SECONDS, the newest last."""
 
     elapsed_seconds: float
@@ -66,7 +66,7 @@ class Figures:
     lag_history: Sequence[float]
     queues: Sequence[QueueRow]
     handled: Sequence[HandledOrder]
-    dead_letters: Sequence[DeadLetter]
+    dead_letters: Sequence[DeadLettered]
 
 
 class _Sample(NamedTuple):
@@ -91,7 +91,7 @@ class Observer:
         """Go by this offset of a queue that the group has given up."""
         self._positions[topic, queue] = offset
 
-    def figures(self, group: GroupSnapshot, state: str, elapsed_seconds: float) -> Figures:
+    def figures(self, group: GroupSnapshot, state: str, elapsed_seconds: float) -> DemoFigures:
         """The figures now; called several times a second."""
         for queue in group.queues:
             self._note_position(queue)
@@ -103,7 +103,7 @@ class Observer:
         samples = list(self._samples)
         steps = list(itertools.pairwise(samples))
         past = next((one for one in samples if one.seconds >= elapsed_seconds - RATE_SECONDS), samples[-1])
-        return Figures(
+        return DemoFigures(
             elapsed_seconds=elapsed_seconds,
             state=state,
             problem=_problem(group),

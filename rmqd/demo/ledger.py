@@ -50,7 +50,7 @@ class HandledOrder:
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLetter:
+class DeadLettered:
     """A message in the group's dead letters, as the broker has it."""
 
     key: str
@@ -63,7 +63,7 @@ class Ledger:
     def __init__(self, group: str, clock: Clock) -> None:
         self.ends: Counter[tuple[str, int]] = Counter()
         """The end of each queue, by topic and number."""
-        self.dead_letters: deque[DeadLetter] = deque(maxlen=KEPT)
+        self.dead_letters: deque[DeadLettered] = deque(maxlen=KEPT)
         self.reasons: Counter[str] = Counter()
         """Dead letters by reason."""
         self.handled: deque[HandledOrder] = deque(maxlen=KEPT)
@@ -119,14 +119,14 @@ def _verdict(decision: Decision | None, context: HookContext) -> str:
     return {Outcome.ACK: "acked", Outcome.RETRY: "retried", Outcome.DEAD_LETTER: "dead letter"}[outcome]
 
 
-def _dead_letter(record: bytes) -> DeadLetter:
+def _dead_letter(record: bytes) -> DeadLettered:
     try:
         [message] = decode_messages(record, MessageQueue("", "", 0)).messages
     except (RmqdError, ValueError):
-        return DeadLetter("", "a record that cannot be read")
+        return DeadLettered("", "a record that cannot be read")
     reason = message.properties.get(RMQD_REASON) or "given up by the broker"
     exception = _MODULE.sub("", message.properties.get(RMQD_EXCEPTION, "").strip().rpartition("\n")[2])
-    return DeadLetter(_key(message), f"{reason}: {exception}" if exception else reason)
+    return DeadLettered(_key(message), f"{reason}: {exception}" if exception else reason)
 
 
 def _key(message: Message) -> str:

@@ -12,10 +12,10 @@ from rich.live import Live
 from rich.text import Text
 
 from rmqd.demo.render import one_line
-from rmqd.demo.view import Setting, Size, frame
+from rmqd.demo.view import ScreenSize, Setting, frame
 
 if TYPE_CHECKING:
-    from rmqd.demo.figures import Figures
+    from rmqd.demo.figures import DemoFigures
 
 DUMB: Final = ("", "dumb", "unknown")
 
@@ -29,7 +29,7 @@ class Screen(Protocol):
     def open(self, log: TextIO) -> contextlib.AbstractContextManager[None]:
         """Take the terminal for a block; what others print meanwhile goes to `log`. Raises nothing."""
 
-    def show(self, setting: Setting, figures: Figures, hint: str) -> None:
+    def show(self, setting: Setting, figures: DemoFigures, hint: str) -> None:
         """Show the state of this moment."""
 
 
@@ -70,10 +70,10 @@ class LiveScreen:
                 with contextlib.suppress(OSError):
                     self._live.stop()
 
-    def show(self, setting: Setting, figures: Figures, hint: str) -> None:
+    def show(self, setting: Setting, figures: DemoFigures, hint: str) -> None:
         """Draw over the last frame."""
         width, height = self._console.size
-        size = Size(width, height, ascii_only=self._console.options.ascii_only)
+        size = ScreenSize(width, height, ascii_only=self._console.options.ascii_only)
         self._live.update(frame(setting, figures, hint, size), refresh=True)
 
 
@@ -92,7 +92,7 @@ class PlainScreen:
         """Nothing is taken: lines of others stand between ours, on standard error too."""
         yield
 
-    def show(self, setting: Setting, figures: Figures, hint: str) -> None:
+    def show(self, setting: Setting, figures: DemoFigures, hint: str) -> None:
         """Write what is new."""
         if not self._is_begun:
             self._is_begun = True

@@ -15,7 +15,7 @@ from rmqd.config.model.root import RootConfig
 from rmqd.daemon.groups.engine import LocalEngine
 from rmqd.daemon.groups.health import LoopMonitor
 from rmqd.daemon.groups.local_groups import LocalGroups
-from rmqd.demo.figures import Figures, Observer
+from rmqd.demo.figures import DemoFigures, Observer
 from rmqd.demo.ledger import Ledger
 from rmqd.demo.orders import Orders
 from rmqd.demo.producer import OrderProducer
@@ -49,7 +49,7 @@ class Stage:
         self._broker = (rocketmq.broker.name, rocketmq.broker.address)
         rocketmq.broker.store.on_arrival(self.ledger.arrived)
 
-    def figures(self, state: str = "") -> Figures:
+    def figures(self, state: str = "") -> DemoFigures:
         """The figures now; `state` in place of the group's own."""
         [group] = self.groups.snapshot().groups
         return self._observer.figures(group, state or group.state, self._clock.monotonic() - self._began)

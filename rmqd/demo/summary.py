@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from rmqd.demo.figures import Figures
+from rmqd.demo.figures import DemoFigures
 from rmqd.demo.render import duration, one_line
 from rmqd.histogram import HistogramSnapshot
 
@@ -18,7 +18,7 @@ REASON_WIDTH: Final = 69
 class Summary:
     """The last figures, with what only the whole run tells. Ages are of first attempts, in seconds."""
 
-    figures: Figures
+    figures: DemoFigures
     ages: HistogramSnapshot
     reasons: Mapping[str, int]
     cpu_seconds: float

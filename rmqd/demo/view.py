@@ -17,7 +17,7 @@ from rich.text import Text
 from rmqd.demo.render import duration, one_line, spark
 
 if TYPE_CHECKING:
-    from rmqd.demo.figures import Figures
+    from rmqd.demo.figures import DemoFigures
 
 NARROW: Final = 55
 WIDE: Final = 119
@@ -60,7 +60,7 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class ScreenSize:
     """Of the terminal; `ascii_only` where its encoding has no block characters."""
 
     width: int
@@ -68,7 +68,7 @@ class Size:
     ascii_only: bool = False
 
 
-def frame(setting: Setting, figures: Figures, hint: str, size: Size) -> Group:
+def frame(setting: Setting, figures: DemoFigures, hint: str, size: ScreenSize) -> Group:
     """One frame, not higher than the terminal. `hint` is the last line: what the person can do now."""
     width, height = max(size.width, 1), max(size.height, 1)
     end = [Text(), _hint(hint)] if height >= ROOMY else [_hint(hint)]
@@ -90,7 +90,7 @@ def frame(setting: Setting, figures: Figures, hint: str, size: Size) -> Group:
     return Group(*shown)
 
 
-def _head(setting: Setting, figures: Figures, width: int) -> list[Text]:
+def _head(setting: Setting, figures: DemoFigures, width: int) -> list[Text]:
     title = Text.assemble(
         (" rmqd demo", "bold"), GAP, setting.where, GAP, (figures.state, STATE_STYLES.get(figures.state, "bold"))
     )
@@ -106,7 +106,7 @@ def _head(setting: Setting, figures: Figures, width: int) -> list[Text]:
     return [title, Text(f" {one_line(figures.problem)}", "red") if figures.problem else below, Text()]
 
 
-def _meters(figures: Figures, width: int, ascii_only: bool) -> list[Text]:
+def _meters(figures: DemoFigures, width: int, ascii_only: bool) -> list[Text]:
     account = figures.account
     totals = [
         ("sent", figures.sent, ""),
@@ -135,7 +135,7 @@ def _meters(figures: Figures, width: int, ascii_only: bool) -> list[Text]:
     return [*(lines if right else lines[:3]), Text()]
 
 
-def _queues(figures: Figures, width: int) -> list[Text]:
+def _queues(figures: DemoFigures, width: int) -> list[Text]:
     name_width = max([len(row.name) for row in figures.queues], default=5) + 2
     name_width = max(8, min(name_width, width - 43))
     head = f" {'QUEUE':<{name_width}}{'STATE':<16}{'COMMITTED':>9}{'LAG':>8}{'CACHED':>8}"
@@ -148,7 +148,7 @@ def _queues(figures: Figures, width: int) -> list[Text]:
     return [*(lines if figures.queues else [*lines, _nothing()]), Text()]
 
 
-def _handled(figures: Figures, width: int, height: int) -> list[Text]:
+def _handled(figures: DemoFigures, width: int, height: int) -> list[Text]:
     if height < FEWEST_LISTED:
         return []
     lines = [Text(" LAST HANDLED", "dim")]
@@ -163,7 +163,7 @@ def _handled(figures: Figures, width: int, height: int) -> list[Text]:
     return [*(lines if figures.handled else [*lines, _nothing()]), Text()]
 
 
-def _dead_letters(figures: Figures, width: int, height: int) -> list[Text]:
+def _dead_letters(figures: DemoFigures, width: int, height: int) -> list[Text]:
     if height < FEWEST_LISTED - 1:
         return []
     lines = [Text(" DEAD LETTERS", "dim")]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from rmqd.config.model.group import GroupConfig, HandlerConfig
-from rmqd.config.problems import Problem
+from rmqd.config.problems import ConfigProblem
 from rmqd.errors import ConfigError
 from rmqd.handler import LoadedHandler
 from rmqd.plugins.form import PluginFaultError
@@ -31,7 +31,7 @@ def load_handler(group: str, settings: GroupConfig, given: object = None) -> Loa
         raise ConfigError(list[object](located(group, settings, ("handler",), error))) from error
 
 
-def handler_problems(group: str, settings: GroupConfig) -> list[Problem]:
+def handler_problems(group: str, settings: GroupConfig) -> list[ConfigProblem]:
     """What is wrong with a group's plugin and its options; the plugin is imported, and nothing of it runs."""
     if settings.handler is None:
         return []

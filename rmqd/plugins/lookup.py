@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from rmqd.config.model.group import GroupConfig
 from rmqd.config.model.kinds import Substituted
-from rmqd.config.problems import Path, Problem, unknown
+from rmqd.config.problems import ConfigProblem, Path, unknown
 from rmqd.plugins.entry_points import IMPORTABLE, EntryPointError, import_object, installed, not_installed, why
 from rmqd.plugins.form import PluginFaultError, plugin_fault
 
@@ -40,7 +40,7 @@ def loaded(kind: str, entry_points: list[EntryPoint]) -> object:
         raise plugin_fault(str(error)) from error.__cause__
 
 
-def located(group: str, settings: GroupConfig, key: Path, error: PluginFaultError) -> Iterator[Problem]:
+def located(group: str, settings: GroupConfig, key: Path, error: PluginFaultError) -> Iterator[ConfigProblem]:
     """The problems of a group's plugin that `key` names."""
     for fault in error.faults:
         yield settings.problem(group, (*key, *fault.path), fault.message, at_key=fault.at_key)

@@ -14,7 +14,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from rmqd.config.model.group import GroupConfig
-from rmqd.config.problems import Problem
+from rmqd.config.problems import ConfigProblem
 from rmqd.errors import ConfigError
 from rmqd.plugins.form import (
     PluginFaultError,
@@ -106,12 +106,12 @@ def load_batch_function(group: str, settings: GroupConfig) -> Callable[[Any, Any
         raise ConfigError(list[object](located(group, settings, ("sink",), error))) from error
 
 
-def pipeline_problems(group: str, settings: GroupConfig) -> list[Problem]:
+def pipeline_problems(group: str, settings: GroupConfig) -> list[ConfigProblem]:
     """What is wrong with a group's pipeline and its sink's function; they are imported, and nothing of them runs."""
     return [*_problems(group, settings)]
 
 
-def _problems(group: str, settings: GroupConfig) -> Iterator[Problem]:
+def _problems(group: str, settings: GroupConfig) -> Iterator[ConfigProblem]:
     loaders = []
     if settings.pipeline is not None:
         loaders.append(load_pipeline)
@@ -121,4 +121,4 @@ def _problems(group: str, settings: GroupConfig) -> Iterator[Problem]:
         try:
             load(group, settings)
         except ConfigError as error:
-            yield from (problem for problem in error.problems if isinstance(problem, Problem))
+            yield from (problem for problem in error.problems if isinstance(problem, ConfigProblem))

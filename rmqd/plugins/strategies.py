@@ -10,7 +10,7 @@ import inspect
 from typing import Any, Final
 
 from rmqd.config.model.group import GroupConfig
-from rmqd.config.problems import Path, Problem
+from rmqd.config.problems import ConfigProblem, Path
 from rmqd.consumer.allocate import (
     ALLOCATE_STRATEGIES,
     STRATEGY_NAMES,
@@ -40,12 +40,12 @@ def load_strategy(group: str, settings: GroupConfig, namespace: str = "") -> All
         raise ConfigError([settings.problem(group, _KEY, str(error))]) from error
 
 
-def strategy_problems(group: str, settings: GroupConfig) -> list[Problem]:
+def strategy_problems(group: str, settings: GroupConfig) -> list[ConfigProblem]:
     """What is wrong with a group's strategy; one that is installed is imported, and not called."""
     try:
         load_strategy(group, settings)
     except ConfigError as error:
-        return [problem for problem in error.problems if isinstance(problem, Problem)]
+        return [problem for problem in error.problems if isinstance(problem, ConfigProblem)]
     return []
 
 

@@ -45,7 +45,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ChildAnswer:
     """From a worker. Number 0 is no answer but its farewell: the last snapshot."""
 
     number: int
@@ -54,7 +54,7 @@ class Answer:
     """Why a configuration was refused."""
 
 
-class Channel:
+class ChildChannel:
     """One end of the pair."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -66,7 +66,7 @@ class Channel:
         """A channel over a connected socket, which it owns from now on."""
         return cls(*await asyncio.open_connection(sock=sock))
 
-    def post(self, message: Request | Answer) -> None:
+    def post(self, message: Request | ChildAnswer) -> None:
         """Send; what cannot be sent any more is dropped, as the reader hears of the end."""
         if self._writer.is_closing():
             return  # uvloop would raise

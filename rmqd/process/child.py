@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any, Generic, Self, TypeVar
 
 from rmqd.errors import ConfigError, RmqdError
-from rmqd.process.channel import Action, Answer, Channel, Request
+from rmqd.process.channel import Action, ChildAnswer, ChildChannel, Request
 
 Snapshot = TypeVar("Snapshot")
 
@@ -30,7 +30,7 @@ class ChildProcess(Generic[Snapshot]):
     own_group = False
     """Whether it leads a process group, which is killed with it: for a child that starts processes of its own."""
 
-    def __init__(self, process: asyncio.subprocess.Process, channel: Channel) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, channel: ChildChannel) -> None:
         self._process = process
         self._channel = channel
         self._numbers = itertools.count(1)
@@ -49,12 +49,12 @@ class ChildProcess(Generic[Snapshot]):
                 stdin=asyncio.subprocess.DEVNULL, env=_environment(), start_new_session=cls.own_group,
             )  # fmt: skip
         ours.setblocking(False)
-        return cls(process, await Channel.over(ours))
+        return cls(process, await ChildChannel.over(ours))
 
     async def read(self) -> int:
         """Take the child's answers until it is gone; its exit code."""
         while (answer := await self._channel.receive()) is not None:
-            assert isinstance(answer, Answer)
+            assert isinstance(answer, ChildAnswer)
             if (snapshot := self._snapshot_in(answer.value)) is not None:
                 self.last_snapshot = snapshot
             waiting = self._waiting.pop(answer.number, None)

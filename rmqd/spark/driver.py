@@ -24,7 +24,7 @@ import structlog
 from rmqd.clock import SystemClock
 from rmqd.errors import ConfigError, RmqdError
 from rmqd.exit_codes import ExitCode
-from rmqd.process.channel import Answer, BuildOrder, Channel, Request
+from rmqd.process.channel import BuildOrder, ChildAnswer, ChildChannel, Request
 from rmqd.process.loop import leave, run_in_loop
 from rmqd.spark import check_versions
 from rmqd.spark.engine.group_run import GroupRun
@@ -47,7 +47,7 @@ def main(descriptor: int) -> int:
 
 
 async def _serve(sock: socket.socket) -> int:
-    channel = await Channel.over(sock)
+    channel = await ChildChannel.over(sock)
     first = await channel.receive()
     if not isinstance(first, Request) or not isinstance(first.argument, BuildOrder):
         return ExitCode.USAGE
@@ -55,10 +55,10 @@ async def _serve(sock: socket.socket) -> int:
         run = _build(first.argument)
     except RmqdError as error:
         problems = error.problems if isinstance(error, ConfigError) else [error]
-        channel.post(Answer(first.number, problems=tuple(str(problem) for problem in problems)))
+        channel.post(ChildAnswer(first.number, problems=tuple(str(problem) for problem in problems)))
         await channel.close()
         return ExitCode.CONFIG
-    channel.post(Answer(first.number))
+    channel.post(ChildAnswer(first.number))
     return await Driver(channel, run).run()
 
 
@@ -89,7 +89,7 @@ def share_import_path(path: Iterable[str]) -> None:
 class Driver:
     """A group's run, and the daemon's requests."""
 
-    def __init__(self, channel: Channel, run: GroupRun) -> None:
+    def __init__(self, channel: ChildChannel, run: GroupRun) -> None:
         self._channel = channel
         self._run = run
 
@@ -108,7 +108,7 @@ class Driver:
                 log.exception("spark.driver_failed")
             return ExitCode.FAILURE
         finally:
-            self._channel.post(Answer(0, self._run.snapshot()))
+            self._channel.post(ChildAnswer(0, self._run.snapshot()))
             for helper in helpers:
                 helper.cancel()
             await asyncio.wait(helpers)
@@ -118,7 +118,7 @@ class Driver:
     async def _listen(self) -> None:
         while (request := await self._channel.receive()) is not None:
             assert isinstance(request, Request)
-            self._channel.post(Answer(request.number, self._answer(request)))
+            self._channel.post(ChildAnswer(request.number, self._answer(request)))
         log.warning("spark.parent_gone", action="drain")
         self._run.stop()
 

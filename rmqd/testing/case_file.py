@@ -18,7 +18,7 @@ from pydantic import Field, ValidationError
 from rmqd.config.model.errors import problems_of
 from rmqd.config.model.kinds import Duration, Text, ValueKind, Whole, show, wrong
 from rmqd.config.model.section import Section, setting
-from rmqd.config.problems import Problem
+from rmqd.config.problems import ConfigProblem
 from rmqd.config.reading.data import ConfigData
 from rmqd.config.reading.source import find_config, read_source
 from rmqd.config.reading.yaml_tree import Entry, Mapping, Node, Scalar
@@ -187,12 +187,12 @@ def _base(file: Path, model: CasesConfig, node: Node, config: Path | None) -> tu
         return re.sub(r"[^\w-]", "-", file.name.removesuffix(ENDING), flags=re.ASCII), node
     if not isinstance(node, Scalar) or not isinstance(node.value, str):
         raise ConfigError(
-            [Problem(node.place, ("group",), f"{show(model.group)} is no group; accepted: {_GROUP_FORM}")]
+            [ConfigProblem(node.place, ("group",), f"{show(model.group)} is no group; accepted: {_GROUP_FORM}")]
         )
     try:
         path = file.parent / model.config if model.config else find_config(config)
     except FileNotFoundError as error:
-        raise ConfigError([Problem(node.place, ("group",), str(error))]) from None
+        raise ConfigError([ConfigProblem(node.place, ("group",), str(error))]) from None
     source = read_source(path)
     if source.problems:
         raise ConfigError(list(source.problems))
@@ -201,7 +201,7 @@ def _base(file: Path, model: CasesConfig, node: Node, config: Path | None) -> tu
     if node.value not in known:
         accepted = ", ".join(known) or "none"
         message = f"{path} has no group {node.value!r}; accepted: {accepted}"
-        raise ConfigError([Problem(node.place, ("group",), message)])
+        raise ConfigError([ConfigProblem(node.place, ("group",), message)])
     return node.value, known[node.value].node
 
 
@@ -226,7 +226,7 @@ def _overlaid(base: Node, top: Node) -> Node:
     return Mapping(base.place, entries)
 
 
-def _name_problems(case: Case, data: ConfigData) -> Iterator[Problem]:
+def _name_problems(case: Case, data: ConfigData) -> Iterator[ConfigProblem]:
     path = ("cases", case.name, "expect")
     for key in ("acked", "retried", "dead_letters"):
         for index, name in enumerate(getattr(case.expect, key)):
@@ -234,4 +234,4 @@ def _name_problems(case: Case, data: ConfigData) -> Iterator[Problem]:
                 inner = (*path, key, index if (*path, key, index) in data.places.keys else name)
                 accepted = ", ".join(dict.fromkeys(case.labels())) or "none, as none is sent"
                 message = f"no message is called {name!r}; accepted: {accepted}, or a number counted from 1"
-                yield Problem(data.places.of_key(inner), inner, message)
+                yield ConfigProblem(data.places.of_key(inner), inner, message)

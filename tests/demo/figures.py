@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from rmqd.demo.figures import Account, Figures, QueueRow
-from rmqd.demo.ledger import DeadLetter, HandledOrder
+from rmqd.demo.figures import Account, DemoFigures, QueueRow
+from rmqd.demo.ledger import DeadLettered, HandledOrder
 
 ORDER = b'{"customer": "Ada Lovelace", "amount": "12.50", "currency": "EUR"}'
 
@@ -16,9 +16,9 @@ def handled(number: int, verdict: str = "acked", body: bytes = ORDER, attempt: i
     return HandledOrder(f"order-{number}", "paid", body, attempt, verdict)
 
 
-def make_figures(**changed: Any) -> Figures:
+def make_figures(**changed: Any) -> DemoFigures:
     """A busy moment, with some of it changed."""
-    figures = Figures(
+    figures = DemoFigures(
         elapsed_seconds=83.4,
         state="running",
         problem="",
@@ -35,6 +35,6 @@ def make_figures(**changed: Any) -> Figures:
         queues=[QueueRow(f"orders {number}", "handling", 1050, 25, 25) for number in range(4)]
         + [QueueRow("retries 0", "waiting", None, 0, 0)],
         handled=[handled(4321 - number) for number in range(40)],
-        dead_letters=[DeadLetter(f"order-{number}", "not JSON: Expecting value") for number in range(9)],
+        dead_letters=[DeadLettered(f"order-{number}", "not JSON: Expecting value") for number in range(9)],
     )
     return replace(figures, **changed)

@@ -10,7 +10,7 @@ from rmqd.broker.settings import BrokerSettings
 from rmqd.clock import SystemClock
 from rmqd.config.load import load_config
 from rmqd.config.model.root import RootConfig
-from rmqd.demo.figures import Figures
+from rmqd.demo.figures import DemoFigures
 from rmqd.demo.options import DemoOptions
 from rmqd.demo.play import SAMPLE, read_group
 from rmqd.demo.stage import Stage
@@ -27,7 +27,7 @@ def config_of(plugin: str, **group: object) -> RootConfig:
     return load_runnable(SAMPLE, overrides, environ={})
 
 
-async def play(config: RootConfig, *, levels: str, patience_seconds: float = 30) -> tuple[Stage, Figures]:
+async def play(config: RootConfig, *, levels: str, patience_seconds: float = 30) -> tuple[Stage, DemoFigures]:
     """The stage and its last figures, after all orders were sent and the group has drained."""
     options = EmbeddedOptions(topics={"orders": 4}, settings=BrokerSettings().changed({"messageDelayLevel": levels}))
     async with embedded_rocketmq(options) as rocketmq:

@@ -17,16 +17,16 @@ from rich.terminal_theme import TerminalTheme
 
 from rmqd.broker.embedded import embedded_rocketmq
 from rmqd.clock import SystemClock
-from rmqd.demo.figures import Figures
+from rmqd.demo.figures import DemoFigures
 from rmqd.demo.options import DemoOptions
 from rmqd.demo.play import DELAYS_TOLD, HINT, USUAL_DELAYS, demo_broker, read_group
 from rmqd.demo.screen import LiveScreen
 from rmqd.demo.stage import Stage
-from rmqd.demo.view import Setting, Size, frame
+from rmqd.demo.view import ScreenSize, Setting, frame
 
 PICTURE: Final = Path(__file__).parents[2] / "docs" / "demo.svg"
 SECONDS: Final = 34.0  # past the second burst
-SIZE: Final = Size(126, 28)
+SIZE: Final = ScreenSize(126, 28)
 THEME: Final = TerminalTheme(
     (24, 26, 31), (214, 217, 222),
     [(24, 26, 31), (224, 91, 91), (78, 190, 118), (214, 168, 72), (98, 150, 224), (198, 110, 200), (72, 178, 204),
@@ -34,7 +34,7 @@ THEME: Final = TerminalTheme(
 )  # fmt: skip
 
 
-async def last_figures() -> tuple[Setting, Figures]:
+async def last_figures() -> tuple[Setting, DemoFigures]:
     """What the demo shows after so many seconds."""
     config = read_group(DemoOptions())
     async with embedded_rocketmq(demo_broker(["orders"])) as rocketmq:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 
-from rmqd.process.channel import Answer, Channel
+from rmqd.process.channel import ChildAnswer, ChildChannel
 from rmqd.process.loop import run_in_loop
 
 
@@ -14,13 +14,13 @@ def test_what_the_other_end_cannot_hear_is_dropped() -> None:
 
     async def talk() -> None:
         ours, theirs = socket.socketpair()
-        channel = await Channel.over(ours)
+        channel = await ChildChannel.over(ours)
         theirs.close()
         assert await channel.receive() is None
         for number in range(5):
-            channel.post(Answer(number, b"x" * 100_000))
+            channel.post(ChildAnswer(number, b"x" * 100_000))
             await asyncio.sleep(0.01)
         await channel.close()
-        channel.post(Answer(0))
+        channel.post(ChildAnswer(0))
 
     run_in_loop(talk())

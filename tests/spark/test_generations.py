@@ -14,7 +14,7 @@ from rmqd.spark.cluster import Cluster, close_clusters
 from rmqd.spark.engine import generations as module
 from rmqd.spark.engine.generations import Generation, Generations, checkpoint_folder
 from rmqd.spark.group_order import GroupOrder
-from rmqd.spark.pipelines.parquet_batch import Batch
+from rmqd.spark.pipelines.parquet_batch import ParquetBatch
 from rmqd.spark.source.offsets import nested
 from rmqd.wire.message_queue import MessageQueue
 from tests.spark.embedded_broker import EmbeddedBroker, queue
@@ -459,7 +459,7 @@ def test_a_batch_that_its_sink_has_is_done(broker: EmbeddedBroker, tmp_path: Pat
     driver.save()
     Path(driver.generation.path, "metadata").write_text('{"id": "a-query"}')
 
-    def is_written(batch: Batch) -> bool:
+    def is_written(batch: ParquetBatch) -> bool:
         asked.append((batch.query, batch.number, b'"bills": {"broker-a": {"0": 4}}' in batch.plan))
         return True
 

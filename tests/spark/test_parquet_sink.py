@@ -15,7 +15,7 @@ need("pyspark", "pyarrow")
 import pyarrow.dataset  # type: ignore[import-untyped]  # noqa: E402
 
 from rmqd.spark.hadoop_folder import HadoopFolder  # noqa: E402
-from rmqd.spark.pipelines.parquet_batch import Batch  # noqa: E402
+from rmqd.spark.pipelines.parquet_batch import ParquetBatch  # noqa: E402
 from rmqd.spark.pipelines.parquet_sink import ParquetSink, staging_beside  # noqa: E402
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def test_a_driver_that_dies_at_any_step_leaves_each_row_once(spark: SparkSession
         dying = sink(spark, folder, life)
         life.left = number
         before = list(range(number * EACH))
-        batch = Batch(QUERY, number, f"plan {number}".encode())
+        batch = ParquetBatch(QUERY, number, f"plan {number}".encode())
         try:
             dying.write(rows(spark, number), batch)
             lives = False
@@ -123,11 +123,11 @@ def test_a_driver_that_dies_at_any_step_leaves_each_row_once(spark: SparkSession
 def test_a_batch_that_is_there_is_not_written_again(spark: SparkSession, tmp_path: Path) -> None:
     """The first attempt's rows count, whatever a second one would say; its plan runs for the sake of its state."""
     folder = tmp_path / "archive"
-    batch = Batch(QUERY, 0, b"plan")
+    batch = ParquetBatch(QUERY, 0, b"plan")
     assert not sink(spark, folder).has(batch)
     assert sink(spark, folder).write(rows(spark, 0), batch) == EACH
     assert sink(spark, folder).has(batch)
-    assert not sink(spark, folder).has(Batch(QUERY, 0, b"another plan"))
+    assert not sink(spark, folder).has(ParquetBatch(QUERY, 0, b"another plan"))
     files = sorted(folder.rglob("*.parquet"))
 
     with pytest.raises(Exception, match="it ran"):
@@ -140,20 +140,20 @@ def test_a_batch_that_is_there_is_not_written_again(spark: SparkSession, tmp_pat
 def test_a_checkpoint_that_was_taken_back_replaces_files(spark: SparkSession, tmp_path: Path) -> None:
     """Batches that are planned anew put theirs in place of what the query had put there since; other queries' stay."""
     folder = tmp_path / "archive"
-    sink(spark, folder).write(rows(spark, 50), Batch(OTHER_QUERY, 2, b"other"))
+    sink(spark, folder).write(rows(spark, 50), ParquetBatch(OTHER_QUERY, 2, b"other"))
     for number in range(3):
-        sink(spark, folder).write(rows(spark, number), Batch(QUERY, number, b"first"))
+        sink(spark, folder).write(rows(spark, number), ParquetBatch(QUERY, number, b"first"))
     life = Life()
     dying = sink(spark, folder, life)
     longer = rows(spark, 1).union(rows(spark, 2)).union(rows(spark, 3))
     other = list(range(50 * EACH, 51 * EACH))
     life.left = 5  # between the new files' moves
     with pytest.raises(KilledError):
-        dying.write(longer, Batch(QUERY, 1, b"second"))
+        dying.write(longer, ParquetBatch(QUERY, 1, b"second"))
     assert len(set(read(folder))) == len(read(folder))
-    sink(spark, folder).write(longer, Batch(QUERY, 1, b"second"))
+    sink(spark, folder).write(longer, ParquetBatch(QUERY, 1, b"second"))
     assert read(folder) == [*range(4 * EACH), *other]
-    sink(spark, folder).write(rows(spark, 4), Batch(QUERY, 2, b"second"))
+    sink(spark, folder).write(rows(spark, 4), ParquetBatch(QUERY, 2, b"second"))
     assert read(folder) == [*range(5 * EACH), *other]
 
 
@@ -163,15 +163,15 @@ def test_what_a_killed_query_has_written_is_moved_by_the_next(spark: SparkSessio
     dying = sink(spark, folder, life)
     life.left = 5  # its manifest is there, and a file was moved
     with pytest.raises(KilledError):
-        dying.write(rows(spark, 0), Batch(QUERY, 0, b"plan"))
+        dying.write(rows(spark, 0), ParquetBatch(QUERY, 0, b"plan"))
     assert 0 < len(read(folder)) < EACH
-    sink(spark, folder).write(rows(spark, 1), Batch(OTHER_QUERY, 0, b"plan"))
+    sink(spark, folder).write(rows(spark, 1), ParquetBatch(OTHER_QUERY, 0, b"plan"))
     assert read(folder) == list(range(2 * EACH))
 
 
 def test_a_batch_without_rows_leaves_no_file(spark: SparkSession, tmp_path: Path) -> None:
     """Spark would leave one that has only columns."""
-    assert sink(spark, tmp_path / "archive").write(rows(spark, 0).where("id < 0"), Batch(QUERY, 0)) == 0
+    assert sink(spark, tmp_path / "archive").write(rows(spark, 0).where("id < 0"), ParquetBatch(QUERY, 0)) == 0
     assert read(tmp_path / "archive") == []
 
 
@@ -203,7 +203,7 @@ def test_a_folder_by_url_and_what_cannot_be_one(spark: SparkSession, tmp_path: P
     folder = HadoopFolder(spark, f"file://{tmp_path}/the archive")
     made = ParquetSink(folder, staging_beside(folder), "archive")
     made.prepare(rows(spark, 0).schema)
-    assert made.write(rows(spark, 0), Batch(QUERY, 0)) == EACH
+    assert made.write(rows(spark, 0), ParquetBatch(QUERY, 0)) == EACH
     assert read(tmp_path / "the archive") == list(range(EACH))
     with pytest.raises(RmqdError, match="file:/ is the top of a file system"):
         staging_beside(HadoopFolder(spark, "file:///"))

@@ -24,14 +24,14 @@ FILE_NAME: Final = "broker.last-record"
 _NEWEST: Final = "SELECT commit_log_offset, store_timestamp FROM record ORDER BY commit_log_offset DESC LIMIT 1"
 
 
-class Place(NamedTuple):
+class RecordPlace(NamedTuple):
     """Of a record; `store_timestamp` is in milliseconds."""
 
     commit_log_offset: int
     store_timestamp: int
 
 
-_NONE: Final = Place(-1, 0)
+_NONE: Final = RecordPlace(-1, 0)
 
 
 class LastRecord:
@@ -73,22 +73,22 @@ class LastRecord:
             with contextlib.suppress(sqlite3.Error):  # which would not be one of the transaction
                 self._write(self._newest())
         elif appended:
-            self._write(Place(appended[-1].commit_log_offset, appended[-1].store_timestamp))
+            self._write(RecordPlace(appended[-1].commit_log_offset, appended[-1].store_timestamp))
 
     def close(self) -> None:
         os.close(self._file)
 
-    def _newest(self) -> Place:
+    def _newest(self) -> RecordPlace:
         row = self._connection.execute(_NEWEST).fetchone()
-        return _NONE if row is None else Place(*row)
+        return _NONE if row is None else RecordPlace(*row)
 
-    def _noted(self) -> Place:
+    def _noted(self) -> RecordPlace:
         try:
-            return Place(*map(int, os.pread(self._file, 100, 0).split()))
+            return RecordPlace(*map(int, os.pread(self._file, 100, 0).split()))
         except (TypeError, ValueError):  # nothing is in it yet, or it is damaged
             return _NONE
 
-    def _write(self, place: Place) -> None:
+    def _write(self, place: RecordPlace) -> None:
         if place == self._place:
             return
         self._place = place
@@ -96,5 +96,5 @@ class LastRecord:
             os.pwrite(self._file, b"%020d %020d\n" % place, 0)
 
 
-def _time(place: Place) -> str:
+def _time(place: RecordPlace) -> str:
     return datetime.fromtimestamp(place.store_timestamp / 1000, UTC).isoformat(timespec="seconds")

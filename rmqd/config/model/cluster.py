@@ -8,7 +8,7 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from rmqd.client.options import ClientOptions, TlsOptions
-from rmqd.config.model.forms import NameServers
+from rmqd.config.model.forms import NameServerList
 from rmqd.config.model.kinds import Duration, Flag, Size, Text
 from rmqd.config.model.section import Section, setting
 
@@ -76,7 +76,7 @@ class ClientConfig(Section):
 class ClusterConfig(Section):
     """A cluster of brokers with its name servers."""
 
-    nameserver: Annotated[tuple[str, ...], NameServers()] = Field(
+    nameserver: Annotated[tuple[str, ...], NameServerList()] = Field(
         default=(), validate_default=False, description='name servers: host:port, "host:port;host:port", or a list'
     )
     nameserver_url: Annotated[str, _HTTP_URL] = setting(

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from rmqd.config.model.kinds import show
-from rmqd.config.problems import Path, Places, Problem, path_text, unknown
+from rmqd.config.problems import ConfigProblem, Path, Places, path_text, unknown
 
 _MANY_KEYS = 12
 _BASIC_KEYS = ("subscriptions", "handler")
@@ -21,7 +21,9 @@ MOST_GUESSES: Final = 100
 """How many unknown keys get a guess at what was meant: each guess compares the key with all known keys."""
 
 
-def problems_of(error: ValidationError, root: type[BaseModel], places: Places) -> Iterator[tuple[Path, Problem, bool]]:
+def problems_of(
+    error: ValidationError, root: type[BaseModel], places: Places
+) -> Iterator[tuple[Path, ConfigProblem, bool]]:
     """One problem for each thing that pydantic found, the path that it is about, and whether a key is missing."""
     unknown_keys = 0
     for details in error.errors(include_url=False, include_context=False):
@@ -29,11 +31,11 @@ def problems_of(error: ValidationError, root: type[BaseModel], places: Places) -
         if details["type"] == "extra_forbidden":
             unknown_keys += 1
             what = _unknown_key(root, path) if unknown_keys <= MOST_GUESSES else "unknown key"
-            yield path, Problem(places.of_key(path), path, what), False
+            yield path, ConfigProblem(places.of_key(path), path, what), False
         elif details["type"] == "missing":
-            yield path, Problem(places.of_key(path[:-1]), path, _missing_key(root, path)), True
+            yield path, ConfigProblem(places.of_key(path[:-1]), path, _missing_key(root, path)), True
         else:
-            yield path, Problem(places.of(path), path, _wrong_value(root, path, details)), False
+            yield path, ConfigProblem(places.of(path), path, _wrong_value(root, path, details)), False
 
 
 def _unknown_key(root: type[BaseModel], path: Path) -> str:

@@ -51,7 +51,7 @@ def is_topic(text: str) -> bool:
 
 
 @dataclass(eq=False, repr=False)
-class NameServers(ValueKind):
+class NameServerList(ValueKind):
     """`host:port;host:port` or a list, as a tuple."""
 
     accepted: str = 'host:port, "host:port;host:port", or a list of host:port'

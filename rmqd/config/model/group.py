@@ -15,7 +15,7 @@ from rmqd.config.model.forms import PointInTime, StrategyName, SubscriptionForm,
 from rmqd.config.model.kinds import Choice, Duration, Flag, Size, Text, Whole
 from rmqd.config.model.section import Section, setting
 from rmqd.config.model.spark import PipelineConfig, SinkConfig, SparkConfig
-from rmqd.config.problems import Path, Places, Problem
+from rmqd.config.problems import ConfigProblem, Path, Places
 from rmqd.consumer.allocate import STRATEGY_NAMES
 from rmqd.consumer.options import (
     ConsumeFromWhere,
@@ -183,10 +183,10 @@ class GroupConfig(Section):
         """Remember where the configuration has this group; equality and `repr` know nothing of it."""
         self._places = places
 
-    def problem(self, name: str, path: Path, message: str, *, at_key: bool = False) -> Problem:
+    def problem(self, name: str, path: Path, message: str, *, at_key: bool = False) -> ConfigProblem:
         """A problem with a value of this group, or with its key; `name` is the group's key in the configuration."""
         whole = ("groups", name, *path)
-        return Problem((self._places.of_key if at_key else self._places.of)(whole), whole, message)
+        return ConfigProblem((self._places.of_key if at_key else self._places.of)(whole), whole, message)
 
     def consume_timestamp_ms(self) -> int | None:
         """Where the group starts, in Unix milliseconds; None unless `consume_from_where` is `timestamp`."""

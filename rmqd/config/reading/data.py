@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping as ReadOnly
 from typing import Any
 
-from rmqd.config.problems import Path, Places, Problem
+from rmqd.config.problems import ConfigProblem, Path, Places
 from rmqd.config.reading.source import Source
 from rmqd.config.reading.substitution import SubstitutionError, substitute
 from rmqd.config.reading.yaml_tree import Items, Mapping, Node
@@ -16,7 +16,7 @@ class ConfigData:
 
     def __init__(self, source: Source, environ: ReadOnly[str, str]) -> None:
         self.places = Places(source.root_place)
-        self.problems: list[Problem] = []
+        self.problems: list[ConfigProblem] = []
         self.unusable: set[Path] = set()
         """Values that could not be replaced; they are left out of the data, and are not missing."""
         self._environ = environ
@@ -45,7 +45,7 @@ class ConfigData:
         try:
             return substitute(node.value, self._environ)
         except SubstitutionError as error:
-            self.problems.append(Problem(node.place, path, str(error)))
+            self.problems.append(ConfigProblem(node.place, path, str(error)))
             # A list without one of its items is another list, so the whole of it goes.
             while isinstance(path[-1], int):
                 path = path[:-1]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import stat
 from pathlib import Path
 
-from rmqd.config.problems import Problem
+from rmqd.config.problems import ConfigProblem
 from rmqd.config.reading.source import find_config, literal_secrets, read_source
 
 
-def exposed_secrets(path: Path | None) -> list[Problem]:
+def exposed_secrets(path: Path | None) -> list[ConfigProblem]:
     """Where the secrets stand; none if the file cannot be read, which is reported elsewhere."""
     try:
         source = read_source(find_config(path))
@@ -21,7 +21,7 @@ def exposed_secrets(path: Path | None) -> list[Problem]:
         file = place.rpartition(":")[0].rpartition(":")[0]
         if file in readable:
             message = f"a secret, and every user here can read the file ({readable[file]}); take that away from others"
-            found.append(Problem(place, where, f"{message}, or write ${{NAME}} or ${{file:PATH}}"))
+            found.append(ConfigProblem(place, where, f"{message}, or write ${{NAME}} or ${{file:PATH}}"))
     return found
 
 

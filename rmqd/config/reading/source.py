@@ -12,7 +12,7 @@ from typing import Final
 
 from rmqd.config.model.group import GroupConfig
 from rmqd.config.model.kinds import show
-from rmqd.config.problems import Problem
+from rmqd.config.problems import ConfigProblem
 from rmqd.config.reading.yaml_tree import Entry, Items, Mapping, Node, Reading, Scalar, read_tree
 
 ROOT_FILE: Final = "rmqd.yaml"
@@ -43,7 +43,7 @@ class Source:
 
     files: tuple[Path, ...]
     tree: Mapping
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[ConfigProblem] = field(default_factory=list)
     complete: bool = True
     """False where a file gave nothing: then a missing key may be in there."""
 
@@ -112,7 +112,9 @@ def _read_mapping(file: Path, source: Source) -> Mapping | None:
         return reading.tree
     if isinstance(reading.tree, Items) or (reading.tree is not None and reading.tree.value is not None):
         shown = "a list" if isinstance(reading.tree, Items) else show(reading.tree.value)
-        source.problems.append(Problem(reading.tree.place, (), f"the file holds {shown}; accepted: a mapping of keys"))
+        source.problems.append(
+            ConfigProblem(reading.tree.place, (), f"the file holds {shown}; accepted: a mapping of keys")
+        )
         source.complete = False
     elif reading.problems:
         source.complete = False
@@ -123,20 +125,22 @@ def _read(file: Path) -> Reading:
     try:
         content = file.read_bytes()
     except OSError as error:
-        return Reading(None, [Problem(f"{file}:1:1", (), f"the file cannot be read: {error.strerror or error}")])
+        return Reading(None, [ConfigProblem(f"{file}:1:1", (), f"the file cannot be read: {error.strerror or error}")])
     try:
         return read_tree(content.decode("utf-8-sig"), str(file))
     except UnicodeDecodeError as error:
         before = content[: error.start]
         line, column = before.count(b"\n") + 1, error.start - before.rfind(b"\n")
-        return Reading(None, [Problem(f"{file}:{line}:{column}", (), "this is not UTF-8; accepted: text in UTF-8")])
+        return Reading(
+            None, [ConfigProblem(f"{file}:{line}:{column}", (), "this is not UTF-8; accepted: text in UTF-8")]
+        )
 
 
 def _add_groups(file: Path, source: Source) -> None:
     """Add a file of `groups/`: it holds `groups:`, or groups by name, or one group's keys under the file's name."""
     if file.suffix != ".yaml":
         message = f"only *.yaml files are read from {GROUPS_FOLDER}/; accepted: the name {file.stem}.yaml"
-        source.problems.append(Problem(f"{file}:1:1", (), message))
+        source.problems.append(ConfigProblem(f"{file}:1:1", (), message))
         return
     content = _read_mapping(file, source)
     if content is None:
@@ -145,7 +149,7 @@ def _add_groups(file: Path, source: Source) -> None:
         _refuse_others(content, source)
         inner = content.entries["groups"].node
         if not isinstance(inner, Mapping):
-            source.problems.append(Problem(inner.place, ("groups",), "not a mapping; accepted: groups by name"))
+            source.problems.append(ConfigProblem(inner.place, ("groups",), "not a mapping; accepted: groups by name"))
             return
         found = inner.entries
     elif GroupConfig.model_fields.keys() & content.entries.keys():
@@ -159,7 +163,7 @@ def _refuse_others(content: Mapping, source: Source) -> None:
     for key, entry in content.entries.items():
         if key != "groups":
             message = f"this key does not belong beside groups here; accepted: in {source.files[0]}"
-            source.problems.append(Problem(entry.place, (key,), message))
+            source.problems.append(ConfigProblem(entry.place, (key,), message))
 
 
 def _merge_groups(found: dict[str, Entry], source: Source) -> None:
@@ -173,7 +177,7 @@ def _merge_groups(found: dict[str, Entry], source: Source) -> None:
     for name, group in found.items():
         if name in groups:
             message = f"the group is there twice, first at {groups[name].place}; accepted: each group once"
-            source.problems.append(Problem(group.place, ("groups", name), message))
+            source.problems.append(ConfigProblem(group.place, ("groups", name), message))
         else:
             groups[name] = group
 
@@ -185,7 +189,7 @@ def _override(source: Source, override: str) -> None:
     steps = key.split(".")
     if not equals or not all(steps):
         message = "not understood; accepted: KEY=VALUE with a key such as log.level or groups.mailer.pull_batch_size"
-        source.problems.append(Problem(place, (), message))
+        source.problems.append(ConfigProblem(place, (), message))
         return
     mapping = source.tree
     for i, step in enumerate(steps[:-1]):
@@ -194,14 +198,14 @@ def _override(source: Source, override: str) -> None:
             entry = mapping.entries[step] = Entry(place, Mapping(place, {}))
         if not isinstance(entry.node, Mapping):
             message = f"cannot set {key}, this is no mapping; accepted: a key inside of a mapping"
-            source.problems.append(Problem(place, tuple(steps[: i + 1]), message))
+            source.problems.append(ConfigProblem(place, tuple(steps[: i + 1]), message))
             return
         mapping = entry.node
     node = _override_value(source, text, tuple(steps), place)
     mapping.entries[steps[-1]] = Entry(place, node)
     for _, found in literal_secrets(node, tuple(steps)):
         message = "everybody here sees it in `ps`; accepted: '${NAME}', '${file:PATH}', or the configuration file"
-        source.problems.append(Problem(place, found, message))
+        source.problems.append(ConfigProblem(place, found, message))
 
 
 def literal_secrets(node: Node, path: tuple[str, ...] = ()) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -239,7 +243,7 @@ def _override_value(source: Source, text: str, path: tuple[str, ...], place: str
         return _moved(reading.tree, place)
     if text[0] in "[{":
         reason = reading.problems[0].message if reading.problems else "empty"
-        source.problems.append(Problem(place, path, reason))
+        source.problems.append(ConfigProblem(place, path, reason))
     return Scalar(place, text)  # `*` and `%RETRY%mailer` are no YAML, but what is meant is plain
 
 

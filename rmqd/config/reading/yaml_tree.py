@@ -12,7 +12,7 @@ from typing import Final
 
 import yaml
 
-from rmqd.config.problems import Path, Problem
+from rmqd.config.problems import ConfigProblem, Path
 
 MAX_DEPTH: Final = 50
 MAX_VALUES: Final = 100_000
@@ -68,7 +68,7 @@ class Reading:
 
     tree: Node | None
     """None where the text is no YAML at all, or empty."""
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[ConfigProblem] = field(default_factory=list)
 
 
 def read_tree(text: str, file: str) -> Reading:
@@ -83,18 +83,18 @@ def read_tree(text: str, file: str) -> Reading:
         place = f"{file}:{before.count(chr(10)) + 1}:{len(before) - before.rfind(chr(10))}"
         # PyYAML reports the character as a number or as text, by which of its two parsers met it.
         code = error.character if isinstance(error.character, int) else ord(error.character)
-        return Reading(None, [Problem(place, (), f"the character U+{code:04X} is not allowed in YAML")])
+        return Reading(None, [ConfigProblem(place, (), f"the character U+{code:04X} is not allowed in YAML")])
     except _Refused as error:
-        return Reading(None, [Problem(error.place, (), str(error))])
+        return Reading(None, [ConfigProblem(error.place, (), str(error))])
 
 
-def _syntax_problem(error: yaml.MarkedYAMLError, text: str, file: str) -> Problem:
+def _syntax_problem(error: yaml.MarkedYAMLError, text: str, file: str) -> ConfigProblem:
     mark = error.problem_mark or error.context_mark
     line, column = (mark.line, mark.column) if mark is not None else (0, 0)
     reason = ", ".join(filter(None, [error.context, error.problem]))
     lines = text.splitlines()
     hint = "; write ${...} in quotes inside of {} and []" if line < len(lines) and "${" in lines[line] else ""
-    return Problem(f"{file}:{line + 1}:{column + 1}", (), f"this is not valid YAML: {reason}{hint}")
+    return ConfigProblem(f"{file}:{line + 1}:{column + 1}", (), f"this is not valid YAML: {reason}{hint}")
 
 
 def _kind_of(text: str) -> str:
@@ -120,7 +120,7 @@ class _Builder:
         self._events = yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
         self._anchors: dict[str, Node] = {}
         self._values = 0
-        self.problems: list[Problem] = []
+        self.problems: list[ConfigProblem] = []
 
     def document(self) -> Node | None:
         """The one document of the text; None for none."""
@@ -170,7 +170,7 @@ class _Builder:
                 merged = {**self._merged(value, (*path, name)), **merged}
             elif name in entries:
                 message = f"duplicate key, set before at {entries[name].place}; accepted: each key once"
-                self.problems.append(Problem(self._place(key), (*path, name), message))
+                self.problems.append(ConfigProblem(self._place(key), (*path, name), message))
             else:
                 entries[name] = Entry(self._place(key), value)
         return Mapping(self._place(start), {**merged, **entries})
@@ -183,7 +183,7 @@ class _Builder:
                 merged = {**source.entries, **merged}
             else:
                 message = "only a mapping can be merged; accepted: an alias of a mapping, or a list of them"
-                self.problems.append(Problem(source.place, path, message))
+                self.problems.append(ConfigProblem(source.place, path, message))
         return merged
 
     def _copy(self, node: Node, alias: yaml.Event) -> Node:
@@ -219,7 +219,7 @@ class _Builder:
                 return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
         except ValueError:
             message = f"{text[:40]!r} is no {kind}; accepted: a shorter number, or text in quotes"
-            self.problems.append(Problem(self._place(event), path, message))
+            self.problems.append(ConfigProblem(self._place(event), path, message))
             return None
         self._check_tag(event, path, "str")
         return text
@@ -228,7 +228,7 @@ class _Builder:
         tag: str | None = getattr(event, "tag", None)
         if tag not in (None, "!", _TAG + kind):
             message = f"the YAML tag {tag.replace(_TAG, '!!')} is not supported; accepted: no tag"
-            self.problems.append(Problem(self._place(event), path, message))
+            self.problems.append(ConfigProblem(self._place(event), path, message))
 
     def _place(self, event: yaml.Event) -> str:
         mark = event.start_mark

@@ -30,7 +30,7 @@ class Counters(NamedTuple):
     failed: int
 
 
-class Progress(NamedTuple):
+class QueueProgress(NamedTuple):
     """A queue at one moment; `at` is when it moved last, or had nothing to do."""
 
     queue: ProcessQueue
@@ -47,7 +47,7 @@ class Rates:
         self._clock = clock
         self._minute = {topic: deque([self._count(topic)], maxlen=MINUTE_SAMPLES) for topic in stats}
         self._hour = {topic: deque(samples, maxlen=HOUR_SAMPLES) for topic, samples in self._minute.items()}
-        self._progress: dict[MessageQueue, Progress] = {}
+        self._progress: dict[MessageQueue, QueueProgress] = {}
         self._rounds = 0
 
     def sample(self) -> None:
@@ -80,7 +80,7 @@ class Rates:
             last = before.get(key)
             finished, idle = queue.next_offset - queue.cached_count, not queue.cached_count
             stands = last is not None and last.queue is queue and last.finished == finished and not (idle or last.idle)
-            self._progress[key] = Progress(queue, finished, idle, last.at if stands and last is not None else now)
+            self._progress[key] = QueueProgress(queue, finished, idle, last.at if stands and last is not None else now)
 
     def moved_at(self, queue: MessageQueue) -> float:
         """When the queue was last seen to move, or to have nothing to do (monotonic); up to 10 s late."""

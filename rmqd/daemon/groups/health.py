@@ -15,7 +15,7 @@ LOOP_DELAY_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class HealthCheck:
     """One thing that was looked at; `reason` says what is wrong, and is empty where nothing is."""
 
     name: str
@@ -27,15 +27,15 @@ class Check:
         return not self.reason
 
 
-def readiness(view: HostView, stopping: bool) -> tuple[Check, ...]:
+def readiness(view: HostView, stopping: bool) -> tuple[HealthCheck, ...]:
     """Ready when all checks are ok: each group has a route and its first assignment, in every process."""
-    checks = [Check("daemon", "draining: the process is about to end" if stopping else "")]
-    checks += [Check("workers", reason) for reason in view.missing]
+    checks = [HealthCheck("daemon", "draining: the process is about to end" if stopping else "")]
+    checks += [HealthCheck("workers", reason) for reason in view.missing]
     for process in view.processes:
         suffix = "" if process.worker is None else f" in worker {process.worker}"
         for group in process.groups:
             reason = "" if group.ready else group.not_ready_reason or group.state
-            checks.append(Check(f"group {group.name}{suffix}", reason))
+            checks.append(HealthCheck(f"group {group.name}{suffix}", reason))
     return tuple(checks)
 
 
@@ -54,11 +54,11 @@ class LoopMonitor:
             await asyncio.sleep(TICK_SECONDS)
             self._delays.observe(max(0.0, self._clock.monotonic() - self._last - TICK_SECONDS))
 
-    def liveness(self) -> Check:
+    def liveness(self) -> HealthCheck:
         """Not ok if the loop has not run its timer for much longer than it should."""
         age = self._clock.monotonic() - self._last
         late = age > STALE_TICK_SECONDS
-        return Check("event loop", f"its last tick is {age:.1f} s old" if late else "")
+        return HealthCheck("event loop", f"its last tick is {age:.1f} s old" if late else "")
 
     def snapshot(self) -> HistogramSnapshot:
         """The delays so far, in seconds."""

@@ -39,7 +39,7 @@ class SparkDriverError(RmqdError):
     """The process that drives Spark for a group has ended, or could not begin."""
 
 
-class Driver(Protocol):
+class SparkDriver(Protocol):
     """The process, as the group uses it."""
 
     pid: int
@@ -81,7 +81,7 @@ class SparkGroup:
         name: str,
         options: ConsumerOptions,
         config: RootConfig,
-        start: Callable[[], Awaitable[Driver]] = SparkDriverProcess.spawn,
+        start: Callable[[], Awaitable[SparkDriver]] = SparkDriverProcess.spawn,
         silent_seconds: float = SILENT_SECONDS,
     ) -> None:
         self._options = options
@@ -91,7 +91,7 @@ class SparkGroup:
         self._silent_seconds = silent_seconds
         self._log = log.bind(group=name)
         self._pauses = Pauses()
-        self._driver: Driver | None = None
+        self._driver: SparkDriver | None = None
         self._stop = asyncio.Event()
         self._ended = False
         self._is_silent = False
@@ -164,7 +164,7 @@ class SparkGroup:
             return replace(group, ready=False, not_ready_reason=reason)
         return group
 
-    async def _serve(self, driver: Driver, reading: asyncio.Task[int]) -> None:
+    async def _serve(self, driver: SparkDriver, reading: asyncio.Task[int]) -> None:
         """Give the driver its order, and ask how it is until it has ended."""
         pauses = {self._name: self._pauses.scopes}
         with suppress(ChildGoneError):  # its exit code says more
@@ -177,7 +177,7 @@ class SparkGroup:
                 await asyncio.wait({reading}, timeout=ASK_SECONDS)
         await asyncio.wait({reading})
 
-    async def _ask(self, driver: Driver) -> None:
+    async def _ask(self, driver: SparkDriver) -> None:
         try:
             async with asyncio.timeout(self._silent_seconds):
                 await driver.ask("snapshot")
@@ -188,7 +188,7 @@ class SparkGroup:
         else:
             self._is_silent = False
 
-    def _check_end(self, driver: Driver, exit_code: int) -> None:
+    def _check_end(self, driver: SparkDriver, exit_code: int) -> None:
         told = driver.last_snapshot
         if told is not None and told.failure is not None:
             raise SparkDriverError(told.failure)

@@ -20,7 +20,7 @@ _FORWARDED_PREFIXES = ("x-forwarded", "x-envoy-")
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class HttpRefusal:
     """Why a request is not served."""
 
     status: int
@@ -34,17 +34,17 @@ class AccessPolicy:
     token: str
     allowed_hosts: frozenset[str]
 
-    def check_names(self, host: str | None, origin: str | None, own_address: str) -> Refusal | None:
+    def check_names(self, host: str | None, origin: str | None, own_address: str) -> HttpRefusal | None:
         """For the page and the API: are Host, and Origin where there is one, names of this daemon?"""
         own = _LOCAL_NAMES | self.allowed_hosts | {own_address.lower()}
         if host is None or _host_name(f"//{host}") not in own:
             what = f"Host {host}" if host else "a request without Host"
-            return Refusal(403, f"{what} is not for this daemon; http.allowed_hosts adds names")
+            return HttpRefusal(403, f"{what} is not for this daemon; http.allowed_hosts adds names")
         if origin is not None and _host_name(origin) not in own:
-            return Refusal(403, f"Origin {origin} is not this daemon's own; http.allowed_hosts adds names")
+            return HttpRefusal(403, f"Origin {origin} is not this daemon's own; http.allowed_hosts adds names")
         return None
 
-    def check_page(self, origin: str | None, host: str | None, own_port: int | None) -> Refusal | None:
+    def check_page(self, origin: str | None, host: str | None, own_port: int | None) -> HttpRefusal | None:
         """Refuse a request that changes something if a web page sent it that is not this daemon's.
 
         Its name alone does not tell: other ports of localhost are other programs. The port is the one that the request
@@ -60,11 +60,11 @@ class AccessPolicy:
             ports |= {default} if page.hostname in self.allowed_hosts else set()
             if (_port(page) or default) in ports:
                 return None
-        return Refusal(403, f"Origin {origin} is another port than this daemon's")
+        return HttpRefusal(403, f"Origin {origin} is another port than this daemon's")
 
     def check_change(
         self, authorization: str | None, client_address: str, header_names: Iterable[str] = ()
-    ) -> Refusal | None:
+    ) -> HttpRefusal | None:
         """Refuse a request that changes something without the token; without a configured token, from other machines.
 
         A proxy's own connection comes from this machine, whoever it asks for. It gives itself away by a header, or by
@@ -74,17 +74,17 @@ class AccessPolicy:
             return self._check_token(authorization)
         proxied = (name for name in header_names if name in _FORWARDED or name.startswith(_FORWARDED_PREFIXES))
         if (header := next(proxied, None)) is not None:
-            return Refusal(403, f"it came through a proxy (header {header}); set http.token to allow that")
+            return HttpRefusal(403, f"it came through a proxy (header {header}); set http.token to allow that")
         if _is_own_loopback(client_address):
             return None
-        return Refusal(403, "only a client on this machine may change something; set http.token to allow others")
+        return HttpRefusal(403, "only a client on this machine may change something; set http.token to allow others")
 
-    def _check_token(self, authorization: str | None) -> Refusal | None:
+    def _check_token(self, authorization: str | None) -> HttpRefusal | None:
         scheme, _, given = (authorization or "").partition(" ")
         if scheme.lower() != "bearer":
-            return Refusal(401, "the token is missing: send Authorization: Bearer TOKEN")
+            return HttpRefusal(401, "the token is missing: send Authorization: Bearer TOKEN")
         if not hmac.compare_digest(given.strip().encode(), self.token.encode()):
-            return Refusal(401, "the token is not the configured one")
+            return HttpRefusal(401, "the token is not the configured one")
         return None
 
 

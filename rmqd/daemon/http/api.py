@@ -13,10 +13,10 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 
 from rmqd.consumer.pauses import PauseScope
-from rmqd.daemon.groups.health import Check, LoopMonitor, readiness
+from rmqd.daemon.groups.health import HealthCheck, LoopMonitor, readiness
 from rmqd.daemon.groups.host import GroupHost, HostView, UnknownGroupError, WholeGroupOnlyError
 from rmqd.daemon.groups.reload import ReloadReport
-from rmqd.daemon.http.access import AccessPolicy, Refusal
+from rmqd.daemon.http.access import AccessPolicy, HttpRefusal
 from rmqd.daemon.http.status import pause_document, status_document
 from rmqd.daemon.http.status_page import status_page
 from rmqd.daemon.metrics.totals import merge_processes
@@ -145,12 +145,12 @@ class HttpApi:
 
         return checked
 
-    def _check_names(self, request: Request) -> Refusal | None:
+    def _check_names(self, request: Request) -> HttpRefusal | None:
         own_address = (request.scope.get("server") or ("", 0))[0]
         headers = request.headers
         return self._daemon.access.check_names(headers.get("host"), headers.get("origin"), own_address)
 
-    def _check_change(self, request: Request) -> Refusal | None:
+    def _check_change(self, request: Request) -> HttpRefusal | None:
         access, headers = self._daemon.access, request.headers
         own_port = (request.scope.get("server") or ("", None))[1]
         client = request.client.host if request.client else ""
@@ -170,13 +170,13 @@ def _scope(request: Request) -> PauseScope:
     return PauseScope(given.get("topic"), given.get("broker"), None if number is None else int(number))
 
 
-def _refusal(refusal: Refusal | None) -> Response | None:
+def _refusal(refusal: HttpRefusal | None) -> Response | None:
     if refusal is None:
         return None
     headers = {"www-authenticate": "Bearer"} if refusal.status == 401 else {}
     return JSONResponse({"error": refusal.reason}, refusal.status, headers=headers)
 
 
-def _checks_response(checks: tuple[Check, ...]) -> Response:
+def _checks_response(checks: tuple[HealthCheck, ...]) -> Response:
     lines = [f"[{'+' if check.ok else '-'}] {check.name}: {check.reason or 'ok'}\n" for check in checks]
     return PlainTextResponse("".join(lines), 200 if all(check.ok for check in checks) else 503)

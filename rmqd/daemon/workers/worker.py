@@ -25,7 +25,7 @@ from rmqd.daemon.groups.health import LoopMonitor
 from rmqd.daemon.groups.local_groups import LocalGroups, Share
 from rmqd.errors import ConfigError
 from rmqd.exit_codes import ExitCode
-from rmqd.process.channel import Answer, BuildOrder, Channel, Request
+from rmqd.process.channel import BuildOrder, ChildAnswer, ChildChannel, Request
 from rmqd.process.garbage import collect_as_memory_grows
 from rmqd.process.logs import logs
 from rmqd.process.loop import run_in_loop, settle_garbage_collection
@@ -43,7 +43,7 @@ def run_worker(descriptor: int) -> int:
 
 
 async def _serve(sock: socket.socket) -> int:
-    channel = await Channel.over(sock)
+    channel = await ChildChannel.over(sock)
     first = await channel.receive()
     if not isinstance(first, Request) or not isinstance(first.argument, BuildOrder):
         return ExitCode.USAGE
@@ -51,26 +51,26 @@ async def _serve(sock: socket.socket) -> int:
     try:
         groups = await _build(first.argument, monitor)
     except ConfigError as error:
-        channel.post(Answer(first.number, problems=tuple(str(problem) for problem in error.problems)))
+        channel.post(ChildAnswer(first.number, problems=tuple(str(problem) for problem in error.problems)))
         await channel.close()
         return ExitCode.CONFIG
-    channel.post(Answer(first.number))
+    channel.post(ChildAnswer(first.number))
     second = await channel.receive()
     if isinstance(second, Request) and second.action == "check":
         await _check(second, channel, groups)
         return ExitCode.OK
     if not isinstance(second, Request) or second.action != "run":
         return ExitCode.OK  # only the check was wanted, or the parent is gone
-    channel.post(Answer(second.number))
-    return await Worker(first.argument.worker, channel, groups, monitor).run()
+    channel.post(ChildAnswer(second.number))
+    return await WorkerMain(first.argument.worker, channel, groups, monitor).run()
 
 
-async def _check(request: Request, channel: Channel, groups: LocalGroups) -> None:
+async def _check(request: Request, channel: ChildChannel, groups: LocalGroups) -> None:
     try:
         await groups.check_filters(request.argument)
-        channel.post(Answer(request.number))
+        channel.post(ChildAnswer(request.number))
     except ConfigError as error:
-        channel.post(Answer(request.number, problems=tuple(str(problem) for problem in error.problems)))
+        channel.post(ChildAnswer(request.number, problems=tuple(str(problem) for problem in error.problems)))
     await channel.close()
 
 
@@ -86,10 +86,10 @@ async def _build(order: BuildOrder, monitor: LoopMonitor) -> LocalGroups:
     return groups
 
 
-class Worker:
+class WorkerMain:
     """The running worker: its groups, and the parent's requests."""
 
-    def __init__(self, number: int, channel: Channel, groups: LocalGroups, monitor: LoopMonitor) -> None:
+    def __init__(self, number: int, channel: ChildChannel, groups: LocalGroups, monitor: LoopMonitor) -> None:
         self._number = number
         self._channel = channel
         self._groups = groups
@@ -115,7 +115,7 @@ class Worker:
             log.critical("worker.failed", exc_info=error)
             return ExitCode.FAILURE
         finally:
-            self._channel.post(Answer(0, self._groups.snapshot()))
+            self._channel.post(ChildAnswer(0, self._groups.snapshot()))
             await self._channel.close()
         return ExitCode.OK
 
@@ -147,9 +147,9 @@ class Worker:
                     log.error("worker.request_twice", action=request.action)
         except ConfigError as error:
             problems = tuple(str(problem) for problem in error.problems)
-            self._channel.post(Answer(request.number, problems=problems))
+            self._channel.post(ChildAnswer(request.number, problems=problems))
         else:
-            self._channel.post(Answer(request.number, value))
+            self._channel.post(ChildAnswer(request.number, value))
 
     async def _switch(self, action: str, group: str, scope: PauseScope) -> None:
         if group in self._groups.names:  # else it runs in another worker

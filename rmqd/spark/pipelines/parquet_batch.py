@@ -23,7 +23,7 @@ _VERSION: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class ParquetBatch:
     """One micro-batch of a streaming query."""
 
     query: str
@@ -83,7 +83,7 @@ def batch_of_manifest(name: str) -> int | None:
     return int(match["batch"]) if match else None
 
 
-def manifest_of(batch: Batch, staged: str, files: Iterable[str], former: Iterable[str], rows: int) -> Manifest:
+def manifest_of(batch: ParquetBatch, staged: str, files: Iterable[str], former: Iterable[str], rows: int) -> Manifest:
     """The manifest of a batch from the files that Spark wrote below `staged`; `former` are those of other attempts.
 
     Raises RmqdError for a file that is not named as Spark names them: one that is left out would be lost.
@@ -104,7 +104,7 @@ def manifest_of(batch: Batch, staged: str, files: Iterable[str], former: Iterabl
     return Manifest(staged, tuple(moves), tuple(path for path in former if path not in targets), rows)
 
 
-def files_since(batch: Batch, files: Iterable[str]) -> list[str]:
+def files_since(batch: ParquetBatch, files: Iterable[str]) -> list[str]:
     """Of all files in a folder those that this batch or a later one of its query has put there."""
     found = []
     for path in files:

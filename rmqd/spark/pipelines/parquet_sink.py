@@ -17,7 +17,14 @@ import structlog
 
 from rmqd.errors import ConfigError, RmqdError
 from rmqd.spark.hadoop_folder import HadoopFolder
-from rmqd.spark.pipelines.parquet_batch import Batch, Layout, Manifest, batch_of_manifest, files_since, manifest_of
+from rmqd.spark.pipelines.parquet_batch import (
+    Layout,
+    Manifest,
+    ParquetBatch,
+    batch_of_manifest,
+    files_since,
+    manifest_of,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -70,7 +77,7 @@ class ParquetSink:
                 return
         self._staging.put(LAYOUT, layout.encode())
 
-    def write(self, frame: DataFrame, batch: Batch) -> int:
+    def write(self, frame: DataFrame, batch: ParquetBatch) -> int:
         """Have a batch's rows in the folder, once however often it is repeated; how many they are."""
         ours = f"{self._writer}/{batch.query}"
         manifests = [name for name in self._staging.names(ours) if batch_of_manifest(name) is not None]
@@ -89,7 +96,7 @@ class ParquetSink:
                 self._staging.delete(f"{ours}/{name}")
         return manifest.rows
 
-    def has(self, batch: Batch) -> bool:
+    def has(self, batch: ParquetBatch) -> bool:
         """Whether a batch is written, so that its files are in the folder, or will be with the next `prepare`."""
         return self._staging.exists(f"{self._writer}/{batch.query}/{batch.manifest_name}")
 
@@ -103,7 +110,7 @@ class ParquetSink:
                         self._publish(manifest)
                         self._staging.delete(manifest.staged)
 
-    def _take_back(self, batch: Batch, ours: str, manifests: list[str]) -> list[str]:
+    def _take_back(self, batch: ParquetBatch, ours: str, manifests: list[str]) -> list[str]:
         """See that nothing more comes of this batch's former plan and of what followed it; which files it has."""
         for name in manifests:
             if (batch_of_manifest(name) or 0) >= batch.number:
@@ -112,7 +119,7 @@ class ParquetSink:
         log.warning("spark.archive_taken_back", folder=self._folder.url, batch=batch.number, files_replaced=len(files))
         return files
 
-    def _stage(self, frame: DataFrame, batch: Batch, ours: str, former: list[str]) -> Manifest:
+    def _stage(self, frame: DataFrame, batch: ParquetBatch, ours: str, former: list[str]) -> Manifest:
         """Write the batch where nobody looks, and decide that it counts."""
         from pyspark.sql import Observation
         from pyspark.sql.functions import count, lit
