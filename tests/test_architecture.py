@@ -12,11 +12,12 @@ import pytest
 TOP = Path(__file__).parent.parent
 ROOT = TOP / "rmqd"
 HANDLERS = TOP / "handlers"
-PLAIN = "codes errors clock exit_codes histogram own_threads plain_text"
+PLAIN = "backoff codes errors clock exit_codes histogram own_threads plain_text"
 # room: (rooms of rmqd that it may import, third-party packages that it may import)
 BELOW = {
     "__init__": ("handler wire", ""),
     "__main__": ("cli", ""),
+    "backoff": ("", ""),
     "codes": ("", ""),
     "clock": ("", ""),
     "exit_codes": ("", ""),
@@ -73,7 +74,7 @@ FLOORS = {
     "| __init__ | discovery session | engine | driver submit",
 }
 rebuilt = pytest.mark.xfail(reason="the consumer's folders still know each other")
-PURE = {"codes", "errors", "exit_codes", "histogram", "plain_text", "wire", "handler"}
+PURE = {"backoff", "codes", "errors", "exit_codes", "histogram", "plain_text", "wire", "handler"}
 IO = set("asyncio socket ssl selectors threading subprocess logging time".split())
 PUBLIC = set("Batch Message MessageQueue Retry DeadLetter Suspend __version__".split())
 MOST_LINES = 400

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import structlog
 
+from rmqd.backoff import doubled, spread
 from rmqd.client.api.group import HEARTBEAT_TIMEOUT_SECONDS, send_heartbeat
 from rmqd.client.coalesce import Coalesced
 from rmqd.errors import CircuitOpenError, RemotingTimeoutError, RmqdError
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from rmqd.client.routing.route_table import RouteTable
 
 log = structlog.get_logger(__name__)
-
-_spread = random.Random()  # of its own: the shared one belongs to the program, which may have seeded it
 
 RETRY_FIRST_SECONDS = 0.2
 RETRY_MOST_SECONDS = 5.0
@@ -172,9 +170,7 @@ class Heartbeat:
             return self._interval
         if self._remoting.is_down(address):  # nothing is sent before its rest is over
             return max(self._remoting.rest_seconds(address), RETRY_FIRST_SECONDS)
-        doublings = min(broker.failures - 1, 10)
-        delay = min(RETRY_FIRST_SECONDS * float(1 << doublings), RETRY_MOST_SECONDS, self._interval)
-        return delay * _spread.uniform(0.75, 1.25)
+        return spread(doubled(RETRY_FIRST_SECONDS, broker.failures, min(RETRY_MOST_SECONDS, self._interval)))
 
     async def _send_now(self, address: str) -> RmqdError | None:
         """Send one, and wait for its answer. One that was sent is waited for, though who wanted it be cancelled: the

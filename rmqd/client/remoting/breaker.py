@@ -8,17 +8,15 @@ failure to the next.
 from __future__ import annotations
 
 import contextlib
-import random
 from collections.abc import Callable, Iterator
 
+from rmqd.backoff import doubled, spread
 from rmqd.errors import CircuitOpenError, RemotingConnectError, RemotingError, TlsError
 
 FIRST_SECONDS = 0.2
 MOST_SECONDS = 5.0
 MOST_BROKEN_SECONDS = 0.5  # other members take the queues of one whose broker has not heard from it for a second
 FORGET_SECONDS = 60.0  # how long connections that broke count, whatever the address answers between them
-
-_spread = random.Random()  # of its own: the shared one belongs to the program, which may have seeded it
 
 
 class _Breaker:
@@ -50,7 +48,7 @@ class Breakers:
         """No connection could be made, or nothing was heard on it: leave the address alone for a while, twice as long
         as the last time, up to 5 s, and a random part less."""
         breaker = self._breakers.setdefault(address, _Breaker())
-        self._rest(breaker, error, min(FIRST_SECONDS * 2 ** min(breaker.failures, 10), MOST_SECONDS))
+        self._rest(breaker, error, doubled(FIRST_SECONDS, breaker.failures + 1, MOST_SECONDS))
         breaker.failures += 1
 
     def lost(self, address: str) -> bool:
@@ -71,12 +69,12 @@ class Breakers:
         breaker.broken = breaker.broken + 1 if now - breaker.broke_at < FORGET_SECONDS else 1
         breaker.broke_at = now
         if breaker.broken > 1:
-            self._rest(breaker, error, min(FIRST_SECONDS * 2 ** min(breaker.broken - 2, 10), MOST_BROKEN_SECONDS))
+            self._rest(breaker, error, doubled(FIRST_SECONDS, breaker.broken - 1, MOST_BROKEN_SECONDS))
 
     def _rest(self, breaker: _Breaker, error: RemotingError, pause_seconds: float) -> None:
         breaker.error = error
         breaker.is_silent = not isinstance(error, RemotingConnectError)
-        breaker.until = self._now() + pause_seconds * _spread.uniform(0.5, 1.0)
+        breaker.until = self._now() + spread(pause_seconds, 0.5, 1.0)
 
     def answered(self, address: str) -> None:
         """The address is well: if it fails from now on, that is something new."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 from typing import Final
 
 import structlog
@@ -16,7 +15,12 @@ from rmqd.consumer.pop.block import PopBlock, divided
 from rmqd.consumer.pop.process_queue import PopProcessQueue
 from rmqd.consumer.pop.receipts import PopReceipts
 from rmqd.consumer.pop.request import PopRequest
-from rmqd.consumer.pull.backoff import BROKER_FLOW_CONTROL_SECONDS, EXCEPTION_DELAY_SECONDS, UNHELD_DELAY_SECONDS
+from rmqd.consumer.pull.backoff import (
+    BROKER_FLOW_CONTROL_SECONDS,
+    EXCEPTION_DELAY_SECONDS,
+    UNHELD_DELAY_SECONDS,
+    after_error,
+)
 from rmqd.consumer.pull.loop import RECHECK_SECONDS, SUBSCRIPTION_AWAY, SUSPEND_MS, UNHELD_SECONDS
 from rmqd.consumer.pull.opening import open_bodies
 from rmqd.errors import BrokerError, ConnectionRenewedError, FlowControlError, ProtocolError, RmqdError
@@ -271,8 +275,7 @@ class PopLoop:
             client.heartbeat.beat_soon()
         if not isinstance(error, BrokerError) or error.stale_route:
             client.routes.refresh_soon([self._place.topic])
-        # spread, so that the pops of a broker that comes back do not come all at once
-        await asyncio.sleep(EXCEPTION_DELAY_SECONDS * random.uniform(0.75, 1.25))
+        await asyncio.sleep(after_error())
 
     def _hold_back(self) -> Reason | None:
         """Java's check, and room for what the pops under way may bring."""

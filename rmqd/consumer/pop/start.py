@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import random
 
 import structlog
 
 from rmqd.consumer.context import GroupContext
-from rmqd.consumer.pull.backoff import EXCEPTION_DELAY_SECONDS
+from rmqd.consumer.pull.backoff import after_error
 from rmqd.errors import RmqdError
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.pop import ANY_QUEUE
@@ -34,7 +33,7 @@ async def begin(context: GroupContext, place: MessageQueue) -> None:
             if not error.is_told:
                 log.warning("queue.start_failed", queue=str(place), error=str(error))
             context.client.routes.refresh_soon([place.topic])
-            await asyncio.sleep(EXCEPTION_DELAY_SECONDS * random.uniform(0.75, 1.25))
+            await asyncio.sleep(after_error())
 
 
 async def _store_start(context: GroupContext, queue: MessageQueue) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import random
 
 import structlog
 
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.context import Floor, GroupContext
 from rmqd.consumer.founding.start_offset import Start
-from rmqd.consumer.pull.backoff import EXCEPTION_DELAY_SECONDS
+from rmqd.consumer.pull.backoff import after_error
 from rmqd.consumer.pull.giving_up import GivingUp
 from rmqd.consumer.pull.loop import PullLoop
 from rmqd.consumer.pull.status import QueueStatus
@@ -126,7 +125,7 @@ class AssignedQueue:
                 elif not error.is_told:
                     log.warning("queue.start_failed", queue=str(queue), error=str(error))
                 context.client.routes.refresh_soon([queue.topic])
-                await asyncio.sleep(EXCEPTION_DELAY_SECONDS * random.uniform(0.75, 1.25))
+                await asyncio.sleep(after_error())
         self.failure = None
         start.tell(queue)
         self.loop = PullLoop(context, queue, start.offset)
@@ -188,7 +187,7 @@ class AssignedQueue:
             except RmqdError as error:
                 if not error.is_told:
                     log.warning("queue.start_failed", queue=str(place), error=str(error))
-                await asyncio.sleep(EXCEPTION_DELAY_SECONDS * random.uniform(0.75, 1.25))
+                await asyncio.sleep(after_error())
         committed = context.store.committed.get(place)
         may_be_less = committed is not None and context.store.may_be_lost(place)
         if stored is None or context.store.wrote(place, stored) or (may_be_less and stored < (committed or 0)):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import random
 from typing import Final
 
+from rmqd.backoff import doubled, spread
 from rmqd.errors import FlowControlError, GoAwayError, RmqdError, SystemBusyError
 
 EXCEPTION_DELAY_SECONDS: Final = 1.0  # Java: pullTimeDelayMillsWhenException
@@ -13,7 +13,11 @@ UNHELD_DELAY_SECONDS: Final = 0.1
 MOST_UNHELD_SECONDS: Final = 1.0
 MOST_FLOW_CONTROL_SECONDS: Final = 1.0
 MOST_BUSY_SECONDS: Final = 8.0
-_MOST_DOUBLINGS: Final = 10
+
+
+def after_error() -> float:
+    """Seconds after a failure of which nothing more is known."""
+    return spread(EXCEPTION_DELAY_SECONDS)
 
 
 class PullBackoff:
@@ -33,7 +37,7 @@ class PullBackoff:
         """Seconds after an answer that says "nothing" without waiting, as of a broker that shuts down, or of a slave
         that has not got as far."""
         self._unheld += 1
-        return _doubled(UNHELD_DELAY_SECONDS, self._unheld, MOST_UNHELD_SECONDS)
+        return doubled(UNHELD_DELAY_SECONDS, self._unheld, MOST_UNHELD_SECONDS)
 
     def after(self, error: RmqdError, *, at_master: bool) -> float:
         """Seconds after a failure; spread, so that the queues of a broker that comes back do not ask all at once.
@@ -43,16 +47,11 @@ class PullBackoff:
         """
         if isinstance(error, GoAwayError):
             is_first, self._went_away = not self._went_away, True
-            return 0.0 if is_first else EXCEPTION_DELAY_SECONDS * random.uniform(0.75, 1.25)
+            return 0.0 if is_first else after_error()
         if isinstance(error, FlowControlError):
             self._refusals += 1
-            return _doubled(BROKER_FLOW_CONTROL_SECONDS, self._refusals, MOST_FLOW_CONTROL_SECONDS)
-        seconds = EXCEPTION_DELAY_SECONDS
+            return doubled(BROKER_FLOW_CONTROL_SECONDS, self._refusals, MOST_FLOW_CONTROL_SECONDS)
         if isinstance(error, SystemBusyError) and at_master:
             self._refusals += 1
-            seconds = _doubled(EXCEPTION_DELAY_SECONDS, self._refusals, MOST_BUSY_SECONDS)
-        return seconds * random.uniform(0.75, 1.25)
-
-
-def _doubled(first_seconds: float, times: int, most_seconds: float) -> float:
-    return min(first_seconds * float(1 << min(times - 1, _MOST_DOUBLINGS)), most_seconds)
+            return spread(doubled(EXCEPTION_DELAY_SECONDS, self._refusals, MOST_BUSY_SECONDS))
+        return after_error()

@@ -81,7 +81,7 @@ async def test_nothing_is_pulled_before_the_start_is_known(
     broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A broker that cannot tell the offset just now is asked again; guessing would lose messages or repeat them."""
-    monkeypatch.setattr("rmqd.consumer.pull.assigned_queue.EXCEPTION_DELAY_SECONDS", 0.02)
+    monkeypatch.setattr("rmqd.consumer.pull.backoff.EXCEPTION_DELAY_SECONDS", 0.02)
     [queue] = broker.create_topic(TOPIC)
     await broker.store(queue, *[b"x"] * 9)
     broker.offsets[GROUP, queue] = 5

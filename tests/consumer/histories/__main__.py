@@ -14,8 +14,7 @@ from typing import Protocol
 
 import structlog
 
-from rmqd.client import heartbeat
-from rmqd.client.remoting import breaker
+from rmqd import backoff
 from tests.consumer.histories.hand_over import hand_over
 from tests.consumer.histories.offsets import offsets
 
@@ -57,8 +56,7 @@ def main() -> int:
     for seed in range(options.seed, options.seed + options.count):
         if time.monotonic() - begin > options.seconds:
             break
-        breaker._spread.seed(seed)
-        heartbeat._spread.seed(seed)
+        backoff.RANDOM.seed(seed)
         outcome = KINDS[options.kind](seed)
         totals.update(histories=1, failed=not outcome.is_good, **outcome.figures())
         if not outcome.is_good:

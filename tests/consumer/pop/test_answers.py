@@ -357,6 +357,7 @@ async def test_what_stands_still_is_said_with_its_cause_and_when_it_goes_on(
         monkeypatch.setattr(f"rmqd.consumer.health.pop_watch.{name}", seconds)
     monkeypatch.setattr("rmqd.consumer.health.stall.SLOW_CALL_SECONDS", 0.1)
     monkeypatch.setattr("rmqd.consumer.pop.loop.EXCEPTION_DELAY_SECONDS", 0.05)
+    monkeypatch.setattr("rmqd.consumer.pull.backoff.EXCEPTION_DELAY_SECONDS", 0.05)
     handler = Blocked()
 
     def cause(one: Member) -> str:

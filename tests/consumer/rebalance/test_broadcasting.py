@@ -354,7 +354,7 @@ async def test_a_new_queue_waits_until_its_start_can_be_stored(
     place: Place,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("rmqd.consumer.pull.assigned_queue.EXCEPTION_DELAY_SECONDS", 0.05)
+    monkeypatch.setattr("rmqd.consumer.pull.backoff.EXCEPTION_DELAY_SECONDS", 0.05)
 
     def full(*_: object) -> None:
         raise disk_error()
