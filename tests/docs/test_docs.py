@@ -215,6 +215,18 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert (page.parent / target).exists(), target
 
 
+@pytest.mark.parametrize("page", ["architecture.md", "glossary.md"])
+def test_what_the_pages_for_developers_name_is_in_the_code(page: str) -> None:
+    text = (TOP / "docs" / page).read_text()
+    modules = [*(TOP / "rmqd").rglob("*.py"), TOP / "tests" / "test_architecture.py"]
+    source = "".join(path.read_text() for path in modules)
+    paths = set(re.findall(r"(?:[a-z_]+/)+[a-z_]+\.py|(?<=`)(?:[a-z_]+/){2,}(?=`)", text))
+    names = set(re.findall(r"`(?:batch\.)?([A-Za-z]+)(?:\.([a-z_]+))?(?:\(\))?`", text))
+
+    assert {path for path in paths if not ((TOP / "rmqd" / path).exists() or (TOP / path).exists())} == set()
+    assert {name for pair in names for name in pair if name not in source} == set()
+
+
 def test_the_sample_configuration_is_the_one_that_is_promised() -> None:
     sample = TOP / "config" / "rmqd.yaml"
     lines = [line for line in sample.read_text().splitlines() if line.strip() and not line.startswith("#")]
