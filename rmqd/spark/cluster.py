@@ -99,12 +99,12 @@ class Cluster:
         """The replicas of a queue's broker, the master first; empty where none is known."""
         with contextlib.suppress(RmqdError):
             self._run(self._know_master(queue))
-        return replicas_of(self._client.routes, queue)
+        known = self._client.routes.brokers().get(queue.broker_name, {})
+        return tuple(Replica(*each) for each in sorted(known.items()))
 
     def replicas_now(self, queue: MessageQueue) -> tuple[Replica, ...]:
-        """The same, after asking the name server. Raises RmqdError where it does not answer."""
-        self._run(self._client.routes.refresh(queue.topic))
-        return replicas_of(self._client.routes, queue)
+        """The same by the topic's route, which is asked for: see the function."""
+        return self._run(replicas_now(self._client.routes, queue))
 
     def min_offsets(self, queues: Iterable[MessageQueue]) -> Answers[int]:
         """The offsets of the oldest messages."""
@@ -271,10 +271,16 @@ def everyone(answers: Answers[T]) -> dict[MessageQueue, T]:
     return answers.found
 
 
-def replicas_of(routes: RouteTable, queue: MessageQueue) -> tuple[Replica, ...]:
-    """A queue's broker as known routes have it, the master first."""
-    known = routes.brokers().get(queue.broker_name, {})
-    return tuple(Replica(broker_id, address) for broker_id, address in sorted(known.items()))
+async def replicas_now(routes: RouteTable, queue: MessageQueue) -> tuple[Replica, ...]:
+    """The replicas of a queue's broker by the topic's route, which is asked for; empty where the topic, or the broker
+    in its route, is gone. Raises RmqdError where no name server answers.
+    """
+    try:
+        route = await routes.refresh(queue.topic)
+    except RouteNotFoundError:
+        return ()
+    brokers = [broker for broker in route.broker_datas if broker.broker_name == queue.broker_name]
+    return tuple(Replica(*each) for broker in brokers for each in sorted(broker.broker_addrs.items()))
 
 
 async def _make_client(options: ClientOptions) -> ClientInstance:

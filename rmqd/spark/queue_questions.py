@@ -11,20 +11,12 @@ from rmqd.consumer.pull.request import OPERATOR_RESET
 from rmqd.errors import RmqdError
 from rmqd.wire.bodies.consume_queue import QueryConsumeQueueResponseBody
 from rmqd.wire.bodies.heartbeat import EXPRESSION_TAG, SUBSCRIPTION_ALL
-from rmqd.wire.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader
+from rmqd.wire.headers.pull import PULLED, PullMessageRequestHeader, PullMessageResponseHeader
 from rmqd.wire.headers.topic import QueryConsumeQueueRequestHeader
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.sys_flag import PullSysFlag
 
 SAMPLE_MESSAGES: Final = 64
-PULLED: Final = frozenset(
-    {
-        ResponseCode.SUCCESS,
-        ResponseCode.PULL_NOT_FOUND,
-        ResponseCode.PULL_RETRY_IMMEDIATELY,
-        ResponseCode.PULL_OFFSET_MOVED,
-    }
-)
 
 
 async def pending_reset(

@@ -10,6 +10,7 @@ from typing import Final
 from rmqd.spark.access import Access
 from rmqd.wire.acl import Credentials
 from rmqd.wire.bodies.heartbeat import EXPRESSION_TAG, SUBSCRIPTION_ALL
+from rmqd.wire.filter import tag_subscription
 from rmqd.wire.headers.pull import PullRequestTemplate
 from rmqd.wire.message_queue import MessageQueue
 
@@ -29,6 +30,12 @@ class Filter:
     def takes_all(self) -> bool:
         """Whether nothing is left out."""
         return self.kind == EXPRESSION_TAG and self.expression == SUBSCRIPTION_ALL
+
+    @property
+    def tags(self) -> frozenset[str]:
+        """The tags that messages are to have one of; empty where tags don't matter."""
+        is_by_tag = self.kind == EXPRESSION_TAG
+        return tag_subscription("", self.expression, 0).tags_set if is_by_tag else frozenset()
 
 
 @dataclass(frozen=True, slots=True, order=True)

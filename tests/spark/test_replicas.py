@@ -1,130 +1,110 @@
-"""What a slave's answers do to a range that is read: nothing is lost by its word, whoever pulls."""
+"""What the answers of a broker's replicas do to a range that is read, whoever pulls: by real sockets."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
-from dataclasses import dataclass, field, replace
-from typing import Self
+from dataclasses import replace
+from functools import partial
 
 import pytest
+from structlog.testing import capture_logs
 
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.pull.opening import open_bodies
 from rmqd.errors import DataLossError, RemotingError
-from rmqd.wire.bodies.route import TopicRouteData
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader
-from rmqd.wire.messages.encode import StoredMessage, encode_message
-from tests.client.peer import Peer, Reply, route_of, routes
+from rmqd.wire.headers.pull import PullMessageRequestHeader
+from tests.client.peer import Peer, Reply, route_of
 from tests.spark.needed import need
 
 need("pyspark", "pyarrow")
 
 from rmqd.spark.access import Access  # noqa: E402
-from rmqd.spark.handlers.range_pulls import RangePulls  # noqa: E402
-from rmqd.spark.queue_range import PullSettings, QueueRange, Replica  # noqa: E402
+from rmqd.spark.cluster import cluster_of  # noqa: E402
+from rmqd.spark.handlers.range_pulls import Pulled, RangePulls  # noqa: E402
+from rmqd.spark.queue_range import QueueRange  # noqa: E402
 from rmqd.spark.source import range_plan  # noqa: E402
 from rmqd.spark.source.fetch import read_range  # noqa: E402
+from tests.spark.range_cases import (  # noqa: E402
+    AWAY,
+    BROKER,
+    CASES,
+    COUNT,
+    EVERYTHING,
+    MASTER,
+    RUNS,
+    SLAVE,
+    TOPIC,
+    Case,
+    Scripted,
+    having,
+    queue_range,
+    wanted,
+)
 
-TOPIC, BROKER = "orders", "broker-a"
-COUNT, ON_SLAVE = 12, 4
-MASTER, SLAVE = 0, 1
-PATIENCE_SECONDS = 20.0
-MORE_ANSWERS = 8  # than an empty end of a master's queue takes to be believed
+OTHER_TOPIC = "bills"
+"""The broker has it for ever, which says nothing of the queues of another one."""
 
 
-@dataclass
-class Replicas:
-    """A name server, a master with twelve messages, and a slave that has copied four of them."""
+class Cluster:
+    """A name server, a master and a slave that answer as a case says."""
 
-    name_server: Peer = field(default_factory=Peer)
-    master: Peer = field(default_factory=Peer)
-    slave: Peer = field(default_factory=Peer)
-    refusal: ResponseCode = ResponseCode.PULL_RETRY_IMMEDIATELY
-    """How the slave says that it does not have an offset."""
-    refused: int = 0
-    after_refusals: Callable[[], object] = lambda: None
-    """Called when it has said so often."""
-    _by_topic: dict[str, TopicRouteData] = field(default_factory=dict)
-    _ending: AsyncExitStack = field(default_factory=AsyncExitStack)
-    _waking: list[asyncio.Task[None]] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.name_server = Peer()
+        self.processes = (Peer(), Peer())
+        self._scripted: Scripted | None = None
 
-    async def __aenter__(self) -> Self:
-        for peer in (self.name_server, self.master, self.slave):
-            await self._ending.enter_async_context(peer)
-        self.name_server.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, routes(self._by_topic))
-        self.master.on(RequestCode.PULL_MESSAGE, lambda command: self.answer(command, COUNT))
-        self.slave.on(RequestCode.PULL_MESSAGE, self._slave_answer)
-        self.know(MASTER, SLAVE)
-        return self
+    @property
+    def addresses(self) -> tuple[str, str]:
+        """Those of the master and of the slave."""
+        master, slave = self.processes
+        return master.address, slave.address
 
-    async def __aexit__(self, *_: object) -> None:
-        await asyncio.gather(*self._waking)
-        await self._ending.aclose()
+    def play(self, case: Case, *, loss_fails: bool) -> QueueRange:
+        """Answer as the case says from now on; the range that is to be pulled."""
+        self._scripted = Scripted(case)
+        for process, peer in enumerate(self.processes):
+            peer.on(RequestCode.PULL_MESSAGE, partial(self._pulled, process))
+        self.name_server.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, self._routed)
+        access = Access(ClientOptions(nameservers=(self.name_server.address,)))
+        return queue_range(case, self.addresses, access, loss_fails=loss_fails)
 
-    def replicas(self, *ids: int) -> tuple[Replica, ...]:
-        """Those of these ids, as a plan has them."""
-        return tuple(Replica(one, (self.master, self.slave)[one].address) for one in ids)
-
-    def know(self, *ids: int) -> None:
-        """Have the name server name these replicas from now on."""
-        addresses = {replica.broker_id: replica.address for replica in self.replicas(*ids)}
-        self._by_topic[TOPIC] = route_of({BROKER: addresses}, 1)
-
-    def wake_master(self) -> None:
-        """Have the master answer again."""
-        self._waking.append(asyncio.create_task(self.master.listen()))
-
-    def range(self, *known: int, loss_fails: bool = True, patience: float = PATIENCE_SECONDS) -> QueueRange:
-        """All twelve messages, by a plan that knew these replicas."""
-        return QueueRange(
-            topic=TOPIC,
-            broker_name=BROKER,
-            queue_id=0,
-            start=0,
-            end=COUNT,
-            access=Access(ClientOptions(nameservers=(self.name_server.address,))),
-            replicas=self.replicas(*known),
-            pull=PullSettings(batch_size=2, patience_seconds=patience),
-            fail_on_data_loss=loss_fails,
-        )
-
-    def _slave_answer(self, command: RemotingCommand) -> Reply:
-        if PullMessageRequestHeader.from_ext_fields(command.ext_fields).queue_offset >= ON_SLAVE:
-            self.refused += 1
-            if self.refused == MORE_ANSWERS:
-                self.after_refusals()
-        return self.answer(command, ON_SLAVE)
-
-    def answer(self, command: RemotingCommand, end: int) -> Reply:
-        """What a replica answers that has the messages before `end`."""
+    def _pulled(self, process: int, command: RemotingCommand) -> Reply | None:
+        assert self._scripted is not None
         header = PullMessageRequestHeader.from_ext_fields(command.ext_fields)
-        offset = header.queue_offset
-        if offset >= end:
-            return Reply(self.refusal, "", PullMessageResponseHeader(offset, 0, end).ext_fields())
-        following = min(offset + header.max_msg_nums, end)
-        body = b"".join(
-            encode_message(StoredMessage(topic=TOPIC, queue_id=0, body=b"x", queue_offset=number))
-            for number in range(offset, following)
-        )
-        return Reply(ResponseCode.SUCCESS, "", PullMessageResponseHeader(following, 0, end).ext_fields(), body)
+        reply = self._scripted.pull(process, header.queue_offset, header.max_msg_nums)
+        if reply is AWAY:
+            self.processes[process].cut()
+            return None
+        return reply
+
+    def _routed(self, command: RemotingCommand) -> Reply:
+        assert self._scripted is not None
+        addresses = self.addresses
+        if command.ext_fields["topic"] != TOPIC:
+            return Reply(body=route_of({BROKER: addresses[MASTER]}, 1).to_json())
+        named = self._scripted.route
+        if named is None:
+            return Reply(ResponseCode.TOPIC_NOT_EXIST, "No topic route info in name server for the topic")
+        brokers = {BROKER: {one: addresses[one] for one in named}} if named else {"broker-b": {MASTER: "127.0.0.1:1"}}
+        return Reply(body=route_of(brokers, 1).to_json())
 
 
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pauses of a twentieth."""
+    """Pauses of a hundredth."""
     for name in ("FIRST_PAUSE_SECONDS", "LONGEST_PAUSE_SECONDS"):
-        monkeypatch.setattr(range_plan, name, getattr(range_plan, name) / 20)
+        monkeypatch.setattr(range_plan, name, getattr(range_plan, name) / 100)
 
 
 @pytest.fixture
-async def cluster() -> AsyncIterator[Replicas]:
+async def cluster() -> AsyncIterator[Cluster]:
     """All three run."""
-    async with Replicas() as cluster:
+    cluster = Cluster()
+    async with cluster.name_server, cluster.processes[MASTER], cluster.processes[SLAVE]:
         yield cluster
 
 
@@ -132,6 +112,7 @@ async def by_source(queue_range: QueueRange) -> list[int]:
     """The offsets that `spark.read` gives of a range."""
 
     def read() -> list[int]:
+        cluster_of(queue_range.access).queues([OTHER_TOPIC])
         batches = read_range(queue_range, ["queue_offset"])
         return [row["queue_offset"] for batch in batches for row in batch.to_pylist()]
 
@@ -141,18 +122,18 @@ async def by_source(queue_range: QueueRange) -> list[int]:
 async def by_handler(queue_range: QueueRange) -> list[int]:
     """The offsets that a handler of `engine: spark` is given of a range."""
     client = ClientInstance(queue_range.access.client_options())
+    await client.routes.refresh(OTHER_TOPIC)
     pulls = RangePulls(client, queue_range, lambda block, low: open_bodies(block, 1 << 20, 1 << 20, low))
     found: list[int] = []
     try:
-        while pulls.more:
-            while pulls.plan():
+        while pulls.plan.more:
+            while pulls.plan.extend():
                 pass
             pulled = await pulls.take()
-            if pulled is not None and pulled.block is not None:
+            if isinstance(pulled, Pulled) and pulled.block is not None:
                 messages = pulled.block.messages
                 found += [one.queue_offset for one in messages if pulled.low <= one.queue_offset < pulled.high]
     finally:
-        pulls.close()
         await client.close()
     return found
 
@@ -160,66 +141,51 @@ async def by_handler(queue_range: QueueRange) -> list[int]:
 Read = Callable[[QueueRange], Awaitable[list[int]]]
 
 READERS = [by_source, by_handler]
-EVERYTHING = list(range(COUNT))
 
 
 @pytest.mark.parametrize("read", READERS)
-@pytest.mark.parametrize("loss_fails", [True, False])
-@pytest.mark.parametrize("refusal", ["PULL_OFFSET_MOVED", "PULL_RETRY_IMMEDIATELY", "PULL_NOT_FOUND"])
-async def test_a_slave_that_is_behind_costs_no_message(
-    cluster: Replicas, read: Read, loss_fails: bool, refusal: str
-) -> None:
-    """Its master is away meanwhile, and has what the slave does not."""
-    cluster.refusal = ResponseCode[refusal]
-    await cluster.master.down()
-    cluster.after_refusals = cluster.wake_master
-    assert await read(cluster.range(MASTER, SLAVE, loss_fails=loss_fails)) == EVERYTHING
-    assert cluster.refused >= MORE_ANSWERS
+@pytest.mark.parametrize(("case", "loss_fails"), RUNS, ids=str)
+async def test_what_a_range_comes_to(cluster: Cluster, read: Read, case: Case, loss_fails: bool) -> None:
+    """Whoever pulls: the table is that of `test_range_plan`."""
+    asked, outcome = cluster.play(case, loss_fails=loss_fails), wanted(case, loss_fails=loss_fails)
+    with capture_logs() as logs:
+        if isinstance(outcome, tuple):
+            assert tuple(await read(asked)) == outcome
+        else:
+            with pytest.raises(outcome):
+                await read(asked)
+    lost = sum(entry["skipped"] for entry in logs if entry["event"] == "spark.data_loss")
+    assert lost == (0 if loss_fails else case.lost)
 
 
 @pytest.mark.parametrize("read", READERS)
-async def test_a_connection_that_fell_silent_is_replaced(cluster: Replicas, read: Read) -> None:
+async def test_a_connection_that_fell_silent_is_replaced(cluster: Cluster, read: Read) -> None:
     """It stays open, and nothing comes back by it: a balancer or a firewall has forgotten it."""
-    cluster.know(MASTER)
-    cluster.master.on(
-        RequestCode.PULL_MESSAGE,
-        lambda command: None if cluster.master.connections < 2 else cluster.answer(command, COUNT),
-    )
-    asked = cluster.range(MASTER)
-    assert await read(replace(asked, pull=replace(asked.pull, timeout_seconds=0.2, patience_seconds=3.0))) == EVERYTHING
+    master = cluster.processes[MASTER]
+    asked = cluster.play(Case(name="all is well"), loss_fails=True)
+    answers = having(COUNT)
+
+    def silent_at_first(command: RemotingCommand) -> Reply | None:
+        header = PullMessageRequestHeader.from_ext_fields(command.ext_fields)
+        return None if master.connections < 2 else answers(header.queue_offset, header.max_msg_nums)
+
+    master.on(RequestCode.PULL_MESSAGE, silent_at_first)
+    hasty = replace(asked.pull, timeout_seconds=0.2, patience_seconds=3.0)
+    only_master = replace(asked, pull=hasty, replicas=asked.replicas[:1])
+    assert tuple(await read(only_master)) == EVERYTHING
 
 
 @pytest.mark.parametrize("read", READERS)
-async def test_a_route_that_names_no_master_is_asked_for_anew(cluster: Replicas, read: Read) -> None:
-    """The plan was made while the master was away."""
-    cluster.know(SLAVE)
-    cluster.after_refusals = lambda: cluster.know(MASTER, SLAVE)
-    assert await read(cluster.range(SLAVE, loss_fails=False)) == EVERYTHING
-
-
-@pytest.mark.parametrize("read", READERS)
-@pytest.mark.parametrize("refusal", ["PULL_OFFSET_MOVED", "PULL_RETRY_IMMEDIATELY"])
-async def test_a_broker_that_is_master_no_more_loses_nothing(cluster: Replicas, read: Read, refusal: str) -> None:
-    """The plan was made before another one was elected."""
-    cluster.refusal = ResponseCode[refusal]
-    former = Replica(MASTER, cluster.slave.address)
-    assert await read(replace(cluster.range(loss_fails=False), replicas=(former,))) == EVERYTHING
-
-
-@pytest.mark.parametrize("read", READERS)
-async def test_a_slave_alone_fails_its_task_and_skips_nothing(cluster: Replicas, read: Read) -> None:
-    """Once `unavailableToleranceMs` is over: its next attempt begins at the same offset."""
-    cluster.know(SLAVE)
+async def test_who_fails_says_which_replica_was_asked(cluster: Cluster, read: Read) -> None:
+    """And that it is not the one that decides."""
+    (alone,) = [case for case in CASES if case.name == "the slave is alone, and behind"]
     with pytest.raises(RemotingError, match=r"slave 1 .* does not have offset 4 yet; its master has to be asked"):
-        await read(cluster.range(SLAVE, loss_fails=False, patience=0.3))
+        await read(cluster.play(alone, loss_fails=False))
 
 
 @pytest.mark.parametrize("read", READERS)
-@pytest.mark.parametrize("refusal", ["PULL_OFFSET_MOVED", "PULL_RETRY_IMMEDIATELY", "PULL_NOT_FOUND"])
-async def test_a_master_says_what_is_lost(cluster: Replicas, read: Read, refusal: str) -> None:
-    """At once: nobody has it."""
-    cluster.refusal = ResponseCode[refusal]
-    cluster.master.on(RequestCode.PULL_MESSAGE, lambda command: cluster.answer(command, ON_SLAVE))
-    assert await read(cluster.range(MASTER, SLAVE, loss_fails=False)) == [0, 1, 2, 3]
+async def test_a_loss_says_what_the_broker_has(cluster: Cluster, read: Read) -> None:
+    """It is what an operator looks for first."""
+    (early,) = [case for case in CASES if case.name == "the master ends early and says PULL_NOT_FOUND (*)"]
     with pytest.raises(DataLossError, match="offsets 4 to 11 were to be read, and the broker holds 0 to 3"):
-        await read(cluster.range(MASTER, SLAVE))
+        await read(cluster.play(early, loss_fails=True))

@@ -195,7 +195,7 @@ class HandlerProcess:
             topics=stats.snapshots(),
             reset_to=run.reset_to,
             failure=run.failure,
-            lost=run.pulls.lost,
+            lost=run.plan.lost,
             hook_failures={name: count - failures.get(name, 0) for name, count in failures_now.items()},
             left_out_by_hooks={name: count - left_out.get(name, 0) for name, count in left_out_now.items()},
             trace_records={name: count - traced[name] for name, count in self._trace_counts().items()},

@@ -12,9 +12,8 @@ import structlog
 from rmqd.consumer.cache.flow_control import Reason, Thresholds, exceeded
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.pull.opening import open_bodies
-from rmqd.spark.handlers.range_pulls import Pulled, RangePulls, ResetByOperatorError
-from rmqd.wire.bodies.heartbeat import EXPRESSION_TAG
-from rmqd.wire.filter import tag_subscription
+from rmqd.spark.handlers.range_pulls import Pulled, RangePulls
+from rmqd.spark.source.range_plan import ResetByOperator
 
 if TYPE_CHECKING:
     from rmqd.client.instance import ClientInstance
@@ -52,7 +51,8 @@ class RangeRun:
         self.failure = ""
         """Why it cannot go on there."""
         self.queue = ProcessQueue(queue_range.queue, queue_range.start, stats, options.namespace)
-        self.pulls = RangePulls(client, queue_range, self._open)
+        self._pulls = RangePulls(client, queue_range, self._open)
+        self.plan = self._pulls.plan
         self._range = queue_range
         self._options = options
         self._service = service
@@ -60,28 +60,15 @@ class RangeRun:
         self._hooks = hooks
         self._clock = clock
         self._thresholds = Thresholds.divided(options, 1)
-        filters = queue_range.subscription
-        by_tag = filters.kind == EXPRESSION_TAG
-        subscription = tag_subscription(queue_range.topic, filters.expression, 0) if by_tag else None
         # brokers compare hashes of tags; here the tags themselves are compared
-        self._tags = frozenset(tag.encode() for tag in subscription.tags_set) if subscription else frozenset[bytes]()
+        self._tags = frozenset(tag.encode() for tag in queue_range.subscription.tags)
 
     async def run(self) -> None:
         """Have the range handled. Raises DataLossError where that is to fail, and RmqdError where nobody answers."""
-        try:
-            while self.pulls.more and self.reset_to is None:
-                await self._step()
-        except ResetByOperatorError as reset:
-            log.warning(
-                "spark.reset", queue=str(self._range.queue), offset=self.queue.next_offset, reset_to=reset.offset
-            )
-            self.reset_to = reset.offset
-            self.queue.leave()
-            await self._until(lambda: not self.queue.in_flight)
-            return
-        finally:
-            self.pulls.close()
-        await self._until(lambda: not self.queue.cached_count)
+        queue = self.queue
+        while self.plan.more and self.reset_to is None:
+            await self._step()
+        await self._until(lambda: not (queue.in_flight if queue.leaving else queue.cached_count))
 
     async def _open(self, block: MessageBlock, low: int) -> None:
         room = self._thresholds.size_bytes - self.queue.cached_bytes
@@ -89,13 +76,16 @@ class RangeRun:
 
     async def _step(self) -> None:
         """Take one answer, with pulls under way for as much as may be cached."""
-        while self._has_room() and self.pulls.plan():
+        while self._has_room() and self.plan.extend():
             pass
-        if not self.pulls.under_way:
+        if not self.plan.spans:
             await self._wait_for_room()
             return
-        pulled = await self.pulls.take()
+        pulled = await self._pulls.take()
         if pulled is None:
+            return
+        if isinstance(pulled, ResetByOperator):
+            self._leave(pulled.offset)
             return
         if pulled.block is None:
             self.queue.next_offset = pulled.high
@@ -103,6 +93,13 @@ class RangeRun:
             await self._put(pulled, pulled.block)
         if self._options.pull_interval_seconds:
             await asyncio.sleep(self._options.pull_interval_seconds)
+
+    def _leave(self, reset_to: int) -> None:
+        """Have handlers finish what they have, and nothing else: the queue goes on elsewhere."""
+        queue, offset = str(self._range.queue), self.queue.next_offset
+        log.warning("spark.reset", queue=queue, offset=offset, reset_to=reset_to)
+        self.reset_to = reset_to
+        self.queue.leave()
 
     async def _put(self, pulled: Pulled, block: MessageBlock) -> None:
         queue, stats = self.queue, self.queue.stats
@@ -153,15 +150,15 @@ class RangeRun:
 
     def _has_room(self) -> bool:
         """Whether one more pull keeps to the thresholds, should each under way bring as much as it may."""
-        queue, pulls, most = self.queue, self.pulls, self._thresholds
-        if not pulls.under_way:
+        queue, plan, most = self.queue, self.plan, self._thresholds
+        if not plan.spans:
             return exceeded(queue, most) is None
-        size = max(pulls.largest_bytes, LEAST_ANSWER_BYTES)
+        size = max(self._pulls.largest_bytes, LEAST_ANSWER_BYTES)
         oldest = queue.blocks[0].messages[0].queue_offset if queue.blocks else queue.next_offset
         return (
-            queue.cached_count + pulls.awaited <= most.count
-            and queue.cached_bytes + pulls.under_way * size <= most.size_bytes
-            and pulls.reaches_to - oldest <= most.span
+            queue.cached_count + plan.awaited <= most.count
+            and queue.cached_bytes + len(plan.spans) * size <= most.size_bytes
+            and plan.reaches_to - oldest <= most.span
         )
 
     async def _wait_for_room(self) -> None:

@@ -12,7 +12,6 @@ import socket
 from typing import Final
 
 from rmqd.client.options import TlsOptions
-from rmqd.client.remoting.connection import OPAQUE
 from rmqd.client.remoting.tls import client_context, explain
 from rmqd.errors import RemotingClosedError, RemotingConnectError, RemotingTimeoutError
 from rmqd.spark.access import Access
@@ -81,11 +80,6 @@ def _connect(address: str, tls: TlsOptions) -> socket.socket:
     except (OSError, ValueError) as error:
         reason = explain(error, tls.server_name or host) or str(error) or type(error).__name__
         raise RemotingConnectError(address, reason) from error
-
-
-def next_opaque() -> int:
-    """A number that tells a request from others of this process."""
-    return next(OPAQUE) & 0x7FFFFFFF
 
 
 def take_connection(address: str, access: Access) -> PullConnection:

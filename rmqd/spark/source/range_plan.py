@@ -1,45 +1,64 @@
-"""How one range of a queue is pulled, and what a broker's answers mean for it. Pure: it asks nobody, and never waits.
+"""How one range of a queue is pulled, what each answer of a broker means for it, and when its messages are lost.
 
-Two pullers drive it: `fetch`, which blocks, and `handlers.range_pulls` in an event loop. They send and receive; which
-offsets are asked for next, from which replica, and whether messages are lost is decided here, so that it is one rule:
-
-- Only the master (broker id 0) knows what the broker has. A slave copies the master's log and may be behind it, so an
-  answer of a slave that it does not have an offset says nothing of the message: the answer counts as no answer, and the
-  others are asked. So does any refusal by a slave, whose topics, groups and permissions are copies too.
-- A route that was learnt while the master was away names slaves alone. It is asked for anew after every failure, and
-  the master is asked first once it is there. One that was learnt before another broker became master calls a slave so:
-  what a master says is lost counts as lost if it says so again, by a route that was asked for after that.
-- Who gets nothing for `patience_seconds` fails, and has lost nothing: the next attempt begins at the same offset.
-- A range is lost without the master's word only where no route names the broker any more at the end of that time.
+A range is the offsets of one queue from `start` to before `end`. Each offset has to be dealt with, in order: its
+message is delivered, or the broker filters it out, or it is lost. `RangePlan` decides all of that, and sends nothing,
+receives nothing and never waits. Two pullers do that for it: `source.fetch`, which blocks, and `handlers.range_pulls`,
+in an event loop. Both do what `RangePlan` wants done before the next pull (a pause, a question for the route), send the
+pulls of `requests`, and report each answer (`answered`) and each failure (`failed`).
 
 A range is cut into spans, each of which one pull is to bring, so that several pulls are under way at offsets that are
-known beforehand. Spans are settled in the queue's order. What the broker filters has one span: where an answer ends is
-not known beforehand.
+known beforehand. Answers are settled in the queue's order. A range that the broker filters has one span: where an
+answer ends is not known beforehand.
+
+What an answer means for the first span:
+
+| answer                                        | of the master                     | of a slave                    |
+|-----------------------------------------------|-----------------------------------|-------------------------------|
+| SUCCESS that goes on behind the asked offset  | dealt with as far as it goes on   | the same                      |
+| no messages, but goes on behind it            | dealt with as far as it goes on   | the same in a filtered range, |
+|                                               |                                   | else no answer                |
+| no messages, and does not go on               | asked again, then a loss          | no answer                     |
+| PULL_OFFSET_MOVED                             | a loss as far as it goes on       | no answer                     |
+| PULL_OFFSET_MOVED by an operator's reset      | says nothing of the range         | the same                      |
+| another code                                  | ends the range, unless it is      | no answer                     |
+|                                               | retriable or blames a stale route |                               |
+
+Only the master (broker id 0) knows what the broker has. A slave copies the master's log and may be behind it, and so
+may its topics, groups and permissions. "No answer" is a failure, like silence or bytes that are no messages: the next
+replica is asked after a pause, by a route that is asked for anew. If nothing is dealt with for `patience_seconds`, the
+range fails and has lost nothing: its next attempt begins at the same offset.
+
+Messages are lost in two cases, and `_lose` alone says so:
+
+- The master says so twice, the second time by a route that was asked for after the first time. A route that is older
+  than the election of another master still calls the former one master.
+- `patience_seconds` are over, and the topic's route does not name the broker, or there is no such route.
+
+With `fail_on_data_loss` a loss is a DataLossError. Otherwise the range goes on behind what is lost.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from typing import Final
 
+import structlog
+
+from rmqd.client.remoting.connection import OPAQUE
 from rmqd.codes import ResponseCode
 from rmqd.consumer.pull.request import OPERATOR_RESET
 from rmqd.errors import BrokerError, DataLossError, ProtocolError, RemotingError, RmqdError, RouteNotFoundError
 from rmqd.spark.queue_range import QueueRange, Replica
+from rmqd.wire.acl import Credentials
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.headers.pull import PullMessageResponseHeader
-
-P = TypeVar("P")
+from rmqd.wire.headers.pull import PULLED, PullMessageResponseHeader
+from rmqd.wire.messages.sys_flag import PullSysFlag
 
 FIRST_PAUSE_SECONDS: Final = 0.1  # before the next replica is asked; doubled from pause to pause
 LONGEST_PAUSE_SECONDS: Final = 2.0
-EMPTY_ANSWERS: Final = 5  # of a master; what it told the end of a queue by may reach its index a moment later
-
-_FOUND: Final = int(ResponseCode.SUCCESS)
-_NOTHING: Final = (int(ResponseCode.PULL_NOT_FOUND), int(ResponseCode.PULL_RETRY_IMMEDIATELY))
-_MOVED: Final = int(ResponseCode.PULL_OFFSET_MOVED)
+EMPTY_ANSWERS: Final = 5  # of a master; the end of a queue may reach the queue's index a moment later
 
 
 class NotOnReplicaError(RemotingError):
@@ -56,64 +75,51 @@ class Dealt:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
-    """The broker holds no message from `low` to before `high`; `held` is what it holds, None where it is gone."""
-
-    low: int
-    high: int
-    held: tuple[int, int] | None
-
-
-@dataclass(frozen=True, slots=True)
-class AskAgain:
-    """The master has nothing there yet: ask it again after a pause."""
-
-    pause_seconds: float
-
-
-@dataclass(frozen=True, slots=True)
 class ResetByOperator:
-    """The broker tells, once, that an operator sent the group to `offset`; the answer says nothing of the range."""
+    """An operator sent the group to `offset`. A broker tells that once, in place of an answer."""
 
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class AskWhoIsMaster:
-    """What is known as the master does not have the offset: ask for the route, give it to `confirm`, and ask again."""
+class Span:
+    """Offsets from `low` to before `high`, which one pull at a time is to bring; `opaque` is that of the pull."""
 
-
-Decision = Dealt | Lost | AskAgain | AskWhoIsMaster | ResetByOperator
-
-
-class Span(Generic[P]):
-    """Offsets from `low` to before `high`, which one pull at a time is to bring; `pull` is the one under way."""
-
-    __slots__ = ("high", "low", "pull")
+    __slots__ = ("high", "low", "opaque")
 
     def __init__(self, low: int, high: int) -> None:
         self.low = low
         self.high = high
-        self.pull: P | None = None
+        self.opaque: int | None = None
 
 
-class RangePlan(Generic[P]):
-    """One range's state. `P` is what its puller notes of a pull under way."""
+class RangePlan:
+    """One range's state; its pulls are signed by `credentials` where there are some."""
 
-    def __init__(self, queue_range: QueueRange) -> None:
-        self.spans: deque[Span[P]] = deque()
+    def __init__(self, queue_range: QueueRange, credentials: Credentials | None = None) -> None:
+        self.spans: deque[Span] = deque()
         """The spans whose pulls are under way or have to be repeated, in the queue's order."""
         self.reaches_to = queue_range.start
         """The end of the last span."""
-        self.one_by_one = not queue_range.subscription.takes_all or queue_range.pull.in_flight == 1
+        self.lost = 0
+        """How many offsets are lost."""
+        self.wants_route = not queue_range.replicas
+        """Whether the route has to be asked for before the next pull: see `learn` and `learn_nothing`."""
+        self._log = structlog.get_logger(__name__, queue=str(queue_range.queue))
         self._range = queue_range
+        self._settings = queue_range.pull
+        self._template = queue_range.pull_template(credentials)
+        self._is_filtered = not queue_range.subscription.takes_all
+        self._one_by_one = self._is_filtered or self._settings.in_flight == 1
         self._replicas: tuple[Replica, ...] = queue_range.replicas
         self._turn = 0
-        self._stride = queue_range.pull.batch_size
+        self._stride = self._settings.batch_size
         self._empty_answers = 0
-        self._is_confirmed = False  # whether the route was asked for because of a loss
+        self._doubts_route = False  # whether a loss was told by who may not be master any more
+        self._is_confirmed = False  # whether the route was asked for after that
         self._failing_since: float | None = None
-        self._pause = FIRST_PAUSE_SECONDS
+        self._given_up_by: RmqdError | None = None
+        self._pause_due = 0.0
+        self._next_pause = FIRST_PAUSE_SECONDS
 
     @property
     def more(self) -> bool:
@@ -121,150 +127,180 @@ class RangePlan(Generic[P]):
         return self.reaches_to < self._range.end or bool(self.spans)
 
     @property
-    def is_failing(self) -> bool:
-        """Whether the last attempt failed: the route is to be asked for before the next one."""
-        return self._failing_since is not None
+    def awaited(self) -> int:
+        """How many messages the pulls of all spans may bring."""
+        return sum(map(self._batch_size, self.spans))
 
     @property
-    def replica(self) -> Replica | None:
-        """The replica to pull from now; None while no address is known."""
-        return self._replicas[self._turn % len(self._replicas)] if self._replicas else None
+    def address(self) -> str:
+        """The replica to pull from. Raises RouteNotFoundError while none is known."""
+        if not self._replicas:
+            missing = f"no address is known for broker {self._range.broker_name}"
+            raise RouteNotFoundError(self._range.topic, missing)
+        return self._replica.address
+
+    def take_pause(self) -> float:
+        """Seconds to wait before the next pull; told once."""
+        pause, self._pause_due = self._pause_due, 0.0
+        return pause
 
     def extend(self) -> bool:
         """Add a span, unless as many pulls as may be are under way or the range ends; says whether it did."""
-        most = 1 if self.one_by_one else self._range.pull.in_flight
-        if len(self.spans) >= most or self.reaches_to >= self._range.end:
-            return False
         end = self._range.end
-        high = end if self.one_by_one else min(self.reaches_to + self._stride, end)
+        if len(self.spans) >= (1 if self._one_by_one else self._settings.in_flight) or self.reaches_to >= end:
+            return False
+        high = end if self._one_by_one else min(self.reaches_to + self._stride, end)
         self.spans.append(Span(self.reaches_to, high))
         self.reaches_to = high
         return True
 
-    def batch_size(self, span: Span[P]) -> int:
-        """How many messages a pull of a span is to bring at most."""
-        return min(self._range.pull.batch_size, span.high - span.low)
+    def requests(self) -> Iterator[tuple[int, bytes]]:
+        """The opaque and the frame of a pull for each span without one, which counts as under way from then on."""
+        for span in self.spans:
+            if span.opaque is None:
+                span.opaque = next(OPAQUE) & 0x7FFFFFFF
+                most = self._batch_size(span)
+                yield span.opaque, self._template.frame(span.opaque, span.low, 0, PullSysFlag.SUBSCRIPTION, 0, 0, most)
 
-    def answered(self, reply: RemotingCommand, cut_at: int | None = None) -> Decision:
-        """Settle the first span by an answer: it ends, or begins later and is to be pulled again.
+    def answered(self, reply: RemotingCommand, cut_at: int | None = None) -> Dealt | ResetByOperator | None:
+        """Settle the first span by the answer to its pull: it ends, or begins later. None if it is asked again.
 
-        What an answer with messages has from the offset `cut_at` on was not taken, as there was no room.
-        Raises DataLossError where a loss is to fail the task, and what `may_pass` judges: BrokerError for a refusal,
-        ProtocolError, and NotOnReplicaError.
+        The messages of an answer from the offset `cut_at` on were not taken, as there was no room.
+        Raises DataLossError, and what `failed` has to be told: BrokerError for a refusal, ProtocolError, and
+        NotOnReplicaError.
         """
         span, code = self.spans[0], reply.code
-        if code != _FOUND and code not in _NOTHING and code != _MOVED:
+        is_found, is_moved = code == ResponseCode.SUCCESS, code == ResponseCode.PULL_OFFSET_MOVED
+        span.opaque = None
+        if code not in PULLED:
             raise BrokerError.of(code, reply.remark, self._range.broker_name)
         header = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
         following = header.next_begin_offset if cut_at is None else cut_at
-        if code == _MOVED and reply.remark == OPERATOR_RESET:
+        goes_on = following > span.low
+        if is_moved and reply.remark == OPERATOR_RESET:
             return ResetByOperator(following)
-        if code == _FOUND and following > span.low:
-            return self._went_on(span, following, found=True)
-        self._see_that_master_says_so(header)
-        held = header.min_offset, header.max_offset
-        if code != _MOVED:
-            if following > span.low:
-                return self._went_on(span, following, found=False)
+        if goes_on and (is_found or (not is_moved and (self._asks_master or self._is_filtered))):
+            return self._go_on(span, following, found=is_found)
+        if not self._asks_master:
+            raise self._not_on_replica(span.low)
+        if not is_moved:
             self._empty_answers += 1
             if self._empty_answers < EMPTY_ANSWERS:
-                return AskAgain(self._pause)
+                self._pause_due = self._next_pause
+                return None
         if not self._is_confirmed:
-            return AskWhoIsMaster()
-        return self._lose(span, following if code == _MOVED and following > span.low else self._range.end, held)
+            self._forget_pulls()
+            self.wants_route = self._doubts_route = True
+            return None
+        until = following if is_moved and goes_on else self._range.end
+        return self._lose(span, until, (header.min_offset, header.max_offset))
 
-    def may_pass(self, error: RmqdError) -> bool:
+    def failed(self, error: RmqdError, now: float) -> None:
+        """An attempt ended with this error: turn to the next replica after a pause. Pulls under way are lost.
+
+        Raises the error if it is final: no attempt may do better, or the patience is over.
+        """
+        if self._given_up_by is not None or not self._may_pass(error):
+            raise error
+        self._forget_pulls()
+        self.wants_route = True
+        if self._failing_since is None:
+            self._failing_since = now
+        if now - self._failing_since >= self._settings.patience_seconds:
+            self._given_up_by = error  # the route has the last word
+            return
+        self._log.warning("spark.pull_failed", error=str(error))
+        self._turn += 1
+        self._pause_due, self._next_pause = self._next_pause, min(2 * self._next_pause, LONGEST_PAUSE_SECONDS)
+
+    def learn(self, replicas: Sequence[Replica]) -> None:
+        """Take over the replicas that the topic's route names, and ask the first one where they are others than before.
+
+        If the route names none, those that are known may still hold. Raises DataLossError, and the error that the range
+        was given up by.
+        """
+        self.wants_route = False
+        if self._given_up_by is not None:
+            if replicas:
+                raise self._given_up_by
+            self._lose_rest()
+            return
+        known = tuple(sorted(replicas)) or self._replicas
+        if known != self._replicas:
+            self._replicas, self._turn = known, 0
+        self._is_confirmed |= self._doubts_route
+        self._doubts_route = False
+
+    def learn_nothing(self, error: RmqdError) -> None:
+        """No name server answered: pull by what is known. Raises the error if that is not enough."""
+        if self._given_up_by is not None:
+            raise self._given_up_by
+        if not self._replicas or self._doubts_route:
+            raise error
+        self.wants_route = False
+
+    @property
+    def _replica(self) -> Replica:
+        return self._replicas[self._turn % len(self._replicas)]
+
+    @property
+    def _asks_master(self) -> bool:
+        return bool(self._replicas) and self._replica.is_master
+
+    def _batch_size(self, span: Span) -> int:
+        return min(self._settings.batch_size, span.high - span.low)
+
+    def _may_pass(self, error: RmqdError) -> bool:
         """Whether an attempt that ended with this error may succeed later, or at another replica."""
         if isinstance(error, BrokerError):
             return error.retriable or error.stale_route or not self._asks_master
         return isinstance(error, (RemotingError, RouteNotFoundError, ProtocolError))
 
-    def failed(self, now: float) -> float | None:
-        """Turn to the next replica, after so many seconds; None where the patience is over. Pulls under way are lost.
-
-        What `answered` settles begins the patience anew.
-        """
-        for span in self.spans:
-            span.pull = None
-        if self._failing_since is None:
-            self._failing_since = now
-        if now - self._failing_since >= self._range.pull.patience_seconds:
-            return None
-        self._turn += 1
-        pause, self._pause = self._pause, min(2 * self._pause, LONGEST_PAUSE_SECONDS)
-        return pause
-
-    def learn(self, replicas: Sequence[Replica]) -> None:
-        """Take over the replicas of a route. If it names none, keep those that are known: they may still hold."""
-        if not replicas:
-            return
-        if not _with_master(self._replicas) and _with_master(replicas):
-            self._turn = 0
-        self._replicas = tuple(sorted(replicas))
-
-    def confirm(self, replicas: Sequence[Replica]) -> None:
-        """Take over what a route names that was asked for after `AskWhoIsMaster`. Pulls under way are lost."""
-        for span in self.spans:
-            span.pull = None
-        self.learn(replicas)
-        self._turn = 0
-        self._is_confirmed = True
-
-    def lose_rest(self) -> Lost:
-        """No route names the broker, or the topic, any more: the rest of the range is lost. Raises DataLossError."""
-        rest: Span[P] = Span(self.spans[0].low if self.spans else self.reaches_to, self._range.end)
-        self.spans.clear()
-        self.spans.append(rest)
-        self.reaches_to = rest.high
-        return self._lose(rest, self._range.end, None)
-
-    @property
-    def _asks_master(self) -> bool:
-        return self.replica is not None and self.replica.is_master
-
-    def _see_that_master_says_so(self, header: PullMessageResponseHeader) -> None:
-        """Raise NotOnReplicaError for an answer without messages that does not come from the master.
-
-        By a filter a slave may find nothing as truly as a master, up to where its answer says that it has looked.
-        """
-        span = self.spans[0]
-        if self._asks_master or (not self._range.subscription.takes_all and header.next_begin_offset > span.low):
-            return
-        replica = self.replica
-        name = "a replica of unknown id" if replica is None else f"slave {replica.broker_id} ({replica.address})"
-        raise NotOnReplicaError(
-            self._range.broker_name, f"{name} does not have offset {span.low} yet; its master has to be asked"
+    def _not_on_replica(self, offset: int) -> NotOnReplicaError:
+        replica = self._replica
+        return NotOnReplicaError(
+            self._range.broker_name,
+            f"slave {replica.broker_id} ({replica.address}) does not have offset {offset} yet; "
+            "its master has to be asked",
         )
 
-    def _went_on(self, span: Span[P], following: int, *, found: bool) -> Dealt:
-        self._recovered()
-        if not self.one_by_one:
+    def _go_on(self, span: Span, following: int, *, found: bool) -> Dealt:
+        if not self._one_by_one:
             # answers are as long as a broker's limits of messages and bytes let them be: spans follow them
             is_full = following >= span.high
-            longest = self._range.pull.batch_size
+            longest = self._settings.batch_size
             self._stride = min(2 * self._stride, longest) if is_full else max(1, following - span.low)
-        return Dealt(*self._end(span, following), found)
+        return self._settle(span, following, found=found)
 
-    def _lose(self, span: Span[P], until: int, held: tuple[int, int] | None) -> Lost:
+    def _lose(self, span: Span, until: int, held: tuple[int, int] | None) -> Dealt:
+        """The messages from the span's begin to before `until` are lost; the broker, unless it is gone, has `held`."""
+        low, high = span.low, min(until, self._range.end)
         if self._range.fail_on_data_loss:
-            raise DataLossError(self._range.queue, (span.low, min(until, self._range.end)), held)
-        self._recovered()
-        return Lost(*self._end(span, until), held)
+            raise DataLossError(self._range.queue, (low, high), held)
+        dealt = self._settle(span, until, found=False)
+        skipped = dealt.high - dealt.low
+        self.lost += skipped
+        self._log.warning("spark.data_loss", first=low, skipped=skipped, held=held)
+        return dealt
 
-    def _end(self, span: Span[P], offset: int) -> tuple[int, int]:
-        """Move a span's begin to `offset`, or end the span. Returns the offsets that are dealt with by that."""
-        low, high = span.low, min(offset, span.high)
-        if high == span.high:
-            self.spans.popleft()
-        else:
-            span.low = high
-        return low, high
+    def _lose_rest(self) -> None:
+        rest = Span(self.spans[0].low if self.spans else self.reaches_to, self._range.end)
+        self.spans = deque([rest])
+        self.reaches_to = rest.high
+        self._lose(rest, rest.high, None)
 
-    def _recovered(self) -> None:
+    def _settle(self, span: Span, offset: int, *, found: bool) -> Dealt:
+        """Move a span's begin to `offset`, or end the span, and begin anew with the patience."""
         self._failing_since = None
         self._empty_answers = 0
-        self._pause = FIRST_PAUSE_SECONDS
+        self._next_pause = FIRST_PAUSE_SECONDS
+        dealt = Dealt(span.low, min(offset, span.high), found)
+        if dealt.high == span.high:
+            self.spans.popleft()
+        else:
+            span.low = dealt.high
+        return dealt
 
-
-def _with_master(replicas: Sequence[Replica]) -> bool:
-    return any(replica.is_master for replica in replicas)
+    def _forget_pulls(self) -> None:
+        for span in self.spans:
+            span.opaque = None

@@ -8,13 +8,22 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import ClassVar, Final, NamedTuple, Self
 
-from rmqd.codes import LanguageCode, RequestCode
+from rmqd.codes import LanguageCode, RequestCode, ResponseCode
 from rmqd.errors import ProtocolError
 from rmqd.wire.acl import Credentials, signed_content
 from rmqd.wire.bodies.heartbeat import EXPRESSION_TAG
 from rmqd.wire.command import LANGUAGE, VERSION
 from rmqd.wire.headers.base import RequestHeader
 
+PULLED: Final = frozenset(
+    {
+        ResponseCode.SUCCESS,
+        ResponseCode.PULL_NOT_FOUND,
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        ResponseCode.PULL_OFFSET_MOVED,
+    }
+)
+"""The codes of replies that have a PullMessageResponseHeader."""
 MAX_MSG_BYTES: Final = 262144  # Java: pullBatchSizeInBytes
 _PREFIX: Final = Struct(">II")
 _LONG_MAX: Final = 2**63 - 1
@@ -76,7 +85,7 @@ class PullMessageResponseHeader(NamedTuple):
 
     @classmethod
     def from_ext_fields(cls, ext_fields: Mapping[str, str]) -> Self:
-        """Read the reply to a pull, whatever its code among 0, 19, 20 and 21. Raises ProtocolError."""
+        """Read the reply to a pull, whatever its code among `PULLED`. Raises ProtocolError."""
         try:
             header = cls(
                 int(ext_fields["nextBeginOffset"]),

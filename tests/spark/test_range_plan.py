@@ -1,0 +1,214 @@
+"""What a plan makes of the answers of brokers: nobody is asked, and no time passes."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from structlog.testing import capture_logs
+
+from rmqd.client.options import ClientOptions
+from rmqd.codes import ResponseCode
+from rmqd.errors import ProtocolError, RemotingConnectError, RmqdError
+from rmqd.spark.access import Access
+from rmqd.spark.queue_range import Filter, PullSettings, QueueRange, Replica
+from rmqd.spark.source.range_plan import Dealt, RangePlan, ResetByOperator
+from rmqd.wire.command import RemotingCommand, decode_command
+from rmqd.wire.frame import FrameDecoder
+from rmqd.wire.headers.pull import PullMessageResponseHeader
+from tests.client.peer import Reply
+from tests.spark.range_cases import AWAY, RUNS, Case, Scripted, queue_range, wanted
+
+ADDRESSES = ("master:1", "slave:1")
+ACCESS = Access(ClientOptions(nameservers=("ns:1",)))
+
+
+def requests(plan: RangePlan) -> dict[int, tuple[int, int]]:
+    """The offset and the number of messages of each pull that leaves now, by its opaque."""
+    while plan.extend():
+        pass
+    frames = FrameDecoder().feed(b"".join(frame for _, frame in plan.requests()))
+    commands = [decode_command(frame) for frame in frames]
+    return {
+        command.opaque: (int(command.ext_fields["queueOffset"]), int(command.ext_fields["maxMsgNums"]))
+        for command in commands
+    }
+
+
+def asked(plan: RangePlan) -> list[tuple[int, int]]:
+    """The same, in their order."""
+    return list(requests(plan).values())
+
+
+class Driver:
+    """Does what a plan wants, at once, by a case's script."""
+
+    def __init__(self, case: Case, *, loss_fails: bool) -> None:
+        self.plan = RangePlan(queue_range(case, ADDRESSES, ACCESS, loss_fails=loss_fails))
+        self.found: list[int] = []
+        self._scripted = Scripted(case)
+        self._now = 0.0
+        self._replies: dict[int | None, Reply] = {}
+
+    def run(self) -> None:
+        """Until the range is dealt with."""
+        for _ in itertools.takewhile(lambda _: self.plan.more, range(1000)):
+            try:
+                self._step()
+            except RmqdError as error:
+                self.plan.failed(error, self._now)
+        assert not self.plan.more
+
+    def _step(self) -> None:
+        plan, scripted = self.plan, self._scripted
+        self._now += plan.take_pause()
+        if plan.wants_route:
+            self._replies.clear()
+            plan.learn([Replica(one, ADDRESSES[one]) for one in scripted.route or ()])
+        for opaque, pull in requests(plan).items():
+            self._replies[opaque] = scripted.pull(ADDRESSES.index(plan.address), *pull)
+        while plan.spans and (reply := self._replies.pop(plan.spans[0].opaque, None)) is not None:
+            if reply is AWAY:
+                raise RemotingConnectError(plan.address, "it is away")
+            dealt = plan.answered(RemotingCommand(int(reply.code), 0, 1, dict(reply.ext_fields), reply.body))
+            assert not isinstance(dealt, ResetByOperator)
+            if dealt is not None and dealt.found:
+                self.found += range(dealt.low, dealt.high)
+
+
+@pytest.mark.parametrize(("case", "loss_fails"), RUNS, ids=str)
+def test_what_a_range_comes_to(case: Case, loss_fails: bool) -> None:
+    """By the table that both pullers keep to."""
+    driver, outcome = Driver(case, loss_fails=loss_fails), wanted(case, loss_fails=loss_fails)
+    with capture_logs() as logs:
+        if isinstance(outcome, tuple):
+            driver.run()
+            assert tuple(driver.found) == outcome
+            assert driver.plan.lost == case.lost
+        else:
+            with pytest.raises(outcome):
+                driver.run()
+    told = sum(entry["skipped"] for entry in logs if entry["event"] == "spark.data_loss")
+    assert told == (0 if loss_fails else case.lost)
+
+
+def plan_of(count: int, *, batch_size: int = 4, in_flight: int = 3, tags: str = "*") -> RangePlan:
+    """A plan that knows its master."""
+    return RangePlan(
+        QueueRange(
+            topic="orders",
+            broker_name="broker-a",
+            queue_id=0,
+            start=0,
+            end=count,
+            access=ACCESS,
+            replicas=(Replica(0, ADDRESSES[0]),),
+            subscription=Filter(expression=tags),
+            pull=PullSettings(batch_size=batch_size, in_flight=in_flight),
+        )
+    )
+
+
+def answer(code: ResponseCode, following: int, remark: str = "") -> RemotingCommand:
+    """A broker's, which goes on at `following`."""
+    return RemotingCommand(
+        int(code), 0, 1, PullMessageResponseHeader(following, 0, 100).ext_fields(), b"", remark=remark
+    )
+
+
+def test_pulls_are_under_way_at_offsets_that_are_known_beforehand() -> None:
+    """As many as may be; the last as short as what is left."""
+    plan = plan_of(10)
+    assert asked(plan) == [(0, 4), (4, 4), (8, 2)]
+    assert (asked(plan), plan.awaited, plan.reaches_to) == ([], 10, 10)
+
+
+def test_an_answer_that_is_cut_short_is_pulled_on_and_the_next_spans_are_as_short() -> None:
+    """A broker's limit of bytes is met by the others, too; one that is full again makes them longer."""
+    plan = plan_of(40)
+    asked(plan)
+    assert plan.answered(answer(ResponseCode.SUCCESS, 2)) == Dealt(0, 2, found=True)
+    assert asked(plan) == [(2, 2)]
+    assert plan.answered(answer(ResponseCode.SUCCESS, 4)) == Dealt(2, 4, found=True)
+    assert asked(plan) == [(12, 4)]
+
+
+def test_what_there_was_no_room_for_is_pulled_again() -> None:
+    """From the offset on at which opening bodies stopped."""
+    plan = plan_of(4)
+    asked(plan)
+    assert plan.answered(answer(ResponseCode.SUCCESS, 4), cut_at=3) == Dealt(0, 3, found=True)
+    assert asked(plan) == [(3, 1)]
+
+
+@pytest.mark.parametrize(("in_flight", "tags"), [(1, "*"), (3, "a")])
+def test_one_pull_at_a_time(in_flight: int, tags: str) -> None:
+    """Where a filter decides how far an answer reaches, or the group waits between pulls."""
+    plan = plan_of(10, in_flight=in_flight, tags=tags)
+    assert asked(plan) == [(0, 4)]
+    assert plan.answered(answer(ResponseCode.PULL_RETRY_IMMEDIATELY, 7)) == Dealt(0, 7, found=False)
+    assert asked(plan) == [(7, 3)]
+
+
+def test_an_answer_that_goes_past_the_range_ends_it() -> None:
+    """Nothing behind its end is dealt with."""
+    plan = plan_of(10, tags="a")
+    asked(plan)
+    assert plan.answered(answer(ResponseCode.PULL_NOT_FOUND, 50)) == Dealt(0, 10, found=False)
+    assert not plan.more
+
+
+def test_an_operators_reset_says_nothing_of_the_range() -> None:
+    """Who pulls decides what comes of it; the span is asked again."""
+    plan = plan_of(4)
+    asked(plan)
+    assert plan.answered(answer(ResponseCode.PULL_OFFSET_MOVED, 77, "OFFSET_RESET")) == ResetByOperator(77)
+    assert asked(plan) == [(0, 4)]
+
+
+def test_a_failure_repeats_all_pulls_under_way() -> None:
+    """None of their answers comes any more."""
+    plan = plan_of(10)
+    asked(plan)
+    plan.answered(answer(ResponseCode.SUCCESS, 4))
+    plan.failed(ProtocolError("no frame"), 0.0)
+    assert plan.wants_route
+    assert plan.take_pause() > plan.take_pause() == 0
+    assert asked(plan) == [(4, 4), (8, 2)]
+
+
+def test_the_patience_begins_anew_with_what_is_dealt_with() -> None:
+    """It is for a broker that gives nothing."""
+    plan = plan_of(10)
+    for second in (0.0, 50.0, 100.0, 150.0):
+        plan.failed(RemotingConnectError("master:1", "away"), second)
+        plan.learn_nothing(RemotingConnectError("ns:1", "away"))
+        asked(plan)
+        assert isinstance(plan.answered(answer(ResponseCode.SUCCESS, plan.spans[0].low + 1)), Dealt)
+    plan.failed(RemotingConnectError("master:1", "away"), 200.0)
+    plan.failed(RemotingConnectError("master:1", "still away"), 261.0)
+    with pytest.raises(RemotingConnectError, match="still away"):
+        plan.learn_nothing(RemotingConnectError("ns:1", "away"))
+
+
+def test_no_loss_is_believed_while_the_route_is_unknown() -> None:
+    """Another broker may be master since."""
+    plan = plan_of(4)
+    asked(plan)
+    moved = answer(ResponseCode.PULL_OFFSET_MOVED, 50)
+    assert plan.answered(moved) is None
+    away = RemotingConnectError("ns:1", "away")
+    with pytest.raises(RemotingConnectError) as raised:
+        plan.learn_nothing(away)
+    plan.failed(raised.value, 0.0)
+    assert plan.wants_route
+
+
+def test_a_master_that_came_into_the_route_is_asked_first() -> None:
+    """It alone can say what the broker has."""
+    master, slave = Replica(0, ADDRESSES[0]), Replica(1, ADDRESSES[1])
+    plan = plan_of(4)
+    plan.learn([slave])
+    plan.failed(RemotingConnectError(slave.address, "away"), 0.0)
+    plan.learn([slave, master])
+    assert plan.address == master.address
