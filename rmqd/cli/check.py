@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rmqd.cli.render import say
+from rmqd.cli.render import say, say_json
 
 if TYPE_CHECKING:
     from rmqd.cli.connect import Check
@@ -49,7 +49,7 @@ def check(
         checked = _checked(config, overrides or [])
     except ConfigError as error:
         if output == "json":
-            _print_json({"ok": False, "groups": [], "problems": [_problem(problem) for problem in error.problems]})
+            say_json({"ok": False, "groups": [], "problems": [_problem(problem) for problem in error.problems]})
         for problem in error.problems:
             say([str(problem)], err=True)
         raise typer.Exit(ExitCode.CONFIG) from None
@@ -57,7 +57,7 @@ def check(
     checks, code = _ask_cluster(checked) if connect else ([], ExitCode.OK)
     if output == "json":
         document: dict[str, Any] = {"ok": code == ExitCode.OK, "groups": list(checked.groups), "problems": []}
-        _print_json(document | ({"checks": [one.document() for one in checks]} if connect else {}))
+        say_json(document | ({"checks": [one.document() for one in checks]} if connect else {}))
     else:
         say([*_ok_lines(checked), *(one.line() for one in checks)])
     raise typer.Exit(code)
@@ -146,9 +146,3 @@ def _problem(problem: object) -> dict[str, str]:
     if isinstance(problem, ConfigProblem):
         return {"place": problem.place, "key": path_text(problem.path), "message": problem.message}
     return {"place": "", "key": "", "message": str(problem)}
-
-
-def _print_json(document: dict[str, Any]) -> None:
-    import json
-
-    typer.echo(json.dumps(document, indent=2))

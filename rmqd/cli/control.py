@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rmqd.cli.cluster import fail
+from rmqd.cli.render import say_json
 
 if TYPE_CHECKING:
     from rmqd.cli.daemon_client import DaemonClient
@@ -134,7 +135,6 @@ def check_output(output: str) -> None:
 
 def _tell(document: dict[str, Any], output: str, text: str) -> None:
     if output == "json":
-        import json
-
-        text = json.dumps(document, indent=2)
-    typer.echo(text)
+        say_json(document)
+    else:
+        typer.echo(text)

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rmqd.cli.render import say_json
+
 if TYPE_CHECKING:
     from rmqd.plugins.catalogue import HandlerDescription, OptionDescription
 
@@ -27,10 +29,9 @@ def handlers(
     check_output(output)
     found = describe_installed()
     if output == "json":
-        import json
         from dataclasses import asdict
 
-        typer.echo(json.dumps([asdict(handler) for handler in found], indent=2, default=str))
+        say_json([asdict(handler) for handler in found])
     elif found:
         typer.echo("\n\n".join("\n".join(handler_lines(handler)) for handler in found))
     else:

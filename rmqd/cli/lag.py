@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +9,7 @@ import typer
 
 from rmqd.cli.cluster import Cluster, ConfigPath, NameServer, Overrides, Target, ask_cluster, fail, find_target
 from rmqd.cli.control import Output, check_output
-from rmqd.cli.render import table
+from rmqd.cli.render import say_json, table
 from rmqd.exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -52,7 +51,10 @@ def lag(
     target = find_target(nameserver, config, overrides, cluster)
     lags, errors = _ask(groups, target)
 
-    typer.echo(json.dumps([one.document() for one in lags], indent=2) if output == "json" else "\n".join(_table(lags)))
+    if output == "json":
+        say_json([one.document() for one in lags])
+    else:
+        typer.echo("\n".join(_table(lags)))
     _end(target, lags, errors, limit_seconds, fail_over)
 
 

@@ -16,6 +16,13 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in every]
 
 
+def say_json(document: object) -> None:
+    """Print a document as indented JSON, in ASCII: what others chose of it does nothing to the terminal."""
+    import json
+
+    typer.echo(json.dumps(document, indent=2, default=str))
+
+
 def say(lines: Iterable[str], err: bool = False) -> None:
     """Print lines; what brokers and producers chose of them does nothing to the terminal, and begins no line."""
     for line in lines:

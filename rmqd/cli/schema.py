@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import typer
+from rmqd.cli.render import say_json
 
 HELP = """Print the JSON Schema of the configuration.
 
@@ -14,8 +14,6 @@ Example: rmqd schema > rmqd.schema.json
 
 def schema() -> None:
     """Print the JSON Schema of the configuration."""
-    import json
-
     from rmqd.config.schema import config_schema
 
-    typer.echo(json.dumps(config_schema(), indent=2, ensure_ascii=False))
+    say_json(config_schema())

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from rmqd.cli.cluster import fail
-from rmqd.cli.render import table
+from rmqd.cli.render import say_json, table
 from rmqd.exit_codes import ExitCode
 from rmqd.process.logs.printable import printable_values
 
@@ -37,9 +37,7 @@ def status(
             typer.echo(f"rmqd: the daemon has no group {group}", err=True)
             raise typer.Exit(1)
     if output == "json":
-        import json
-
-        typer.echo(json.dumps(document, indent=2))
+        say_json(document)
         return
     try:
         lines = status_lines(printable_values(document))

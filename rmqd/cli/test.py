@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rmqd.cli.render import say_json
+
 if TYPE_CHECKING:
     from rmqd.testing.case_file import Case
     from rmqd.testing.case_run import CaseReport
@@ -50,9 +52,7 @@ def run_cases(
         reports.append(report)
     failed = sum(bool(report.problems) for report in reports)
     if output == "json":
-        import json
-
-        typer.echo(json.dumps([_document(report) for report in reports], indent=2, ensure_ascii=False))
+        say_json([_document(report) for report in reports])
     else:
         typer.echo(f"\n{_count(len(cases), 'case')}: {len(cases) - failed} as expected, {failed} not")
     raise typer.Exit(ExitCode.FAILURE if failed else ExitCode.OK)
