@@ -50,7 +50,7 @@ class Loading:
         self._reported: set[Path] = set(data.unusable)
         self.config = self._validated(data.values)
         for group in self.config.groups.values():
-            group.stands_in(self._places)
+            group.remember_places(self._places)
         self.add(root_findings(self.config))
         for name, group in self.config.groups.items():
             namespace = self.config.cluster_of(name).client.namespace

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -37,13 +37,6 @@ if TYPE_CHECKING:
     from rmqd.consumer.pop.assignment import PopAssignment
 
 log = structlog.get_logger(__name__)
-
-_MODEL: Final = {"clustering": MessageModel.CLUSTERING, "broadcasting": MessageModel.BROADCASTING}
-_WHERE: Final = {
-    "last_offset": ConsumeFromWhere.LAST_OFFSET,
-    "first_offset": ConsumeFromWhere.FIRST_OFFSET,
-    "timestamp": ConsumeFromWhere.TIMESTAMP,
-}
 
 
 class PushConsumer:
@@ -160,9 +153,9 @@ class PushConsumer:
         """The group's part of a heartbeat."""
         return ConsumerData(
             group_name=self.group,
-            message_model=_MODEL[self._context.options.message_model],
+            message_model=MessageModel[self._context.options.message_model.upper()],
             subscription_data_set=tuple((self._context.subscriptions | self._context.announced).values()),
-            consume_from_where=_WHERE[self._context.options.consume_from_where],
+            consume_from_where=ConsumeFromWhere[self._context.options.consume_from_where.upper()],
             unit_mode=self._client.options.unit_mode,
         )
 

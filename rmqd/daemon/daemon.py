@@ -51,7 +51,6 @@ log = structlog.get_logger(__name__)
 
 START_PATIENCE_SECONDS = 0.5
 HTTP_CLOSE_SECONDS = 2.0
-LOG_FLUSH_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +215,7 @@ class Daemon:
             tasks.create_task(self.monitor.run(), name="loop monitor"),
             tasks.create_task(collect_as_memory_grows(), name="garbage"),
             tasks.create_task(self._manager.keep_watchdog_quiet(), name="watchdog"),
-            tasks.create_task(self._flush_logs(), name="log flush"),
+            tasks.create_task(logs.flush_repeats(), name="log flush"),
         ]
         await self.host.started(START_PATIENCE_SECONDS)
         http = tasks.create_task(self._http.serve(self), name="http") if not self.host.stopping else None
@@ -239,11 +238,6 @@ class Daemon:
         log.info("daemon.started", http=self._http.address)
         for exposed in await asyncio.to_thread(exposed_secrets, self._options.config):
             log.warning("config.exposed", problem=str(exposed))
-
-    async def _flush_logs(self) -> None:
-        while True:
-            await asyncio.sleep(LOG_FLUSH_SECONDS)
-            logs.repeats.flush()
 
     async def _try_reload(self) -> ReloadReport:
         try:

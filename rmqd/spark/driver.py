@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any
 
 # First of our own: it keeps structlog from importing rich, see there.
 from rmqd.process.logs import logs
@@ -32,8 +32,6 @@ from rmqd.spark.group_order import GroupOrder
 from rmqd.spark.spark_output import catch_output, settle_output
 
 log = structlog.get_logger(__name__)
-
-LOG_FLUSH_SECONDS: Final = 5.0
 
 
 def main(descriptor: int) -> int:
@@ -98,7 +96,7 @@ class Driver:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._run.stop)
         helpers = [
             asyncio.create_task(self._listen(), name="requests"),
-            asyncio.create_task(_flush_logs(), name="log flush"),
+            asyncio.create_task(logs.flush_repeats(), name="log flush"),
         ]
         try:
             await self._run.run()
@@ -137,12 +135,6 @@ class Driver:
             case _:
                 log.error("spark.request_unknown", action=request.action)
         return None
-
-
-async def _flush_logs() -> None:
-    while True:
-        await asyncio.sleep(LOG_FLUSH_SECONDS)
-        logs.repeats.flush()
 
 
 if __name__ == "__main__":

@@ -179,7 +179,7 @@ class GroupConfig(Section):
         "correct", "correct: go on where the broker says, logged and counted, as Java; stop: hold the queue"
     )
 
-    def stands_in(self, places: Places) -> None:
+    def remember_places(self, places: Places) -> None:
         """Remember where the configuration has this group; equality and `repr` know nothing of it."""
         self._places = places
 

@@ -1,7 +1,7 @@
-"""Where names change hands: brokers know those of a namespace, people and handlers know them without it.
+"""Turns names of a namespace into those that users know, and back.
 
-Inside a consumer every name is as brokers know it (`rmqd.plugins.consumer_options`). Here they are turned back for
-snapshots, as `logs` does for the log and `wire.message` for handlers.
+Inside a consumer every name is as brokers know it, with the namespace (`rmqd.plugins.consumer_options` adds it). Here
+it is taken off for snapshots; `process.logs` does that for the log, and `wire.messages` for handlers.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ class GroupEdge:
     cluster: str = DEFAULT_CLUSTER
     namespace: str = ""
 
-    def shown(self, group: GroupSnapshot) -> GroupSnapshot:
-        """A consumer's snapshot as the rest of the daemon sees it."""
+    def to_user_names(self, group: GroupSnapshot) -> GroupSnapshot:
+        """A consumer's snapshot, without the namespace and with the name of its cluster."""
         return replace(without_namespace(group, self.namespace), cluster=self.cluster)
 
-    def meant(self, scope: PauseScope) -> PauseScope:
-        """An operator's scope as the consumer knows it."""
+    def to_broker_names(self, scope: PauseScope) -> PauseScope:
+        """The scope of an operator's pause, in the consumer's names."""
         return scope if scope.topic is None else replace(scope, topic=wrap_namespace(scope.topic, self.namespace))

@@ -105,12 +105,12 @@ class GroupSupervisor:
     def pause(self, scope: PauseScope = WHOLE_GROUP) -> None:
         """Stop handing out messages, and keep the queues. Holds over restarts of the group."""
         self._pauses.add(scope)
-        self._consumer.pause(self._edge.meant(scope))
+        self._consumer.pause(self._edge.to_broker_names(scope))
 
     def resume(self, scope: PauseScope = WHOLE_GROUP) -> None:
         """Go on with all that was paused within this scope."""
         self._pauses.end(scope)
-        self._consumer.resume(self._edge.meant(scope))
+        self._consumer.resume(self._edge.to_broker_names(scope))
 
     @property
     def pauses(self) -> tuple[PauseScope, ...]:
@@ -136,7 +136,7 @@ class GroupSupervisor:
 
     def snapshot(self) -> GroupSnapshot:
         """The group now, with the counters of all its consumers."""
-        group = self._edge.shown(self._consumer.snapshot())
+        group = self._edge.to_user_names(self._consumer.snapshot())
         if self._failure is not None:
             failure = without_namespace(self._failure, self._edge.namespace)
             shown = replace(group, state="failed", failure=failure, problems=())
@@ -195,10 +195,10 @@ class GroupSupervisor:
             return
 
     def _replace(self, consumer: Consumer) -> None:
-        self._past = retired_group(add_counters(self._edge.shown(self._consumer.snapshot()), self._past))
+        self._past = retired_group(add_counters(self._edge.to_user_names(self._consumer.snapshot()), self._past))
         self._consumer, self._failure = consumer, None
         for scope in self._pauses.scopes:
-            consumer.pause(self._edge.meant(scope))
+            consumer.pause(self._edge.to_broker_names(scope))
         self._log.info("group.restarted")
 
 

@@ -32,8 +32,6 @@ from rmqd.process.loop import run_in_loop, settle_garbage_collection
 
 log = structlog.get_logger(__name__)
 
-LOG_FLUSH_SECONDS = 5.0
-
 
 def run_worker(descriptor: int) -> int:
     """Serve the parent at the other end of the inherited socket; the exit code."""
@@ -105,7 +103,7 @@ class WorkerMain:
                     tasks.create_task(self._monitor.run(), name="loop monitor"),
                     tasks.create_task(collect_as_memory_grows(), name="garbage"),
                     tasks.create_task(self._listen(tasks), name="requests"),
-                    tasks.create_task(_flush_logs(), name="log flush"),
+                    tasks.create_task(logs.flush_repeats(), name="log flush"),
                 ]
                 settle_garbage_collection()
                 await asyncio.wait({running})
@@ -158,9 +156,3 @@ class WorkerMain:
 
 def _configure_logging(config: RootConfig, worker: int) -> None:
     logs.configure_logging(config.log.level, config.log.format, worker=worker, namespaces=config.namespaces)
-
-
-async def _flush_logs() -> None:
-    while True:
-        await asyncio.sleep(LOG_FLUSH_SECONDS)
-        logs.repeats.flush()

@@ -5,6 +5,7 @@ Nobody waits for the log: lines go through a queue, of bounded length as each va
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
@@ -28,6 +29,8 @@ from rmqd.wire.namespace import without_namespace
 
 LogFormat = Literal["auto", "json", "console"]
 EventDict = MutableMapping[str, Any]
+
+FLUSH_SECONDS = 5.0
 
 _SAID_BY_PARENT = {"access.refused"}  # once for all workers
 
@@ -181,5 +184,14 @@ class _Constant:
 
 
 repeats = RepeatLimiter()
+
+
+async def flush_repeats() -> None:
+    """Write the counts of repeated errors every few seconds, until cancelled."""
+    while True:
+        await asyncio.sleep(FLUSH_SECONDS)
+        repeats.flush()
+
+
 _plain_names = _PlainNames()
 log = structlog.get_logger(__name__)

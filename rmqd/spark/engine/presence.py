@@ -45,12 +45,6 @@ LOOK_AGAIN_SECONDS: Final = 1.0  # while somebody else is there
 LEAVE_SECONDS: Final = 10.0
 PATIENCE_SECONDS: Final = 60.0  # for brokers, at the start; as the source's unavailableToleranceMs
 
-_WHERE: Final = {
-    "last_offset": ConsumeFromWhere.LAST_OFFSET,
-    "first_offset": ConsumeFromWhere.FIRST_OFFSET,
-    "timestamp": ConsumeFromWhere.TIMESTAMP,
-}
-
 
 class Presence:
     """One membership, from `join` to `leave`; used once.
@@ -152,7 +146,7 @@ class Presence:
         return ConsumerData(
             group_name=self.group,
             subscription_data_set=tuple(self._subscriptions.values()),
-            consume_from_where=_WHERE[self._options.consume_from_where],
+            consume_from_where=ConsumeFromWhere[self._options.consume_from_where.upper()],
             unit_mode=self._client.options.unit_mode,
         )
 
