@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from rmqd.client.membership import GroupMembership
     from rmqd.client.options import ClientOptions
     from rmqd.client.remoting.client import Reply
+    from rmqd.client.remoting.connection import RemotingConnection
     from rmqd.wire.command import RemotingCommand
 
 log = structlog.get_logger(__name__)
@@ -121,6 +122,17 @@ class ClientInstance:
             self.routes.unwatch(topic)
         if group in self._memberships:  # it came back meanwhile, and the brokers may have heard that first
             self.heartbeat.beat_soon()
+
+    async def connection(self, address: str) -> RemotingConnection:
+        """The connection for pulls and pops: by it the broker knows which groups are here.
+
+        It is made, and the broker told, if need be. Raises RmqdError, at once for an address that is down.
+        """
+        self.remoting.check(address)
+        connection = self.remoting.connected(address) or await self.remoting.connection(address)
+        if not self.heartbeat.is_known_on(connection):
+            await self.heartbeat.beat_address(address)
+        return connection
 
     def send_address(self, address: str) -> str:
         """Where messages, send-backs and locks for a broker's address go: to its VIP channel, where that is enabled."""

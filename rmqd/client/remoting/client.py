@@ -7,14 +7,14 @@ from collections.abc import Callable
 
 from rmqd.client.options import ClientOptions
 from rmqd.client.remoting.breaker import Breakers
-from rmqd.client.remoting.connection import RemotingConnection
+from rmqd.client.remoting.connection import OPAQUE, RemotingConnection
 from rmqd.client.remoting.peer_requests import NoticeHandler, PeerRequests, Reply, RequestHandler
 from rmqd.client.remoting.pool import ConnectionPool
 from rmqd.client.remoting.security import Security
 from rmqd.client.remoting.traffic import Traffic
 from rmqd.codes import ResponseCode
 from rmqd.errors import ProtocolError, RemotingTimeoutError
-from rmqd.wire.command import RemotingCommand
+from rmqd.wire.command import RemotingCommand, encode_request
 from rmqd.wire.frame import MAX_FRAME_SIZE_BYTES
 
 __all__ = ["RemotingClient", "Reply", "RequestHandler"]
@@ -94,8 +94,7 @@ class RemotingClient:
         While a peer is silent, one request at a time finds out whether it still is, by a new connection, and the others
         fail at once. A peer that says GO_AWAY has not looked at the request: it is sent once more, by another one.
         """
-        if (credentials := self.security.credentials) is not None:
-            ext_fields = credentials.signed(ext_fields, body)
+        ext_fields = self.security.signed(ext_fields, body)
         reply = await self._invoke_once(address, code, ext_fields, body, timeout_seconds)
         if reply.code == ResponseCode.GO_AWAY:
             reply = await self._invoke_once(address, code, ext_fields, body, timeout_seconds)
@@ -146,12 +145,21 @@ class RemotingClient:
         for callback in self._silent:
             callback(address)
 
+    def call(
+        self, connection: RemotingConnection, code: int, ext_fields: dict[str, str], timeout_seconds: float
+    ) -> asyncio.Future[RemotingCommand]:
+        """Send a request on this connection and wait for nothing; the future gives the reply, whatever its code.
+
+        It fails as `RemotingConnection.call` says. A failure that nobody waits for is not reported.
+        """
+        opaque = next(OPAQUE)
+        frame = encode_request(code, opaque, self.security.signed(ext_fields))
+        return connection.call(code, opaque, frame, timeout_seconds)
+
     async def invoke_oneway(self, address: str, code: int, ext_fields: dict[str, str], body: bytes = b"") -> None:
         """Send a request that is not answered."""
         connection = self._pool.get(address) or await self._pool.connection(address)
-        if (credentials := self.security.credentials) is not None:
-            ext_fields = credentials.signed(ext_fields, body)
-        await connection.invoke_oneway(code, ext_fields, body)
+        await connection.invoke_oneway(code, self.security.signed(ext_fields, body), body)
 
     def connected(self, address: str) -> RemotingConnection | None:
         """The open connection to an address, if there is one."""

@@ -7,8 +7,8 @@ import contextlib
 import functools
 import itertools
 import socket
-from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final, cast
 
 import structlog
 
@@ -25,7 +25,8 @@ log = structlog.get_logger(__name__)
 
 ONEWAY_TIMEOUT_SECONDS = 3.0  # until the peer's socket takes it
 TLS_ALERT = b"\x15\x03"  # how an answer in TLS to a plain request begins
-OPAQUE = itertools.count()  # one series for the process, as the Java client
+OPAQUE: Final[Iterator[int]] = map((0x7FFFFFFF).__and__, itertools.count())
+"""The numbers of requests: one series for the process, as the Java client has."""
 
 
 class RemotingConnection(asyncio.Protocol):
@@ -122,16 +123,16 @@ class RemotingConnection(asyncio.Protocol):
         self.write(frame)
         return future
 
-    def hand_over(self, waiting: asyncio.Future[RemotingCommand], successor: asyncio.Future[RemotingCommand]) -> None:
-        """Give the reply that `waiting` would get to `successor`; `waiting` is the caller's to settle."""
-        self._pending.hand_over(waiting, successor)
+    def hand_over(self, waiting: asyncio.Future[RemotingCommand], hear: Callable[[RemotingCommand], object]) -> None:
+        """Give the reply of a call that nobody waits for any more to `hear`; `waiting` is the caller's to settle."""
+        self._pending.hand_over(waiting, hear)
 
     async def invoke(
         self, code: int, ext_fields: dict[str, str], body: bytes, timeout_seconds: float
     ) -> RemotingCommand:
         """Send a request and wait for its reply; a reply that comes after a cancellation is dropped."""
         await self.drained(timeout_seconds)
-        opaque = next(OPAQUE) & 0x7FFFFFFF
+        opaque = next(OPAQUE)
         future = self.call(code, opaque, encode_request(code, opaque, ext_fields, body), timeout_seconds)
         try:
             return await future
@@ -141,7 +142,7 @@ class RemotingConnection(asyncio.Protocol):
     async def invoke_oneway(self, code: int, ext_fields: dict[str, str], body: bytes = b"") -> None:
         """Send a request that gets no reply."""
         await self.drained(ONEWAY_TIMEOUT_SECONDS)
-        self.write(encode_request(code, next(OPAQUE) & 0x7FFFFFFF, ext_fields, body, oneway=True))
+        self.write(encode_request(code, next(OPAQUE), ext_fields, body, oneway=True))
 
     async def drained(self, timeout_seconds: float) -> None:
         """Wait while the peer reads slower than we write; raises RemotingTimeoutError if that lasts too long."""

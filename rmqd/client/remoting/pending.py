@@ -79,12 +79,18 @@ class PendingRequests:
         if not pending.future.done():
             pending.future.set_result(command)
 
-    def hand_over(self, waiting: asyncio.Future[RemotingCommand], successor: asyncio.Future[RemotingCommand]) -> None:
-        """Give the reply that `waiting` would get to `successor`. The caller settles `waiting`."""
+    def hand_over(self, waiting: asyncio.Future[RemotingCommand], hear: Callable[[RemotingCommand], object]) -> None:
+        """Give the reply that `waiting` would get to `hear`, if one comes. The caller settles `waiting`.
+
+        The reply may be there already: who waited was cancelled in the turn of the event loop in which it came.
+        """
         for pending in self._pending.values():
             if pending.future is waiting:
-                pending.future = successor
+                pending.future = self._loop.create_future()
+                pending.future.add_done_callback(partial(_heard, hear))
                 return
+        if waiting.done():
+            _heard(hear, waiting)
 
     async def finished(self, timeout_seconds: float) -> None:
         """Wait, for at most this time, for the answers to requests whose own timeout is not longer than it."""
@@ -135,3 +141,9 @@ class PendingRequests:
         self._traffic.failed(pending.code, reason)
         if not pending.future.done():
             pending.future.set_exception(error)
+            pending.future.exception()  # counts as retrieved: nobody has to wait for the answer to a request
+
+
+def _heard(hear: Callable[[RemotingCommand], object], answer: asyncio.Future[RemotingCommand]) -> None:
+    if not answer.cancelled() and answer.exception() is None:
+        hear(answer.result())

@@ -147,6 +147,10 @@ class Security:
         self.refusals.start_anew()
         return before != self.tls
 
+    def signed(self, ext_fields: dict[str, str], body: bytes = b"") -> dict[str, str]:
+        """The ext fields of a request; with its signature, where there are keys."""
+        return ext_fields if self.credentials is None else self.credentials.signed(ext_fields, body)
+
     def context(self) -> ssl.SSLContext | None:
         """What a new connection goes by; None for one without TLS. Raises TlsFileError."""
         if self.tls.enabled and self._context is None:

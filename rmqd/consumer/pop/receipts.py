@@ -11,14 +11,11 @@ import structlog
 
 from rmqd.client.api.pop import ACK_TIMEOUT_SECONDS, ack_message, batch_ack, change_header, change_invisible_time
 from rmqd.client.instance import ClientInstance
-from rmqd.client.remoting.connection import OPAQUE
 from rmqd.clock import Clock
 from rmqd.consumer.pop.block import PopBlock
 from rmqd.consumer.stats.counters import TopicStats
 from rmqd.errors import BrokerAwayError, BrokerError, RequestCodeNotSupportedError, RmqdError
 from rmqd.wire.bodies.pop import BatchAck
-from rmqd.wire.command import encode_request
-from rmqd.wire.headers.pop import ChangeInvisibleTimeRequestHeader
 from rmqd.wire.pop import PopHandle
 
 log = structlog.get_logger(__name__)
@@ -117,15 +114,9 @@ class PopReceipts:
         connection = None if address is None else self._client.remoting.connected(address)
         for offset in offsets:
             block.settled.add(offset)
-            if connection is None or not connection.is_open:
-                continue
-            handle = block.handle_of(offset)
-            fields = change_header(self._group, self._real_topic(block), handle, SHOW_AGAIN_MS).ext_fields()
-            if (credentials := self._client.remoting.security.credentials) is not None:
-                fields = credentials.signed(fields, b"")
-            code, opaque = ChangeInvisibleTimeRequestHeader.code, next(OPAQUE) & 0x7FFFFFFF
-            answer = connection.call(code, opaque, encode_request(code, opaque, fields), ACK_TIMEOUT_SECONDS)
-            answer.add_done_callback(lambda future: future.cancelled() or future.exception())
+            if connection is not None:
+                header = change_header(self._group, self._real_topic(block), block.handle_of(offset), SHOW_AGAIN_MS)
+                self._client.remoting.call(connection, header.code, header.ext_fields(), ACK_TIMEOUT_SECONDS)
 
     def _acknowledge_changed(self, block: PopBlock, offsets: list[int], stats: TopicStats) -> list[int]:
         """Acknowledge those that have a handle of their own; returns the others."""

@@ -7,12 +7,11 @@ from collections.abc import Callable
 from typing import Final
 
 from rmqd.client.instance import ClientInstance
-from rmqd.client.remoting.connection import OPAQUE
 from rmqd.codes import RequestCode
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.errors import BrokerAwayError
 from rmqd.wire.bodies.heartbeat import SubscriptionData
-from rmqd.wire.command import RemotingCommand, encode_request
+from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.pop import PopMessageRequestHeader
 from rmqd.wire.message_queue import MessageQueue
 
@@ -63,21 +62,14 @@ class PopRequest:
         address = client.routes.master(name)  # slaves cannot write down what they hand out
         if address is None:
             raise BrokerAwayError(self._place.topic, name)
-        client.remoting.check(address)
-        connection = client.remoting.connected(address) or await client.remoting.connection(address)
-        if not client.heartbeat.is_known_on(connection):
-            await client.heartbeat.beat_address(address)
+        connection = await client.connection(address)
         fields = self._fields | {"pollTime": str(hold_ms), "bornTime": str(now_ms if self._tells_time else 0)}
-        if (credentials := client.remoting.security.credentials) is not None:
-            fields = credentials.signed(fields, b"")
-        opaque = next(OPAQUE) & 0x7FFFFFFF
-        timeout_seconds = hold_ms / 1000 + GRACE_SECONDS
-        future = connection.call(_POP, opaque, encode_request(_POP, opaque, fields), timeout_seconds)
+        future = client.remoting.call(connection, _POP, fields, hold_ms / 1000 + GRACE_SECONDS)
         self.under_way += 1
         try:
-            return await asyncio.shield(future)
+            return await future
         except asyncio.CancelledError:
-            future.add_done_callback(self._late)
+            connection.hand_over(future, self._came_late)
             raise
         finally:
             self.under_way -= 1
@@ -88,7 +80,3 @@ class PopRequest:
             return False
         self._tells_time = not self._tells_time
         return True
-
-    def _late(self, future: asyncio.Future[RemotingCommand]) -> None:
-        if not future.cancelled() and future.exception() is None:
-            self._came_late(future.result())

@@ -79,23 +79,24 @@ class PullRequest:
             self._look_up()
         address = self._replicas.get(self.broker_id)
         connection = None if address is None else client.remoting.ready(address)
-        if connection is None:
-            connection = await self._connection()
-        else:
-            self.address, self.at_master = address, address == self._replicas.get(0)
+        if address is None or connection is None:  # that replica is down or not connected: another one may be asked
+            address = self._address()
+            if address is None:
+                raise BrokerAwayError(self._queue.topic, self._queue.broker_name)
+        self.address, self.at_master = address, address == self._replicas.get(0)
+        if connection is None or not client.heartbeat.is_known_on(connection):
+            connection = await client.connection(address)
         self.connection = connection
-        if not client.heartbeat.is_known_on(connection):
-            await client.heartbeat.beat_address(connection.address)
         if self._credentials is not client.remoting.security.credentials:
             self._write_template()
-        opaque = next(OPAQUE) & 0x7FFFFFFF
+        opaque = next(OPAQUE)
         frame = self._template.frame(opaque, offset, 0, flags, self._sub_version, suspend_ms, most)
         future = connection.call(_PULL, opaque, frame, PULL_TIMEOUT_SECONDS)
         self._waiting = connection, future
         try:
             reply = await future
         except asyncio.CancelledError:
-            self._hear_late(connection, future)
+            connection.hand_over(future, self._came_late)
             raise
         finally:
             self._waiting = None
@@ -109,22 +110,12 @@ class PullRequest:
         self._routes_version = routes.version
         self._replicas = routes.replicas(routes.endpoint(self._queue))
 
-    async def _connection(self) -> RemotingConnection:
-        """Where the replica that is to be asked is down, or not connected: the connection to it, or to another one."""
-        client = self._client
-        address = self._address()
-        if address is None:
-            raise BrokerAwayError(self._queue.topic, self._queue.broker_name)
-        self.address, self.at_master = address, address == self._replicas.get(0)
-        client.remoting.check(address)
-        return client.remoting.connected(address) or await client.remoting.connection(address)
-
     def ask_anew(self) -> None:
         """Have the pull under way end by AskedAnewError. What its answer brings is pulled again."""
         if self._waiting is None or self._waiting[1].done():
             return
         connection, waiting = self._waiting
-        self._hear_late(connection, waiting)
+        connection.hand_over(waiting, self._came_late)
         waiting.set_exception(AskedAnewError("the pull is asked anew"))
 
     def look_elsewhere(self) -> None:
@@ -139,16 +130,8 @@ class PullRequest:
     def _address(self) -> str | None:
         return self._client.replicas.to_read(self._client.routes.endpoint(self._queue), self.broker_id)
 
-    def _hear_late(self, connection: RemotingConnection, waiting: asyncio.Future[RemotingCommand]) -> None:
-        late: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()
-        late.add_done_callback(self._came_late)
-        connection.hand_over(waiting, late)
-
-    def _came_late(self, late: asyncio.Future[RemotingCommand]) -> None:
+    def _came_late(self, reply: RemotingCommand) -> None:
         """A broker tells of an operator's reset once, in the answer to whichever pull comes first."""
-        if late.cancelled() or late.exception() is not None:
-            return
-        reply = late.result()
         if reply.code == _MOVED and reply.remark == OPERATOR_RESET:
             with contextlib.suppress(ProtocolError):
                 offset = PullMessageResponseHeader.from_ext_fields(reply.ext_fields).next_begin_offset

@@ -158,7 +158,7 @@ class RangePlan:
         """The opaque and the frame of a pull for each span without one, which counts as under way from then on."""
         for span in self.spans:
             if span.opaque is None:
-                span.opaque = next(OPAQUE) & 0x7FFFFFFF
+                span.opaque = next(OPAQUE)
                 most = self._batch_size(span)
                 yield span.opaque, self._template.frame(span.opaque, span.low, 0, PullSysFlag.SUBSCRIPTION, 0, 0, most)
 

@@ -64,6 +64,37 @@ async def test_any_code_is_an_answer(remoting: RemotingClient, peer: Peer) -> No
     assert (reply.code, reply.remark) == (ResponseCode.TOPIC_NOT_EXIST, "gone")
 
 
+async def test_a_call_that_nobody_waits_for_any_more_is_still_heard(remoting: RemotingClient, peer: Peer) -> None:
+    """Also where its answer comes in the same turn of the event loop as the cancellation of who waited."""
+    answer = asyncio.Event()
+
+    async def held(command: RemotingCommand) -> Reply:
+        await answer.wait()
+        return Reply(body=command.ext_fields["n"].encode())
+
+    peer.on(ASK, held)
+    connection = await remoting.connection(peer.address)
+    heard: list[bytes] = []
+
+    async def ask(number: str, until: asyncio.Future[RemotingCommand]) -> None:
+        try:
+            await until
+        except asyncio.CancelledError:
+            connection.hand_over(until, lambda reply: heard.append(number.encode() + reply.body))
+            raise
+
+    early, late = (remoting.call(connection, ASK, {"n": number}, 60.0) for number in "12")
+    first = asyncio.create_task(ask("1", early))
+    second = asyncio.create_task(ask("2", late))
+    late.add_done_callback(lambda _: second.cancel())
+    await asyncio.sleep(0)
+    first.cancel()
+    await asyncio.wait([first])
+    answer.set()
+    await eventually(lambda: len(heard) == 2, "both answers are heard")
+    assert sorted(heard) == [b"11", b"22"]
+
+
 async def test_each_request_has_its_own_deadline(remoting: RemotingClient, peer: Peer) -> None:
     """The short one ends first though it was asked last; the connection and the others live on."""
     peer.on(ASK, None)
