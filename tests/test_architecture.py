@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -81,6 +82,7 @@ MOST_LINES = 400
 
 MODULES = sorted(ROOT.rglob("*.py"))
 BY_NAME = {".".join(path.relative_to(TOP).with_suffix("").parts).removesuffix(".__init__"): path for path in MODULES}
+FOLDERS = [path for path in MODULES if path.name == "__init__.py" and path.parent != ROOT]
 HANDLER_MODULES = sorted(HANDLERS.rglob("*.py"))
 
 
@@ -123,6 +125,15 @@ def test_handlers_use_what_every_user_has(path: Path) -> None:
 def test_module_fits_a_readers_head(path: Path) -> None:
     """Aim at 300 lines; above 400 there are two things in one file."""
     assert len(path.read_text().splitlines()) <= MOST_LINES
+
+
+@pytest.mark.parametrize("path", FOLDERS, ids=lambda path: str(path.parent.relative_to(ROOT)))
+def test_a_folder_has_a_map_of_its_modules(path: Path) -> None:
+    """The docstring of a folder names each module and folder in it: `    name, other name  what they have`."""
+    told = re.findall(r"^    (\w+(?:, \w+)*)  +\S", ast.get_docstring(ast.parse(path.read_text())) or "", re.MULTILINE)
+    inside = {one for one in path.parent.iterdir() if one.suffix == ".py" or any(one.glob("*.py"))}
+    if "wire" not in path.parts:
+        assert {name for names in told for name in names.split(", ")} == {one.stem for one in inside} - {"__init__"}
 
 
 def modules_imported(path: Path) -> set[str]:

@@ -1,1 +1,14 @@
-"""The commands: one module each, and everything heavy imported when its command runs."""
+"""The commands, one module each. Everything heavy is imported when its command runs.
+
+A command prints for people, or JSON with `-o json`; exit codes are those of `rmqd.exit_codes`.
+
+    app                                       the list of commands
+    run, worker                               the daemon; the hidden command of its worker processes
+    check, connect, pop_check                 `rmqd check`, and with `--connect` what the cluster says
+    schema, handlers                          the JSON Schema; installed handlers and pipelines
+    status, control, daemon_client            the running daemon: its status; pause, resume, reload; its HTTP endpoint
+    lag, send, cluster                        commands against a cluster, and what they share
+    broker, demo, test                        the embedded broker; the demo; cases for handlers
+    spark, spark_run, spark_submit, spark_pack  groups on Spark without the daemon
+    render                                    tables and lines
+"""

@@ -1,11 +1,27 @@
 """RocketMQ in Spark, through PySpark: `register(spark)`, then `spark.read.format("rocketmq")`.
 
-An extra (`pip install "rmqd[spark]"`): no other room of rmqd imports this one at its top, and within it options,
-offsets, bounds, admission, columns and queue ranges import neither pyspark nor pyarrow. What is created on a driver is
-pickled to executors: readers hold options alone, and connections live in `cluster` and `pull_connection`, by process.
+An extra (`pip install "rmqd[spark]"`): no other room of rmqd imports this one at its top. What is created on a driver
+is pickled to executors: readers hold options alone, and connections live in `cluster` and `source.pull_connection`, by
+process. Modules that say "Pure" import neither pyspark nor pyarrow, and do no I/O.
 
-`source` and `sink` are the format, for all queries. Groups with `engine: spark` are run by `engine` on the driver,
-and by `handlers` or `pipelines`, on executors; `submit` brings them to a cluster.
+`source` and `sink` are the format, for all queries. Groups with `engine: spark` are run by `engine` on the driver, and
+by `handlers` or `pipelines` on executors.
+
+    format                     the format `rocketmq`, as Spark finds it
+    source, sink               reading topics; writing them
+    engine                     one group, as the driver runs it
+    handlers, pipelines        a group's handler on executors; a group's pipeline and its sinks
+    submit                     groups on clusters: packed environments, spark-submit
+    driver                     the process that drives Spark for a group of the daemon
+    group_order                what driver and executors are told of a group
+    queue_range                what one task reads
+    session, prepare, java     the Spark session; the environment that it needs; a Java
+    cluster, access, answers   questions to brokers from synchronous code, and their answers
+    queue_questions, patience  questions that only drivers ask; asking again while brokers are away
+    hadoop_folder              folders on whatever Spark can write to
+    option_values              values of options
+    process_log, spark_output  logs of Spark's processes
+    discovery                  the folder by which Spark finds the format in installed packages
 """
 
 from __future__ import annotations

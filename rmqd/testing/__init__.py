@@ -5,6 +5,17 @@ Without it: `with RocketMQ() as rocketmq: rocketmq.run_handler(...)`.
 
 This room is a leaf: it may use every other one, and only the commands use it. Importing it loads nothing heavy: pytest
 does so in every run of everybody who has rmqd installed.
+
+    plugin, collecting   the pytest plugin: fixtures; files of cases as tests
+    rocketmq             RocketMQ: an embedded broker in a thread, and what a test asks of it
+    run, result          a group run until nothing is left to do; every attempt, and what became of the messages
+    group                from the arguments of `run_handler` to a group
+    clock                a clock that jumps when nothing else is left to do
+    background           an event loop in a thread
+    messages             messages and batches without a broker
+    records              what the broker has stored
+    case_file, case_run  cases in YAML: reading, running
+    logs                 where the log goes during a test
 """
 
 from __future__ import annotations

@@ -1,1 +1,11 @@
-"""The messages: where they are kept, and how they are found again."""
+"""The messages: where they are kept, and how they are found again.
+
+In memory, or in a folder's SQLite database. All messages are one log, as in RocketMQ; queues are indexes into it.
+
+    message_store  MessageStore: messages by queue and by commit log offset
+    consume_queue  the index of one queue
+    record_log     the records, in memory
+    data_dir       records and journal in a folder, for one process
+    last_record    a damaged database is noticed
+    retention      which messages are given up
+"""

@@ -1,1 +1,15 @@
-"""One group on Spark as the driver sees it: from its first heartbeat to its last commit."""
+"""One group on Spark as the driver sees it: from its first heartbeat to its last commit.
+
+The checkpoint owns the offsets, and brokers are told of them. A query cannot be moved: where somebody moves the group,
+the query ends and a new generation of the checkpoint begins. Calls into Spark block, so they are made in threads.
+
+    group_run                        GroupRun: join, start Spark, one query after the other, leave
+    run_parts, spark_parts           what a run is made of, as the run sees it; the real parts
+    presence                         Presence: the driver as a member of the group; founding; answers to operators
+    generations, generation_note     which checkpoint to go on from; what is kept beside it
+    checkpoint                       what Spark's checkpoint says of the group's place
+    running_query, spark_thread      a query and Spark's calls, for an event loop
+    listener, figures, queue_places  Spark's progress; the group's snapshot; lag
+    ordering                         from a configuration to a group's order
+    foreground                       `rmqd spark run`: one group without a daemon
+"""

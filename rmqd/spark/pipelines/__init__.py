@@ -1,1 +1,11 @@
-"""A group's pipeline: rows in, and the sinks that rows go to."""
+"""A group's pipeline: the rows of its topics, a function over them, and the sinks that the result goes to.
+
+A sink takes a micro-batch at a time, on the driver. After a crash it is given the last one again.
+
+    pipeline_query               the streaming query
+    pipeline_source              the rows, and the sink of a topic
+    pipeline_sinks               sinks by format
+    parquet_sink, parquet_batch  files of Parquet that hold each row exactly once
+    jdbc_table                   rows of a table
+    pipeline_counts              what a micro-batch has read, by Spark's word
+"""

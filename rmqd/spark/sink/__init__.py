@@ -1,1 +1,9 @@
-"""Writing to topics: the format `rocketmq` as a sink."""
+"""Writing to topics: the format `rocketmq` as a sink.
+
+Options and columns are checked before the first row is sent. A task sends by its process's producer.
+
+    writer        the sink, as Spark finds it
+    sink_options  options and columns, checked before anything is sent
+    outgoing      rows as messages
+    sending       an executor's producer
+"""
