@@ -34,58 +34,40 @@ if TYPE_CHECKING:
 RESET_TO_END = -1
 
 
-async def cluster_info(
-    remoting: RemotingClient, address: str, *, timeout_seconds: float = ADMIN_TIMEOUT_SECONDS
-) -> ClusterInfo:
+async def cluster_info(remoting: RemotingClient, address: str) -> ClusterInfo:
     """All brokers that a name server knows."""
     code = RequestCode.GET_BROKER_CLUSTER_INFO
-    reply = await request(remoting, address, code, timeout_seconds=timeout_seconds)
+    reply = await request(remoting, address, code, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
     return ClusterInfo.from_json(reply.body)
 
 
-async def topic_list(
-    remoting: RemotingClient, address: str, *, timeout_seconds: float = ADMIN_TIMEOUT_SECONDS
-) -> tuple[str, ...]:
+async def topic_list(remoting: RemotingClient, address: str) -> tuple[str, ...]:
     """All topics that a name server knows."""
     code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
-    reply = await request(remoting, address, code, timeout_seconds=timeout_seconds)
+    reply = await request(remoting, address, code, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
     return TopicList.from_json(reply.body).topics
 
 
-async def topic_stats(
-    remoting: RemotingClient, address: str, topic: str, *, timeout_seconds: float = ADMIN_TIMEOUT_SECONDS
-) -> TopicStatsTable:
+async def topic_stats(remoting: RemotingClient, address: str, topic: str) -> TopicStatsTable:
     """The ends of a topic's queues on one broker."""
     header = GetTopicStatsInfoRequestHeader(topic=topic)
-    reply = await request(remoting, address, header, timeout_seconds=timeout_seconds)
+    reply = await request(remoting, address, header, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
     return TopicStatsTable.from_json(reply.body)
 
 
-async def consume_stats(
-    remoting: RemotingClient,
-    address: str,
-    group: str,
-    *,
-    topic: str = "",
-    timeout_seconds: float = ADMIN_TIMEOUT_SECONDS,
-) -> ConsumeStats:
+async def consume_stats(remoting: RemotingClient, address: str, group: str, *, topic: str = "") -> ConsumeStats:
     """How far a group is on one broker, in one topic or in all that it subscribes to."""
     header = GetConsumeStatsRequestHeader(consumer_group=group, topic=topic or None)
-    reply = await request(remoting, address, header, timeout_seconds=timeout_seconds)
+    reply = await request(remoting, address, header, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
     return ConsumeStats.from_json(reply.body)
 
 
 async def consume_time_span(
-    remoting: RemotingClient,
-    address: str,
-    group: str,
-    topic: str,
-    *,
-    timeout_seconds: float = ADMIN_TIMEOUT_SECONDS,
+    remoting: RemotingClient, address: str, group: str, topic: str
 ) -> dict[MessageQueue, QueueTimeSpan]:
     """How old the messages are that a group has not handled yet, queue by queue of one broker."""
     header = QueryConsumeTimeSpanRequestHeader(topic=topic, group=group)
-    reply = await request(remoting, address, header, timeout_seconds=timeout_seconds)
+    reply = await request(remoting, address, header, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
     spans = QueryConsumeTimeSpanBody.from_json(reply.body).consume_time_span_set
     return {span.message_queue: span for span in spans}
 
@@ -98,7 +80,6 @@ async def create_topic(
     *,
     perm: int = 6,
     attributes: Mapping[str, str] | None = None,
-    timeout_seconds: float = ADMIN_TIMEOUT_SECONDS,
 ) -> None:
     """Make a topic on one broker, or change it. Name servers hear of it within moments, not at once."""
     header = CreateTopicRequestHeader(
@@ -108,14 +89,14 @@ async def create_topic(
         perm=perm,
         attributes=",".join(f"+{key}={value}" for key, value in attributes.items()) if attributes else None,
     )
-    await request(remoting, address, header, timeout_seconds=timeout_seconds)
+    await request(remoting, address, header, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
 
 
-async def topic_config(
-    remoting: RemotingClient, address: str, topic: str, *, timeout_seconds: float = ADMIN_TIMEOUT_SECONDS
-) -> TopicConfig:
+async def topic_config(remoting: RemotingClient, address: str, topic: str) -> TopicConfig:
     """A topic's settings on one broker. Raises TopicNotExistError where it has none."""
-    reply = await request(remoting, address, GetTopicConfigRequestHeader(topic=topic), timeout_seconds=timeout_seconds)
+    reply = await request(
+        remoting, address, GetTopicConfigRequestHeader(topic=topic), timeout_seconds=ADMIN_TIMEOUT_SECONDS
+    )
     return TopicConfig.from_json(reply.body)
 
 
@@ -129,7 +110,6 @@ async def reset_offset(
     force: bool = True,
     queue_id: int | None = None,
     offset: int | None = None,
-    timeout_seconds: float = ADMIN_TIMEOUT_SECONDS,
 ) -> dict[MessageQueue, int]:
     """Set a group back or ahead to a time (Unix milliseconds; RESET_TO_END), on all queues of a broker or on one.
 
@@ -144,39 +124,28 @@ async def reset_offset(
         queue_id=-1 if queue_id is None else queue_id,
         offset=offset,
     )
-    reply = await request(remoting, address, header, timeout_seconds=timeout_seconds)
+    reply = await request(remoting, address, header, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
     return ResetOffsetBody.from_json(reply.body).offset_table
 
 
 async def consumer_status(
-    remoting: RemotingClient,
-    address: str,
-    group: str,
-    topic: str,
-    *,
-    client_id: str = "",
-    timeout_seconds: float = ADMIN_TIMEOUT_SECONDS,
+    remoting: RemotingClient, address: str, group: str, topic: str, *, client_id: str = ""
 ) -> Mapping[str, Mapping[MessageQueue, int]]:
     """The offsets that the group's members hold of a topic, by client id; the broker asks each of them."""
     header = GetConsumerStatusRequestHeader(topic=topic, group=group, client_addr=client_id or None)
     # the header's own code is what the broker then asks its clients
     code = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
-    reply = await request(remoting, address, header, code=code, timeout_seconds=timeout_seconds)
+    reply = await request(remoting, address, header, code=code, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
     return GetConsumerStatusBody.from_json(reply.body).consumer_table or {}
 
 
 async def view_message(
-    remoting: RemotingClient,
-    address: str,
-    commit_log_offset: int,
-    *,
-    topic: str = "",
-    timeout_seconds: float = ADMIN_TIMEOUT_SECONDS,
+    remoting: RemotingClient, address: str, commit_log_offset: int, *, topic: str = ""
 ) -> bytes | None:
     """The stored record at a commit log offset, undecoded; None where there is none."""
     header = ViewMessageRequestHeader(offset=commit_log_offset, topic=topic or None)
     try:
-        reply = await request(remoting, address, header, timeout_seconds=timeout_seconds)
+        reply = await request(remoting, address, header, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
     except BrokerFailureError as error:
         # no code of its own: QueryMessageProcessor.viewMessageById
         if "can not find message" in error.remark:
@@ -195,7 +164,6 @@ async def query_message(
     begin_ms: int = 0,
     end_ms: int = 2**63 - 1,
     unique: bool = False,
-    timeout_seconds: float = ADMIN_TIMEOUT_SECONDS,
 ) -> bytes:
     """Stored records with a key, or with a unique key, one after another, undecoded; empty where there is none.
 
@@ -206,7 +174,7 @@ async def query_message(
     )
     extra = {"_UNIQUE_KEY_QUERY": "true"} if unique else {}
     try:
-        reply = await request(remoting, address, header, extra_fields=extra, timeout_seconds=timeout_seconds)
+        reply = await request(remoting, address, header, extra_fields=extra, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
     except QueryNotFoundError:
         return b""
     return reply.body

@@ -62,107 +62,70 @@ async def send_heartbeat(
     return reply.version
 
 
-async def unregister_client(
-    remoting: RemotingClient,
-    address: str,
-    client_id: str,
-    *,
-    consumer_group: str,
-    timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
-) -> None:
+async def unregister_client(remoting: RemotingClient, address: str, client_id: str, *, consumer_group: str) -> None:
     """Take a client out of a group, so that the broker tells the other members at once."""
     header = UnregisterClientRequestHeader(client_id=client_id, consumer_group=consumer_group)
-    await request(remoting, address, header, timeout_seconds=timeout_seconds)
+    await request(remoting, address, header)
 
 
 async def check_client_config(
-    remoting: RemotingClient,
-    address: str,
-    client_id: str,
-    group: str,
-    subscription: SubscriptionData,
-    *,
-    timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
+    remoting: RemotingClient, address: str, client_id: str, group: str, subscription: SubscriptionData
 ) -> None:
     """Let a broker check a subscription's expression.
 
     Raises SubscriptionParseError for bad SQL, BrokerFailureError where the broker has SQL filters turned off.
     """
     body = CheckClientRequestBody(client_id=client_id, group=group, subscription_data=subscription)
-    await request(remoting, address, RequestCode.CHECK_CLIENT_CONFIG, body.to_json(), timeout_seconds=timeout_seconds)
+    await request(remoting, address, RequestCode.CHECK_CLIENT_CONFIG, body.to_json())
 
 
-async def consumer_connection(
-    remoting: RemotingClient, address: str, group: str, *, timeout_seconds: float = ADMIN_TIMEOUT_SECONDS
-) -> ConsumerConnection:
+async def consumer_connection(remoting: RemotingClient, address: str, group: str) -> ConsumerConnection:
     """The group's members with their connections and subscription. Raises ConsumerNotOnlineError if there is none."""
     header = GetConsumerConnectionListRequestHeader(consumer_group=group)
     reply = await request(
         remoting,
         address,
         header,
-        timeout_seconds=timeout_seconds,
+        timeout_seconds=ADMIN_TIMEOUT_SECONDS,
     )
     return ConsumerConnection.from_json(reply.body)
 
 
 async def consumer_running_info(
-    remoting: RemotingClient,
-    address: str,
-    group: str,
-    client_id: str,
-    *,
-    timeout_seconds: float = ADMIN_TIMEOUT_SECONDS,
+    remoting: RemotingClient, address: str, group: str, client_id: str
 ) -> ConsumerRunningInfo:
     """What a member tells about itself: the broker asks it, and passes its answer on."""
     header = GetConsumerRunningInfoRequestHeader(consumer_group=group, client_id=client_id, jstack_enable=False)
-    reply = await request(remoting, address, header, timeout_seconds=timeout_seconds)
+    reply = await request(remoting, address, header, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
     return ConsumerRunningInfo.from_json(reply.body)
 
 
-async def query_subscription(
-    remoting: RemotingClient,
-    address: str,
-    group: str,
-    topic: str,
-    *,
-    timeout_seconds: float = ADMIN_TIMEOUT_SECONDS,
-) -> SubscriptionData | None:
+async def query_subscription(remoting: RemotingClient, address: str, group: str, topic: str) -> SubscriptionData | None:
     """The group's subscription to a topic as the broker has it from the last heartbeat of any member."""
     header = QuerySubscriptionByConsumerRequestHeader(group=group, topic=topic)
-    reply = await request(remoting, address, header, timeout_seconds=timeout_seconds)
+    reply = await request(remoting, address, header, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
     return QuerySubscriptionResponseBody.from_json(reply.body).subscription_data
 
 
-async def subscription_group(
-    remoting: RemotingClient, address: str, group: str, *, timeout_seconds: float = ADMIN_TIMEOUT_SECONDS
-) -> SubscriptionGroupConfig:
+async def subscription_group(remoting: RemotingClient, address: str, group: str) -> SubscriptionGroupConfig:
     """The group's settings on a broker. Raises SubscriptionGroupNotExistError where it has none.
 
     A broker that makes groups by itself (autoCreateSubscriptionGroup) makes this one by being asked;
     `subscription_groups` leaves no trace.
     """
     header = GetSubscriptionGroupConfigRequestHeader(group=group)
-    reply = await request(remoting, address, header, timeout_seconds=timeout_seconds)
+    reply = await request(remoting, address, header, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
     return SubscriptionGroupConfig.from_json(reply.body)
 
 
-async def subscription_groups(
-    remoting: RemotingClient, address: str, *, timeout_seconds: float = ADMIN_TIMEOUT_SECONDS
-) -> dict[str, SubscriptionGroupConfig]:
+async def subscription_groups(remoting: RemotingClient, address: str) -> dict[str, SubscriptionGroupConfig]:
     """The settings of all groups on a broker, by name."""
     code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
-    reply = await request(remoting, address, code, timeout_seconds=timeout_seconds)
+    reply = await request(remoting, address, code, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
     return dict(SubscriptionGroupWrapper.from_json(reply.body).subscription_group_table)
 
 
-async def update_subscription_group(
-    remoting: RemotingClient,
-    address: str,
-    config: SubscriptionGroupConfig,
-    *,
-    timeout_seconds: float = ADMIN_TIMEOUT_SECONDS,
-) -> None:
+async def update_subscription_group(remoting: RemotingClient, address: str, config: SubscriptionGroupConfig) -> None:
     """Make or change the group's settings on a broker."""
     code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
-    await request(remoting, address, code, config.to_json(), timeout_seconds=timeout_seconds)
+    await request(remoting, address, code, config.to_json(), timeout_seconds=ADMIN_TIMEOUT_SECONDS)

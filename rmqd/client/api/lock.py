@@ -30,14 +30,8 @@ async def lock_batch(
 
 
 async def unlock_batch(
-    remoting: RemotingClient,
-    address: str,
-    group: str,
-    client_id: str,
-    queues: Iterable[MessageQueue],
-    *,
-    timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
+    remoting: RemotingClient, address: str, group: str, client_id: str, queues: Iterable[MessageQueue]
 ) -> None:
     """Give locks up; those that are not the client's own are left alone."""
     body = LockBatchRequestBody(consumer_group=group, client_id=client_id, queues=tuple(queues))
-    await request(remoting, address, RequestCode.UNLOCK_BATCH_MQ, body.to_json(), timeout_seconds=timeout_seconds)
+    await request(remoting, address, RequestCode.UNLOCK_BATCH_MQ, body.to_json())

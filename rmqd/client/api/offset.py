@@ -99,20 +99,16 @@ async def update_consumer_offset(
     return reply.remark != RESET_WAITS
 
 
-async def get_max_offset(
-    remoting: RemotingClient, address: str, queue: MessageQueue, *, timeout_seconds: float = REQUEST_TIMEOUT_SECONDS
-) -> int:
+async def get_max_offset(remoting: RemotingClient, address: str, queue: MessageQueue) -> int:
     """The offset that the queue's next message will get."""
     header = GetMaxOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name)
-    return await _offset(remoting, address, header, timeout_seconds)
+    return await _offset(remoting, address, header)
 
 
-async def get_min_offset(
-    remoting: RemotingClient, address: str, queue: MessageQueue, *, timeout_seconds: float = REQUEST_TIMEOUT_SECONDS
-) -> int:
+async def get_min_offset(remoting: RemotingClient, address: str, queue: MessageQueue) -> int:
     """The offset of the oldest message that the queue still holds."""
     header = GetMinOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name)
-    return await _offset(remoting, address, header, timeout_seconds)
+    return await _offset(remoting, address, header)
 
 
 async def search_offset(
@@ -122,7 +118,6 @@ async def search_offset(
     timestamp_ms: int,
     *,
     boundary: Literal["lower", "upper"] = "lower",
-    timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
 ) -> int:
     """The offset of the first message stored at or after a Unix time in milliseconds."""
     header = SearchOffsetRequestHeader(
@@ -132,19 +127,17 @@ async def search_offset(
         boundary_type=boundary,
         bname=queue.broker_name,
     )
-    return await _offset(remoting, address, header, timeout_seconds)
+    return await _offset(remoting, address, header)
 
 
-async def earliest_store_time(
-    remoting: RemotingClient, address: str, queue: MessageQueue, *, timeout_seconds: float = REQUEST_TIMEOUT_SECONDS
-) -> int | None:
+async def earliest_store_time(remoting: RemotingClient, address: str, queue: MessageQueue) -> int | None:
     """When the queue's oldest message was stored (Unix milliseconds); None for an empty queue."""
     header = GetEarliestMsgStoretimeRequestHeader(topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name)
-    reply = await request(remoting, address, header, timeout_seconds=timeout_seconds)
+    reply = await request(remoting, address, header)
     timestamp_ms = GetEarliestMsgStoretimeResponseHeader.from_ext_fields(reply.ext_fields).timestamp
     return timestamp_ms if timestamp_ms >= 0 else None
 
 
-async def _offset(remoting: RemotingClient, address: str, header: RequestHeader, timeout_seconds: float) -> int:
-    reply = await request(remoting, address, header, timeout_seconds=timeout_seconds)
+async def _offset(remoting: RemotingClient, address: str, header: RequestHeader) -> int:
+    reply = await request(remoting, address, header)
     return OffsetResponseHeader.from_ext_fields(reply.ext_fields).offset

@@ -39,28 +39,13 @@ async def query_assignment(
     return QueryAssignmentResponseBody.from_json(reply.body).assignments
 
 
-async def batch_ack(
-    remoting: RemotingClient,
-    address: str,
-    broker_name: str,
-    acks: Sequence[BatchAck],
-    *,
-    timeout_seconds: float = ACK_TIMEOUT_SECONDS,
-) -> None:
+async def batch_ack(remoting: RemotingClient, address: str, broker_name: str, acks: Sequence[BatchAck]) -> None:
     """Acknowledge many popped messages of one broker."""
     body = BatchAckMessageRequestBody(broker_name, tuple(acks)).to_json()
-    await request(remoting, address, RequestCode.BATCH_ACK_MESSAGE, body, timeout_seconds=timeout_seconds)
+    await request(remoting, address, RequestCode.BATCH_ACK_MESSAGE, body, timeout_seconds=ACK_TIMEOUT_SECONDS)
 
 
-async def ack_message(
-    remoting: RemotingClient,
-    address: str,
-    group: str,
-    real_topic: str,
-    handle: PopHandle,
-    *,
-    timeout_seconds: float = ACK_TIMEOUT_SECONDS,
-) -> None:
+async def ack_message(remoting: RemotingClient, address: str, group: str, real_topic: str, handle: PopHandle) -> None:
     """Acknowledge one popped message of the topic that holds it, which may be a retry topic."""
     header = AckMessageRequestHeader(
         consumer_group=group,
@@ -70,22 +55,15 @@ async def ack_message(
         offset=handle.queue_offset,
         bname=handle.broker_name,
     )
-    await request(remoting, address, header, timeout_seconds=timeout_seconds)
+    await request(remoting, address, header, timeout_seconds=ACK_TIMEOUT_SECONDS)
 
 
 async def change_invisible_time(
-    remoting: RemotingClient,
-    address: str,
-    group: str,
-    real_topic: str,
-    handle: PopHandle,
-    invisible_ms: int,
-    *,
-    timeout_seconds: float = ACK_TIMEOUT_SECONDS,
+    remoting: RemotingClient, address: str, group: str, real_topic: str, handle: PopHandle, invisible_ms: int
 ) -> PopHandle:
     """Hide a popped message for `invisible_ms` from now on, and return its handle from then on."""
     header = change_header(group, real_topic, handle, invisible_ms)
-    reply = await request(remoting, address, header, timeout_seconds=timeout_seconds)
+    reply = await request(remoting, address, header, timeout_seconds=ACK_TIMEOUT_SECONDS)
     return renewed(handle, ChangeInvisibleTimeResponseHeader.from_ext_fields(reply.ext_fields))
 
 

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 async def request_modes(
-    remoting: RemotingClient, address: str, *, timeout_seconds: float = ADMIN_TIMEOUT_SECONDS
+    remoting: RemotingClient, address: str
 ) -> dict[tuple[str, str], SetMessageRequestModeRequestBody]:
     """What was set by `mqadmin setConsumeMode`, by topic and group."""
     code = RequestCode.GET_ALL_MESSAGE_REQUEST_MODE
-    reply = await request(remoting, address, code, timeout_seconds=timeout_seconds)
+    reply = await request(remoting, address, code, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
     return request_modes_from_json(reply.body)

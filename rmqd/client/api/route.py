@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rmqd.client.api.request import REQUEST_TIMEOUT_SECONDS, request
+from rmqd.client.api.request import request
 from rmqd.client.remoting.parsing import parsed
 from rmqd.wire.bodies.route import TopicRouteData
 from rmqd.wire.headers.route import GetRouteInfoRequestHeader
@@ -13,15 +13,12 @@ if TYPE_CHECKING:
     from rmqd.client.remoting.client import RemotingClient
 
 
-async def get_route(
-    remoting: RemotingClient, address: str, topic: str, *, timeout_seconds: float = REQUEST_TIMEOUT_SECONDS
-) -> TopicRouteData:
+async def get_route(remoting: RemotingClient, address: str, topic: str) -> TopicRouteData:
     """Which brokers serve a topic, with how many queues. Raises TopicNotExistError for a topic it does not know."""
     header = GetRouteInfoRequestHeader(topic=topic, accept_standard_json_only=True)
     reply = await request(
         remoting,
         address,
         header,
-        timeout_seconds=timeout_seconds,
     )
     return await parsed(TopicRouteData.from_json, reply.body)
