@@ -46,6 +46,7 @@ from typing import Final
 
 import structlog
 
+from rmqd.backoff import doubled
 from rmqd.client.remoting.connection import OPAQUE
 from rmqd.codes import ResponseCode
 from rmqd.consumer.pull.request import OPERATOR_RESET
@@ -116,10 +117,10 @@ class RangePlan:
         self._empty_answers = 0
         self._doubts_route = False  # whether a loss was told by who may not be master any more
         self._is_confirmed = False  # whether the route was asked for after that
-        self._failing_since: float | None = None
+        self._failures = 0  # since something was dealt with
+        self._failing_since = 0.0  # when the first of them was
         self._given_up_by: RmqdError | None = None
         self._pause_due = 0.0
-        self._next_pause = FIRST_PAUSE_SECONDS
 
     @property
     def more(self) -> bool:
@@ -186,7 +187,7 @@ class RangePlan:
         if not is_moved:
             self._empty_answers += 1
             if self._empty_answers < EMPTY_ANSWERS:
-                self._pause_due = self._next_pause
+                self._pause_due = FIRST_PAUSE_SECONDS
                 return None
         if not self._is_confirmed:
             self._forget_pulls()
@@ -204,14 +205,15 @@ class RangePlan:
             raise error
         self._forget_pulls()
         self.wants_route = True
-        if self._failing_since is None:
+        if not self._failures:
             self._failing_since = now
         if now - self._failing_since >= self._settings.patience_seconds:
             self._given_up_by = error  # the route has the last word
             return
         self._log.warning("spark.pull_failed", error=str(error))
         self._turn += 1
-        self._pause_due, self._next_pause = self._next_pause, min(2 * self._next_pause, LONGEST_PAUSE_SECONDS)
+        self._failures += 1
+        self._pause_due = doubled(FIRST_PAUSE_SECONDS, self._failures, LONGEST_PAUSE_SECONDS)
 
     def learn(self, replicas: Sequence[Replica]) -> None:
         """Take over the replicas that the topic's route names, and ask the first one where they are others than before.
@@ -291,9 +293,7 @@ class RangePlan:
 
     def _settle(self, span: Span, offset: int, *, found: bool) -> Dealt:
         """Move a span's begin to `offset`, or end the span, and begin anew with the patience."""
-        self._failing_since = None
-        self._empty_answers = 0
-        self._next_pause = FIRST_PAUSE_SECONDS
+        self._failures = self._empty_answers = 0
         dealt = Dealt(span.low, min(offset, span.high), found)
         if dealt.high == span.high:
             self.spans.popleft()
