@@ -28,6 +28,7 @@ from rmqd.client.api.offset import (
 )
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
+from rmqd.client.remoting.client import RemotingClient
 from rmqd.client.routing.route_table import RouteTable
 from rmqd.consumer.health.filter_check import check_filters
 from rmqd.errors import RmqdError, RouteNotFoundError, StaticTopicError
@@ -109,42 +110,36 @@ class Cluster:
     def min_offsets(self, queues: Iterable[MessageQueue]) -> Answers[int]:
         """The offsets of the oldest messages."""
 
-        async def ask(address: str, queue: MessageQueue) -> int:
-            return max(0, await get_min_offset(self._client.remoting, address, queue))  # -1: nothing was ever stored
+        async def ask(remoting: RemotingClient, address: str, queue: MessageQueue) -> int:
+            return max(0, await get_min_offset(remoting, address, queue))  # -1: nothing was ever stored
 
         return self._at_broker(queues, ask)
 
     def max_offsets(self, queues: Iterable[MessageQueue], *, of_slaves: bool = False) -> Answers[int]:
         """The offsets that the next messages will get; with `of_slaves`, a slave's word where there is no master."""
-
-        async def ask(address: str, queue: MessageQueue) -> int:
-            return await get_max_offset(self._client.remoting, address, queue)
-
-        return self._at_broker(queues, ask, of_slaves=of_slaves)
+        return self._at_broker(queues, get_max_offset, of_slaves=of_slaves)
 
     def offsets_at(self, times_ms: Mapping[MessageQueue, int]) -> Answers[int]:
         """The offsets of the first messages that were stored at a time (milliseconds since 1970) or later."""
-
-        async def ask(address: str, queue: MessageQueue) -> int:
-            return await search_offset(self._client.remoting, address, queue, times_ms[queue])
-
-        return self._at_broker(times_ms, ask)
+        return self._at_broker(
+            times_ms, lambda remoting, address, queue: search_offset(remoting, address, queue, times_ms[queue])
+        )
 
     def committed(self, group: str, queues: Iterable[MessageQueue]) -> Answers[int | None]:
         """A group's offsets; None where it never committed one."""
 
-        async def ask(address: str, queue: MessageQueue) -> int | None:
+        async def ask(remoting: RemotingClient, address: str, queue: MessageQueue) -> int | None:
             # where brokers make groups by themselves, this makes it: they take no offset of a group that is not there
-            await subscription_group(self._client.remoting, address, group)
-            return await query_consumer_offset(self._client.remoting, address, group, queue)
+            await subscription_group(remoting, address, group)
+            return await query_consumer_offset(remoting, address, group, queue)
 
         return self._at_broker(queues, ask)
 
     def commit(self, group: str, offsets: Mapping[MessageQueue, int]) -> Answers[None]:
         """Commit a group's offsets, and wait for the brokers' answers."""
 
-        async def ask(address: str, queue: MessageQueue) -> None:
-            await update_consumer_offset(self._client.remoting, address, group, queue, offsets[queue])
+        async def ask(remoting: RemotingClient, address: str, queue: MessageQueue) -> None:
+            await update_consumer_offset(remoting, address, group, queue, offsets[queue])
 
         return self._at_broker(offsets, ask)
 
@@ -154,11 +149,9 @@ class Cluster:
         Raises RmqdError where none of these brokers answers.
         """
         by_broker = {queue.broker_name: queue for queue in queues}
-
-        async def ask(address: str, queue: MessageQueue) -> list[str]:
-            return await get_consumer_list(self._client.remoting, address, group)
-
-        answers = self._at_broker(by_broker.values(), ask)
+        answers = self._at_broker(
+            by_broker.values(), lambda remoting, address, _: get_consumer_list(remoting, address, group)
+        )
         found = answers.found or those_there(answers)
         return frozenset(client_id for client_ids in found.values() for client_id in client_ids)
 
@@ -167,19 +160,15 @@ class Cluster:
 
         Brokers of 5.x keep a reset until the queue is pulled, and ignore commits until then.
         """
-
-        async def ask(address: str, queue: MessageQueue) -> int | None:
-            return await pending_reset(self._client.remoting, address, group, queue, offsets[queue])
-
-        return self._at_broker(offsets, ask)
+        return self._at_broker(
+            offsets, lambda remoting, address, queue: pending_reset(remoting, address, group, queue, offsets[queue])
+        )
 
     def mean_sizes(self, starts: Mapping[MessageQueue, int]) -> Answers[float]:
         """Mean bytes of the next messages from an offset on, by the sizes in the queues' indexes."""
-
-        async def ask(address: str, queue: MessageQueue) -> float:
-            return await mean_size(self._client.remoting, address, queue, starts[queue])
-
-        return self._at_broker(starts, ask, of_slaves=True)
+        return self._at_broker(
+            starts, lambda remoting, address, queue: mean_size(remoting, address, queue, starts[queue]), of_slaves=True
+        )
 
     def check_filters(self, group: str, by_topic: Mapping[str, Filter]) -> None:
         """Have brokers look at their topics' SQL conditions: in pulls they let all through that they can't read."""
@@ -198,7 +187,7 @@ class Cluster:
     def _at_broker(
         self,
         queues: Iterable[MessageQueue],
-        ask: Callable[[str, MessageQueue], Awaitable[T]],
+        ask: Callable[[RemotingClient, str, MessageQueue], Awaitable[T]],
         *,
         of_slaves: bool = False,
     ) -> Answers[T]:
@@ -209,16 +198,17 @@ class Cluster:
         """
 
         async def at_broker(queue: MessageQueue) -> T:
+            remoting = self._client.remoting
             address = await self._address(queue, of_slaves=of_slaves)
             try:
-                return await ask(address, queue)
+                return await ask(remoting, address, queue)
             except RmqdError:
                 # it may be elsewhere by now
                 await self._client.routes.refresh(queue.topic)
                 other = await self._address(queue, of_slaves=of_slaves)
                 if other == address:
                     raise
-                return await ask(other, queue)
+                return await ask(remoting, other, queue)
 
         return self._each(queues, at_broker)
 
