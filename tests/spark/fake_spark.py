@@ -10,8 +10,8 @@ from typing import Any
 
 from rmqd.spark.engine.generations import Generation
 from rmqd.spark.engine.listener import BatchProgress
-from rmqd.spark.engine.run_parts import OnBatch, Resets
-from rmqd.spark.handlers.outcome import RangeOutcome
+from rmqd.spark.handlers.outcome import OnBatch, RangeOutcome
+from rmqd.spark.source.offsets import ByQueue
 
 STEP_SECONDS = 0.02
 
@@ -67,7 +67,7 @@ class FakeSession:
 
 
 class FakeParts:
-    """Membership, checkpoints and watcher of themselves too."""
+    """In place of SparkParts; presence and checkpoints of themselves too."""
 
     client_id = "10.0.0.1@spark-1"
 
@@ -76,7 +76,7 @@ class FakeParts:
         self.queries: list[FakeQuery] = []
         self.sent: dict[Any, int] = {}
         """Where an operator has sent the group, until the next generation."""
-        self.on_reset: Callable[[Resets], None] = lambda resets: None
+        self.on_reset: Callable[[ByQueue], None] = lambda resets: None
         self.on_progress: Callable[[BatchProgress], None] = lambda progress: None
         self.refuses_to_join: Exception | None = None
         self.session_error: Exception | None = None
@@ -85,7 +85,7 @@ class FakeParts:
         self.rival: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.number = 0
 
-    def presence(self, on_reset: Callable[[Resets], None]) -> FakeParts:
+    def presence(self, on_reset: Callable[[ByQueue], None]) -> FakeParts:
         """This one."""
         self.on_reset = on_reset
         return self
@@ -137,7 +137,7 @@ class FakeParts:
         self.sent = {}
         return Generation(self.number, f"/checkpoint/{self.number}", None, "")
 
-    def note(self, resets: Resets) -> None:
+    def note(self, resets: ByQueue) -> None:
         """Keep it."""
         self.sent |= resets
 
@@ -147,7 +147,7 @@ class FakeParts:
         self.sent |= resets
         return bool(resets)
 
-    def moved(self) -> Resets:
+    def moved(self) -> ByQueue:
         """What was kept."""
         return self.sent
 

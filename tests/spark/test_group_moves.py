@@ -26,8 +26,8 @@ need("pyspark", "pyarrow")
 
 from rmqd.spark.engine.group_run import GroupRun  # noqa: E402
 from rmqd.spark.engine.listener import BatchProgress, ProgressListener  # noqa: E402
-from rmqd.spark.engine.run_parts import OnBatch  # noqa: E402
 from rmqd.spark.engine.spark_parts import SparkParts  # noqa: E402
+from rmqd.spark.handlers.outcome import OnBatch  # noqa: E402
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

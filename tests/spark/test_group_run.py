@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from typing import cast
 
 import pytest
 
@@ -20,6 +21,7 @@ from rmqd.spark.engine import group_run  # noqa: E402
 from rmqd.spark.engine.group_run import GroupRun  # noqa: E402
 from rmqd.spark.engine.listener import BatchProgress  # noqa: E402
 from rmqd.spark.engine.running_query import QueryFailedError  # noqa: E402
+from rmqd.spark.engine.spark_parts import SparkParts  # noqa: E402
 from rmqd.spark.group_order import GroupOrder  # noqa: E402
 from rmqd.spark.handlers.outcome import RangeOutcome  # noqa: E402
 from tests.spark.embedded_broker import queue  # noqa: E402
@@ -65,7 +67,7 @@ async def running(trigger: str = "", shutdown_timeout: str = "30s", paused: bool
     }
     config = RootConfig.model_validate({"nameserver": "127.0.0.1:1", "groups": {"mailer": settings}})
     parts = FakeParts()
-    run = GroupRun(GroupOrder("mailer", config), parts, SystemClock())
+    run = GroupRun(GroupOrder("mailer", config), cast("SparkParts", parts), SystemClock())
     if paused:
         run.pause()
     task = asyncio.create_task(run.run())

@@ -4,7 +4,7 @@ The checkpoint owns the offsets, and brokers are told of them. A query cannot be
 the query ends and a new generation of the checkpoint begins. Calls into Spark block, so they are made in threads.
 
     group_run                        GroupRun: join, start Spark, one query after the other, leave
-    run_parts, spark_parts           what a run is made of, as the run sees it; the real parts
+    spark_parts                      what a run is made of; tests give it other parts
     presence                         Presence: the driver as a member of the group; founding; answers to operators
     generations, generation_note     which checkpoint to go on from; what is kept beside it
     checkpoint                       what Spark's checkpoint says of the group's place

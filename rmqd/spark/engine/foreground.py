@@ -19,7 +19,7 @@ from rmqd.consumer.stats.snapshot import HANDLED_RESULTS, GroupSnapshot
 from rmqd.errors import RmqdError
 from rmqd.exit_codes import ExitCode
 from rmqd.process.loop import run_in_loop
-from rmqd.spark.engine.group_run import GroupRun, describe
+from rmqd.spark.engine.group_run import GroupRun, failure_of
 from rmqd.spark.engine.spark_parts import SparkParts
 from rmqd.spark.group_order import GroupOrder
 from rmqd.spark.spark_output import catch_output, settle_output
@@ -66,7 +66,7 @@ async def _run(
     except Exception as error:
         # what a person can mend is said in a line; a fault of ours needs its traceback
         is_fault = not isinstance(error, RmqdError)
-        log.error("group.failed", group=order.name, error=describe(error), exc_info=is_fault)  # noqa: TRY400
+        log.error("group.failed", group=order.name, error=failure_of(error), exc_info=is_fault)  # noqa: TRY400
         return ExitCode.FAILURE
     finally:
         telling.cancel()

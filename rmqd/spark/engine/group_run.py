@@ -24,16 +24,19 @@ from rmqd.consumer.handling.slots import HandlerHungError
 from rmqd.consumer.pauses import WHOLE_GROUP, Pauses, PauseScope
 from rmqd.consumer.stats.snapshot import GroupSnapshot
 from rmqd.errors import RmqdError
+from rmqd.plain_text import describe
 from rmqd.spark.engine.figures import Figures
 from rmqd.spark.engine.listener import BatchProgress
-from rmqd.spark.engine.run_parts import Checkpoints, Membership, Parts, Resets
 from rmqd.spark.engine.running_query import QueryFailedError, RunningQuery, query_error
 from rmqd.spark.engine.spark_thread import SparkThread
 from rmqd.spark.group_order import GroupOrder
 from rmqd.spark.handlers.outcome import RangeOutcome
+from rmqd.spark.source.offsets import ByQueue
 
 if TYPE_CHECKING:
-    from rmqd.spark.engine.generations import Generation
+    from rmqd.spark.engine.generations import Generation, Generations
+    from rmqd.spark.engine.presence import Presence
+    from rmqd.spark.engine.spark_parts import SparkParts
 
 T = TypeVar("T")
 
@@ -54,7 +57,7 @@ class _StoppedError(Exception):
 class GroupRun:
     """Runs one group once."""
 
-    def __init__(self, order: GroupOrder, parts: Parts, clock: Clock) -> None:
+    def __init__(self, order: GroupOrder, parts: SparkParts, clock: Clock) -> None:
         self._order = order
         self._parts = parts
         self._clock = clock
@@ -71,13 +74,13 @@ class GroupRun:
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self._moved = asyncio.Event()
-        self._pushed: asyncio.Queue[Resets] = asyncio.Queue()
+        self._pushed: asyncio.Queue[ByQueue] = asyncio.Queue()
         self._drain_seconds = order.settings.shutdown_timeout
         self._state = "starting"
         self._failure: str | None = None
         self._is_handling = self._is_member = False
         self._stuck_by: list[str] = []  # what a query met that it cannot get past
-        self._presence: Membership | None = None
+        self._presence: Presence | None = None
         self._watching: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
@@ -133,7 +136,7 @@ class GroupRun:
             self._state = "stopped"
             raise
         except Exception as error:
-            self._state, self._failure = "failed", describe(error)
+            self._state, self._failure = "failed", failure_of(error)
             if isinstance(error, QueryFailedError):
                 self._figures.handler_hung = HandlerHungError.__name__ in error.said
                 self._log.error("spark.query_failed", error=str(error), said=error.said)
@@ -188,7 +191,7 @@ class GroupRun:
             asking.end()
 
     async def _start(
-        self, session: Any, thread: SparkThread, generation: Generation, checkpoints: Checkpoints
+        self, session: Any, thread: SparkThread, generation: Generation, checkpoints: Generations
     ) -> RunningQuery:
         pause_file = str(self._pause_file)
 
@@ -209,7 +212,7 @@ class GroupRun:
         self._log.info("spark.query_started", generation=generation.number, checkpoint=generation.path)
         return RunningQuery(query, thread)
 
-    async def _run_query(self, query: RunningQuery, checkpoints: Checkpoints, asking: SparkThread) -> bool:
+    async def _run_query(self, query: RunningQuery, checkpoints: Generations, asking: SparkThread) -> bool:
         """Until the query has ended, or is to end and is drained. Whether the group's run is over with it."""
         ended = asyncio.create_task(query.wait(), name="query")
         others = [
@@ -255,7 +258,7 @@ class GroupRun:
         if ended.done():
             ended.result()
 
-    async def _watch_moves(self, checkpoints: Checkpoints, asking: SparkThread) -> None:
+    async def _watch_moves(self, checkpoints: Generations, asking: SparkThread) -> None:
         """Look for what operators want, until there is something."""
         while True:
             with suppress(TimeoutError):
@@ -336,7 +339,7 @@ class GroupRun:
         except TimeoutError:
             self._log.error("spark.end_hangs", what=what, seconds=seconds)
         except Exception as error:  # noqa: BLE001 what matters is what it ended by
-            self._log.error("spark.end_failed", what=what, error=describe(error))
+            self._log.error("spark.end_failed", what=what, error=failure_of(error))
 
 
 async def _ended(*tasks: asyncio.Task[Any]) -> None:
@@ -349,8 +352,6 @@ async def _ended(*tasks: asyncio.Task[Any]) -> None:
                 task.exception()  # heard
 
 
-def describe(error: BaseException) -> str:
+def failure_of(error: BaseException) -> str:
     """A failure in one line."""
-    if isinstance(error, RmqdError):
-        return str(error)
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return str(error) if isinstance(error, RmqdError) else describe(error)

@@ -1,4 +1,4 @@
-"""The real parts of a group's run on Spark."""
+"""What a group's run on Spark is made of. Tests give a run other parts, to try it without Spark."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from rmqd.spark.engine.generations import Generation, Generations, generations_o
 from rmqd.spark.engine.listener import BatchProgress, ProgressListener
 from rmqd.spark.engine.presence import Presence
 from rmqd.spark.engine.queue_places import QueuePlaces
-from rmqd.spark.engine.run_parts import OnBatch, Resets
 from rmqd.spark.group_order import GroupOrder
+from rmqd.spark.handlers.outcome import OnBatch
 from rmqd.spark.session import build_session
+from rmqd.spark.source.offsets import ByQueue
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,7 +23,10 @@ if TYPE_CHECKING:
 
 
 class SparkParts:
-    """Of one group. `on_session` is called once, in a thread, with the session that has just started."""
+    """Of one group. What starts or asks Spark blocks, and is called in a thread.
+
+    `on_session` is called once, in that thread, with the session that has just started.
+    """
 
     def __init__(
         self, order: GroupOrder, clock: Clock, on_session: Callable[[SparkSession], None] = lambda session: None
@@ -31,29 +35,31 @@ class SparkParts:
         self._clock = clock
         self._on_session = on_session
 
-    def presence(self, on_reset: Callable[[Resets], None]) -> Presence:
-        """The membership."""
+    def presence(self, on_reset: Callable[[ByQueue], None]) -> Presence:
+        """The group's presence on the brokers; it connects nothing yet."""
         return Presence(self._order, on_reset=on_reset, clock=self._clock)
 
     def places(self, figures: Figures) -> QueuePlaces:
-        """What looks at the queues."""
+        """What looks at the group's queues; it connects nothing yet."""
         return QueuePlaces(self._order, figures, self._clock)
 
     def session(self, on_progress: Callable[[BatchProgress], None]) -> SparkSession:
-        """Spark. Raises RmqdError for what is missing or too old here."""
+        """Start Spark. `on_progress` is called in a thread of Spark's. Raises RmqdError for what is missing or too old
+        here.
+        """
         session = build_session(self._order)
         self._on_session(session)
         session.streams.addListener(ProgressListener(on_progress))
         return session
 
     def checkpoints(self, session: SparkSession) -> Generations:
-        """Through the session's file systems."""
+        """The group's generations, through the session's file systems."""
         return generations_of(self._order, session)
 
     def start_query(
         self, session: SparkSession, generation: Generation, pause_file: str, on_batch: OnBatch
     ) -> StreamingQuery:
-        """The handler's, or the pipeline's."""
+        """Start the query of the handler, or of the pipeline."""
         if self._order.settings.pipeline is not None:
             from rmqd.spark.pipelines.pipeline_query import pipeline_query as query
         else:

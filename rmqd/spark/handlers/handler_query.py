@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rmqd.config.model.quantities import parse_duration_ms
 from rmqd.config.model.spark import AVAILABLE_NOW, SparkConfig
 from rmqd.spark.handlers.batch_time import note_batch_time
 from rmqd.spark.handlers.handler_source import NAME, bound_to
-from rmqd.spark.handlers.outcome import RangeOutcome
+from rmqd.spark.handlers.outcome import OnBatch, RangeOutcome
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from rmqd.spark.group_order import GroupOrder
     from rmqd.wire.message_queue import MessageQueue
-
-OnBatch = Callable[[int, list[RangeOutcome]], None]
 
 
 def handler_query(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from rmqd.consumer.stats.snapshot import TopicSnapshot
@@ -51,3 +52,7 @@ class RangeOutcome:
         if not isinstance(value, RangeOutcome):
             raise RmqdError(f"an executor gave a {type(value).__name__}, and no outcome; has it another rmqd?")
         return value
+
+
+OnBatch = Callable[[int, list[RangeOutcome]], None]
+"""Called with a micro-batch's id and what became of its ranges."""

@@ -12,7 +12,7 @@ from rmqd.plugins.entry_points import why
 from rmqd.plugins.pipelines import load_pipeline
 from rmqd.spark.hadoop_folder import HadoopFolder
 from rmqd.spark.handlers.handler_query import triggered
-from rmqd.spark.handlers.outcome import RangeOutcome
+from rmqd.spark.handlers.outcome import OnBatch
 from rmqd.spark.pipelines.parquet_batch import ParquetBatch
 from rmqd.spark.pipelines.pipeline_counts import CountingListener, observed
 from rmqd.spark.pipelines.pipeline_sinks import make_sink
@@ -34,7 +34,7 @@ def pipeline_query(
     checkpoint: str,
     starting: Mapping[MessageQueue, int] | None,
     pause_file: str,
-    on_batch: Callable[[int, list[RangeOutcome]], None],
+    on_batch: OnBatch,
 ) -> StreamingQuery:
     """Start the query that has a group's pipeline run. The parameters are those of `handler_query`.
 
