@@ -1,15 +1,65 @@
-"""How values that more than one set of options has are read. Pure; each raises ValueError with what is accepted."""
+"""How options of Spark's `load()` and `save()` are read, and the values that both have. Pure.
+
+Spark hands over all values as text, and the names in small letters.
+"""
 
 from __future__ import annotations
 
 import re
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+
+from rmqd.errors import RmqdError
+
+T = TypeVar("T")
 
 _HOST_PORT: Final = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}", re.ASCII)
 
 
+class GivenOptions:
+    """The options that are given, by their proper names, and a line for each problem with them."""
+
+    def __init__(
+        self,
+        values: Mapping[str, str],
+        names: tuple[str, ...],
+        *,
+        unknown: str = "there is no such option",
+        passed_over: frozenset[str] = frozenset(),
+    ) -> None:
+        """An option that is not among `names` is a problem, which `unknown` says, unless it is to be passed over."""
+        proper = {name.lower(): name for name in names}
+        self.values: dict[str, str] = {}
+        self.problems: list[object] = []
+        for key, value in values.items():
+            if name := proper.get(key.lower()):
+                self.values[name] = value
+            elif key.lower() not in passed_over:
+                self.problem(key, f"{unknown}; there are {', '.join(names)}")
+
+    def read(self, name: str, parse: Callable[[str], T], default: T) -> T:
+        """What `parse` makes of an option, by RmqdError or ValueError a problem; `default` where it is not given."""
+        text = self.values.get(name)
+        if text is None:
+            return default
+        try:
+            return parse(text)
+        except (RmqdError, ValueError) as error:
+            self.problem(name, str(error))
+            return default
+
+    def fields(self, table: Mapping[str, tuple[str, Callable[[str], Any]]]) -> dict[str, Any]:
+        """Fields by name, of those options of the table that are given: it has the field and its reading by option."""
+        found = {field: self.read(name, parse, None) for name, (field, parse) in table.items() if name in self.values}
+        return {field: value for field, value in found.items() if value is not None}
+
+    def problem(self, name: str, text: str) -> None:
+        """Note what is wrong with an option."""
+        self.problems.append(f"{name}: {text}")
+
+
 def positive(text: str) -> int:
-    """A number above 0."""
+    """A number above 0. Raises ValueError, as all that follow, with what is accepted."""
     if not text.strip().isdecimal() or int(text) == 0:
         raise ValueError(f"{text!r} is no number above 0")
     return int(text)

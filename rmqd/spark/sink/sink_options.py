@@ -1,24 +1,29 @@
 """The sink's options and columns, checked together before anything is sent. Pure.
 
-Spark hands over all values as text, and the names in small letters; of a stream it hands over its own ones too.
+Of a stream, Spark hands over its own options too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
-from rmqd.errors import ConfigError, RmqdError
+from rmqd.errors import ConfigError
 from rmqd.spark import access
 from rmqd.spark.access import Access
-from rmqd.spark.option_values import milliseconds, positive
+from rmqd.spark.option_values import GivenOptions, milliseconds, positive
 from rmqd.spark.source.columns import COLUMNS
 from rmqd.wire.topics import check_topic
 
-T = TypeVar("T")
-
 NAMES: Final = (*access.NAMES, "topic", "sendParallelism", "unavailableToleranceMs")
+MOST_IN_FLIGHT: Final = 1024
+_FIELDS: Final = {
+    "topic": ("topic", check_topic),
+    "sendParallelism": ("in_flight", lambda text: min(positive(text), MOST_IN_FLIGHT)),
+    "unavailableToleranceMs": ("tolerance_seconds", milliseconds),
+}
+"""The fields of SinkOptions that one option sets."""
 SPARKS_OWN: Final = frozenset(("path", "queryname", "checkpointlocation"))
 _TEXT: Final = ("string",)
 _NUMBER: Final = ("int", "bigint", "smallint", "tinyint")
@@ -54,37 +59,16 @@ def parse_sink_options(
 
     RocketMQ is reached as `otherwise` says where no option says it. Raises ConfigError with a line for each problem.
     """
-    proper = {name.lower(): name for name in NAMES}
-    given: dict[str, str] = {}
-    problems: list[object] = []
-    for key, value in values.items():
-        if name := proper.get(key.lower()):
-            given[name] = value
-        elif key.lower() not in SPARKS_OWN:
-            problems.append(f"{key}: the sink has no such option; there are {', '.join(NAMES)}")
-
-    def read(name: str, parse: Callable[[str], T], default: T) -> T:
-        try:
-            return parse(given[name]) if name in given else default
-        except (RmqdError, ValueError) as error:
-            problems.append(f"{name}: {error}")
-            return default
-
-    if otherwise is None or any(name in given for name in access.NAMES):
-        reached, wrong = access.read_access(given)
-    else:
-        reached, wrong = otherwise, []
-    problems += wrong
-    options = SinkOptions(
-        access=reached,
-        topic=read("topic", check_topic, ""),
-        in_flight=min(read("sendParallelism", positive, 64), 1024),
-        tolerance_seconds=read("unavailableToleranceMs", milliseconds, 60.0),
-    )
+    given = GivenOptions(values, NAMES, unknown="the sink has no such option", passed_over=SPARKS_OWN)
+    problems = given.problems
+    if otherwise is None or any(name in given.values for name in access.NAMES):
+        otherwise, wrong = access.read_access(given.values)
+        problems += wrong
+    options = SinkOptions(access=otherwise, **given.fields(_FIELDS))
     if overwrite:
         problems.append('mode: what a topic has cannot be overwritten; mode("append") adds to it')
     problems += column_problems(columns)
-    if "topic" not in given and "topic" not in columns:
+    if "topic" not in given.values and "topic" not in columns:
         problems.append("topic: is missing: an option for all rows, or a column for each")
     if problems:
         raise ConfigError(problems)

@@ -1,18 +1,16 @@
-"""The source's options, checked together: a reader is told of everything that is wrong with them at once. Pure.
-
-Spark hands over all values as text, and the names in small letters.
-"""
+"""The source's options, checked together: a reader is told of everything that is wrong with them at once. Pure."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-from rmqd.errors import ConfigError, RmqdError
+from rmqd.errors import ConfigError
 from rmqd.spark import access
 from rmqd.spark.access import Access
-from rmqd.spark.option_values import milliseconds, positive
+from rmqd.spark.option_values import GivenOptions, milliseconds, positive
 from rmqd.spark.queue_range import NO_GROUP, Filter, PullSettings
 from rmqd.spark.source.bounds import Bound, Kind, offsets_bound, timestamps_bound
 from rmqd.spark.source.columns import DEFAULT_COLUMNS, PERMISSIVE_COLUMNS
@@ -33,8 +31,6 @@ from rmqd.spark.source.source_values import (
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import check_group, retry_topic
 
-T = TypeVar("T")
-
 _OTHERS: Final = tuple(
     "subscribe subscribePattern assign tags sql columns groupId commitOffsets startingOffsets startingOffsetsFallback "
     "startingTimestamp startingOffsetsByTimestamp startingOffsetsByTimestampStrategy endingOffsets endingTimestamp "
@@ -45,9 +41,41 @@ _OTHERS: Final = tuple(
 )
 NAMES: Final = (*access.NAMES, *_OTHERS)
 BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
-_PROPER: Final = {name.lower(): name for name in NAMES}
 _STARTS: Final = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
 _WHAT: Final = ("subscribe", "subscribePattern", "assign")
+_MAXIMUM: Final = ("maxOffsetsPerTrigger", "maxRowsPerTrigger")
+
+_Fields = Mapping[str, tuple[str, Callable[[str], Any]]]
+_LIMITS: Final[_Fields] = {
+    "minOffsetsPerTrigger": ("min_offsets", positive),
+    **dict.fromkeys(_MAXIMUM, ("max_offsets", positive)),
+}
+_FIELDS: Final[_Fields] = {
+    "subscribe": ("topics", topic_names),
+    "subscribePattern": ("pattern", topic_pattern),
+    "assign": ("assigned", queues_by_broker),
+    "startingOffsetsFallback": ("fallback", words("earliest", "latest")),
+    "startingOffsetsByTimestampStrategy": ("must_find_timestamp", strategy),
+    "maxBytesPerTrigger": ("max_bytes", positive),
+    "maxTriggerDelay": ("max_trigger_delay_seconds", duration),
+    "minPartitions": ("min_partitions", positive),
+    "maxRecordsPerPartition": ("max_records_per_partition", positive),
+    "failOnDataLoss": ("fail_on_data_loss", flag),
+    "fetchOffset.intervalMs": ("fetch_interval_seconds", milliseconds),
+    "routeRefreshMs": ("route_refresh_seconds", milliseconds),
+    "unavailableToleranceMs": ("tolerance_seconds", milliseconds),
+    "queueRetention": ("queue_retention_seconds", duration),
+    "drainFile": ("drain_file", str),
+    "pushdown": ("pushdown", flag),
+}
+"""The fields of SourceOptions that one option sets."""
+_PULL: Final[_Fields] = {
+    "pullBatchSize": ("batch_size", lambda text: min(positive(text), 1024)),
+    "pullParallelism": ("in_flight", lambda text: min(positive(text), 64)),
+    "pullTimeoutMs": ("timeout_seconds", milliseconds),
+    "rowsPerBatch": ("rows_per_batch", positive),
+}
+"""Those of PullSettings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,154 +139,89 @@ class SourceOptions:
 
 def parse_options(values: Mapping[str, str]) -> SourceOptions:
     """Read the options of `load()`. Raises ConfigError with a line for each problem."""
-    return _Reading(values).options()
+    return _Reading(values, NAMES).options()
 
 
-class _Reading:
+class _Reading(GivenOptions):
     """One look through all options, which collects what is wrong."""
 
-    def __init__(self, values: Mapping[str, str]) -> None:
-        self._values: dict[str, str] = {}
-        self._problems: list[object] = []
-        for key, value in values.items():
-            name = _PROPER.get(key.lower())
-            if name is None:
-                self._problem(key, f"there is no such option; there are {', '.join(NAMES)}")
-            else:
-                self._values[name] = value
-
     def options(self) -> SourceOptions:
-        group = self._read("groupId", check_group, "")
-        tags, sql = self._values.get("tags"), self._values.get("sql")
-        if tags is not None and sql is not None:
-            self._problem("sql", "tags is set too; a subscription has one of them")
+        group = self.read("groupId", check_group, "")
+        if "tags" in self.values and "sql" in self.values:
+            self.problem("sql", "tags is set too; a subscription has one of them")
         self._only_one(_STARTS)
         self._only_one(BATCH_ONLY)
-        self._only_one(("maxOffsetsPerTrigger", "maxRowsPerTrigger"))
+        self._only_one(_MAXIMUM)
         # a query that starts elsewhere than its group is mostly a look at what somebody else consumes
-        commits = self._read("commitOffsets", flag, bool(group) and not self._starts_elsewhere())
+        commits = self.read("commitOffsets", flag, bool(group) and not self._starts_elsewhere())
         if commits and not group:
-            self._problem("commitOffsets", "needs groupId, the consumer group whose offsets they are")
-        retries = self._read("includeRetryTopic", flag, False)
+            self.problem("commitOffsets", "needs groupId, the consumer group whose offsets they are")
+        retries = self.read("includeRetryTopic", flag, False)
         if retries and not group:
-            self._problem("includeRetryTopic", "needs groupId, the consumer group whose retries they are")
-        if retries and "assign" in self._values:
-            self._problem("includeRetryTopic", "assign names all queues that are read; use subscribe")
-        permissive = self._read("mode", error_mode, False)
+            self.problem("includeRetryTopic", "needs groupId, the consumer group whose retries they are")
+        if retries and "assign" in self.values:
+            self.problem("includeRetryTopic", "assign names all queues that are read; use subscribe")
+        permissive = self.read("mode", error_mode, False)
         starting = self._starting(bool(group))
-        minimum, maximum = self._count("minOffsetsPerTrigger"), self._maximum()
-        if minimum is not None and maximum is not None and minimum > maximum:
-            self._problem("minOffsetsPerTrigger", f"{minimum} is more than maxOffsetsPerTrigger, {maximum}")
-        reached, wrong = access.read_access(self._values)
-        self._problems += wrong
+        limits = self.fields(_LIMITS)
+        minimum, maximum = limits.get("min_offsets", 0), limits.get("max_offsets", math.inf)
+        if minimum > maximum:
+            self.problem("minOffsetsPerTrigger", f"{minimum} is more than maxOffsetsPerTrigger, {maximum}")
+        reached, wrong = access.read_access(self.values)
+        self.problems += wrong
+        named = [name for name in _WHAT if name in self.values]
+        if len(named) != 1:
+            self.problem("subscribe", f"one of {', '.join(_WHAT)} says what to read; {len(named)} of them are set")
+        fields = self.fields(_FIELDS)
+        pull = {"patience_seconds": fields["tolerance_seconds"]} if "tolerance_seconds" in fields else {}
         values: dict[str, Any] = {
             "access": reached,
-            **self._what(),
             "subscription": self._filter(),
             "include_retry_topic": retries,
-            "columns": self._read("columns", column_names, PERMISSIVE_COLUMNS if permissive else DEFAULT_COLUMNS),
+            "columns": self.read("columns", column_names, PERMISSIVE_COLUMNS if permissive else DEFAULT_COLUMNS),
             "group": group,
             "commit_offsets": commits,
             "starting": starting,
-            "fallback": self._read("startingOffsetsFallback", words("earliest", "latest"), Bound("earliest")),
-            "must_find_timestamp": self._read("startingOffsetsByTimestampStrategy", strategy, False),
             "ending": self._ending(),
-            "given": frozenset(self._values),
-            "max_offsets": maximum,
-            "max_bytes": self._count("maxBytesPerTrigger"),
-            "min_offsets": minimum,
-            "max_trigger_delay_seconds": self._read("maxTriggerDelay", duration, 900.0),
-            "min_partitions": self._count("minPartitions"),
-            "max_records_per_partition": self._count("maxRecordsPerPartition"),
-            "fail_on_data_loss": self._read("failOnDataLoss", flag, True),
-            "fetch_interval_seconds": self._read("fetchOffset.intervalMs", milliseconds, 0.2),
-            "route_refresh_seconds": self._read("routeRefreshMs", milliseconds, 30.0),
-            "tolerance_seconds": self._read("unavailableToleranceMs", milliseconds, 60.0),
-            "queue_retention_seconds": self._read("queueRetention", duration, 259200.0),
-            "drain_file": self._values.get("drainFile", ""),
+            "given": frozenset(self.values),
             "permissive": permissive,
-            "pushdown": self._read("pushdown", flag, False),
-            "pull": self._pull(group),
+            "pull": PullSettings(group=group or NO_GROUP, **pull, **self.fields(_PULL)),
         }
-        if self._problems:
-            raise ConfigError(self._problems)
-        return SourceOptions(**values)
-
-    def _what(self) -> dict[str, Any]:
-        no_topics: tuple[str, ...] = ()
-        no_queues: tuple[MessageQueue, ...] = ()
-        named = [name for name in _WHAT if name in self._values]
-        if len(named) != 1:
-            self._problem("subscribe", f"one of {', '.join(_WHAT)} says what to read; {len(named)} of them are set")
-        return {
-            "topics": self._read("subscribe", topic_names, no_topics),
-            "pattern": self._read("subscribePattern", topic_pattern, ""),
-            "assigned": self._read("assign", queues_by_broker, no_queues),
-        }
+        if self.problems:
+            raise ConfigError(self.problems)
+        return SourceOptions(**values, **limits, **fields)
 
     def _filter(self) -> Filter:
-        if "sql" in self._values:
-            return self._read("sql", by_sql, Filter())
-        return self._read("tags", by_tags, Filter())
+        if "sql" in self.values:
+            return self.read("sql", by_sql, Filter())
+        return self.read("tags", by_tags, Filter())
 
     def _starting(self, has_group: bool) -> Bound | None:
-        if "startingOffsets" in self._values:
+        if "startingOffsets" in self.values:
             kinds: tuple[Kind, ...] = ("earliest", "latest", "committed")
-            bound = self._read("startingOffsets", lambda text: offsets_bound(text, kinds), Bound("earliest"))
+            bound = self.read("startingOffsets", lambda text: offsets_bound(text, kinds), Bound("earliest"))
             if bound.kind == "committed" and not has_group:
-                self._problem("startingOffsets", "committed needs groupId, the consumer group that committed them")
+                self.problem("startingOffsets", "committed needs groupId, the consumer group that committed them")
             return bound
-        if "startingTimestamp" in self._values:
-            return self._read("startingTimestamp", time_ms, None)
-        if "startingOffsetsByTimestamp" in self._values:
-            return self._read("startingOffsetsByTimestamp", timestamps_bound, None)
+        if "startingTimestamp" in self.values:
+            return self.read("startingTimestamp", time_ms, None)
+        if "startingOffsetsByTimestamp" in self.values:
+            return self.read("startingOffsetsByTimestamp", timestamps_bound, None)
         return Bound("committed") if has_group else None
 
     def _starts_elsewhere(self) -> bool:
         """Whether an option says where to start, other than where the group is."""
-        given = [self._values[name].strip().lower() for name in _STARTS if name in self._values]
+        given = [self.values[name].strip().lower() for name in _STARTS if name in self.values]
         return any(value != "committed" for value in given)
 
     def _ending(self) -> Bound:
-        if "endingTimestamp" in self._values:
-            return self._read("endingTimestamp", time_ms, Bound("latest"))
-        if "endingOffsetsByTimestamp" in self._values:
-            return self._read("endingOffsetsByTimestamp", timestamps_bound, Bound("latest"))
-        return self._read("endingOffsets", lambda text: offsets_bound(text, ("latest",)), Bound("latest"))
-
-    def _pull(self, group: str) -> PullSettings:
-        rows = self._count("rowsPerBatch") or PullSettings().rows_per_batch
-        return PullSettings(
-            group=group or NO_GROUP,
-            batch_size=min(self._count("pullBatchSize") or 32, 1024),
-            in_flight=min(self._count("pullParallelism") or 16, 64),
-            timeout_seconds=self._read("pullTimeoutMs", milliseconds, 10.0),
-            patience_seconds=self._read("unavailableToleranceMs", milliseconds, 60.0, quietly=True),
-            rows_per_batch=rows,
-        )
-
-    def _maximum(self) -> int | None:
-        maximum = self._count("maxOffsetsPerTrigger")
-        return maximum if maximum is not None else self._count("maxRowsPerTrigger")
-
-    def _count(self, name: str) -> int | None:
-        return self._read(name, positive, None)
-
-    def _read(self, name: str, parse: Callable[[str], T], default: T, *, quietly: bool = False) -> T:
-        text = self._values.get(name)
-        if text is None:
-            return default
-        try:
-            return parse(text)
-        except (RmqdError, ValueError) as error:
-            if not quietly:
-                self._problem(name, str(error))
-            return default
+        if "endingTimestamp" in self.values:
+            return self.read("endingTimestamp", time_ms, Bound("latest"))
+        if "endingOffsetsByTimestamp" in self.values:
+            return self.read("endingOffsetsByTimestamp", timestamps_bound, Bound("latest"))
+        return self.read("endingOffsets", lambda text: offsets_bound(text, ("latest",)), Bound("latest"))
 
     def _only_one(self, names: tuple[str, ...]) -> None:
-        given = [name for name in names if name in self._values]
+        given = [name for name in names if name in self.values]
         for name in given[1:]:
-            self._problem(name, f"{given[0]} is set too; only one of them can be")
-
-    def _problem(self, name: str, text: str) -> None:
-        self._problems.append(f"{name}: {text}")
+            self.problem(name, f"{given[0]} is set too; only one of them can be")
