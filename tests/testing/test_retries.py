@@ -13,8 +13,9 @@ from rmqd import Batch, DeadLetter, MessageQueue, Retry, Suspend
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.handling.slots import HandlerHungError
 from rmqd.consumer.stats.counters import TopicStats
-from rmqd.testing import RocketMQ, RunResult, StillBusyError, make_message
+from rmqd.testing import RocketMQ, RunResult, StillBusyError
 from rmqd.testing.run import is_at_rest
+from tests.consumer.blocks import block_of
 
 Run = Callable[..., RunResult]
 
@@ -181,14 +182,14 @@ def test_what_a_handler_left_uncommitted_is_there_for_the_next(rocketmq: RocketM
 
 def test_a_queue_is_at_rest_when_its_pull_is_held_and_nothing_of_it_moves() -> None:
     place = MessageQueue("orders", "broker-a", 0)
-    queue, held, message = ProcessQueue(place, 0, TopicStats("orders", is_retry=False)), {("orders", 0)}, make_message()
+    queue, held = ProcessQueue(place, 0, TopicStats("orders", is_retry=False)), {("orders", 0)}
     assert is_at_rest(queue, held)
     assert not is_at_rest(queue, {("orders", 1)}), "its pull is on its way"
-    queue.pending.append(message)
+    queue.put(block_of([0, 1]), 2)
     assert not is_at_rest(queue, held), "a message waits for a handler"
-    queue.retrying = 1
+    queue.postpone(queue.take(1))
     assert is_at_rest(queue, set()), "it waits behind one that failed, which waits for the clock"
-    queue.in_flight = 1
+    queue.begin_turn()
     assert not is_at_rest(queue, held), "a handler has a batch"
 
 

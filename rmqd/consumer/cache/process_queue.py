@@ -1,14 +1,38 @@
-"""What one ownership of a queue holds: messages pulled, handed out, and finished.
+"""What one ownership of a queue holds: the messages between their pull and their commit.
 
-The offset to commit is the smallest one that is not finished; with nothing cached it is the next one to pull, so that
-messages which the broker's filter passed over count as consumed.
+A message goes through these states, in this order:
+
+- pulled: its block, which is one reply of the broker, is in `blocks`. It counts in `cached_count` until it is finished.
+- pending: it waits for a worker, in `pending`, or in `paused` while an operator pauses the queue.
+- handed out: a handler has it. If it can be neither acknowledged nor sent back, it is postponed, and pending once more.
+- finished: acknowledged, sent back, dead-lettered, or skipped because the group does not want it. Where the handler
+  commits (`auto_commit: false`), what it acknowledged is uncommitted first, and finished by its commit.
+- committed: it is below the offset that the offset store has written. This class says which offset may be written.
+
+The broker keeps one offset per group and queue, and takes all below it as consumed. So the commit offset is the first
+offset that is not finished. Messages finish in any order; one that takes long leaves a gap below those that overtook
+it, and holds the offset back. If the process dies now, the finished ones above the gap are delivered again; with the
+offset above the gap, the unfinished one would be lost. With nothing cached the commit offset is the offset of the next
+pull, which is above the last message where the broker's filter passed over some.
+
+Blocks are in queue order and leave `blocks` when their last message is finished. So the first block has the first
+unfinished message, and the block's cursor, which moves up only, finds it without looking at a message twice.
+
+An offset can be moved in two ways. A correction goes on at another offset with the same cache (`continue_at`): the
+commit offset is never above it, and where it is lower nothing is put until what is cached above it is finished. An
+operator's reset drops the cache, and another ProcessQueue begins at the new offset: what handlers still have of the
+dropped one is neither finished nor committed when they return.
+
+The state changes through the methods alone, and everybody may read it. One exception is for speed: a worker whose
+batches have one message takes it from `pending` itself.
 """
 
 from __future__ import annotations
 
-from asyncio import Future
+import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 from rmqd.consumer.stats.counters import TopicStats
 from rmqd.wire.message_queue import MessageQueue
@@ -19,6 +43,8 @@ class ProcessQueue:
     """The cache of one MessageQueue. Does no I/O and knows no consumer; used from the event loop only."""
 
     __slots__ = (
+        "_idle",
+        "_relief",
         "blocks",
         "cached_bytes",
         "cached_count",
@@ -26,7 +52,6 @@ class ProcessQueue:
         "dropped_because",
         "handed_as",
         "handed_out_to",
-        "idle",
         "in_flight",
         "is_paused",
         "last_store_timestamp",
@@ -36,43 +61,41 @@ class ProcessQueue:
         "next_offset",
         "paused",
         "pending",
-        "queued",
-        "relief",
         "retrying",
         "stats",
         "uncommitted",
     )
 
     def __init__(self, message_queue: MessageQueue, next_offset: int, stats: TopicStats, namespace: str = "") -> None:
-        self.message_queue = message_queue
-        self.handed_as = message_queue.without(namespace)  # what handlers are told that it is
-        self.stats = stats  # of the queue's topic
+        self.message_queue: Final = message_queue
+        self.handed_as: Final = message_queue.without(namespace)  # what handlers are told that it is
+        self.stats: Final = stats  # of the queue's topic
         self.next_offset = next_offset  # where the next pull starts
         self.blocks: deque[MessageBlock] = deque()  # replies with unfinished messages, in queue order
-        self.pending: deque[Message] = deque()  # not handed out yet
-        self.paused: deque[Message] = deque()  # not to be handed out, because an operator paused the queue
+        self.pending: Final[deque[Message]] = deque()  # not handed out yet
+        self.paused: Final[deque[Message]] = deque()  # not to be handed out, because an operator paused the queue
         self.is_paused = False
         self.uncommitted: list[Message] = []  # handled, and finished once the handler commits
         self.cached_count = 0  # not finished: waiting or being handled
         self.cached_bytes = 0
-        self.in_flight = 0  # batches that a handler has now
+        self.in_flight = 0  # turns of workers; in each of them a handler has a batch
         self.retrying = 0  # messages that wait for another try of their send-back
         self.leaving = False  # being given up: nothing more is handed out, what handlers have may finish
         self.dropped = False  # owned no more: results that still come are thrown away
         self.dropped_because = ""  # the cause of the duplicates that come of it
         self.handed_out_to = 0  # when it was left: no message from this offset on was handed out
-        self.queued = False  # stands in the dispatcher's line
         self.last_store_timestamp = 0
         self.newest_store_timestamp = 0  # a message that is stored later was never here
-        self.relief: Future[None] | None = None  # a pull loop that waits until messages are finished
-        self.idle: Future[None] | None = None  # whoever waits until nothing is in flight
+        self._relief: asyncio.Future[None] | None = None  # of who is in `wait_relief`
+        self._idle: asyncio.Future[None] | None = None  # of who is in `wait_idle`
 
     def put(self, block: MessageBlock, next_offset: int, held: Sequence[Message] = ()) -> None:
         """Add a reply's messages and move on to `next_offset`; no handler gets those that are `held`."""
         self.next_offset = next_offset
         messages = block.messages
-        if messages and messages[-1].store_timestamp > self.newest_store_timestamp:
-            self.newest_store_timestamp = messages[-1].store_timestamp
+        stored_ms = messages[-1].store_timestamp if messages else 0
+        if stored_ms > self.newest_store_timestamp:
+            self.newest_store_timestamp = stored_ms
         if not block.unfinished:
             messages.clear()
             return
@@ -86,7 +109,11 @@ class ProcessQueue:
             waiting.extend([message for message in messages if not message.finished])
         self.cached_count += block.unfinished
         self.cached_bytes += block.size_bytes
-        self.last_store_timestamp = messages[-1].store_timestamp
+        self.last_store_timestamp = stored_ms
+
+    def continue_at(self, offset: int) -> None:
+        """Start the next pull there; what is cached stays."""
+        self.next_offset = offset
 
     def is_as_new_as(self, stored_ms: int) -> None:
         """What was stored until then was passed over, as the group did not want it."""
@@ -95,20 +122,51 @@ class ProcessQueue:
     def take(self, most: int) -> list[Message]:
         """Hand out up to `most` messages, in queue order."""
         pending = self.pending
-        if most == 1:
-            return [pending.popleft()]
         if len(pending) <= most:
             messages = list(pending)
             pending.clear()
             return messages
         return [pending.popleft() for _ in range(most)]
 
+    def begin_turn(self) -> None:
+        """A worker begins to take batches, and has at most one at a time until `end_turn`."""
+        self.in_flight += 1
+
+    def end_turn(self) -> None:
+        """The worker's last batch has ended."""
+        self.in_flight -= 1
+        if self._idle is not None and not self.in_flight and not self._idle.done():
+            self._idle.set_result(None)
+
+    async def wait_idle(self) -> None:
+        """Wait until no handler has a batch; for one waiter at a time."""
+        if self.in_flight:
+            self._idle = asyncio.get_running_loop().create_future()
+            await self._idle
+
+    def postpone(self, messages: list[Message]) -> None:
+        """These were handled and are not finished: they wait for `return_postponed`."""
+        self.retrying += len(messages)
+
+    def return_postponed(self, messages: list[Message]) -> bool:
+        """Have postponed messages handed out again; False if this ownership ends, so that nothing is handed out."""
+        self.retrying -= len(messages)
+        if self.dropped or self.leaving:
+            return False
+        self.put_back(messages)
+        return True
+
     def put_back(self, messages: list[Message]) -> None:
-        """Hand these out again; what waits stays in queue order, which `finish` relies on."""
-        waiting = self.paused if self.is_paused else self.pending
-        ordered = sorted([*messages, *waiting], key=lambda message: message.queue_offset)
+        """Hand these out again; what waits stays in order, which `finish` relies on."""
+        waiting = self.waiting
+        ordered = sorted([*messages, *waiting], key=self._order)
         waiting.clear()
         waiting.extend(ordered)
+
+    @property
+    def waiting(self) -> deque[Message]:
+        """The messages that no handler has."""
+        return self.paused if self.is_paused else self.pending
 
     def pause(self) -> None:
         """Hand out nothing more until `resume`; handlers finish what they have."""
@@ -121,6 +179,7 @@ class ProcessQueue:
         self.is_paused = False
         self.pending.extend(self.paused)
         self.paused.clear()
+        self._wake()
 
     def finish(self, messages: list[Message]) -> None:
         """Mark messages as done: acknowledged, sent back, or dead-lettered."""
@@ -143,8 +202,32 @@ class ProcessQueue:
                 if not block.unfinished:
                     self._forget(block)
         self.cached_count -= count
-        if self.relief is not None and not self.relief.done():
-            self.relief.set_result(None)
+        if self._relief is not None:
+            self._wake()
+
+    async def wait_relief(self) -> None:
+        """Wait until messages are finished, or an operator resumes the queue; for one waiter at a time."""
+        self._relief = asyncio.get_running_loop().create_future()
+        try:
+            await self._relief
+        finally:
+            self._relief = None
+
+    def hold_uncommitted(self, messages: list[Message]) -> None:
+        """These were acknowledged, and are finished by the handler's `commit`."""
+        self.uncommitted += messages
+
+    def commit(self) -> None:
+        """Finish what the handler acknowledged since its last commit."""
+        # in queue order, which `finish` relies on
+        done = sorted(self.uncommitted, key=self._order)
+        self.uncommitted.clear()
+        self.finish(done)
+
+    def roll_back(self) -> list[Message]:
+        """What was acknowledged since the last commit, which does not count any more."""
+        messages, self.uncommitted = self.uncommitted, []
+        return messages
 
     def skip(self, message: Message) -> None:
         """Mark a message of a block that was not put yet as not wanted: the group's filter does not match it."""
@@ -157,7 +240,7 @@ class ProcessQueue:
 
     def let_go(self, is_wanted: Callable[[Message], bool]) -> int:
         """Take what waits and is not wanted any more as finished; returns how many messages that are."""
-        waiting = self.paused if self.is_paused else self.pending
+        waiting = self.waiting
         unwanted = [message for message in waiting if not is_wanted(message)]
         if unwanted:
             wanted = [message for message in waiting if is_wanted(message)]
@@ -165,11 +248,6 @@ class ProcessQueue:
             waiting.extend(wanted)
             self.finish(unwanted)
         return len(unwanted)
-
-    def note_idle(self) -> None:
-        """Tell who waits for it if no handler has a batch any more."""
-        if self.idle is not None and not self.in_flight and not self.idle.done():
-            self.idle.set_result(None)
 
     def leave(self) -> None:
         """Hand out nothing more; what no handler has yet stays unfinished, so the commit offset does not pass it."""
@@ -225,6 +303,13 @@ class ProcessQueue:
         """Greatest minus smallest cached offset."""
         oldest = self.oldest()
         return 0 if oldest is None else self.blocks[-1].messages[-1].queue_offset - oldest.queue_offset
+
+    def _order(self, message: Message) -> Any:
+        return message.queue_offset
+
+    def _wake(self) -> None:
+        if self._relief is not None and not self._relief.done():
+            self._relief.set_result(None)
 
     def _forget(self, block: MessageBlock) -> None:
         blocks = self.blocks

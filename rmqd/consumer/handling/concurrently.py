@@ -45,5 +45,4 @@ class ConsumeMessageConcurrentlyService(HandlerSlots):
 
     async def _settle_replaced(self, queue: ProcessQueue, batch: Batch) -> None:
         await self.settlement.settle(queue, batch, EXPIRED)
-        queue.in_flight -= 1
-        queue.note_idle()
+        queue.end_turn()

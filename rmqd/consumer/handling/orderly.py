@@ -25,8 +25,8 @@ class ConsumeMessageOrderlyService(HandlerSlots):
     """Hands one batch of each queue to a handler at a time; up to `concurrency` queues side by side.
 
     A queue gives way to the others after a time slice of milliseconds, far below Java's 60 s
-    (`rocketmq.client.maxTimeConsumeContinuously`). `ProcessQueue.queued` says here that the queue is not to be put into
-    the line: it stands there, is being worked at, or rests.
+    (`rocketmq.client.maxTimeConsumeContinuously`). A queue is in `queued` here also while a worker has its turn at it,
+    and while it rests.
     """
 
     def __init__(
@@ -36,39 +36,36 @@ class ConsumeMessageOrderlyService(HandlerSlots):
         self.batch_type = OrderlyBatch if options.auto_commit else ManualBatch
         self._settlement = OrderlySettlement(send_back, options, self._rest, clock)
         self._leases = leases
-        # by MessageQueue: a ProcessQueue may be replaced while a handler has a batch of the former one
-        self._busy: set[MessageQueue] = set()
-        self._next: dict[MessageQueue, ProcessQueue] = {}
+        # which ProcessQueue has its turn or, where it was replaced while a handler has a batch of it, has the next one
+        self._turns: dict[MessageQueue, ProcessQueue] = {}
         self._resting: set[ProcessQueue] = set()
         self._hanging: set[ProcessQueue] = set()  # a call that nobody waits for keeps them blocked
 
     def enter(self, queue: ProcessQueue) -> Lease | None:
         """Begin a turn at this queue of the line, under its lock; None if it has nothing to hand out now."""
         place = queue.message_queue
-        if place in self._busy:
-            self._next[place] = queue
+        if self._turns.setdefault(place, queue) is not queue:
+            self._turns[place] = queue
             return None
         lease = self._leases.lease(place)
         if lease is None or not queue.pending:
-            queue.queued = False  # the queue is submitted again with its next messages, or when its lock is won back
+            del self._turns[place]
+            self.queued.discard(queue)  # it is submitted again with its next messages, or when its lock is won back
             return None
-        self._busy.add(place)
-        queue.in_flight += 1
+        queue.begin_turn()
         return lease
 
     def leave(self, queue: ProcessQueue) -> None:
         """End a turn, unless a call of it still runs."""
         if queue in self._hanging:
             return
-        queue.in_flight -= 1
-        queue.note_idle()
-        self._busy.remove(queue.message_queue)
-        following = self._next.pop(queue.message_queue, None)
-        if following is not None:
-            following.queued = False
+        queue.end_turn()
+        following = self._turns.pop(queue.message_queue)
+        if following is not queue:
+            self.queued.discard(following)
             self.submit(following)
         if queue not in self._resting:
-            queue.queued = False
+            self.queued.discard(queue)
             self.submit(queue)
 
     def settle_at_once(self, queue: ProcessQueue, batch: Batch) -> bool | None:
@@ -88,15 +85,13 @@ class ConsumeMessageOrderlyService(HandlerSlots):
 
     def _rest(self, queue: ProcessQueue, messages: list[Message], seconds: float) -> None:
         self._resting.add(queue)
-        queue.retrying += len(messages)
+        queue.postpone(messages)
         self.clock.call_later(seconds, self._rested, queue, messages)
 
     def _rested(self, queue: ProcessQueue, messages: list[Message]) -> None:
         self._resting.discard(queue)
-        queue.retrying -= len(messages)
-        if not queue.dropped and not queue.leaving:
-            queue.put_back(messages)
-            queue.queued = False
+        self.queued.discard(queue)
+        if queue.return_postponed(messages):
             self.submit(queue)
 
     def _give_up(self, worker: Worker) -> Callable[[], None]:

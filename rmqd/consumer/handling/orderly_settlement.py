@@ -97,9 +97,9 @@ class OrderlySettlement:
         if manual is None:
             queue.finish(done)
         else:
-            queue.uncommitted += done
+            queue.hold_uncommitted(done)
             if manual.closing is Closing.COMMIT:
-                self._commit(queue)
+                queue.commit()
         return self._repeat(queue, again, error)
 
     def _reasons(self, batch: Batch, default: Decision) -> dict[int, str]:
@@ -141,15 +141,7 @@ class OrderlySettlement:
         """Repeat all since the last commit; as in Java that counts as no attempt."""
         for message in batch:
             queue.stats.of(message).count("expired" if error is EXPIRED else "retried")
-        again = [*queue.uncommitted, *batch]
-        queue.uncommitted.clear()
-        return self._repeat(queue, again, error)
-
-    def _commit(self, queue: ProcessQueue) -> None:
-        # in queue order, which `finish` relies on
-        done = sorted(queue.uncommitted, key=lambda message: message.queue_offset)
-        queue.uncommitted.clear()
-        queue.finish(done)
+        return self._repeat(queue, [*queue.roll_back(), *batch], error)
 
     def _repeat(self, queue: ProcessQueue, messages: list[Message], error: BaseException | None) -> bool:
         if not messages:

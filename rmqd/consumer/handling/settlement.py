@@ -117,7 +117,7 @@ class Settlement:
             log.warning(
                 "retry.postponed", queue=str(queue.message_queue), messages=len(failed), seconds=LOCAL_RETRY_SECONDS
             )
-            queue.retrying += len(failed)
+            queue.postpone(failed)
             self._clock.call_later(LOCAL_RETRY_SECONDS, self._again, queue, failed)
 
     async def _return_alone(
@@ -149,9 +149,7 @@ class Settlement:
         return "dead_lettered"
 
     def _again(self, queue: ProcessQueue, messages: list[Message]) -> None:
-        queue.retrying -= len(messages)
-        if not queue.dropped and not queue.leaving:
-            queue.put_back(messages)
+        if queue.return_postponed(messages):
             self._resubmit(queue)
 
 

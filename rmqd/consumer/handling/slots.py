@@ -39,6 +39,7 @@ class HandlerSlots:
         self.handler_name = handler.name
         self.batch_size = options.consume_message_batch_max_size
         self.line: deque[ProcessQueue] = deque()
+        self.queued: set[ProcessQueue] = set()  # not to be put into the line: they stand in it
         self.sleepers: list[asyncio.Future[None]] = []
         self.wall_offset = clock.wall() - clock.monotonic()  # turns monotonic time into wall time
         self.abandoned = 0  # calls past their deadline that have not ended
@@ -59,8 +60,8 @@ class HandlerSlots:
 
     def submit(self, queue: ProcessQueue) -> None:
         """A queue has messages to hand out."""
-        if queue.pending and not queue.queued:
-            queue.queued = True
+        if queue.pending and queue not in self.queued:
+            self.queued.add(queue)
             (self._held if self.paused else self.line).append(queue)
         if not self.line or not self.can_wake or self._wake_planned:
             return

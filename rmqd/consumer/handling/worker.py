@@ -60,25 +60,24 @@ class Worker:
     async def _serve(self) -> None:
         """Take batches for ever; a queue stays in the line while it has messages, for other workers too."""
         service = self._service
-        line = service.line
+        line, queued = service.line, service.queued
         while True:
             if not line:
                 await service.rest()
                 continue
             queue = line[0]
             if not queue.pending:  # all taken, or given up meanwhile
-                line.popleft().queued = False
+                queued.discard(line.popleft())
                 continue
             line.rotate(-1)  # whoever comes next begins with the next queue
             self.queue = queue
             self.halted = False
-            queue.in_flight += 1
+            queue.begin_turn()
             try:
                 await self._work_at(queue, Batch, queue.pending)
             finally:
                 if not self.replaced:
-                    queue.in_flight -= 1
-                    queue.note_idle()
+                    queue.end_turn()
             if self.replaced:
                 return
 

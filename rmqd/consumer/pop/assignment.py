@@ -110,13 +110,10 @@ class PopAssignment:
 
     async def _drain(self) -> bool:
         """Wait until no handler has a batch; False if the time for it ran out."""
-        loop = asyncio.get_running_loop()
         busy = [queue for queue in self.process_queues if queue.in_flight]
         if not busy:
             return True
-        for queue in busy:
-            queue.idle = loop.create_future()
-        idle = asyncio.gather(*(queue.idle for queue in busy if queue.idle is not None))
+        idle = asyncio.gather(*(queue.wait_idle() for queue in busy))
         hurry = asyncio.create_task(self._hurry.wait())
         try:
             await asyncio.wait((idle, hurry), timeout=self._drain_seconds, return_when=asyncio.FIRST_COMPLETED)

@@ -94,10 +94,9 @@ class PopLoop:
     def apply_pauses(self) -> None:
         """Take over what an operator paused or resumed."""
         for queue in self.queues.values():
-            is_paused = self.is_paused or self._context.pauses.hold(queue.message_queue)
-            if is_paused and not queue.is_paused:
+            if self.is_paused or self._context.pauses.hold(queue.message_queue):
                 queue.pause()
-            elif queue.is_paused and not is_paused:
+            elif queue.is_paused:
                 queue.resume()
                 self._context.service.submit(queue)
         self._relief.set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.pop.block import PopBlock
@@ -35,16 +36,6 @@ class PopProcessQueue(ProcessQueue):
             self._receipts.acknowledge(block, block.unsettled(block.messages), self.stats)
         self.put(block, 0)
 
-    def put_back(self, messages: list[Message]) -> None:
-        """Hand these out again. What waits stays block by block, which `finish` relies on.
-
-        After an operator's reset two blocks may hold the same offsets.
-        """
-        waiting = self.paused if self.is_paused else self.pending
-        ordered = sorted([*messages, *waiting], key=_by_block)
-        waiting.clear()
-        waiting.extend(ordered)
-
     def is_late(self, message: Message) -> bool:
         """Whether others see the message again, so that what became of it here does not count."""
         block = message.block
@@ -59,13 +50,18 @@ class PopProcessQueue(ProcessQueue):
 
     def waiting_of(self, block: PopBlock) -> list[int]:
         """The queue offsets of a block's messages that no handler has."""
-        waiting = self.paused if self.is_paused else self.pending
-        return [message.queue_offset for message in waiting if message.block is block]
+        return [message.queue_offset for message in self.waiting if message.block is block]
 
     def let_go_waiting(self, block: PopBlock) -> None:
         """Forget a block's messages that no handler has, and acknowledge none of them."""
         block.settled.update(self.waiting_of(block))
         self.let_go(lambda message: message.block is not block)
+
+    def _order(self, message: Message) -> Any:
+        """Block by block: after an operator's reset two blocks may hold the same offsets."""
+        block = message.block
+        assert isinstance(block, PopBlock)
+        return block.due, id(block), message.queue_offset
 
     def _forget(self, block: MessageBlock) -> None:
         assert isinstance(block, PopBlock)
@@ -74,9 +70,3 @@ class PopProcessQueue(ProcessQueue):
         if finished:
             self._receipts.acknowledge(block, finished, self.stats)
             self._relieve()
-
-
-def _by_block(message: Message) -> tuple[float, int, int]:
-    block = message.block
-    assert isinstance(block, PopBlock)
-    return block.due, id(block), message.queue_offset

@@ -107,11 +107,7 @@ class GivingUp:
         busy = [one for one in (*loop.formers, queue) if one.in_flight]
         if not busy:
             return True
-        waits = []
-        for one in busy:
-            one.idle = asyncio.get_running_loop().create_future()
-            waits.append(one.idle)
-        idle = asyncio.gather(*waits)
+        idle = asyncio.gather(*(one.wait_idle() for one in busy))
         # should the time run out, nothing more may be committed: what is finished now must not be handled twice then
         commit = asyncio.create_task(self._try_once(queue.commit_offset()))
         hurry = asyncio.create_task(self._hurry.wait())

@@ -264,7 +264,7 @@ class PullLoop:
             header = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
             self.request.broker_id, self.max_offset = header.suggest_which_broker_id, header.max_offset
             asked = self.process_queue.next_offset
-            self.process_queue.next_offset = self._evidence.nothing(asked, header)
+            self.process_queue.continue_at(self._evidence.nothing(asked, header))
             self.stuck = None
             if header.next_begin_offset <= asked and self.answered_at - self.asked_at < UNHELD_SECONDS:
                 await asyncio.sleep(self._backoff.after_nothing())
@@ -329,14 +329,11 @@ class PullLoop:
     def apply_pauses(self) -> None:
         """Take over what an operator paused or resumed."""
         queue = self.process_queue
-        is_paused = self._context.pauses.hold(self._queue)
-        if is_paused and not queue.is_paused:
+        if self._context.pauses.hold(self._queue):
             queue.pause()
-        elif queue.is_paused and not is_paused:
+        elif queue.is_paused:
             queue.resume()
             self._context.service.submit(queue)
-            if queue.relief is not None and not queue.relief.done():
-                queue.relief.set_result(None)
 
     def _hold_back(self) -> Reason | None:
         if self._context.paused or self.process_queue.is_paused:
@@ -375,13 +372,9 @@ class PullLoop:
     async def _relieved(self, queue: ProcessQueue) -> None:
         """Wait until messages were finished, or for a second."""
         context = self._context
-        queue.relief = asyncio.get_running_loop().create_future()
-        try:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(RECHECK_SECONDS):
-                    await (context.resumed.wait() if context.paused else queue.relief)
-        finally:
-            queue.relief = None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(RECHECK_SECONDS):
+                await (context.resumed.wait() if context.paused else queue.wait_relief())
 
     def _count_hold(self, queue: ProcessQueue, reason: Reason, since: float) -> float:
         now = self._context.clock.monotonic()

@@ -194,7 +194,7 @@ class OffsetMoves:
         )
         self._loop.stuck = None
         self._doubt.end()
-        queue.next_offset = offered
+        queue.continue_at(offered)
         falls = offered < store.committed.get(self._queue, 0)
         if falls:
             queue.stats.falls["corrected"] += 1

@@ -65,10 +65,12 @@ class RangeRun:
 
     async def run(self) -> None:
         """Have the range handled. Raises DataLossError where that is to fail, and RmqdError where nobody answers."""
-        queue = self.queue
         while self.plan.more and self.reset_to is None:
             await self._step()
-        await self._until(lambda: not (queue.in_flight if queue.leaving else queue.cached_count))
+        if self.queue.leaving:
+            await self.queue.wait_idle()
+        else:
+            await self._until(lambda: not self.queue.cached_count)
 
     async def _open(self, block: MessageBlock, low: int) -> None:
         room = self._thresholds.size_bytes - self.queue.cached_bytes
@@ -88,7 +90,7 @@ class RangeRun:
             self._leave(pulled.offset)
             return
         if pulled.block is None:
-            self.queue.next_offset = pulled.high
+            self.queue.continue_at(pulled.high)
         else:
             await self._put(pulled, pulled.block)
         if self._options.pull_interval_seconds:
@@ -174,12 +176,7 @@ class RangeRun:
 
     async def _until(self, is_so: Callable[[], bool]) -> None:
         """Wait for what comes when messages are finished."""
-        queue, loop = self.queue, asyncio.get_running_loop()
-        try:
-            while not is_so():
-                queue.relief = queue.idle = loop.create_future()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(RECHECK_SECONDS):
-                        await queue.relief
-        finally:
-            queue.relief = queue.idle = None
+        while not is_so():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(RECHECK_SECONDS):
+                    await self.queue.wait_relief()

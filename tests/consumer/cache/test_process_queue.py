@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import gc
 import weakref
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -14,6 +17,11 @@ from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.stats.counters import TopicStats
 from rmqd.wire.messages.message import Message, MessageBlock
 from tests.consumer.blocks import QUEUE, block_of
+
+ROOT = Path(__file__).parents[3] / "rmqd"
+OWN = ROOT / "consumer/cache/process_queue.py"
+CONSTANT = {"message_queue", "handed_as", "stats"}  # mypy sees to these
+CHANGING = set("append appendleft clear extend insert pop popleft remove reverse rotate sort".split())
 
 
 def queue_from(offset: int = 0) -> ProcessQueue:
@@ -28,7 +36,7 @@ def queue_of(*blocks: MessageBlock) -> ProcessQueue:
     return queue
 
 
-def offsets(messages: list[Message]) -> list[int]:
+def offsets(messages: Iterable[Message]) -> list[int]:
     return [message.queue_offset for message in messages]
 
 
@@ -167,19 +175,60 @@ def test_dropping_lets_everything_go() -> None:
     assert (queue.cached_count, queue.cached_bytes, queue.oldest()) == (0, 0, None)
 
 
-async def test_who_waits_for_room_or_for_idleness_is_woken() -> None:
-    """The pull loop by any finished message, the one who gives up the queue by the last batch."""
+async def test_who_waits_for_room_is_woken_by_finished_messages_and_by_the_end_of_a_pause() -> None:
     queue = queue_of(block_of(range(2)))
-    loop = asyncio.get_running_loop()
-    queue.relief, queue.idle = loop.create_future(), loop.create_future()
-    queue.in_flight = 1
+    waiting = asyncio.create_task(queue.wait_relief())
+    await asyncio.sleep(0)
+    assert not waiting.done()
     queue.finish(queue.take(1))
-    assert queue.relief.done()
-    queue.note_idle()
-    assert not queue.idle.done()
-    queue.in_flight = 0
-    queue.note_idle()
-    assert queue.idle.done()
+    await waiting
+    waiting = asyncio.create_task(queue.wait_relief())
+    await asyncio.sleep(0)
+    queue.resume()
+    await waiting
+
+
+async def test_a_queue_is_idle_when_its_last_turn_has_ended() -> None:
+    """Several workers may take batches of one queue side by side."""
+    queue = queue_of(block_of(range(2)))
+    await queue.wait_idle()
+    queue.begin_turn()
+    queue.begin_turn()
+    waiting = asyncio.create_task(queue.wait_idle())
+    await asyncio.sleep(0)
+    queue.end_turn()
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    queue.end_turn()
+    await waiting
+
+
+def test_postponed_messages_come_again_unless_the_queue_is_given_up_meanwhile() -> None:
+    queue = queue_of(block_of(range(3)))
+    taken = queue.take(2)
+    queue.postpone(taken)
+    assert (queue.retrying, offsets(queue.pending)) == (2, [2])
+    assert queue.return_postponed(taken)
+    assert (queue.retrying, offsets(queue.pending)) == (0, [0, 1, 2])
+    queue.postpone(queue.take(2))
+    queue.leave()
+    assert not queue.return_postponed(taken)
+    assert (queue.retrying, offsets(queue.pending), queue.commit_offset()) == (0, [], 0)
+
+
+def test_what_a_handler_acknowledges_is_finished_by_its_commit() -> None:
+    """What it rolls back is not; in which order it acknowledged makes no difference."""
+    queue = queue_of(block_of(range(3)))
+    one, two, _ = queue.take(3)
+    queue.hold_uncommitted([two])
+    assert queue.roll_back() == [two]
+    queue.commit()
+    assert queue.commit_offset() == 0
+    queue.hold_uncommitted([two])
+    queue.hold_uncommitted([one])
+    assert queue.commit_offset() == 0
+    queue.commit()
+    assert (queue.commit_offset(), queue.uncommitted) == (2, [])
 
 
 @pytest.mark.parametrize("end", ["finished", "dropped"])
@@ -242,7 +291,7 @@ def test_a_queue_that_is_to_go_on_further_down_commits_no_higher() -> None:
     """Until what is cached is finished, that would be in the way of other messages with the same offsets."""
     queue = queue_of(block_of(range(10, 14)))
     queue.finish(queue.take(3))
-    queue.next_offset = 11
+    queue.continue_at(11)
     assert (queue.commit_offset(), queue.reaches_past()) == (11, True)
     queue.finish(queue.take(1))
     assert (queue.commit_offset(), queue.reaches_past()) == (11, False)
@@ -259,3 +308,28 @@ def test_what_is_held_is_handed_to_nobody_and_not_passed_by_a_commit() -> None:
     assert queue.commit_offset() == 11
     queue.finish([held])
     assert (queue.commit_offset(), queue.cached_count) == (13, 0)
+
+
+def changed_in_place(node: ast.AST) -> ast.expr | None:
+    """What a method call changes, as far as the method's name tells."""
+    is_change = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CHANGING
+    return node.func.value if is_change else None  # type: ignore[attr-defined]
+
+
+def changes(tree: ast.AST) -> Iterator[ast.Attribute]:
+    """Attributes that a module assigns, deletes, or changes in place."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
+            yield node
+        elif isinstance(changed := changed_in_place(node), ast.Attribute):
+            yield changed
+
+
+def test_a_process_queue_changes_through_its_methods_alone() -> None:
+    """Elsewhere in rmqd nothing that has a name of its attributes is changed, but by the object that has it."""
+    state = set(ProcessQueue.__slots__) - CONSTANT
+    for path in ROOT.rglob("*.py"):
+        if path != OWN:
+            for found in changes(ast.parse(path.read_text())):
+                owner = ast.unparse(found.value)
+                assert found.attr not in state or owner == "self", f"{path}:{found.lineno}: {owner}.{found.attr}"
