@@ -189,3 +189,16 @@ async def test_a_loss_says_what_the_broker_has(cluster: Cluster, read: Read) -> 
     (early,) = [case for case in CASES if case.name == "the master ends early and says PULL_NOT_FOUND (*)"]
     with pytest.raises(DataLossError, match="offsets 4 to 11 were to be read, and the broker holds 0 to 3"):
         await read(cluster.play(early, loss_fails=True))
+
+
+async def test_a_handlers_client_knows_the_route_before_messages_come(cluster: Cluster) -> None:
+    """By it the messages that fail are sent back, whatever the range knew of the broker."""
+    asked = cluster.play(Case(name="all is well"), loss_fails=True)
+    client = ClientInstance(asked.access.client_options())
+    pulls = RangePulls(client, asked, lambda block, low: open_bodies(block, 1 << 20, 1 << 20, low))
+    try:
+        pulls.plan.extend()
+        assert isinstance(await pulls.take(), Pulled)
+        assert client.routes.master(BROKER) == cluster.addresses[MASTER]
+    finally:
+        await client.close()

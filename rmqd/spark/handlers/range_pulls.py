@@ -7,6 +7,7 @@ is asked for and what answers mean; this asks and waits.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -97,6 +98,8 @@ class RangePulls:
                 plan.learn(replicas)
         for opaque, frame in plan.requests():
             if self._connection is None or not self._connection.is_open:
+                with contextlib.suppress(RmqdError):
+                    await self._client.routes.lookup(self._range.topic)  # messages that fail are sent back by it
                 self._connection = await remoting.connection(plan.address)
             reply = self._connection.call(_PULL, opaque, frame, timeout_seconds)
             reply.add_done_callback(_look_at)

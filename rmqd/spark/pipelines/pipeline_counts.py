@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from rmqd.consumer.stats.counters import TopicStats
-from rmqd.spark.handlers.outcome import RangeOutcome
+from rmqd.spark.handlers.outcome import OnBatch, RangeOutcome
 from rmqd.spark.source.offsets import Offsets
 from rmqd.wire.topics import unwrap_namespace
 
@@ -74,7 +74,7 @@ class CountingListener(StreamingQueryListener):
         manager: StreamingQueryManager,
         name: str,
         topics: Sequence[str],
-        on_batch: Callable[[int, list[RangeOutcome]], None],
+        on_batch: OnBatch,
         namespace: str = "",
     ) -> None:
         self._manager = manager

@@ -24,9 +24,13 @@ What an answer means for the first span:
 |                                               | retriable or blames a stale route |                               |
 
 Only the master (broker id 0) knows what the broker has. A slave copies the master's log and may be behind it, and so
-may its topics, groups and permissions. "No answer" is a failure, like silence or bytes that are no messages: the next
-replica is asked after a pause, by a route that is asked for anew. If nothing is dealt with for `patience_seconds`, the
+may its topics, groups and permissions. "No answer" is a failure, like silence: the next replica is asked after a pause,
+by a route that is asked for anew. If nothing is dealt with for `patience_seconds`, the
 range fails and has lost nothing: its next attempt begins at the same offset.
+
+What a message is, corrupt or without the tags that are wanted, is its puller's business. One decodes an answer before
+it is settled, and reports bytes that are no messages as a failure; the blocking one decodes many answers at once, after
+they are settled, and such bytes fail its task.
 
 Messages are lost in two cases, and `_lose` alone says so:
 
