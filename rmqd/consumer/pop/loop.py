@@ -15,6 +15,7 @@ from rmqd.consumer.pop.block import PopBlock, divided
 from rmqd.consumer.pop.process_queue import PopProcessQueue
 from rmqd.consumer.pop.receipts import PopReceipts
 from rmqd.consumer.pop.request import PopRequest
+from rmqd.consumer.pull.arrivals import Arrivals, dead_letter_corrupt, tell_corrupt
 from rmqd.consumer.pull.backoff import (
     BROKER_FLOW_CONTROL_SECONDS,
     EXCEPTION_DELAY_SECONDS,
@@ -24,7 +25,6 @@ from rmqd.consumer.pull.backoff import (
 from rmqd.consumer.pull.loop import RECHECK_SECONDS, SUBSCRIPTION_AWAY, SUSPEND_MS, UNHELD_SECONDS
 from rmqd.consumer.pull.opening import open_bodies
 from rmqd.errors import BrokerError, ConnectionRenewedError, FlowControlError, ProtocolError, RmqdError
-from rmqd.wire.bodies.heartbeat import EXPRESSION_TAG
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.pop import PopMessageResponseHeader
 from rmqd.wire.message_queue import MessageQueue
@@ -60,6 +60,7 @@ class PopLoop:
         self._place = place
         self._relief = asyncio.Event()
         self._more = asyncio.Event()  # messages wait on the broker
+        self._arrivals = Arrivals(context.service, context.hooks, context.rate_limit)
         self._request = PopRequest(context.client, place, self._came_late)
         self._configure()
 
@@ -87,9 +88,7 @@ class PopLoop:
     def take_over(self) -> int:
         """Go by what the group is told to do now. Returns how many cached messages the new filter lets go."""
         self._configure()
-        if not self._tags:
-            return 0
-        return sum(queue.let_go(lambda message: message.has_tag(self._tags)) for queue in self.queues.values())
+        return sum(map(self._arrivals.let_go, self.queues.values()))
 
     def apply_pauses(self) -> None:
         """Take over what an operator paused or resumed."""
@@ -113,8 +112,7 @@ class PopLoop:
         self._revision = context.revision
         self._threshold, self._batch = options.pop_threshold_for_queue, options.pop_batch_nums
         self._interval = options.pull_interval_seconds
-        by_tag = subscription.expression_type == EXPRESSION_TAG
-        self._tags = frozenset(tag.encode() for tag in subscription.tags_set) if by_tag else frozenset[bytes]()
+        self._arrivals.choose_by(subscription.tags_set)
         self._request.go_by(options, subscription, context.rate_limit.most(self._batch))
 
     async def _pop(self, *, is_first: bool) -> None:
@@ -159,7 +157,11 @@ class PopLoop:
             left: list[Message] = []
             if framed.is_closed:
                 left = await open_bodies(framed, context.options.max_body_size_bytes, self._room(), unwraps=False)
-            await self._take_in(self._divided(framed, header, arrived))
+            for block in self._divided(framed, header, arrived):
+                queue = self._queue(block)
+                if block.corrupt:
+                    await self._set_aside(block, queue)
+                self._arrivals.take(block, queue, 0)
             if not left:
                 break
             framed = framed.of(left)
@@ -169,24 +171,6 @@ class PopLoop:
                 break
         self.moved_at = self.answered_at
         self.cached.set()
-
-    async def _take_in(self, blocks: list[PopBlock]) -> None:
-        context = self._context
-        for block in blocks:
-            queue = self._queue(block)
-            if self._tags:
-                for message in block.messages:
-                    if not message.has_tag(self._tags):
-                        queue.skip(message)
-            if context.hooks is not None and context.hooks.choose:
-                for message in context.hooks.unwanted(block.messages, block.message_queue):
-                    queue.skip(message)
-            if block.corrupt:
-                await self._set_aside(block, queue)
-            context.rate_limit.spend(block.unfinished)
-            queue.stats.pulled(block)
-            queue.take_in(block)
-            context.service.submit(queue)
 
     def _read(self, reply: RemotingCommand) -> tuple[PopMessageResponseHeader, MessageBlock]:
         header = PopMessageResponseHeader.from_ext_fields(reply.ext_fields)
@@ -234,15 +218,10 @@ class PopLoop:
         context, policy = self._context, self._context.options.on_corrupt_message
         for corrupt in block.corrupt:
             message = corrupt.message
-            queue.stats.of(message).count("corrupt")
-            log.error(
-                "message.corrupt", queue=str(block.queue), offset=message.queue_offset, reason=corrupt.reason,
-                on_corrupt_message=policy,
-            )  # fmt: skip
-            if policy == "skip":
-                self._receipts.acknowledge(block, [message.queue_offset], queue.stats)
-            elif policy == "dead_letter" and await context.send_back.dead_letter(message, corrupt.reason, None):
-                queue.stats.of(message).dead_letters["corrupt"] += 1
+            tell_corrupt(queue, message, message.queue_offset, corrupt.reason, policy)
+            if policy == "skip" or (
+                policy == "dead_letter" and await dead_letter_corrupt(context.send_back, queue, message, corrupt.reason)
+            ):
                 self._receipts.acknowledge(block, [message.queue_offset], queue.stats)
 
     async def _not_found(self, reply: RemotingCommand, seconds: float) -> None:

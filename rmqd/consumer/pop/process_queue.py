@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rmqd.consumer.cache.process_queue import ProcessQueue
@@ -30,11 +30,12 @@ class PopProcessQueue(ProcessQueue):
         self._receipts = receipts
         self._relieve = relieve  # called when messages are finished, if not with each of them
 
-    def take_in(self, block: PopBlock) -> None:
-        """Add a reply's messages of this queue."""
+    def put(self, block: MessageBlock, next_offset: int, held: Sequence[Message] = ()) -> None:
+        """Add a reply's messages of this queue; none of them is wanted where all are finished."""
+        assert isinstance(block, PopBlock)
         if not block.unfinished:
             self._receipts.acknowledge(block, block.unsettled(block.messages), self.stats)
-        self.put(block, 0)
+        super().put(block, next_offset, held)
 
     def is_late(self, message: Message) -> bool:
         """Whether others see the message again, so that what became of it here does not count."""

@@ -9,6 +9,7 @@ passed over silently.
     loop              PullLoop: ask, take what came, wait where the cache is full or the broker refuses
     request           PullRequest: to which replica, by which filter; what an answer says that comes too late
     evidence          PullEvidence: how much of a reply is believed
+    arrivals          Arrivals: corrupt, filter, hooks, counts, cache; the order for pulls, pops and Spark's ranges
     opening           decompression and inner batches, in a thread where they take long
     corrupt_messages  messages that are stored corrupt: `on_corrupt_message`
     offset_moves      OffsetMoves: a broker refuses an offset, an operator resets the group

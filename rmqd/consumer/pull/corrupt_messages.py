@@ -15,9 +15,10 @@ import structlog
 
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.options import OnCorruptMessage
+from rmqd.consumer.pull.arrivals import CORRUPT_ADVICE, dead_letter_corrupt, tell_corrupt
 from rmqd.consumer.stats.problem import Problem
 from rmqd.wire.message_queue import MessageQueue
-from rmqd.wire.messages.message import Message, MessageBlock
+from rmqd.wire.messages.message import Message
 from rmqd.wire.messages.pull_walk import BadRecord
 
 if TYPE_CHECKING:
@@ -46,8 +47,8 @@ class CorruptMessages:
         """Forget the held messages: the cache that held them was dropped."""
         self.held.clear()
 
-    def hold(self, block: MessageBlock, records: Sequence[BadRecord]) -> list[Message]:
-        """Take in what was passed over in a block; those that the block is to hold, in their places."""
+    def hold(self, records: Sequence[BadRecord]) -> list[Message]:
+        """Take in what was passed over in a reply; those messages that the cache is to hold."""
         self._tell(records)
         if self.policy == "skip" or not records:
             return []
@@ -57,8 +58,6 @@ class CorruptMessages:
             record.message.finished = False
         held = [record.message for record in records]
         self.held.extend(records)
-        block.messages = sorted([*block.messages, *held], key=lambda message: message.queue_offset)
-        block.unfinished += len(held)
         return held
 
     async def settle(self) -> None:
@@ -83,13 +82,13 @@ class CorruptMessages:
         self._loop.stuck = Problem(
             "corrupt_message",
             f"message at offset {record.offset} is corrupt: {record.reason}",
-            "move the offset with `mqadmin resetOffsetByTime`, or set on_corrupt_message and reload",
+            CORRUPT_ADVICE,
         )
         await self._loop.wait_for_operator()
 
     async def _dead_letter(self, record: BadRecord) -> bool:
-        if await self._context.send_back.dead_letter(record.message, record.reason, None):
-            self._loop.process_queue.stats.of(record.message).dead_letters["corrupt"] += 1
+        queue = self._loop.process_queue
+        if await dead_letter_corrupt(self._context.send_back, queue, record.message, record.reason):
             return True
         self._loop.stuck = Problem(
             "retry_refused",
@@ -103,10 +102,6 @@ class CorruptMessages:
         places = frozenset(record.at for record in records)
         for record in records:
             if record.at not in self._told:
-                self._loop.process_queue.stats.of(record.message).count("corrupt")
-                log.error(
-                    "message.corrupt", queue=str(self._queue), offset=record.offset, reason=record.reason,
-                    on_corrupt_message=self.policy,
-                )  # fmt: skip
+                tell_corrupt(self._loop.process_queue, record.message, record.offset, record.reason, self.policy)
         if not places <= self._told:
             self._told = places

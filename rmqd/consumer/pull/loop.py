@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
 from typing import Final
 
 import structlog
@@ -13,6 +12,7 @@ from rmqd.codes import ResponseCode
 from rmqd.consumer.cache.flow_control import Reason, exceeded
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.context import GroupContext
+from rmqd.consumer.pull.arrivals import Arrivals
 from rmqd.consumer.pull.backoff import EXCEPTION_DELAY_SECONDS, PullBackoff
 from rmqd.consumer.pull.corrupt_messages import CorruptMessages
 from rmqd.consumer.pull.evidence import PullEvidence
@@ -41,7 +41,6 @@ from rmqd.wire.headers.pull import PullMessageResponseHeader
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import frame_messages
 from rmqd.wire.messages.message import MessageBlock
-from rmqd.wire.messages.pull_walk import BadRecord
 from rmqd.wire.messages.sys_flag import PullSysFlag
 from rmqd.wire.topics import is_retry_topic, topic_of_pop_retry
 
@@ -87,6 +86,7 @@ class PullLoop:
         self._backoff = PullBackoff()
         self._moves = OffsetMoves(self, context, queue)
         self._corrupt = CorruptMessages(self, context, queue)
+        self._arrivals = Arrivals(context.service, context.hooks, context.rate_limit)
         self._evidence = PullEvidence(queue, context.client.remoting.traffic)
         self.request = PullRequest(context.client, context.options.group, queue, context.subscriptions[queue.topic])
         self._configure()
@@ -153,7 +153,7 @@ class PullLoop:
         if not self._configure():
             return 0
         self.request.ask_anew()
-        return self.process_queue.let_go(lambda message: message.has_tag(self._tags)) if self._tags else 0
+        return self._arrivals.let_go(self.process_queue)
 
     async def _take_reset(self) -> None:
         offset, self.request.reset_to = self.request.reset_to, None
@@ -169,9 +169,8 @@ class PullLoop:
         self._revision = context.revision
         options, subscription = context.options, context.subscriptions[topic]
         self._interval = options.pull_interval_seconds
-        by_tag = subscription.expression_type == EXPRESSION_TAG
-        self._evidence.takes_all = by_tag and not subscription.tags_set
-        self._tags = frozenset(tag.encode() for tag in subscription.tags_set) if by_tag else frozenset[bytes]()
+        self._evidence.takes_all = subscription.expression_type == EXPRESSION_TAG and not subscription.tags_set
+        self._arrivals.choose_by(subscription.tags_set)
         self._batch_size = context.rate_limit.most(options.pull_batch_size)
         is_other = self.request.filter_by(subscription)
         if is_other:
@@ -208,9 +207,14 @@ class PullLoop:
         self.request.broker_id, self.max_offset = header.suggest_which_broker_id, header.max_offset
         block = frame_messages(reply.payload, self._queue, reply.body_start, self._namespace, header.offset_delta)
         block.origin = self._origin
-        asked = self.process_queue.next_offset
+        queue = self.process_queue
+        asked = queue.next_offset
         if not block.is_closed and self._evidence.is_plain(block, asked, header):
-            self._take(block, header.next_begin_offset)
+            queue.stats.pull_took(self.answered_at - self.asked_at)
+            self._arrivals.take(block, queue, header.next_begin_offset)
+            self.stuck = None
+            if self._had_trouble:
+                self._is_well(header.next_begin_offset)
         else:
             await self._take_believed(block, asked, header)
 
@@ -222,7 +226,12 @@ class PullLoop:
             if not await open_pulled(block, self._context, queue):
                 return
             believed = self._evidence.opened(block, asked, believed, passes_over=passes_over)
-        self._take(block, believed.next_offset, believed.bad if passes_over else ())
+        queue.stats.pull_took(self.answered_at - self.asked_at)
+        self._arrivals.take(block, queue, believed.next_offset, self._corrupt.hold(believed.bad) if passes_over else ())
+        if believed.next_offset > asked:
+            self.stuck = None
+            if self._had_trouble:
+                self._is_well(believed.next_offset)
         if believed.bad and not passes_over:
             await self._corrupt.stop_at(believed.bad[-1])
         elif believed.doubt is not None:
@@ -230,26 +239,6 @@ class PullLoop:
             self._had_trouble = True
             if believed.next_offset == asked:
                 self._evidence.got_nowhere(believed.doubt)
-
-    def _take(self, block: MessageBlock, next_offset: int, passed_over: Sequence[BadRecord] = ()) -> None:
-        """Have these messages handled, and pull on at `next_offset`, behind what is `passed_over`."""
-        queue, context = self.process_queue, self._context
-        if self._tags:
-            for message in block.messages:
-                if not message.has_tag(self._tags):
-                    queue.skip(message)
-        if context.hooks is not None and context.hooks.choose:
-            for message in context.hooks.unwanted(block.messages, block.message_queue):
-                queue.skip(message)
-        context.rate_limit.spend(block.unfinished)
-        queue.stats.pulled(block)
-        queue.stats.pull_took(self.answered_at - self.asked_at)
-        if next_offset > queue.next_offset:
-            self.stuck = None
-            if self._had_trouble:
-                self._is_well(next_offset)
-        queue.put(block, next_offset, self._corrupt.hold(block, passed_over) if passed_over else ())
-        context.service.submit(queue)
 
     def _is_well(self, next_offset: int) -> None:
         """The broker has the queue, and our place in it."""
