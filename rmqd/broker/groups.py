@@ -54,7 +54,7 @@ class SubscriptionGroupManager:
             config = SubscriptionGroupConfig.from_json(value.encode())
             self._configs[config.group_name] = config
         for _, value in journal.items(Kind.REQUEST_MODE):
-            mode = SetMessageRequestModeRequestBody.from_json(value)
+            mode = SetMessageRequestModeRequestBody.from_json(value.encode())
             self._modes[mode.topic, mode.consumer_group] = mode
 
     def find(self, group: str) -> SubscriptionGroupConfig | None:

@@ -13,6 +13,12 @@ _INTEGER: Final = re.compile(r"[+-]?\d{1,19}", re.ASCII)
 _LONG_MIN, _LONG_MAX = -(2**63), 2**63 - 1
 
 
+def camel_case(name: str) -> str:
+    """A field's name as Java spells it."""
+    first, *others = name.split("_")
+    return first + "".join(word.capitalize() for word in others)
+
+
 def parse_integer(text: str, what: str) -> int:
     """An integer of 64 bits as Java's `Long.parseLong` reads it. Raises ProtocolError."""
     if _INTEGER.fullmatch(text):
@@ -62,12 +68,32 @@ def as_text(value: object, what: str) -> str:
     raise _wrong(what, "a string", value)
 
 
-def text(data: dict[Any, Any], name: str, default: str | None = None) -> str:
-    """A field that holds a string; without a default it must be there."""
-    value = data.get(name)
-    if value is None and default is not None:
-        return default
-    return as_text(value, name)
+def as_number(value: object, what: str) -> float:
+    """`value`, if it is a finite number."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= 1e300 and math.isfinite(value):
+        return float(value)
+    raise _wrong(what, "a number", value)
+
+
+def as_boolean(value: object, what: str) -> bool:
+    """`value`, if it is a boolean."""
+    if isinstance(value, bool):
+        return value
+    raise _wrong(what, "true or false", value)
+
+
+def as_list(value: object, what: str) -> list[Any]:
+    """`value`, if it is a list; null is an empty one."""
+    if value is None:
+        return []
+    if isinstance(value, list):
+        return value
+    raise _wrong(what, "a list", value)
+
+
+def text(data: dict[Any, Any], name: str) -> str:
+    """A field that holds a string, and must be there."""
+    return as_text(data.get(name), name)
 
 
 def optional_text(data: dict[Any, Any], name: str) -> str | None:
@@ -76,56 +102,20 @@ def optional_text(data: dict[Any, Any], name: str) -> str | None:
     return None if value is None else as_text(value, name)
 
 
-def integer(data: dict[Any, Any], name: str, default: int | None = None) -> int:
-    """A field that holds an integer; without a default it must be there."""
-    value = data.get(name)
-    if value is None and default is not None:
-        return default
-    return as_integer(value, name)
-
-
-def number(data: dict[Any, Any], name: str) -> float:
-    """A field that holds a finite number; 0 where it is missing."""
-    value = data.get(name, 0.0)
-    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= 1e300 and math.isfinite(value):
-        return float(value)
-    raise _wrong(name, "a number", value)
-
-
-def boolean(data: dict[Any, Any], name: str, default: bool = False) -> bool:
-    """A field that holds a boolean."""
-    value = data.get(name)
-    if value is None:
-        return default
-    if isinstance(value, bool):
-        return value
-    raise _wrong(name, "true or false", value)
+def integer(data: dict[Any, Any], name: str) -> int:
+    """A field that holds an integer, and must be there."""
+    return as_integer(data.get(name), name)
 
 
 def items(data: dict[Any, Any], name: str) -> list[Any]:
     """A field that holds a list; one that is left out is empty."""
-    value = data.get(name)
-    if value is None:
-        return []
-    if isinstance(value, list):
-        return value
-    raise _wrong(name, "a list", value)
+    return as_list(data.get(name), name)
 
 
 def mapping(data: dict[Any, Any], name: str) -> dict[Any, Any]:
     """A field that holds an object; one that is left out is empty."""
     value = data.get(name)
     return {} if value is None else as_object(value, name)
-
-
-def texts(data: dict[Any, Any], name: str) -> tuple[str, ...]:
-    """A field that holds a list of strings; one that is left out is empty."""
-    return tuple(as_text(item, name) for item in items(data, name))
-
-
-def text_mapping(data: dict[Any, Any], name: str) -> dict[str, str]:
-    """A field that holds an object of strings; one that is left out is empty."""
-    return {as_text(key, name): as_text(value, name) for key, value in mapping(data, name).items()}
 
 
 def _wrong(what: str, wanted: str, found: object) -> ProtocolError:

@@ -37,10 +37,10 @@ from rmqd.wire.bodies.settings import (
     GroupForbidden,
     SetMessageRequestModeRequestBody,
     SubscriptionGroupConfig,
+    SubscriptionGroupList,
     SubscriptionGroupWrapper,
     TopicConfig,
     TopicConfigSerializeWrapper,
-    subscription_group_list_from_json,
 )
 from rmqd.wire.bodies.stats import BrokerStatsData, ConsumerConnection, ConsumeStats, ConsumeStatsList, TopicStatsTable
 from rmqd.wire.bodies.time_span import QueryConsumeTimeSpanBody
@@ -90,7 +90,7 @@ BODIES: list[Callable[[bytes], object]] = [
     SubscriptionData.from_json,
     SubscriptionGroupConfig.from_json,
     SubscriptionGroupWrapper.from_json,
-    subscription_group_list_from_json,
+    SubscriptionGroupList.from_json,
     TopicConfig.from_json,
     BatchAckMessageRequestBody.from_json,
     QueryAssignmentRequestBody.from_json,

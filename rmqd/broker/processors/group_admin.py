@@ -10,14 +10,14 @@ from rmqd.broker.channel import Channel, Processors
 from rmqd.broker.groups import validate_group
 from rmqd.broker.reply import Refusal, Reply
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.wire import loose_json
+from rmqd.wire import fields, loose_json
 from rmqd.wire.bodies.data_version import DataVersion
 from rmqd.wire.bodies.settings import (
     GroupForbidden,
     SetMessageRequestModeRequestBody,
     SubscriptionGroupConfig,
+    SubscriptionGroupList,
     SubscriptionGroupWrapper,
-    subscription_group_list_from_json,
 )
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.group import (
@@ -62,7 +62,7 @@ class GroupAdminProcessor:
 
     def update_list(self, channel: Channel, request: RemotingCommand) -> Reply:
         """225: several of them; none where one has an illegal name."""
-        self._update(subscription_group_list_from_json(request.body))
+        self._update(SubscriptionGroupList.from_json(request.body).group_config_list)
         return Reply()
 
     def all_configs(self, channel: Channel, request: RemotingCommand) -> Reply:
@@ -138,4 +138,5 @@ class GroupAdminProcessor:
     def _is_current(self, data_version: str | None) -> bool:
         if not data_version:
             return False
-        return DataVersion.from_dict(loose_json.loads(data_version)) == self._broker.groups.data_version
+        version = fields.as_object(loose_json.loads(data_version), "a data version")
+        return DataVersion.from_dict(version) == self._broker.groups.data_version

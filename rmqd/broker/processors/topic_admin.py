@@ -11,7 +11,7 @@ from rmqd.broker.system_topics import is_reserved, reserved_topics
 from rmqd.broker.topic_attributes import MESSAGE_TYPE, MIXED, TopicAttributeError, altered, parse_attributes
 from rmqd.broker.topics import fault_of_topic
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.wire import fields, loose_json
+from rmqd.wire import loose_json
 from rmqd.wire.bodies.cluster import TopicList
 from rmqd.wire.bodies.data_version import DataVersion
 from rmqd.wire.bodies.settings import CreateTopicListRequestBody, TopicConfig, TopicConfigSerializeWrapper
@@ -158,6 +158,4 @@ class TopicAdminProcessor:
 
 def _same(text: str | None, version: DataVersion) -> bool:
     """Whether the client has pages of this version of the table."""
-    return (
-        bool(text) and DataVersion.from_dict(fields.as_object(loose_json.loads(text or ""), "dataVersion")) == version
-    )
+    return bool(text) and DataVersion.from_dict(loose_json.loads(text or "")) == version

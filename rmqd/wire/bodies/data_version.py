@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import ClassVar
 
-from rmqd.wire import fields
+from rmqd.wire.bodies.base import Body
 
 
 @dataclass(frozen=True, slots=True)
-class DataVersion:
+class DataVersion(Body):
     """`counter` goes up with each change; `timestamp` is the last one's, in milliseconds."""
+
+    called: ClassVar[str] = "dataVersion"
 
     counter: int = 0
     timestamp: int = 0
     state_version: int = 0
-
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON object."""
-        return {"counter": self.counter, "stateVersion": self.state_version, "timestamp": self.timestamp}
-
-    @classmethod
-    def from_dict(cls, value: object) -> Self:
-        """Read the JSON object. Raises ProtocolError."""
-        data = fields.as_object(value, "a data version")
-        return cls(
-            fields.integer(data, "counter", 0),
-            fields.integer(data, "timestamp", 0),
-            fields.integer(data, "stateVersion", 0),
-        )

@@ -1,196 +1,124 @@
-"""Bodies about a group's members and offsets: the list of members (38), all offsets (43), resets (220, 222), held
-offsets (221, 223), corrections (308)."""
+"""A group's members, and the offsets that it has stored, holds, and is reset to."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Annotated, ClassVar
 
 from rmqd.wire import fields, loose_json
+from rmqd.wire.bodies.base import Body, ClientId, Group, Offset, QueueId, Wire
 from rmqd.wire.bodies.data_version import DataVersion
 from rmqd.wire.bodies.heartbeat import SubscriptionData
-from rmqd.wire.bodies.queue_map import offsets_from_dict, queue_from_dict, queue_map_to_dict, queue_to_dict
+from rmqd.wire.bodies.queue_map import offsets_from_dict, queue_from_dict, queue_to_dict
 from rmqd.wire.message_queue import MessageQueue
 
 
 @dataclass(frozen=True, slots=True)
-class GetConsumerListByGroupResponseBody:
-    """The client ids of a group's members; one that has two connections appears twice."""
+class GetConsumerListByGroupResponseBody(Body):
+    """The reply to GET_CONSUMER_LIST_BY_GROUP (38): the client ids of a group's members.
+
+    A member that has two connections appears twice.
+    """
 
     consumer_id_list: tuple[str, ...]
 
-    def to_json(self) -> bytes:
-        """The body of the reply to 38."""
-        return loose_json.dumps({"consumerIdList": list(self.consumer_id_list)})
 
-    @classmethod
-    def from_json(cls, body: bytes) -> Self:
-        """Read the body of the reply to 38. Raises ProtocolError."""
-        return cls(fields.texts(fields.body_object(body), "consumerIdList"))
+def _read_reset(value: object, what: str) -> dict[MessageQueue, int]:
+    """A map or a list: the broker writes what the language of the one who asked for the reset reads."""
+    if isinstance(value, list):
+        return {queue_from_dict(item): fields.integer(item, "offset") for item in value}
+    return offsets_from_dict(value, what)
 
 
 @dataclass(frozen=True, slots=True)
-class ResetOffsetBody:
-    """Where a group's queues are set to. The broker writes a map or a list, after the language of who asked for it."""
+class ResetOffsetBody(Body):
+    """Where a group's queues are set to.
 
-    offset_table: dict[MessageQueue, int]
+    RESET_CONSUMER_CLIENT_OFFSET (220), which a broker sends to members, and the reply to INVOKE_BROKER_TO_RESET_OFFSET
+    (222).
+    """
+
+    offset_table: Annotated[dict[MessageQueue, int], Wire(read=_read_reset)]
 
     def to_json(self, *, as_list: bool = False) -> bytes:
-        """The body of 220 and of the reply to 222; as a list for those whom a C++ tool asked to be reset."""
-        if as_list:
-            entries = [
-                dict(sorted((queue_to_dict(queue) | {"offset": offset}).items()))
-                for queue, offset in self.offset_table.items()
-            ]
-            return loose_json.dumps({"offsetTable": entries})
-        return loose_json.dumps({"offsetTable": queue_map_to_dict(self.offset_table)})
-
-    @classmethod
-    def from_json(cls, body: bytes) -> Self:
-        """Read the body of 220 or of the reply to 222, in either form. Raises ProtocolError."""
-        table = fields.body_object(body).get("offsetTable")
-        if isinstance(table, list):
-            return cls({queue_from_dict(item): fields.integer(item, "offset") for item in table})
-        return cls(offsets_from_dict({} if table is None else table, "offsetTable"))
+        """The body; as a list for those whom a C++ tool asked to be reset."""
+        if not as_list:
+            return Body.to_json(self)
+        entries = [
+            dict(sorted((queue_to_dict(queue) | {"offset": offset}).items()))
+            for queue, offset in self.offset_table.items()
+        ]
+        return loose_json.dumps({"offsetTable": entries})
 
 
 @dataclass(frozen=True, slots=True)
-class GetConsumerStatusBody:
-    """The offsets that one member holds (221), and those of all members by client id (223)."""
+class GetConsumerStatusBody(Body):
+    """The offsets that members hold.
+
+    The reply to GET_CONSUMER_STATUS_FROM_CLIENT (221), of one member, and to INVOKE_BROKER_TO_GET_CONSUMER_STATUS
+    (223), of all members by client id.
+    """
 
     message_queue_table: Mapping[MessageQueue, int] = field(default_factory=dict)
-    consumer_table: Mapping[str, Mapping[MessageQueue, int]] | None = None
-
-    def to_json(self) -> bytes:
-        """The body of the replies to 221 and 223."""
-        value: dict[str, Any] = {}
-        if self.consumer_table is not None:
-            value["consumerTable"] = {name: queue_map_to_dict(table) for name, table in self.consumer_table.items()}
-        value["messageQueueTable"] = queue_map_to_dict(self.message_queue_table)
-        return loose_json.dumps(value)
-
-    @classmethod
-    def from_json(cls, body: bytes) -> Self:
-        """Read the body of the reply to 221 or 223. Raises ProtocolError."""
-        data = fields.body_object(body)
-        held = offsets_from_dict(fields.mapping(data, "messageQueueTable"), "messageQueueTable")
-        if data.get("consumerTable") is None:
-            return cls(held)
-        members = fields.mapping(data, "consumerTable").items()
-        return cls(
-            held,
-            {
-                fields.as_text(client_id, "a client id"): offsets_from_dict(table, "consumerTable")
-                for client_id, table in members
-            },
-        )
+    consumer_table: Mapping[ClientId, Mapping[MessageQueue, int]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class QuerySubscriptionResponseBody:
-    """A group's subscription to one topic as the broker has it; `subscription_data` is None where it has none."""
+class QuerySubscriptionResponseBody(Body):
+    """The reply to QUERY_SUBSCRIPTION_BY_CONSUMER (345): a group's subscription to one topic as the broker has it.
 
-    group: str | None
-    topic: str | None
-    subscription_data: SubscriptionData | None
+    `subscription_data` is None where it has none.
+    """
 
-    def to_json(self) -> bytes:
-        """The body of the reply to 345."""
-        value: dict[str, Any] = {}
-        if self.group is not None:
-            value["group"] = self.group
-        if self.subscription_data is not None:
-            value["subscriptionData"] = self.subscription_data.to_dict()
-        if self.topic is not None:
-            value["topic"] = self.topic
-        return loose_json.dumps(value)
-
-    @classmethod
-    def from_json(cls, body: bytes) -> Self:
-        """Read the body of the reply to 345. Raises ProtocolError."""
-        data = fields.body_object(body)
-        subscription = data.get("subscriptionData")
-        return cls(
-            fields.optional_text(data, "group"),
-            fields.optional_text(data, "topic"),
-            None if subscription is None else SubscriptionData.from_dict(subscription),
-        )
+    group: str | None = None
+    topic: str | None = None
+    subscription_data: SubscriptionData | None = None
 
 
-_Offsets = Mapping[str, Mapping[int, int]]
+_Offsets = Mapping[str, Mapping[QueueId, Offset]]
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerOffsetSerializeWrapper:
-    """All offsets of a broker, by `topic@group` and queue id; `pull_offset_table` says how far groups have pulled."""
-
-    offset_table: _Offsets
-    pull_offset_table: _Offsets = field(default_factory=dict)
-    group_topic_map: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    data_version: DataVersion = field(default_factory=DataVersion)
-
-    def to_json(self) -> bytes:
-        """The body of the reply to 43."""
-        value = {
-            "dataVersion": self.data_version.to_dict(),
-            "groupTopicMap": {group: list(topics) for group, topics in self.group_topic_map.items()},
-            "offsetTable": {key: dict(queues) for key, queues in self.offset_table.items()},
-            "pullOffsetTable": {key: dict(queues) for key, queues in self.pull_offset_table.items()},
-        }
-        return loose_json.dumps(value, bare_keys=True)
-
-    @classmethod
-    def from_json(cls, body: bytes) -> Self:
-        """Read the body of the reply to 43. Raises ProtocolError."""
-        data = fields.body_object(body)
-        topics = fields.mapping(data, "groupTopicMap")
-        return cls(
-            _offsets_of_groups(data, "offsetTable"),
-            _offsets_of_groups(data, "pullOffsetTable"),
-            {fields.as_text(group, "a group"): fields.texts(topics, group) for group in topics},
-            DataVersion.from_dict(fields.mapping(data, "dataVersion")),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class QueryCorrectionOffsetBody:
-    """By queue id, the least offset of all groups; the largest number there is where the compared group is behind."""
-
-    correction_offsets: Mapping[int, int]
-
-    def to_json(self) -> bytes:
-        """The body of the reply to 308."""
-        return loose_json.dumps({"correctionOffsets": dict(self.correction_offsets)}, bare_keys=True)
-
-    @classmethod
-    def from_json(cls, body: bytes) -> Self:
-        """Read the body of the reply to 308. Raises ProtocolError."""
-        return cls(_by_queue_id(fields.mapping(fields.body_object(body), "correctionOffsets")))
-
-
-def _offsets_of_groups(data: dict[Any, Any], name: str) -> _Offsets:
-    table = fields.mapping(data, name)
-    return {fields.as_text(key, name): _by_queue_id(fields.mapping(table, key)) for key in table}
-
-
-def _by_queue_id(queues: dict[Any, Any]) -> dict[int, int]:
+def _read_offsets(value: object, what: str) -> _Offsets:
+    table = fields.as_object(value, what)
     return {
-        fields.as_integer(key, "a queue id"): fields.as_integer(offset, "an offset") for key, offset in queues.items()
+        fields.as_text(key, what): {
+            fields.as_integer(queue_id, "a queue id"): fields.as_integer(offset, "an offset")
+            for queue_id, offset in fields.mapping(table, key).items()
+        }
+        for key in table
     }
 
 
 @dataclass(frozen=True, slots=True)
-class GroupList:
-    """Names of groups."""
+class ConsumerOffsetSerializeWrapper(Body):
+    """The reply to GET_ALL_CONSUMER_OFFSET (43): all offsets of a broker, by `topic@group` and queue id.
 
-    groups: tuple[str, ...]
+    `pull_offset_table` says how far groups have pulled.
+    """
 
-    def to_json(self) -> bytes:
-        """The body of the reply to 300."""
-        return loose_json.dumps({"groupList": list(self.groups)})
+    bare_keys: ClassVar[bool] = True
 
-    @classmethod
-    def from_json(cls, body: bytes) -> Self:
-        """Read the body of the reply to 300. Raises ProtocolError."""
-        return cls(fields.texts(fields.body_object(body), "groupList"))
+    offset_table: Annotated[_Offsets, Wire(read=_read_offsets)]
+    pull_offset_table: Annotated[_Offsets, Wire(read=_read_offsets)] = field(default_factory=dict)
+    group_topic_map: Mapping[Group, tuple[str, ...]] = field(default_factory=dict)
+    data_version: DataVersion = field(default_factory=DataVersion)
+
+
+@dataclass(frozen=True, slots=True)
+class QueryCorrectionOffsetBody(Body):
+    """The reply to QUERY_CORRECTION_OFFSET (308): by queue id, the least offset of all groups.
+
+    It is the largest number there is where the compared group is behind.
+    """
+
+    bare_keys: ClassVar[bool] = True
+
+    correction_offsets: Mapping[QueueId, Offset]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupList(Body):
+    """The reply to QUERY_TOPIC_CONSUME_BY_WHO (300): names of groups."""
+
+    groups: Annotated[tuple[str, ...], Wire("groupList")]

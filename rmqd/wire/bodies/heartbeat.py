@@ -1,12 +1,13 @@
-"""What a client tells the brokers about its groups: HeartbeatData and its parts (bodies of 34 and 46)."""
+"""What a client tells the brokers about its groups: HeartbeatData with its parts, and a subscription to check."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, Self
+from typing import Annotated, ClassVar, Final
 
-from rmqd.wire import fields, loose_json
+from rmqd.wire import fields
+from rmqd.wire.bodies.base import Body, Wire
 
 EXPRESSION_TAG: Final = "TAG"
 EXPRESSION_SQL92: Final = "SQL92"
@@ -37,8 +38,10 @@ class ConsumeFromWhere(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class SubscriptionData:
+class SubscriptionData(Body):
     """A group's subscription to one topic; a later `sub_version` (milliseconds) replaces an earlier one."""
+
+    called: ClassVar[str] = "a subscription"
 
     topic: str
     sub_string: str = SUBSCRIPTION_ALL
@@ -48,45 +51,12 @@ class SubscriptionData:
     expression_type: str = EXPRESSION_TAG
     class_filter_mode: bool = False
 
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON object."""
-        return {
-            "classFilterMode": self.class_filter_mode,
-            "codeSet": sorted(self.code_set),
-            "expressionType": self.expression_type,
-            "subString": self.sub_string,
-            "subVersion": self.sub_version,
-            "tagsSet": sorted(self.tags_set),
-            "topic": self.topic,
-        }
-
-    def to_json(self) -> bytes:
-        """The body."""
-        return loose_json.dumps(self.to_dict())
-
-    @classmethod
-    def from_dict(cls, value: object) -> Self:
-        """Read the JSON object. Raises ProtocolError."""
-        data = fields.as_object(value, "a subscription")
-        return cls(
-            topic=fields.text(data, "topic"),
-            sub_string=fields.text(data, "subString", SUBSCRIPTION_ALL),
-            tags_set=frozenset(fields.texts(data, "tagsSet")),
-            code_set=frozenset(fields.as_integer(code, "codeSet") for code in fields.items(data, "codeSet")),
-            sub_version=fields.integer(data, "subVersion", 0),
-            expression_type=fields.text(data, "expressionType", EXPRESSION_TAG),
-            class_filter_mode=fields.boolean(data, "classFilterMode"),
-        )
-
-    @classmethod
-    def from_json(cls, body: bytes) -> Self:
-        """Read the body. Raises ProtocolError."""
-        return cls.from_dict(fields.body_object(body))
-
 
 @dataclass(frozen=True, slots=True)
-class ConsumerData:
+class ConsumerData(Body):
     """One consumer group in a heartbeat. The set of subscriptions replaces what the broker had."""
+
+    called: ClassVar[str] = "a consumer group"
 
     group_name: str
     subscription_data_set: tuple[SubscriptionData, ...]
@@ -95,95 +65,33 @@ class ConsumerData:
     consume_from_where: str = ConsumeFromWhere.LAST_OFFSET
     unit_mode: bool = False
 
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON object."""
-        return {
-            "consumeFromWhere": str(self.consume_from_where),
-            "consumeType": str(self.consume_type),
-            "groupName": self.group_name,
-            "messageModel": str(self.message_model),
-            "subscriptionDataSet": [subscription.to_dict() for subscription in self.subscription_data_set],
-            "unitMode": self.unit_mode,
-        }
 
-    @classmethod
-    def from_dict(cls, value: object) -> Self:
-        """Read the JSON object. Raises ProtocolError."""
-        data = fields.as_object(value, "a consumer group")
-        subscriptions = fields.items(data, "subscriptionDataSet")
-        return cls(
-            group_name=fields.text(data, "groupName"),
-            subscription_data_set=tuple(SubscriptionData.from_dict(item) for item in subscriptions),
-            consume_type=fields.text(data, "consumeType", ConsumeType.PASSIVELY),
-            message_model=fields.text(data, "messageModel", MessageModel.CLUSTERING),
-            consume_from_where=fields.text(data, "consumeFromWhere", ConsumeFromWhere.LAST_OFFSET),
-            unit_mode=fields.boolean(data, "unitMode"),
-        )
+def _read_producers(value: object, what: str) -> tuple[str, ...]:
+    return tuple(fields.text(fields.as_object(item, "a producer"), "groupName") for item in fields.as_list(value, what))
+
+
+def _write_producers(groups: tuple[str, ...]) -> list[dict[str, str]]:
+    return [{"groupName": group} for group in groups]
 
 
 @dataclass(frozen=True, slots=True)
-class HeartbeatData:
-    """A whole heartbeat: one client, its producer groups by name, and its consumer groups."""
+class HeartbeatData(Body):
+    """HEART_BEAT (34): one client, its producer groups by name, and its consumer groups."""
 
-    client_id: str
+    client_id: Annotated[str, Wire("clientID")]
     consumer_data_set: tuple[ConsumerData, ...] = ()
-    producer_groups: tuple[str, ...] = ()
+    producer_groups: Annotated[
+        tuple[str, ...], Wire("producerDataSet", read=_read_producers, write=_write_producers)
+    ] = ()
     heartbeat_fingerprint: int = 0
     without_sub: bool = False
 
-    def to_json(self) -> bytes:
-        """The body of request 34."""
-        return loose_json.dumps(
-            {
-                "clientID": self.client_id,
-                "consumerDataSet": [consumer.to_dict() for consumer in self.consumer_data_set],
-                "heartbeatFingerprint": self.heartbeat_fingerprint,
-                "producerDataSet": [{"groupName": group} for group in self.producer_groups],
-                "withoutSub": self.without_sub,
-            }
-        )
-
-    @classmethod
-    def from_json(cls, body: bytes) -> Self:
-        """Read the body of request 34. Raises ProtocolError."""
-        data = fields.body_object(body)
-        producers = fields.items(data, "producerDataSet")
-        return cls(
-            client_id=fields.text(data, "clientID"),
-            consumer_data_set=tuple(ConsumerData.from_dict(item) for item in fields.items(data, "consumerDataSet")),
-            producer_groups=tuple(fields.text(fields.as_object(item, "a producer"), "groupName") for item in producers),
-            heartbeat_fingerprint=fields.integer(data, "heartbeatFingerprint", 0),
-            without_sub=fields.boolean(data, "withoutSub"),
-        )
-
 
 @dataclass(frozen=True, slots=True)
-class CheckClientRequestBody:
-    """Asks a broker whether it can serve a subscription (46); only needed for SQL."""
+class CheckClientRequestBody(Body):
+    """CHECK_CLIENT_CONFIG (46): asks a broker whether it can serve a subscription; only needed for SQL."""
 
     client_id: str
     group: str
     subscription_data: SubscriptionData
-    namespace: str | None = None
-
-    def to_json(self) -> bytes:
-        """The body of request 46."""
-        value: dict[str, Any] = {
-            "clientId": self.client_id,
-            "group": self.group,
-            "subscriptionData": self.subscription_data.to_dict(),
-        }
-        if self.namespace:
-            value["namespace"] = self.namespace
-        return loose_json.dumps(value)
-
-    @classmethod
-    def from_json(cls, body: bytes) -> Self:
-        """Read the body of request 46. Raises ProtocolError."""
-        data = fields.body_object(body)
-        return cls(
-            client_id=fields.text(data, "clientId"),
-            group=fields.text(data, "group"),
-            subscription_data=SubscriptionData.from_dict(data.get("subscriptionData")),
-            namespace=fields.optional_text(data, "namespace"),
-        )
+    namespace: Annotated[str | None, Wire(last=True, write=lambda name: name or None)] = None

@@ -1,13 +1,13 @@
-"""Where a topic's queues are: TopicRouteData (the reply to 105) and its parts."""
+"""Where a topic's queues are: TopicRouteData and its parts."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Annotated, Any, ClassVar, Final, Self
 
-from rmqd.errors import ProtocolError
 from rmqd.wire import fields, limits, loose_json
-from rmqd.wire.bodies.static_topic import TopicQueueMappingInfo
+from rmqd.wire.bodies.base import Body, Wire
+from rmqd.wire.bodies.static_topic import TopicQueueMappingInfo, queue_count
 
 PERM_READ: Final = 4
 PERM_WRITE: Final = 2
@@ -15,12 +15,14 @@ MASTER_ID: Final = 0
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class QueueData:
+class QueueData(Body):
     """A topic's queues on one broker."""
 
+    called: ClassVar[str] = "queueData"
+
     broker_name: str
-    read_queue_nums: int
-    write_queue_nums: int
+    read_queue_nums: Annotated[int, Wire(read=queue_count)]
+    write_queue_nums: Annotated[int, Wire(read=queue_count)]
     perm: int
     topic_sys_flag: int = 0
 
@@ -34,36 +36,24 @@ class QueueData:
         """Whether producers may send to it."""
         return self.perm & PERM_WRITE != 0
 
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON object."""
-        return {
-            "brokerName": self.broker_name,
-            "perm": self.perm,
-            "readQueueNums": self.read_queue_nums,
-            "topicSysFlag": self.topic_sys_flag,
-            "writeQueueNums": self.write_queue_nums,
-        }
 
-    @classmethod
-    def from_dict(cls, value: object) -> Self:
-        """Read the JSON object. Raises ProtocolError."""
-        data = fields.as_object(value, "queueData")
-        return cls(
-            broker_name=fields.text(data, "brokerName"),
-            read_queue_nums=_queue_count(data, "readQueueNums"),
-            write_queue_nums=_queue_count(data, "writeQueueNums"),
-            perm=fields.integer(data, "perm"),
-            topic_sys_flag=fields.integer(data, "topicSysFlag", 0),
-        )
+def _by_broker_id(value: object, what: str) -> dict[int, str]:
+    addresses = {
+        fields.as_integer(broker_id, "a broker id"): fields.as_text(address, what)
+        for broker_id, address in fields.as_object(value, what).items()
+    }
+    return dict(sorted(addresses.items()))
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerData:
+class BrokerData(Body):
     """The addresses ("host:port") of one broker's replicas by id; the master's id is 0."""
 
-    cluster: str
+    called: ClassVar[str] = "brokerData"
+
+    cluster: Annotated[str, Wire(absent="")]
     broker_name: str
-    broker_addrs: dict[int, str]
+    broker_addrs: Annotated[dict[int, str], Wire(read=_by_broker_id)]
     enable_acting_master: bool = False
 
     @property
@@ -71,77 +61,43 @@ class BrokerData:
         """The master's address; None while there is none."""
         return self.broker_addrs.get(MASTER_ID)
 
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON object."""
-        return {
-            "brokerAddrs": dict(self.broker_addrs),
-            "brokerName": self.broker_name,
-            "cluster": self.cluster,
-            "enableActingMaster": self.enable_acting_master,
-        }
 
-    @classmethod
-    def from_dict(cls, value: object) -> Self:
-        """Read the JSON object. Raises ProtocolError."""
-        data = fields.as_object(value, "brokerData")
-        addresses = {
-            fields.as_integer(broker_id, "a broker id"): fields.as_text(address, "brokerAddrs")
-            for broker_id, address in fields.mapping(data, "brokerAddrs").items()
-        }
-        return cls(
-            cluster=fields.text(data, "cluster", ""),
-            broker_name=fields.text(data, "brokerName"),
-            broker_addrs=dict(sorted(addresses.items())),
-            enable_acting_master=fields.boolean(data, "enableActingMaster"),
-        )
+_Mappings = tuple[TopicQueueMappingInfo, ...]
+
+
+def _read_mappings(value: object, what: str) -> _Mappings:
+    return tuple(map(TopicQueueMappingInfo.from_dict, fields.as_object(value, what).values()))
+
+
+def _write_mappings(mappings: _Mappings) -> dict[str, Any] | None:
+    return {info.bname: info.to_dict() for info in mappings} or None
 
 
 @dataclass(frozen=True, slots=True)
-class TopicRouteData:
-    """All brokers and queues of a topic. `order_topic_conf` is "broker:queues;…" for ordered topics.
+class TopicRouteData(Body):
+    """The reply to GET_ROUTEINFO_BY_TOPIC (105): all brokers and queues of a topic.
 
-    `mappings` are those of a static topic by broker: its logical queues, which move from broker to broker.
+    `order_topic_conf` is "broker:queues;…" for ordered topics. `mappings` are those of a static topic by broker: its
+    logical queues, which move from broker to broker.
     """
+
+    constants: ClassVar[dict[str, Any]] = {"filterServerTable": {}}
 
     queue_datas: tuple[QueueData, ...] = ()
     broker_datas: tuple[BrokerData, ...] = ()
-    order_topic_conf: str | None = None
-    mappings: tuple[TopicQueueMappingInfo, ...] = ()
+    order_topic_conf: Annotated[str | None, Wire(last=True)] = None
+    mappings: Annotated[_Mappings, Wire("topicQueueMappingByBroker", read=_read_mappings, write=_write_mappings)] = ()
 
     def to_json(self, *, strict: bool = True) -> bytes:
-        """The body of the reply to 105; clients before 4.9.4 get the loose dialect."""
-        value: dict[str, Any] = {
-            "brokerDatas": [broker.to_dict() for broker in self.broker_datas],
-            "filterServerTable": {},
-            "queueDatas": [queue.to_dict() for queue in self.queue_datas],
-        }
-        if self.mappings:
-            value["topicQueueMappingByBroker"] = {info.bname: info.to_dict() for info in self.mappings}
-        if self.order_topic_conf is not None:
-            value["orderTopicConf"] = self.order_topic_conf
-        return loose_json.dumps(value, bare_keys=not strict)
+        """The body; clients before 4.9.4 get the loose dialect, with bare numbers as keys."""
+        return loose_json.dumps(self.to_dict(), bare_keys=not strict)
 
     @classmethod
     def from_json(cls, body: bytes) -> Self:
-        """Read the body of the reply to 105. Raises ProtocolError, also for a route beyond `wire.limits`."""
+        """Read the body. Raises ProtocolError, also for a route beyond `wire.limits`."""
         limits.check_route_size(body)
         data = fields.body_object(body)
         limits.check_brokers(max(len(fields.items(data, name)) for name in ("queueDatas", "brokerDatas")))
-        queue_datas = tuple(QueueData.from_dict(item) for item in fields.items(data, "queueDatas"))
-        limits.check_queues(max(queues.read_queue_nums, queues.write_queue_nums) for queues in queue_datas)
-        return cls(
-            queue_datas=queue_datas,
-            broker_datas=tuple(BrokerData.from_dict(item) for item in fields.items(data, "brokerDatas")),
-            order_topic_conf=fields.optional_text(data, "orderTopicConf"),
-            mappings=tuple(
-                TopicQueueMappingInfo.from_dict(item)
-                for item in fields.mapping(data, "topicQueueMappingByBroker").values()
-            ),
-        )
-
-
-def _queue_count(data: dict[Any, Any], name: str) -> int:
-    count = fields.integer(data, name)
-    if not 0 <= count <= limits.MOST_QUEUES:
-        raise ProtocolError(f"{name} must be a number of queues up to {limits.MOST_QUEUES}, and is {count}")
-    return count
+        route = cls._from_object(data)
+        limits.check_queues(max(queues.read_queue_nums, queues.write_queue_nums) for queues in route.queue_datas)
+        return route

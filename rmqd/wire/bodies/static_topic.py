@@ -6,57 +6,39 @@ What they ask about it goes to the broker that leads it now, which translates qu
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Self
+from typing import Annotated, Any, ClassVar, Final
 
 from rmqd.errors import ProtocolError
 from rmqd.wire import fields, limits
+from rmqd.wire.bodies.base import Body, QueueId, Wire
 
 MOCK_BROKER_PREFIX: Final = "__syslo__"  # Java: LOGICAL_QUEUE_MOCK_BROKER_PREFIX
 NO_BROKER: Final = "__syslo__none__"  # of a logical queue that no broker has
 GLOBAL_SCOPE: Final = "__global__"
 
 
+def queue_count(value: object, what: str) -> int:
+    """Read a number of queues. Raises ProtocolError for more than any topic has."""
+    count = fields.as_integer(value, what)
+    if not 0 <= count <= limits.MOST_QUEUES:
+        raise ProtocolError(f"{what} must be a number of queues up to {limits.MOST_QUEUES}, and is {count}")
+    return count
+
+
 @dataclass(frozen=True, slots=True)
-class TopicQueueMappingInfo:
+class TopicQueueMappingInfo(Body):
     """The logical queues of a static topic that one broker leads, as it says; a later epoch is newer."""
 
+    called: ClassVar[str] = "topicQueueMappingByBroker"
+    constants: ClassVar[Mapping[str, Any]] = {"dirty": False}
+
     bname: str
-    total_queues: int
-    epoch: int
+    total_queues: Annotated[int, Wire(read=queue_count)] = 0
+    epoch: int = 0
     scope: str = GLOBAL_SCOPE
-    curr_id_map: dict[int, int] = field(default_factory=dict)  # logical queue id: the broker's own
-
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON object."""
-        return {
-            "bname": self.bname,
-            "currIdMap": dict(self.curr_id_map),
-            "dirty": False,
-            "epoch": self.epoch,
-            "scope": self.scope,
-            "totalQueues": self.total_queues,
-        }
-
-    @classmethod
-    def from_dict(cls, value: object) -> Self:
-        """Read the JSON object. Raises ProtocolError."""
-        data = fields.as_object(value, "topicQueueMappingByBroker")
-        total = fields.integer(data, "totalQueues", 0)
-        if not 0 <= total <= limits.MOST_QUEUES:
-            raise ProtocolError(f"totalQueues must be a number of queues up to {limits.MOST_QUEUES}, and is {total}")
-        ids = {
-            fields.as_integer(logical, "a queue id"): fields.as_integer(own, "a queue id")
-            for logical, own in fields.mapping(data, "currIdMap").items()
-        }
-        return cls(
-            bname=fields.text(data, "bname"),
-            total_queues=total,
-            epoch=fields.integer(data, "epoch", 0),
-            scope=fields.text(data, "scope", GLOBAL_SCOPE),
-            curr_id_map=ids,
-        )
+    curr_id_map: dict[QueueId, QueueId] = field(default_factory=dict)  # logical queue id: the broker's own
 
 
 def is_logical(broker_name: str) -> bool:

@@ -1,71 +1,43 @@
-"""How old what a group has not handled yet is, queue by queue (the reply to 303)."""
+"""How old what a group has not handled yet is, queue by queue."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Self
+from typing import Any, ClassVar
 
-from rmqd.wire import fields, loose_json
-from rmqd.wire.bodies.queue_map import queue_from_dict, queue_to_dict
+from rmqd.wire.bodies.base import Body
 from rmqd.wire.message_queue import MessageQueue
 
 
 @dataclass(frozen=True, slots=True)
-class QueueTimeSpan:
+class QueueTimeSpan(Body):
     """Times of one queue in milliseconds since 1970, `delay_time` in milliseconds.
 
     `delay_time` is the age of the message at the group's offset by the broker's clock. It is 0 where none waits, and
     means nothing where the group has no offset or the message is gone.
     """
 
+    called: ClassVar[str] = "a queue's time span"
+
     message_queue: MessageQueue
-    min_time_stamp: int
-    max_time_stamp: int
-    consume_time_stamp: int
-    delay_time: int
+    min_time_stamp: int = 0
+    max_time_stamp: int = 0
+    consume_time_stamp: int = 0
+    delay_time: int = 0
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON object; beside the times stands how Java's tools print them."""
-        return {
-            "consumeTimeStamp": self.consume_time_stamp,
-            "consumeTimeStampStr": _local(self.consume_time_stamp),
-            "delayTime": self.delay_time,
-            "maxTimeStamp": self.max_time_stamp,
-            "maxTimeStampStr": _local(self.max_time_stamp),
-            "messageQueue": queue_to_dict(self.message_queue),
-            "minTimeStamp": self.min_time_stamp,
-            "minTimeStampStr": _local(self.min_time_stamp),
-        }
-
-    @classmethod
-    def from_dict(cls, value: object) -> Self:
-        """Read the JSON object. Raises ProtocolError."""
-        data = fields.as_object(value, "a queue's time span")
-        return cls(
-            queue_from_dict(data.get("messageQueue")),
-            fields.integer(data, "minTimeStamp", 0),
-            fields.integer(data, "maxTimeStamp", 0),
-            fields.integer(data, "consumeTimeStamp", 0),
-            fields.integer(data, "delayTime", 0),
-        )
+        """The JSON object; beside each time stands how Java's tools print it."""
+        times = Body.to_dict(self)
+        printed = {f"{name}Str": _local(value) for name, value in times.items() if name.endswith("TimeStamp")}
+        return dict(sorted((times | printed).items()))
 
 
 @dataclass(frozen=True, slots=True)
-class QueryConsumeTimeSpanBody:
-    """The time spans of a topic's queues on one broker."""
+class QueryConsumeTimeSpanBody(Body):
+    """The reply to QUERY_CONSUME_TIME_SPAN (303): the time spans of a topic's queues on one broker."""
 
     consume_time_span_set: tuple[QueueTimeSpan, ...]
-
-    def to_json(self) -> bytes:
-        """The body of the reply to 303."""
-        return loose_json.dumps({"consumeTimeSpanSet": [span.to_dict() for span in self.consume_time_span_set]})
-
-    @classmethod
-    def from_json(cls, body: bytes) -> Self:
-        """Read the body of the reply to 303. Raises ProtocolError."""
-        items = fields.items(fields.body_object(body), "consumeTimeSpanSet")
-        return cls(tuple(QueueTimeSpan.from_dict(item) for item in items))
 
 
 def _local(milliseconds: int) -> str:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final, Self, get_args, get_type_hints
 
 from rmqd.codes import RequestCode
 from rmqd.errors import ProtocolError
-from rmqd.wire.fields import parse_integer
+from rmqd.wire.fields import camel_case, parse_integer
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +93,6 @@ def _read_fields(cls: type[Header]) -> tuple[_Field, ...]:
     result = []
     for field in dataclasses.fields(cls):
         kind = next((kind for kind in get_args(hints[field.name]) if kind is not type(None)), hints[field.name])
-        wire = field.metadata.get("wire") or _camel_case(field.name)
+        wire = field.metadata.get("wire") or camel_case(field.name)
         result.append(_Field(field.name, wire, kind, field.default is dataclasses.MISSING))
     return tuple(result)
-
-
-def _camel_case(name: str) -> str:
-    first, *others = name.split("_")
-    return first + "".join(word.capitalize() for word in others)

@@ -1,0 +1,226 @@
+"""How a body dataclass is read from the JSON that brokers and clients write, and written to it.
+
+A field's name on the wire is its own in camel case, and its type says what must stand there: str, int (64 bits), bool,
+float, MessageQueue, another Body, a tuple or frozenset of such, a dict or Mapping, or Any of these or None. `Wire` in
+the annotation says what name and type do not. A field that is left out, or null, has its default; without one a
+collection is empty, and anything else a ProtocolError. Fields that are not known are ignored.
+
+Fields are written in the order of their names, as fastjson does it, sets in the order of their items; a field that is
+None is left out. What a class has to do is found out once, when its first body is read or written.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import NoneType, UnionType
+from typing import Annotated, Any, ClassVar, Final, NamedTuple, Self, Union, get_args, get_origin, get_type_hints
+
+from rmqd.wire import fields, loose_json
+from rmqd.wire.bodies.queue_map import queue_from_dict, queue_map_from_dict, queue_map_to_dict, queue_to_dict
+from rmqd.wire.message_queue import MessageQueue
+
+Read = Callable[[Any, str], Any]  # a value of the JSON, and what an error calls it
+Write = Callable[[Any], Any]
+
+# what errors call the keys and values of maps
+BrokerName = Annotated[str, "a broker name"]
+ClientId = Annotated[str, "a client id"]
+ClusterName = Annotated[str, "a cluster name"]
+Group = Annotated[str, "a group"]
+Topic = Annotated[str, "a topic"]
+QueueId = Annotated[int, "a queue id"]
+Offset = Annotated[int, "an offset"]
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """How a field stands in the JSON, as far as its name and type do not say it; part of its annotation."""
+
+    name: str | None = None
+    last: bool = False  # written behind all fields that are not
+    absent: str | None = None  # what is read where the field is left out, if not the default
+    read: Read | None = None
+    write: Write | None = None  # None of it leaves the field out
+
+
+_PLAIN: Final = Wire()
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """Base of all bodies and of the objects inside them."""
+
+    called: ClassVar[str] = "a body"  # by the error where something else is in the place of this object
+    bare_keys: ClassVar[bool] = False  # whether numbers that are keys are written without quotes
+    constants: ClassVar[Mapping[str, Any]] = {}  # written like fields, and not read
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON object."""
+        plan = _PLANS.get(type(self)) or _make_plan(type(self))
+        result = plan.names.copy()
+        for name, wire, write in plan.writes:
+            value = getattr(self, name)
+            if write is not None and value is not None:
+                value = write(value)
+            if value is None:
+                del result[wire]
+            else:
+                result[wire] = value
+        return result
+
+    def to_json(self) -> bytes:
+        """The body."""
+        return loose_json.dumps(self.to_dict(), bare_keys=self.bare_keys)
+
+    @classmethod
+    def from_dict(cls, value: object) -> Self:
+        """Read the JSON object. Raises ProtocolError."""
+        return cls._from_object(fields.as_object(value, cls.called))
+
+    @classmethod
+    def from_json(cls, body: bytes) -> Self:
+        """Read the body. Raises ProtocolError."""
+        return cls._from_object(fields.body_object(body))
+
+    @classmethod
+    def _from_object(cls, data: dict[Any, Any]) -> Self:
+        values = {}
+        for name, wire, read, absent, null in (_PLANS.get(cls) or _make_plan(cls)).reads:
+            value = data.get(wire, absent)
+            if value is None:
+                if null is dataclasses.MISSING:
+                    continue
+                value = null
+            values[name] = read(value, wire)
+        return cls(**values)
+
+
+# Plain tuples, which are taken apart faster than named ones: large bodies have 10,000s of objects.
+# To read: the field, its name on the wire, its reader, what stands for a value that is left out, and what for null or
+# an absent None (MISSING: the dataclass's default). To write: the field, its name, its writer (None: as it is).
+_ReadField = tuple[str, str, Read, Any, Any]
+_WrittenField = tuple[str, str, Write | None]
+
+
+class _Plan(NamedTuple):
+    reads: tuple[_ReadField, ...]
+    names: dict[str, Any]  # all names on the wire in their order, with the values of the constants
+    writes: tuple[_WrittenField, ...]
+
+
+_PLANS: Final[dict[type, _Plan]] = {}
+
+
+def _make_plan(cls: type[Body]) -> _Plan:
+    hints = get_type_hints(cls, include_extras=True)
+    reads, writes, order = [], [], {(False, name): value for name, value in cls.constants.items()}
+    for field in dataclasses.fields(cls):
+        hint, wire = _split(hints[field.name])
+        name = wire.name or fields.camel_case(field.name)
+        reads.append((field.name, name, wire.read or _reader(hint), *_without_value(field, hint, wire)))
+        writes.append((field.name, name, wire.write or _writer(hint)))
+        order[wire.last, name] = None
+    names = {name: value for (_, name), value in sorted(order.items(), key=lambda item: item[0])}
+    plan = _PLANS[cls] = _Plan(tuple(reads), names, tuple(writes))
+    return plan
+
+
+def _without_value(field: dataclasses.Field[Any], hint: Any, wire: Wire) -> tuple[Any, Any]:
+    """What stands for a value that is left out, and for one that is null."""
+    has_default = (field.default, field.default_factory) != (dataclasses.MISSING, dataclasses.MISSING)
+    if hint is float and has_default:
+        return field.default, None  # Java's numbers are never null
+    if wire.absent is not None:
+        return wire.absent, wire.absent
+    if has_default:
+        return None, dataclasses.MISSING
+    return None, _EMPTY.get(get_origin(hint))
+
+
+_EMPTY: Final[dict[Any, Any]] = {tuple: [], frozenset: [], dict: {}, Mapping: {}}
+
+
+def _split(hint: Any) -> tuple[Any, Wire]:
+    """A field's type, and its Wire."""
+    if get_origin(hint) is Annotated:
+        kind, *notes = get_args(hint)
+        for note in notes:
+            if isinstance(note, Wire):
+                return _without_none(kind), note
+    return _without_none(hint), _PLAIN
+
+
+def _without_none(hint: Any) -> Any:
+    if get_origin(hint) not in (Union, UnionType):
+        return hint
+    [kind] = (kind for kind in get_args(hint) if kind is not NoneType)
+    return kind
+
+
+_READERS: Final[dict[Any, Read]] = {
+    str: fields.as_text,
+    int: fields.as_integer,
+    bool: fields.as_boolean,
+    float: fields.as_number,
+    MessageQueue: lambda value, what: queue_from_dict(value),
+}
+
+
+def _reader(hint: Any) -> Read:
+    """The function that reads a value of a type."""
+    if hint in _READERS:
+        return _READERS[hint]
+    origin, kinds = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        read, called = _reader(kinds[0]), kinds[1]
+        return lambda value, what: read(value, called)
+    if origin in (tuple, frozenset):
+        return _collection_reader(origin, _reader(kinds[0]))
+    if origin in (dict, Mapping):
+        return _map_reader(*kinds)
+    return _body_reader(hint)
+
+
+def _collection_reader(kind: type, read: Read) -> Read:
+    return lambda value, what: kind([read(item, what) for item in fields.as_list(value, what)])
+
+
+def _map_reader(key: Any, item: Any) -> Read:
+    read = _reader(item)
+    if key is MessageQueue:
+        return lambda value, what: {queue: read(each, what) for queue, each in queue_map_from_dict(value, what).items()}
+    read_key = _reader(key)
+    if get_origin(item) in (tuple, frozenset):  # a list in a map is called by its key
+        return lambda value, what: {
+            read_key(each, what): read(items, each) for each, items in fields.as_object(value, what).items()
+        }
+    return lambda value, what: {
+        read_key(each, what): read(items, what) for each, items in fields.as_object(value, what).items()
+    }
+
+
+def _body_reader(cls: type[Body]) -> Read:
+    from_object, called = cls._from_object, cls.called
+    return lambda value, what: from_object(value if isinstance(value, dict) else fields.as_object(value, called))
+
+
+def _writer(hint: Any) -> Write | None:
+    """The function that makes JSON of a value of a type; None where the value is JSON already."""
+    origin, kinds = get_origin(hint), get_args(hint)
+    if hint is MessageQueue:
+        return queue_to_dict
+    if origin in (tuple, frozenset):
+        order: Callable[[Any], list[Any]] = sorted if origin is frozenset else list
+        write = _writer(kinds[0])
+        return order if write is None else lambda value: [write(item) for item in order(value)]
+    if origin in (dict, Mapping):
+        return _map_writer(*kinds)
+    return hint.to_dict if isinstance(hint, type) and issubclass(hint, Body) else None
+
+
+def _map_writer(key: Any, item: Any) -> Write:
+    write = _writer(item)
+    as_items: Write = dict if write is None else lambda value: {each: write(one) for each, one in value.items()}
+    return as_items if key is not MessageQueue else lambda value: queue_map_to_dict(as_items(value))
