@@ -1,4 +1,4 @@
-"""Client ids: what a broker tells the members of a group apart by."""
+"""Client ids: the names by which brokers tell the members of a group apart."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def unique_instance() -> str:
 
 
 def is_spark(client_id: str) -> bool:
-    """Whether it is of a driver of engine: spark."""
+    """Whether the client id is one of a driver with `engine: spark`."""
     return client_id.partition("@")[2].startswith(SPARK_PREFIX)
 
 
 def host_of(client_id: str) -> str:
-    """The address of the machine, as the client saw it."""
+    """The host part of a client id: the machine's address, as its client saw it."""
     return client_id.partition("@")[0]
 
 
@@ -49,7 +49,7 @@ def local_address(peers: Iterable[str] = ()) -> str:
     skipped, since resolving them could block.
     """
     candidates = [host for peer in peers if (host := _routable_host(peer))]
-    # an address reserved for documentation: it stands for "anywhere", by the default route
+    # an address that is reserved for documentation: the kernel picks the default route for it
     for host in [*candidates, "192.0.2.1"]:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:

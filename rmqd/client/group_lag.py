@@ -1,4 +1,4 @@
-"""How far groups are behind, from the brokers alone: no group is joined, and nothing is pulled under its name."""
+"""How far groups are behind, asked of the brokers alone, without joining a group or pulling under its name."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ MAX_QUESTIONS = 32
 
 @dataclass(frozen=True, slots=True)
 class QueueLag:
-    """One queue. `committed` is None where the group never committed: then all that the queue holds waits for it."""
+    """A group's place in one queue.
+
+    `committed` is None if the group never committed: then every message of the queue counts as waiting.
+    """
 
     broker: str
     queue: int
@@ -37,7 +40,7 @@ class QueueLag:
 
 @dataclass(frozen=True, slots=True)
 class TopicLag:
-    """A group's place in one topic: messages that wait, and the age of the oldest of them in seconds."""
+    """A group's place in one topic: how many messages wait, and the age of the oldest of them in seconds."""
 
     group: str
     topic: str
@@ -126,7 +129,7 @@ class LagReader:
 
 
 def _age_ms(offset: int | None, end: TopicOffset, span: QueueTimeSpan | None, now_ms: float) -> float:
-    """The age of the oldest waiting message; of one that came since the broker was asked, 0."""
+    """The age of the oldest waiting message; 0 if it came after the broker was asked for times."""
     if span is None:
         return 0.0
     if offset is None or offset < end.min_offset:  # delay_time would be of a message that is not there
@@ -137,9 +140,10 @@ def _age_ms(offset: int | None, end: TopicOffset, span: QueueTimeSpan | None, no
 async def read_lags(
     reader: LagReader, groups: Mapping[str, Iterable[str] | None]
 ) -> tuple[list[TopicLag], dict[str, RmqdError]]:
-    """The lags of groups, each with its topics (None: those that it has offsets of), and what could not be asked.
+    """Read the lags of groups. Returns them, and the errors by "group" or "group, topic".
 
-    Errors are by "group" or "group, topic"; one does not keep the others from being asked.
+    Each group is given with its topics; None stands for those that it has offsets of. An error does not keep the other
+    groups and topics from being read.
     """
     parts = await asyncio.gather(*(_group_lags(reader, group, topics) for group, topics in groups.items()))
     lags = [lag for found, _ in parts for lag in found]

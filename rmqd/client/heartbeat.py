@@ -1,4 +1,4 @@
-"""Heartbeats: every broker is told every 30 s, and at once when something changed, which groups are here."""
+"""Heartbeats tell every broker which groups are in this process: every 30 s, and at once after a change."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ log = structlog.get_logger(__name__)
 
 RETRY_FIRST_SECONDS = 0.2
 RETRY_MOST_SECONDS = 5.0
-QUIET_SECONDS = 10.0  # a broker that owes an answer, and has sent nothing for so long, is asked whether it is there
+QUIET_SECONDS = 10.0  # without a byte from a broker that owes an answer: then a heartbeat finds out whether it is there
 LOOK_SECONDS = 2.0
 
 
 @dataclass(slots=True)
 class _Broker:
-    """One address of a broker: what its last heartbeat brought, and the wish for another one."""
+    """One address of a broker: the outcome of its last heartbeat, and an event that asks for the next one."""
 
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     up: bool | None = None
@@ -75,8 +75,10 @@ class Heartbeat:
 
     @property
     def brokers_up(self) -> Mapping[str, bool]:
-        """By address, whether the last heartbeat was answered, and what was asked since; without those that none was
-        sent to yet."""
+        """By address, whether the last heartbeat and all requests since were answered.
+
+        An address that no heartbeat was sent to yet is left out.
+        """
         known = self._routes.broker_addresses()
         return {
             address: broker.up and not self._remoting.is_down(address)
@@ -85,7 +87,7 @@ class Heartbeat:
         }
 
     def broker_version(self, address: str) -> int | None:
-        """The version number that a broker named in its last answer."""
+        """The version number in a broker's last answer; None while it does not answer."""
         broker = self._brokers.get(address)
         return broker.version if broker is not None and broker.up else None
 
@@ -104,7 +106,7 @@ class Heartbeat:
         return dict(zip(addresses, errors, strict=True))
 
     def is_known_on(self, connection: RemotingConnection) -> bool:
-        """Whether a broker was told by this connection who we are: it forgets a client with its connection."""
+        """Whether a heartbeat was answered on this connection. A broker forgets a client when its connection ends."""
         broker = self._brokers.get(connection.address)
         return broker is not None and broker.told_on is connection
 
@@ -152,9 +154,9 @@ class Heartbeat:
     async def _rest(self, address: str, broker: _Broker) -> None:
         """Wait until the next heartbeat is due.
 
-        That is sooner where pulls, which a broker may hold for 20 s, have got no answer for a while, nor anything else
-        has: a line that has gone silent keeps them all waiting, and only a request that is to be answered at once can
-        tell it from a broker without messages.
+        It is sent sooner if requests wait and nothing has come for QUIET_SECONDS. A broker may hold a pull for 20 s, so
+        silence is normal while no messages come; but a line that has gone silent looks the same, and keeps all pulls
+        waiting. Only a request that is answered at once, such as a heartbeat, tells the two apart.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + self._pause_seconds(address, broker)
@@ -168,13 +170,16 @@ class Heartbeat:
     def _pause_seconds(self, address: str, broker: _Broker) -> float:
         if broker.failures == 0:
             return self._interval
-        if self._remoting.is_down(address):  # nothing is sent before its rest is over
+        if self._remoting.is_down(address):  # the breaker lets no request through before its pause is over
             return max(self._remoting.rest_seconds(address), RETRY_FIRST_SECONDS)
         return spread(doubled(RETRY_FIRST_SECONDS, broker.failures, min(RETRY_MOST_SECONDS, self._interval)))
 
     async def _send_now(self, address: str) -> RmqdError | None:
-        """Send one, and wait for its answer. One that was sent is waited for, though who wanted it be cancelled: the
-        broker may take it up at any time until then."""
+        """Send a heartbeat, and wait for its answer.
+
+        It runs in a task of its own and ends even if the caller is cancelled: until the answer the broker may process
+        the heartbeat at any time, and `settled` waits for that.
+        """
         task = asyncio.create_task(self._tell(address), name=f"heartbeat to {address}")
         under_way = self._under_way.setdefault(address, set())
         under_way.add(task)
@@ -218,6 +223,7 @@ class Heartbeat:
         return self._brokers.setdefault(address, _Broker())
 
     def _opened(self, address: str) -> None:
-        # a broker forgets its clients with their connections; a heartbeat that opened this one is on its way already
+        # a broker forgets a client when its connection ends, so a new connection needs a heartbeat, unless it was a
+        # heartbeat that opened the connection
         if not self._send.is_running(address):
             self.beat_soon(address)

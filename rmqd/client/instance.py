@@ -1,4 +1,4 @@
-"""The one client of a process: connections, routes and heartbeats that all consumer groups share."""
+"""The client of a process for one cluster: connections, routes and heartbeats that all its groups share."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ log = structlog.get_logger(__name__)
 
 UNREGISTER_DEADLINE_SECONDS = 3.0
 
-# In which field a broker's request names the group it is for.
+# The header field in which a broker's request names the group that it is for.
 GROUP_FIELDS = {
     RequestCode.RESET_CONSUMER_CLIENT_OFFSET: "group",
     RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: "group",
@@ -45,7 +45,7 @@ GROUP_FIELDS = {
 
 
 class ClientInstance:
-    """What every group of the process shares. Groups come and go by `register` and `unregister`, also while it runs.
+    """What the groups of a process share. They come and go by `register` and `unregister`, also while it runs.
 
     `run` owns all tasks; the constructor starts none. Requests may be sent from the moment of construction on.
     """
@@ -92,7 +92,7 @@ class ClientInstance:
         return self._memberships
 
     def register(self, membership: GroupMembership) -> None:
-        """Let a group take part: its topics are watched, heartbeats name it, brokers' requests reach it.
+        """Add a group: its topics are watched, heartbeats name it, and brokers' requests reach it.
 
         Raises RmqdError if a group of that name is registered already.
         """
@@ -108,19 +108,19 @@ class ClientInstance:
         self.heartbeat.beat_soon()
 
     async def unregister(self, group: str) -> None:
-        """Take a group out, and tell every broker that is connected; its answer is awaited for at most 3 s.
+        """Take a group out, and tell every connected broker. Waits for each answer for at most 3 s. Raises nothing.
 
-        The brokers tell the other members at once, so they need not wait for this one to expire. Raises nothing.
+        The brokers tell the other members at once, so that these need not wait until this member expires.
         """
         if self._memberships.pop(group, None) is None:
             return
         topics = self._topics.pop(group)
-        # a broker without a connection has forgotten us together with it
+        # a broker without a connection forgot this client when the connection ended
         addresses = [address for address in self.routes.broker_addresses() if self.remoting.connected(address)]
         await asyncio.gather(*(self._unregister_at(address, group) for address in addresses))
         for topic in topics:
             self.routes.unwatch(topic)
-        if group in self._memberships:  # it came back meanwhile, and the brokers may have heard that first
+        if group in self._memberships:  # it was registered again meanwhile; brokers may have processed that first
             self.heartbeat.beat_soon()
 
     async def connection(self, address: str) -> RemotingConnection:
@@ -135,11 +135,11 @@ class ClientInstance:
         return connection
 
     def send_address(self, address: str) -> str:
-        """Where messages, send-backs and locks for a broker's address go: to its VIP channel, where that is enabled."""
+        """The address for messages, send-backs and locks: the broker's VIP channel if that is enabled, else its own."""
         return vip_address(address) if self.options.vip_channel_enabled else address
 
     def secure(self, options: ClientOptions) -> None:
-        """Go by the keys and the TLS settings of these options from now on; nothing else of them is looked at."""
+        """Use the keys and the TLS settings of these options from now on. Other options are ignored."""
         self.options = replace(
             self.options,
             access_key=options.access_key,
@@ -157,7 +157,7 @@ class ClientInstance:
         self._stop.set()
 
     async def run(self) -> None:
-        """Keep addresses, routes and heartbeats up to date until `stop`, or cancellation, which says no good-bye."""
+        """Keep addresses, routes and heartbeats up to date until `stop`. A cancellation unregisters no group."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 keepers = [
@@ -173,11 +173,11 @@ class ClientInstance:
             await self.remoting.close()
 
     async def close(self) -> None:
-        """Close the connections; for a client that was only asked something. `run` ends with this by itself."""
+        """Close the connections of a client that `run` was not called for. `run` does this at its end."""
         await self.remoting.close()
 
     def snapshot(self) -> ClientSnapshot:
-        """What the client tells about itself."""
+        """The client's figures now."""
         traffic = self.remoting.traffic
         return ClientSnapshot(
             client_id=self.client_id,
@@ -192,7 +192,7 @@ class ClientInstance:
     async def _unregister_at(self, address: str, group: str) -> None:
         try:
             async with asyncio.timeout(UNREGISTER_DEADLINE_SECONDS):
-                # one that names the group may be on its way and would bring it back
+                # a heartbeat under way may name the group: processed after the unregister, it would add it again
                 await self.heartbeat.settled(address)
                 await unregister_client(self.remoting, address, self.client_id, consumer_group=group)
         except TimeoutError:

@@ -13,7 +13,7 @@ __all__ = ["GroupMembership"]
 
 
 class GroupMembership(Protocol):
-    """A consumer group as the client sees it: what to heartbeat for it, and whom to tell what brokers ask."""
+    """A consumer group as the client sees it: its part of heartbeats, and its answers to brokers."""
 
     @property
     def group(self) -> str:
@@ -26,7 +26,8 @@ class GroupMembership(Protocol):
         """A broker said that the group's members changed. Must not block; wakes the rebalance."""
 
     async def on_request(self, command: RemotingCommand) -> Reply | None:
-        """Answer a broker's request (220, 221, 307, 309) for this group, or return None where none is wanted.
+        """Answer a broker's request for this group, or return None for a request that wants no answer.
 
-        An RmqdError becomes an answer with code 1 and its text as remark.
+        The requests are: a pushed reset (220), the group's offsets (221), running info (307), one message to be handled
+        (309). An RmqdError becomes an answer with code 1 and the error's text as remark.
         """

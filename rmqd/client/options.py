@@ -1,4 +1,4 @@
-"""What a client of RocketMQ needs to know, in one frozen value."""
+"""The settings of a client, in one frozen value."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ MOST_TRACE_CALLS: Final = 20  # Java: AsyncTraceDispatcher cuts traceMsgBatchNum
 
 @dataclass(frozen=True, slots=True)
 class TlsOptions:
-    """How connections are encrypted; paths are of PEM files, an empty one is not used.
+    """How connections are encrypted. Files are PEM; an empty path means none.
 
-    `server_name` is what servers' certificates must be for, in place of the host that is connected to.
+    `server_name` is the name that servers' certificates must have, instead of the host that is connected to.
     """
 
     enabled: bool = False
@@ -52,7 +52,7 @@ class ClientOptions:
 
     @property
     def shown_nameserver(self) -> str:
-        """The name servers, for people."""
+        """The name servers as they are shown to people, without a password."""
         return ";".join(self.nameservers) or without_password(self.nameserver_url)
 
 

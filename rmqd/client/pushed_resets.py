@@ -1,4 +1,4 @@
-"""Reads the resets that brokers push to a group's members (220), large ones beside the event loop."""
+"""Reads the resets that brokers push to a group's members (request 220), large ones in a thread."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from rmqd.wire.message_queue import MessageQueue
 
 @dataclass(frozen=True, slots=True)
 class PushedReset:
-    """Where an operator wants the queues of a topic to go on; all members of the group get the same list."""
+    """The offsets to which an operator resets the queues of a topic. All members of the group get the same list."""
 
     topic: str
     offsets: dict[MessageQueue, int]
     named: int
-    """Of how many queues the broker told, those of other topics included."""
+    """How many queues the broker's list has, queues of other topics included."""
 
 
 class PushedResets:
-    """The resets of one group, in the order in which they came."""
+    """Reads the resets of one group in the order in which they came."""
 
     def __init__(self) -> None:
         self._reading = asyncio.Lock()
 
     async def read(self, command: RemotingCommand) -> PushedReset:
-        """Read one, after those before it. Raises ProtocolError."""
+        """Read a reset once the ones before it are read. Raises ProtocolError."""
         async with self._reading:  # a small one must not overtake a large one
             return await parsed(partial(_read, command.ext_fields.get("topic", "")), command.body)
 

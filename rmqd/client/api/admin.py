@@ -1,4 +1,4 @@
-"""What operators and tests ask: the cluster, statistics, topics, offset resets, single messages."""
+"""Requests for operators and tests: the cluster, statistics, topics, offset resets, single messages."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def consume_stats(remoting: RemotingClient, address: str, group: str, *, t
 async def consume_time_span(
     remoting: RemotingClient, address: str, group: str, topic: str
 ) -> dict[MessageQueue, QueueTimeSpan]:
-    """How old the messages are that a group has not handled yet, queue by queue of one broker."""
+    """The age of the messages that a group has not handled yet, for each queue on one broker."""
     header = QueryConsumeTimeSpanRequestHeader(topic=topic, group=group)
     reply = await request(remoting, address, header, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
     spans = QueryConsumeTimeSpanBody.from_json(reply.body).consume_time_span_set
@@ -81,7 +81,7 @@ async def create_topic(
     perm: int = 6,
     attributes: Mapping[str, str] | None = None,
 ) -> None:
-    """Make a topic on one broker, or change it. Name servers hear of it within moments, not at once."""
+    """Create or change a topic on one broker. Name servers learn of it some moments later."""
     header = CreateTopicRequestHeader(
         topic=topic,
         read_queue_nums=queues,
@@ -111,10 +111,10 @@ async def reset_offset(
     queue_id: int | None = None,
     offset: int | None = None,
 ) -> dict[MessageQueue, int]:
-    """Set a group back or ahead to a time (Unix milliseconds; RESET_TO_END), on all queues of a broker or on one.
+    """Reset a group to a time (Unix milliseconds, or RESET_TO_END), in all queues of a broker or in one.
 
-    Without `force` no queue goes ahead. A 5.x broker tells the members with their next pull, a 4.x one pushes it to
-    them and raises ConsumerNotOnlineError if there are none. Returns the new offsets.
+    Without `force` no queue is moved forward. A 5.x broker tells the members in the answer to their next pull. A 4.x
+    broker pushes the reset to them, and raises ConsumerNotOnlineError if there are none. Returns the new offsets.
     """
     header = ResetOffsetRequestHeader(
         topic=topic,
@@ -131,7 +131,7 @@ async def reset_offset(
 async def consumer_status(
     remoting: RemotingClient, address: str, group: str, topic: str, *, client_id: str = ""
 ) -> Mapping[str, Mapping[MessageQueue, int]]:
-    """The offsets that the group's members hold of a topic, by client id; the broker asks each of them."""
+    """The offsets of the group's members in a topic, by client id. The broker asks each member."""
     header = GetConsumerStatusRequestHeader(topic=topic, group=group, client_addr=client_id or None)
     # the header's own code is what the broker then asks its clients
     code = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS

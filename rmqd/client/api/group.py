@@ -1,4 +1,4 @@
-"""Membership of consumer groups: who is in, what they subscribe to, joining and leaving."""
+"""Requests about membership in consumer groups: members, subscriptions, heartbeats, leaving."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def send_heartbeat(
 
 
 async def unregister_client(remoting: RemotingClient, address: str, client_id: str, *, consumer_group: str) -> None:
-    """Take a client out of a group, so that the broker tells the other members at once."""
+    """Take a client out of a group. The broker tells the other members at once."""
     header = UnregisterClientRequestHeader(client_id=client_id, consumer_group=consumer_group)
     await request(remoting, address, header)
 
@@ -71,7 +71,7 @@ async def unregister_client(remoting: RemotingClient, address: str, client_id: s
 async def check_client_config(
     remoting: RemotingClient, address: str, client_id: str, group: str, subscription: SubscriptionData
 ) -> None:
-    """Let a broker check a subscription's expression.
+    """Have a broker check a subscription's expression.
 
     Raises SubscriptionParseError for bad SQL, BrokerFailureError where the broker has SQL filters turned off.
     """
@@ -94,7 +94,7 @@ async def consumer_connection(remoting: RemotingClient, address: str, group: str
 async def consumer_running_info(
     remoting: RemotingClient, address: str, group: str, client_id: str
 ) -> ConsumerRunningInfo:
-    """What a member tells about itself: the broker asks it, and passes its answer on."""
+    """A member's running info. The broker asks the member, and forwards its answer."""
     header = GetConsumerRunningInfoRequestHeader(consumer_group=group, client_id=client_id, jstack_enable=False)
     reply = await request(remoting, address, header, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
     return ConsumerRunningInfo.from_json(reply.body)
@@ -110,8 +110,8 @@ async def query_subscription(remoting: RemotingClient, address: str, group: str,
 async def subscription_group(remoting: RemotingClient, address: str, group: str) -> SubscriptionGroupConfig:
     """The group's settings on a broker. Raises SubscriptionGroupNotExistError where it has none.
 
-    A broker that makes groups by itself (autoCreateSubscriptionGroup) makes this one by being asked;
-    `subscription_groups` leaves no trace.
+    A broker with autoCreateSubscriptionGroup creates the group when it is asked for it. `subscription_groups` creates
+    nothing.
     """
     header = GetSubscriptionGroupConfigRequestHeader(group=group)
     reply = await request(remoting, address, header, timeout_seconds=ADMIN_TIMEOUT_SECONDS)

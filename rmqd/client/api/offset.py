@@ -1,4 +1,4 @@
-"""A queue's offsets: what a group has committed, and what the broker holds."""
+"""Requests for offsets of a queue: what a group has committed, and where the queue begins and ends."""
 
 from __future__ import annotations
 
@@ -24,12 +24,16 @@ if TYPE_CHECKING:
     from rmqd.wire.message_queue import MessageQueue
 
 RESET_WAITS: Final = "Offset has been previously reset"
-TELLS_NEW_GROUPS: Final = 412  # V5_0_0_SNAPSHOT: since then setZeroIfNotFound is heeded
+TELLS_NEW_GROUPS: Final = 412  # V5_0_0_SNAPSHOT: brokers heed setZeroIfNotFound from this version on
 
 
 @dataclass(frozen=True, slots=True)
 class StoredOffset:
-    """A group's offset on a queue. A broker of 4.x also says 0 for a young queue without one, so 0 is not certain."""
+    """A group's stored offset on a queue.
+
+    A 4.x broker answers 0 also for a queue without an offset, as long as nothing of the queue was deleted. Such a 0 is
+    not certain.
+    """
 
     offset: int
     is_certain: bool
@@ -56,9 +60,10 @@ async def query_stored_offset(
     *,
     timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
 ) -> StoredOffset | None:
-    """The same, with whether it is certain. An offset below 0 is none: groups may commit it, and it means nothing.
+    """The group's offset on a queue, and whether it is certain. None if there is none, or one below 0.
 
-    Asks with setZeroIfNotFound=false: otherwise the broker answers 0 for a new group on a young queue.
+    A group may commit an offset below 0, which means nothing. The request has setZeroIfNotFound=false; otherwise a
+    5.x broker, too, answers 0 for a queue without an offset.
     """
     header = QueryConsumerOffsetRequestHeader(
         consumer_group=group,
@@ -84,9 +89,10 @@ async def update_consumer_offset(
     *,
     timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
 ) -> bool:
-    """Commit an offset for the group and wait for the answer. The broker takes any value, a lower one too.
+    """Commit an offset for the group, and wait for the answer. The broker takes any value, also a lower one.
 
-    False where it says success and stores nothing: an operator's reset waits for the group's next pull of the queue.
+    Returns False if the broker answers with success but stores nothing. It does so while an operator's reset waits for
+    the group's next pull of the queue.
     """
     header = UpdateConsumerOffsetRequestHeader(
         consumer_group=group,

@@ -1,4 +1,4 @@
-"""POP: how a topic's queues are divided by the broker, and what becomes of popped messages."""
+"""Requests of POP: the broker's assignment of queues, acknowledgements, and invisible time."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ async def query_assignment(
     *,
     timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
 ) -> tuple[MessageQueueAssignment, ...] | None:
-    """A member's queues of a topic, and whether each is pulled or popped; None where the broker cannot tell yet.
+    """A member's queues of a topic, and whether each is pulled or popped; None if the broker does not know that yet.
 
-    Raises RequestCodeNotSupportedError where the broker is of RocketMQ 4.
+    Raises RequestCodeNotSupportedError from a broker of RocketMQ 4.
     """
     code = RequestCode.QUERY_ASSIGNMENT
     reply = await request(remoting, address, code, body.to_json(), timeout_seconds=timeout_seconds)
@@ -46,7 +46,7 @@ async def batch_ack(remoting: RemotingClient, address: str, broker_name: str, ac
 
 
 async def ack_message(remoting: RemotingClient, address: str, group: str, real_topic: str, handle: PopHandle) -> None:
-    """Acknowledge one popped message of the topic that holds it, which may be a retry topic."""
+    """Acknowledge one popped message. `topic` is the one that stores it, which may be a pop retry topic."""
     header = AckMessageRequestHeader(
         consumer_group=group,
         topic=real_topic,
@@ -70,7 +70,7 @@ async def change_invisible_time(
 def change_header(
     group: str, real_topic: str, handle: PopHandle, invisible_ms: int
 ) -> ChangeInvisibleTimeRequestHeader:
-    """Asks to hide a popped message for `invisible_ms` from now on."""
+    """The header of a request to hide a popped message for `invisible_ms` from now on."""
     return ChangeInvisibleTimeRequestHeader(
         consumer_group=group,
         topic=real_topic,
@@ -83,7 +83,7 @@ def change_header(
 
 
 def renewed(handle: PopHandle, header: ChangeInvisibleTimeResponseHeader) -> PopHandle:
-    """The handle of a message that was hidden anew: the broker keeps it for itself, from its own offset on."""
+    """The new handle of a message after its invisible time was changed: its start offset is the message's own."""
     return handle._replace(
         start_offset=handle.queue_offset,
         pop_time=header.pop_time,

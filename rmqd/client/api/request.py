@@ -1,4 +1,4 @@
-"""The way every request takes: send, wait, turn an error code into an exception."""
+"""What all requests have in common: send, wait for the reply, turn an error code into an exception."""
 
 from __future__ import annotations
 

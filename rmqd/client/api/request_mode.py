@@ -1,4 +1,4 @@
-"""How administrators have groups read topics, as one broker knows it."""
+"""Whether groups pull or pop their topics, as administrators have set it on a broker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 async def request_modes(
     remoting: RemotingClient, address: str
 ) -> dict[tuple[str, str], SetMessageRequestModeRequestBody]:
-    """What was set by `mqadmin setConsumeMode`, by topic and group."""
+    """The settings of `mqadmin setConsumeMode` on one broker, by topic and group."""
     code = RequestCode.GET_ALL_MESSAGE_REQUEST_MODE
     reply = await request(remoting, address, code, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
     return request_modes_from_json(reply.body)

@@ -1,4 +1,4 @@
-"""Storing messages: new ones, and ones that a consumer gives back."""
+"""Requests that store messages: new ones, and ones that a consumer sends back."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STORED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class SendReceipt:
-    """Where a broker stored a message. `status` is SUCCESS, or says what was slow; it is stored all the same."""
+    """Where a broker stored a message. `status` is SUCCESS, or what was too slow; the message is stored in any case."""
 
     status: ResponseCode
     offset_msg_id: str
@@ -48,7 +48,7 @@ async def send_message(
     *,
     timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
 ) -> SendReceipt:
-    """Store one message. After a RemotingTimeoutError or RemotingClosedError it may have been stored or not."""
+    """Store one message. After a RemotingTimeoutError or RemotingClosedError it may or may not be stored."""
     reply = await request(
         remoting,
         address,
@@ -81,10 +81,10 @@ async def send_message_back(
     unit_mode: bool = False,
     timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
 ) -> None:
-    """Have the broker that stores a message deliver it to the group once more.
+    """Send a message back: the broker that stores it delivers it to the group once more.
 
-    `delay_level` 0 lets the broker choose (3 + times so far); below 0 the message goes to the group's dead letters, as
-    it does after `max_reconsume_times` (None: what the broker has for the group).
+    `delay_level` 0 lets the broker choose (3 + reconsume times). Below 0 the message goes to the group's dead letters,
+    as it does after `max_reconsume_times` (None: the broker's setting of the group).
     """
     header = ConsumerSendMsgBackRequestHeader(
         offset=commit_log_offset,

@@ -1,8 +1,19 @@
-"""A circuit breaker for each address: what does not answer is left alone, so that nobody waits for it.
+"""A circuit breaker for each address: an address that failed is left alone for a while, so that nobody waits for it.
 
-Closed: nothing is known against the address. Open: it failed, and requests fail at once. Half open: the pause is over,
-and one request finds out how it is while the others still fail at once. Any answer closes it. Pauses double from one
-failure to the next.
+A breaker has the three usual states. Closed: nothing is known against the address. Open: the address failed, and
+requests to it fail at once until the pause is over. Half open: the pause is over, and one request, the probe, finds out
+whether the address answers, while the others still fail at once. Any answer closes the breaker. Pauses double from one
+failure to the next, and are spread, so that clients that lost the same broker do not all come back at once.
+
+What counts is kept apart, because it means different things:
+
+- A *failure*: no connection could be made, or the peer was silent. This opens the breaker.
+- A *loss*: a connection ended before the peer had answered anything. Servers do that if TLS settings do not fit. One
+  loss is ignored; the caller treats the second one in a row as a failure.
+- A *break*: a connection brought bytes that cannot be decoded, or the peer answered on it and closed it within its
+  first second. An answer on the next connection does not clear the count, since a bad line lets most answers through.
+  Pauses after breaks are short: a broker removes a client from its lists when its connection ends, and after a second
+  without a heartbeat the other members take over its queues.
 """
 
 from __future__ import annotations
@@ -15,11 +26,13 @@ from rmqd.errors import CircuitOpenError, RemotingConnectError, RemotingError, T
 
 FIRST_SECONDS = 0.2
 MOST_SECONDS = 5.0
-MOST_BROKEN_SECONDS = 0.5  # other members take the queues of one whose broker has not heard from it for a second
-FORGET_SECONDS = 60.0  # how long connections that broke count, whatever the address answers between them
+MOST_BROKEN_SECONDS = 0.5  # below the second after which other members take over the queues of a member that is missing
+FORGET_SECONDS = 60.0  # for which a break counts
 
 
 class _Breaker:
+    """What is known against one address."""
+
     __slots__ = ("broke_at", "broken", "error", "failures", "is_probed", "is_silent", "losses", "until")
 
     def __init__(self) -> None:
@@ -29,41 +42,38 @@ class _Breaker:
         self.losses = 0
         """Connections that ended without an answer."""
         self.broken = 0
-        """Connections that broke, none of them long after the one before."""
+        """Breaks, none of them more than FORGET_SECONDS after the one before."""
         self.broke_at = 0.0
         self.is_silent = False
-        """It takes connections, and does not answer."""
+        """Whether the last failure was a silence: the peer takes connections, and does not answer."""
         self.is_probed = False
         self.until = 0.0
 
 
 class Breakers:
-    """What is known against addresses. Times are those of `now`, in seconds."""
+    """The breakers of all addresses of one client. `now` returns the time in seconds, by a monotonic clock."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._breakers: dict[str, _Breaker] = {}
 
     def failed(self, address: str, error: RemotingError) -> None:
-        """No connection could be made, or nothing was heard on it: leave the address alone for a while, twice as long
-        as the last time, up to 5 s, and a random part less."""
+        """Note a failure, and open the breaker: for twice as long as the last time, up to MOST_SECONDS."""
         breaker = self._breakers.setdefault(address, _Breaker())
         self._rest(breaker, error, doubled(FIRST_SECONDS, breaker.failures + 1, MOST_SECONDS))
         breaker.failures += 1
 
     def lost(self, address: str) -> bool:
-        """A connection ended without an answer; says whether that is so again."""
+        """Note a loss. Returns whether it is not the first one since the address last answered."""
         breaker = self._breakers.setdefault(address, _Breaker())
         breaker.losses += 1
         return breaker.losses > 1
 
     def broke(self, address: str, error: RemotingError) -> None:
-        """A connection brought what cannot be decoded, or was closed as soon as it had answered.
+        """Note a break, and open the breaker if there was another one within a minute.
 
-        The first one is nothing. After each further one within a minute the address is left alone for a while, also
-        where it answered in between: what answers every heartbeat, and everything else with rubbish, is not to be
-        connected to without a pause. Such pauses are short. On a bad line connections break again and again, and a
-        broker strikes a member off its list with each of them, until the next heartbeat.
+        That holds although the address has answered in between: a server that answers every heartbeat and sends
+        rubbish otherwise must not be connected to again and again without a pause.
         """
         breaker, now = self._breakers.setdefault(address, _Breaker()), self._now()
         breaker.broken = breaker.broken + 1 if now - breaker.broke_at < FORGET_SECONDS else 1
@@ -77,51 +87,51 @@ class Breakers:
         breaker.until = self._now() + spread(pause_seconds, 0.5, 1.0)
 
     def answered(self, address: str) -> None:
-        """The address is well: if it fails from now on, that is something new."""
+        """Close the breaker. Only breaks within the last minute are remembered."""
         former = self._breakers.pop(address, None)
         if former is not None and former.broken and self._now() - former.broke_at < FORGET_SECONDS:
             breaker = self._breakers[address] = _Breaker()
             breaker.broken, breaker.broke_at = former.broken, former.broke_at
 
     def forget(self) -> None:
-        """Begin anew with all addresses."""
+        """Close all breakers, and remember nothing."""
         self._breakers.clear()
 
     def is_open(self, address: str) -> bool:
-        """Whether the address failed, and has not answered since."""
+        """Whether the address failed and has not answered since, whether or not its pause is over."""
         breaker = self._breakers.get(address)
         return breaker is not None and breaker.error is not None
 
     def reason(self, address: str) -> str | None:
-        """Why an address is left alone, or was until just now; None where nothing is known against it."""
+        """The reason of the last failure; None if the address has answered since, or never failed."""
         breaker = self._breakers.get(address)
         return None if breaker is None or breaker.error is None else breaker.error.reason
 
     def is_silent(self, address: str) -> bool:
-        """Whether it takes connections, and does not answer."""
+        """Whether the peer at the address takes connections and does not answer."""
         breaker = self._breakers.get(address)
         return breaker is not None and breaker.is_silent
 
     def rest_seconds(self, address: str) -> float:
-        """For how many seconds no request is sent to the address."""
+        """The rest of the pause in which no request is sent to the address."""
         breaker = self._breakers.get(address)
         return 0.0 if breaker is None or breaker.error is None else max(0.0, breaker.until - self._now())
 
     def check_rest(self, address: str) -> None:
-        """Raise what says why the address is left alone now."""
+        """Raise CircuitOpenError, or TlsError, during the pause after a failure."""
         breaker = self._breakers.get(address)
         if breaker is not None and breaker.error is not None and self._now() < breaker.until:
             raise _open(address, breaker.error)
 
     def check_answers(self, address: str) -> None:
-        """Raise that as well while nobody has heard from the address since: for requests that may take long."""
+        """Raise the same as long as the address has not answered since: for requests that may wait for long."""
         breaker = self._breakers.get(address)
         if breaker is not None and breaker.error is not None:
             raise _open(address, breaker.error)
 
     @contextlib.contextmanager
     def probe(self, address: str) -> Iterator[None]:
-        """Let one request find out how a silent address is; raises for all others meanwhile."""
+        """Enter as the one request that finds out whether a silent peer answers. Raises for any other meanwhile."""
         self.check_rest(address)
         breaker = self._breakers.get(address)
         if breaker is None or breaker.error is None:
@@ -137,5 +147,5 @@ class Breakers:
 
 
 def _open(address: str, error: RemotingError) -> RemotingConnectError:
-    """A new one each time: it is raised by several, who each add their traceback."""
+    """A new exception for each caller, since raising one adds to its traceback."""
     return TlsError(address, error.reason) if isinstance(error, TlsError) else CircuitOpenError(address, error.reason)

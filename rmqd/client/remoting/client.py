@@ -20,8 +20,8 @@ from rmqd.wire.frame import MAX_FRAME_SIZE_BYTES
 __all__ = ["RemotingClient", "Reply", "RequestHandler"]
 
 REQUEST_TIMEOUT_SECONDS = 3.0  # Java: mqClientApiTimeout
-FRAME_SECONDS = 30.0  # a frame that takes longer answers nobody: no request is waited for so long
-SILENCE_SECONDS = 2.0  # a peer that was sent a request, and said nothing for so long, is no longer waited for
+FRAME_SECONDS = 30.0  # for a frame to arrive; no request waits longer than that for its answer
+SILENCE_SECONDS = 2.0  # without a byte from a peer that was sent a request: then it counts as silent
 
 
 class RemotingClient:
@@ -29,6 +29,17 @@ class RemotingClient:
 
     `invoke` raises RemotingConnectError, RemotingTimeoutError or RemotingClosedError; a reply with an error code is
     returned like any other. Requests of a peer go to the handlers set by `on_request`, in tasks that `close` ends.
+
+    Silence. A timeout alone says little: the broker may be slow with this one request. A peer counts as silent once a
+    request had `SILENCE_SECONDS` or more and not a single byte came on the connection meanwhile. Then the connection is
+    a suspect, and the breaker opens: requests fail at once, except for one at a time, the probe, which goes by a second
+    connection (`ConnectionPool.to_probe` says why). The first byte on either connection ends the silence. A frame that
+    does not end within `FRAME_SECONDS` is no silence, but just as useless: its length may be damaged, so that it
+    swallows every answer. Such a connection is closed.
+
+    GO_AWAY. A broker that shuts down gracefully answers requests by this code, which says that it did not look at the
+    request. No further request goes by that connection, those under way get time for their answers, and the request is
+    sent once more by a new connection: behind a proxy that may be another broker.
     """
 
     def __init__(
@@ -62,7 +73,7 @@ class RemotingClient:
         self._pool.lost.append(callback)
 
     def on_silence(self, callback: Callable[[str], None]) -> None:
-        """Call `callback(address)` whenever a peer did not answer, nor sent anything else meanwhile."""
+        """Call `callback(address)` whenever a peer is found to be silent: it sent nothing while a request waited."""
         self._silent.append(callback)
 
     def is_down(self, address: str) -> bool:
@@ -70,11 +81,11 @@ class RemotingClient:
         return self._breakers.is_open(address)
 
     def why_down(self, address: str) -> str | None:
-        """How that failed; None for an address that is not down."""
+        """The reason why an address is down; None for one that is not."""
         return self._breakers.reason(address)
 
     def rest_seconds(self, address: str) -> float:
-        """How long an address that is down is still left alone."""
+        """For how many more seconds no request is sent to an address that is down."""
         return self._breakers.rest_seconds(address)
 
     def check(self, address: str) -> None:
@@ -89,10 +100,10 @@ class RemotingClient:
         body: bytes = b"",
         timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
     ) -> RemotingCommand:
-        """Send a request and return its reply, whatever its code; the time to connect counts for itself.
+        """Send a request and return its reply, whatever its code.
 
-        While a peer is silent, one request at a time finds out whether it still is, by a new connection, and the others
-        fail at once. A peer that says GO_AWAY has not looked at the request: it is sent once more, by another one.
+        `timeout_seconds` begins once there is a connection; connecting has a deadline of its own. The class says what
+        becomes of requests to a silent peer, and of those that are answered by GO_AWAY.
         """
         ext_fields = self.security.signed(ext_fields, body)
         reply = await self._invoke_once(address, code, ext_fields, body, timeout_seconds)
@@ -125,18 +136,18 @@ class RemotingClient:
         started, reads = asyncio.get_running_loop().time(), connection.reads
         try:
             return await connection.invoke(code, ext_fields, body, timeout_seconds)
-        except (RemotingTimeoutError, asyncio.CancelledError):  # the latter by a deadline of who asks
+        except (RemotingTimeoutError, asyncio.CancelledError):  # the caller may have a deadline of its own
             now = asyncio.get_running_loop().time()
             seconds = now - started
             if connection.is_open and connection.frame_at is not None and now - connection.frame_at >= FRAME_SECONDS:
-                # Its length may be damaged, so that it takes in all that comes: bytes do, and answers never would.
+                # The frame's length may be damaged: it would take in all bytes that come, and no answer would be found.
                 connection.corrupt(ProtocolError(f"it began {now - connection.frame_at:.0f} s ago and does not end"))
             elif seconds >= SILENCE_SECONDS and connection.reads == reads and self._pool.uses(connection):
                 self._heard_nothing(connection, seconds)
             raise
 
     def _heard_nothing(self, connection: RemotingConnection, seconds: float) -> None:
-        """A peer took a request and did not answer, though it had time enough."""
+        """Note that a peer is silent: open its breaker, and tell those who asked to hear of it."""
         address = connection.address
         connection.is_suspect = connection.was_asked_in_vain = True
         self._breakers.failed(
@@ -170,7 +181,7 @@ class RemotingClient:
         return None if self._breakers.is_open(address) else self._pool.get(address)
 
     async def connection(self, address: str) -> RemotingConnection:
-        """The open connection to an address, made if need be; whoever asks meanwhile shares the attempt."""
+        """The open connection to an address. If there is none, one is made; callers at the same time share it."""
         return await self._pool.connection(address)
 
     def silent_seconds(self, address: str) -> float:
@@ -183,20 +194,20 @@ class RemotingClient:
         self._pool.disconnect(address, reason)
 
     def leave(self, connection: RemotingConnection, reason: str) -> None:
-        """Send nothing more by this connection, and close it once what is under way has had time for its answer."""
+        """Send no more requests by this connection, and close it after the requests under way had time for answers."""
         self._pool.leave(connection, reason)
 
     def give_up(self, address: str, reason: str) -> None:
-        """Forget an address at which nobody is to be asked any more; what waits for it fails with
-        ConnectionRenewedError: it can be asked elsewhere, at once."""
+        """Forget an address that is not used any more. Requests that wait for its answers fail with
+        ConnectionRenewedError, so that their callers ask another address at once."""
         self._pool.give_up(address, reason)
 
     def called(self, address: str, host: str) -> None:
-        """A numeric address is that of this host, for which its certificate is to be."""
+        """Have the certificate of a numeric address checked against the host name that it was resolved from."""
         self._pool.called(address, host)
 
     def secure(self, options: ClientOptions) -> None:
-        """Go by other keys and certificates from now on; other TLS settings than before make connections anew."""
+        """Use other keys and certificates from now on. If the TLS settings changed, every connection is replaced."""
         must_renew = self.security.change(options)
         self._pool.start_anew()
         if must_renew:

@@ -32,8 +32,8 @@ OPAQUE: Final[Iterator[int]] = map((0x7FFFFFFF).__and__, itertools.count())
 class RemotingConnection(asyncio.Protocol):
     """Sends requests, resolves their futures with the replies, and hands the peer's own requests on.
 
-    It never reconnects. When it ends, by this end or by the peer, `on_lost` is called at once, which is to call
-    `fail_waiting`: nothing is sent by it from then on, and nothing waits for an answer by it.
+    It never reconnects. When the connection ends, whichever end closed it, `on_lost` is called at once. The callback
+    has to call `fail_waiting`, so that no request waits for an answer that cannot come.
     """
 
     def __init__(
@@ -52,25 +52,25 @@ class RemotingConnection(asyncio.Protocol):
         self.was_answered = False
         """Whether the peer has sent anything."""
         self.made_by = 0
-        """The version of the TLS settings."""
+        """The version of the TLS settings that the connection was made with (`Security.version`)."""
         self.error: Exception | None = None
-        """With which the loop ended it."""
+        """The exception that the event loop gave to `connection_lost`; None for an ordinary end."""
         self.was_closed_here = False
         """Whether this end closed it."""
         self.corruption: ProtocolError | None = None
         """What the peer sent that cannot be decoded."""
         self.is_suspect = False
-        """The peer was silent: the next that is heard of it counts as the first."""
+        """Whether the peer was silent on it: then the next bytes are reported like the first ones (`on_answer`)."""
         self.was_asked_in_vain = False
-        """A request that had time enough got no answer, while the peer sent nothing else either."""
+        """Whether a request on this connection has found the peer silent."""
         self.heard_at = 0.0
-        """When the peer sent something, by the loop's clock."""
+        """When the last bytes came, by the loop's clock."""
         self.reads = 0
-        """How often it did."""
+        """How many times bytes came."""
         self.frame_at: float | None = None
-        """When the frame began that has not ended, by the loop's clock; None where there is none."""
+        """When the frame began of which only a part has come, by the loop's clock; None if there is no such frame."""
         self.made_at = 0.0
-        """By the loop's clock."""
+        """When the connection was made, by the loop's clock."""
         self._loop = asyncio.get_running_loop()
         self._traffic = traffic
         self._on_lost = on_lost
@@ -97,7 +97,7 @@ class RemotingConnection(asyncio.Protocol):
 
     @property
     def is_read(self) -> bool:
-        """Whether the peer takes what is sent, and not slower than it is sent."""
+        """Whether the peer reads as fast as we write."""
         return self._writable.is_set()
 
     @property
@@ -108,7 +108,7 @@ class RemotingConnection(asyncio.Protocol):
 
     @property
     def local_address(self) -> str | None:
-        """Our end, as "host:port"; None where it is lost."""
+        """The address of this end, as "host:port"; None if the connection is lost."""
         name = None if self._transport is None else self._transport.get_extra_info("sockname")
         return f"{name[0]}:{name[1]}" if name else None
 
@@ -194,7 +194,7 @@ class RemotingConnection(asyncio.Protocol):
                 self.frame_at = self.heard_at
         except ProtocolError as error:
             if is_first and data.startswith(TLS_ALERT):
-                self.was_answered = False  # not in the language that we speak: it is asked about that
+                self.was_answered = False  # a TLS alert is no answer: the connector asks what the server wants
                 self._transport.abort()
             else:
                 self.corrupt(error)
@@ -205,7 +205,7 @@ class RemotingConnection(asyncio.Protocol):
                     self._on_answer(self)
 
     def corrupt(self, error: ProtocolError) -> None:
-        """Close because the peer sent what cannot be decoded: what follows it cannot be trusted either."""
+        """Close because the peer sent bytes that cannot be decoded. Where the next frame begins is unknown then."""
         self._traffic.corrupt_frame(self.address, error)
         self.corruption = error
         self.close(f"a frame could not be decoded: {error}")
@@ -233,7 +233,7 @@ class RemotingConnection(asyncio.Protocol):
             self._on_lost(self)
 
     async def ended(self, timeout_seconds: float) -> None:
-        """Wait until a closed connection is gone. Over TLS that takes the peer's word; past the time it is cut."""
+        """Wait until a closed connection is gone; TLS waits for the peer's goodbye. After the time it is aborted."""
         try:
             async with asyncio.timeout(timeout_seconds):
                 await self._ended.wait()
@@ -243,11 +243,11 @@ class RemotingConnection(asyncio.Protocol):
             await self._ended.wait()
 
     async def finished(self, timeout_seconds: float) -> None:
-        """Wait for the answers to what should have one within this time, and no longer."""
+        """Wait for answers, for at most this time, and only for requests whose own timeout is not longer."""
         await self._pending.finished(timeout_seconds)
 
     def fail_waiting(self, make_error: Callable[[], RemotingError]) -> None:
-        """Have every waiting request fail; an exception of its own for each, as each is raised elsewhere."""
+        """Fail every waiting request, each with an exception of its own, as each is raised in another task."""
         self._pending.fail(make_error)
 
     def _flush(self) -> None:
@@ -261,12 +261,12 @@ class RemotingConnection(asyncio.Protocol):
             out, self._out = self._out, []
             if out and self._transport is not None and not self._ended.is_set():
                 self._transport.write(b"".join(out))
-        except Exception as error:  # ours, or the loop's: the connection is of no use, and another one may be
+        except Exception as error:  # a bug of ours or the loop's: this connection is useless, a new one may work
             self._end(f"a request could not be sent: {error!r}", now=True)
             log.exception("connection.failed", address=self.address)
 
     def _failed(self, error: Exception) -> None:
-        """End it because of what it brought, or of what that did here."""
+        """Close because of bytes that cannot be decoded, or of an error while they were handled."""
         if isinstance(error, ProtocolError):
             self.corrupt(error)
         else:
@@ -280,7 +280,7 @@ class RemotingConnection(asyncio.Protocol):
         self._intake.stop()
         self._ending, self.was_closed_here = transport, True
         self.close_reason = self.close_reason or reason
-        self._writable.set()  # who waits to send is to see that it has ended
+        self._writable.set()  # wakes callers that wait to send: they see that the connection has ended
         if now:
             transport.abort()
         else:

@@ -1,4 +1,4 @@
-"""Makes connections, with TLS where that is wanted; what does not answer is left alone for a while, and named."""
+"""Makes connections, with or without TLS, and finds out why one failed or was closed."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from rmqd.errors import RemotingConnectError, TlsError, TlsFileError
 
 CONNECT_TIMEOUT_SECONDS = 3.0  # Java: connectTimeoutMillis
 TLS_CONNECT_TIMEOUT_SECONDS = 6.0  # a handshake takes both ends some CPU time
-TLS_SHUTDOWN_SECONDS = 1.0  # for the peer's good-bye; what waits for an answer must not wait longer for its failure
-ASK_AGAIN_SECONDS = 60.0  # why a server closes connections is found out by making more of them
+TLS_SHUTDOWN_SECONDS = 1.0  # for the peer's goodbye; requests that wait for answers fail only after it
+ASK_AGAIN_SECONDS = 60.0  # between two attempts to find out why a server closes connections: each makes more of them
 RENEWED = "the TLS settings are others now"
 
 
 class _Found(NamedTuple):
-    """Why an address closes connections, as far as that could be found out, and how long that counts."""
+    """Why an address closes connections (None: that could not be found out), and until when that is believed."""
 
     reason: str | None
     until: float
 
 
 class Connector:
-    """Connects to addresses as `security` says now; `make` gives the connection that one is to be for an address."""
+    """Makes connections with the present security settings. `make(address)` creates the protocol object of one."""
 
     def __init__(self, security: Security, breakers: Breakers, make: Callable[[str], RemotingConnection]) -> None:
         self._security = security
@@ -38,16 +38,19 @@ class Connector:
         self._found: dict[str, _Found] = {}
 
     def called(self, address: str, host: str) -> None:
-        """A numeric address is that of this host, for which its certificate is to be."""
+        """Have the certificate of a numeric address checked against the host name that it was resolved from."""
         self._server_names[address] = host
 
     def start_anew(self) -> None:
-        """Forget what failed by other settings."""
+        """Forget all failures: they were failures of settings that are no longer in use."""
         self._breakers.forget()
         self._found.clear()
 
     async def connect(self, address: str) -> RemotingConnection:
-        """A new connection, by settings that hold when it is there. Raises RemotingConnectError, or TlsError."""
+        """Make a connection. Raises RemotingConnectError, or TlsError.
+
+        If the security settings change while it is made, it is closed and another one is made with the new settings.
+        """
         while True:
             version = self._security.version
             try:
@@ -62,9 +65,10 @@ class Connector:
                 connection.close(RENEWED)
 
     async def why_lost(self, connection: RemotingConnection) -> TlsError | None:
-        """Why a server closed a connection without a word: it may have wanted TLS, or a certificate. Raises nothing.
+        """Find out why a server closed a connection without an answer. Raises nothing.
 
-        One that does so again is left alone for a while: it would be asked without a pause otherwise.
+        The server may want TLS, or a certificate, or no TLS. If it closes a second connection too, its breaker opens:
+        otherwise it would be connected to again and again without a pause.
         """
         address = connection.address
         reason = None if connection.error is None else self._explain(connection.error, address)
@@ -95,7 +99,7 @@ class Connector:
                 )
         except TlsFileError as error:
             raise TlsError(address, str(error)) from error
-        except (OSError, TimeoutError, ValueError, OverflowError) as error:  # the last: a port above 65535
+        except (OSError, TimeoutError, ValueError, OverflowError) as error:  # OverflowError: a port above 65535
             reason = self._explain(error, address)
             if isinstance(error, ConnectionResetError) and self._security.tls.enabled:  # in the handshake
                 reason = await self._ask_otherwise(address)
@@ -117,7 +121,7 @@ class Connector:
             host, _, port = address.rpartition(":")
             try:
                 context = self._security.context()
-            except TlsFileError:  # the next connection will say so
+            except TlsFileError:  # the next attempt to connect reports it
                 return None
             shows_one = bool(self._security.tls.cert_file)
             name = self._name(address)
@@ -133,7 +137,7 @@ class Connector:
         return self._security.tls.server_name or self._server_names.get(address, host)
 
     def _note(self, error: RemotingConnectError) -> None:
-        """Let nobody try again at once."""
+        """Open the address's breaker, and report a problem of TLS as a refusal."""
         self._breakers.failed(error.address, error)
         if isinstance(error, TlsError):
             self._security.refusals.refused(error.address, str(error), is_trust=True)

@@ -1,4 +1,4 @@
-"""What comes on a connection, command by command, and so many of them in a turn of the event loop."""
+"""Cuts the bytes of a connection into commands, and hands on a bounded number in each turn of the event loop."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Taker = Callable[[RemotingCommand], None]
 class Intake:
     """Cuts bytes into frames and hands the commands on, in their order.
 
-    A peer that sends very many at once is read no further until they are handed on, and other connections have their
-    turns between. `on_error` hears of a frame that cannot be decoded, or of any other failure, where it was not `feed`
-    that came to it: the event loop, which ends a connection whose `feed` raises, does not hear of it.
+    If a peer sends very many commands at once, reading is paused until they are handed on, and other connections get
+    their turns in between. A failure inside of `feed` is raised, and the event loop closes the connection. One in a
+    later turn would reach nobody, so it is given to `on_error`.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Intake:
         return self._decoder.held_bytes > 0
 
     def feed(self, data: bytes, transport: asyncio.Transport) -> bool:
-        """Take what came; whether a frame ended. Raises ProtocolError for what cannot be decoded."""
+        """Take bytes. Returns whether they completed a frame. Raises ProtocolError if they cannot be decoded."""
         payloads = self._decoder.feed(data)
         if self._waiting or len(payloads) > MOST_AT_ONCE:
             self._put_off(payloads, transport)
@@ -47,7 +47,7 @@ class Intake:
         return bool(payloads)
 
     def finish(self, at_end: Callable[[], None]) -> None:
-        """Call `at_end` once all that came is handed on; at once, where nothing waits.
+        """Call `at_end` once all commands that came are handed on; at once if none waits.
 
         A peer that closes its connection may have answered just before: over TLS its end comes with its last bytes.
         """
@@ -57,7 +57,7 @@ class Intake:
             at_end()
 
     def stop(self) -> None:
-        """Hand nothing more on."""
+        """Hand on no more commands."""
         self._waiting = []
 
     def _put_off(self, payloads: list[bytes], transport: asyncio.Transport) -> None:

@@ -1,4 +1,4 @@
-"""Reads large bodies beside the event loop."""
+"""Parses large bodies in a thread, so that the event loop is not blocked."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ async def parsed(parse: Callable[[bytes], T], body: bytes) -> T:
 
 @functools.cache
 def _thread() -> ThreadPoolExecutor:
-    """Our own: asyncio's default one is the handlers', who may fill it. One body at a time bounds the memory."""
+    """A thread of our own, since handlers may fill asyncio's default executor. One body at a time bounds the memory."""
     return ThreadPoolExecutor(1, "rmqd-parsing")

@@ -1,4 +1,4 @@
-"""What brokers ask of this client, and its answers."""
+"""Requests that brokers send to this client, and its answers."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ REPLY_SECONDS: Final = 3.0  # until the peer takes an answer
 
 
 class PeerRequests:
-    """Has each request answered by the handler of its code, in tasks that `close` ends.
+    """Answers each request by the handler of its code, in tasks that `close` ends.
 
-    A peer is answered so many requests at a time, and reads the answers as fast as it gets them, or waits: whatever it
-    sends, its requests take a bounded part of the memory and of each turn of the event loop.
+    At most MOST_AT_ONCE requests of a connection are answered at a time; others are refused. An answer is dropped if
+    the peer does not read it in time. So a peer takes a bounded part of the memory, whatever it sends.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class PeerRequests:
         self._notices[code] = handler
 
     def asked(self, connection: RemotingConnection, command: RemotingCommand) -> None:
-        """Take a request that came."""
+        """Answer a request that came on a connection, in a task of its own."""
         if (notice := self._notices.get(command.code)) is not None:
             notice(command, connection.address)
             return
@@ -92,7 +92,7 @@ class PeerRequests:
             except RmqdError as error:
                 log.warning("request.refused", code=int(command.code), address=connection.address, error=str(error))
                 reply = (ResponseCode.SYSTEM_ERROR, str(error), {}, b"")
-            except Exception as error:  # our fault, but the peer waits for an answer
+            except Exception as error:  # a bug of ours, but the peer waits for an answer
                 log.exception("request.failed", code=int(command.code), address=connection.address)
                 reply = (ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}", {}, b"")
         if reply is None or command.is_oneway:

@@ -19,7 +19,7 @@ log = structlog.get_logger(__name__)
 CLOSE_SECONDS: Final = 1.0  # for peers to say that they heard of the end, as TLS wants
 FINISH_SECONDS: Final = 3.0  # for answers that are under way by a connection that is left
 SILENT_FINISH_SECONDS: Final = 1.0  # the same for all that it owes, where nothing has come by it for a while
-YOUNG_SECONDS: Final = 1.0  # a connection that the peer ends sooner has served nobody
+YOUNG_SECONDS: Final = 1.0  # a connection that the peer closes sooner was of no use
 
 _Work = Coroutine[None, None, None]
 
@@ -50,7 +50,7 @@ class ConnectionPool:
         return self._connections.get(address)
 
     async def connection(self, address: str) -> RemotingConnection:
-        """The open connection to an address, made if need be; whoever asks meanwhile shares the attempt."""
+        """The open connection to an address. If there is none, one is made; callers at the same time share it."""
         if (connection := self._connections.get(address)) is not None:
             return connection
         if self._closed:

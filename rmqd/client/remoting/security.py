@@ -1,7 +1,12 @@
-"""Who the client says that it is, whom it trusts, and what name servers and brokers hold against that.
+"""The client's keys and TLS settings, and the refusals of name servers and brokers.
 
-Both can be changed while the client runs: what is sent from then on is signed anew, and new connections are made by the
-new certificates.
+Keys and certificates can be changed while the client runs: later requests are signed with the new keys, and new
+connections use the new certificates.
+
+A refusal is an answer by which a server denies access, or a certificate that is not trusted. rmqd repeats what is
+refused within seconds, for many queues at once, so Refusals logs all of them in one line, once a minute, and the errors
+have `is_told` set: who gets such an error need not log it. Refusals that are about who we are (keys, certificates)
+concern every request to that server; others concern one topic or group.
 """
 
 from __future__ import annotations
@@ -27,11 +32,11 @@ log = structlog.get_logger(__name__)
 
 TELL_SECONDS: Final = 60.0
 MOST_REASONS: Final = 3  # in one line
-# Whatever is refused is asked for again within seconds, routes within half a minute: what is older concerns nobody now,
-# such as a broker that has left.
+# What is refused is asked for again within seconds, and routes within half a minute. A refusal that was not repeated
+# for longer than that is over, or is of a broker that has left.
 TRUST_FORGOTTEN_SECONDS: Final = 70.0
 PERMISSION_FORGOTTEN_SECONDS: Final = 25.0
-# Without these nothing, or not all, is consumed. What else may be forbidden, rmqd does without.
+# Requests without which nothing, or not everything, is consumed. rmqd does without any other one that is forbidden.
 ESSENTIAL: Final = frozenset(
     {
         RequestCode.PULL_MESSAGE,
@@ -46,32 +51,36 @@ ESSENTIAL: Final = frozenset(
 
 
 class Refusals:
-    """What servers refuse us for now, said once a minute for all of it; and in which words, without our keys."""
+    """What servers refuse at present. Logs it once a minute, and removes our keys from the servers' texts."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self.current: dict[tuple[str, str], tuple[bool, float]] = {}
-        """By address and reason: whether that address refuses all we ask for, and when it last did so."""
+        """By address and reason: whether the refusal concerns all requests to the address, and when it last came."""
         self.hidden: re.Pattern[str] | None = None
-        """What servers' words must not show."""
+        """Keys, present and former: they are replaced by *** in servers' texts."""
         self.version = 0
-        """Of the keys and certificates: answers to what was asked by former ones say nothing about these."""
+        """Raised when keys or certificates change. An answer to a request of an older version is not judged."""
         self._now = now
         self._told_at = float("-inf")
 
     def about(self, names: Iterable[str]) -> str | None:
-        """What keeps a group from consuming that has these names, its own and its topics'; None where nothing does."""
+        """The refusal that keeps a group from consuming, if there is one. `names` are the group's and its topics'."""
         self._forget_old()
         named = re.compile("|".join(rf"(?<![\w-]){re.escape(name)}(?![\w-])" for name in names))
         found = [reason for (_, reason), (is_trust, _) in self.current.items() if is_trust or named.search(reason)]
         return found[0] if found else None
 
     def standing(self) -> tuple[str, ...]:
-        """All that is refused now, each reason once."""
+        """The reasons of all present refusals, each once."""
         self._forget_old()
         return tuple(dict.fromkeys(reason for _, reason in self.current))
 
     def judge(self, address: str, request_code: int, version: int, answer: RemotingCommand) -> None:
-        """Look at an answer that is no success, or that comes while something is refused; `version`: its request's."""
+        """Look at an answer: whether it is a refusal, or shows that one is over.
+
+        Called for answers that are no success, and for all while something is refused. `version` is the one that the
+        request was sent with.
+        """
         if answer.remark and self.hidden is not None:
             answer.remark = self.hidden.sub("***", answer.remark)
         if version != self.version:
@@ -85,18 +94,18 @@ class Refusals:
             self.refused(address, str(error), is_trust=refusal.is_about_who)
 
     def needed(self, error: AccessRefusedError) -> None:
-        """A permission is missing that could be done without elsewhere."""
+        """Report a refusal of a request that is not in ESSENTIAL, but was needed here."""
         self.refused(error.address, str(error), is_trust=error.refusal.is_about_who)
 
     def refused(self, address: str, reason: str, *, is_trust: bool) -> None:
-        """A server refuses us, or we it; `is_trust` where that goes for all requests."""
+        """Note a refusal, by the server or by us. `is_trust`: it concerns all requests to the address."""
         self.current[address, reason] = (is_trust, self._now())
         if self._now() - self._told_at >= TELL_SECONDS:
             self._told_at = self._now()
             tell_refusals(self.standing())
 
     def trusted(self, address: str) -> None:
-        """A server has answered, as one does to whom it knows."""
+        """Note an answer that shows that the server trusts us: refusals of all its requests are over."""
         over = [key for key, (is_trust, _) in self.current.items() if is_trust and key[0] == address]
         for key in over:
             del self.current[key]
@@ -104,7 +113,7 @@ class Refusals:
             log.info("access.granted", address=address)
 
     def start_anew(self) -> None:
-        """Keys or certificates were replaced: what was held against the old ones says nothing about the new ones."""
+        """Forget all refusals, because keys or certificates were replaced."""
         self.version += 1
         self.current.clear()
         self._told_at = float("-inf")
@@ -117,13 +126,13 @@ class Refusals:
 
 
 def tell_refusals(reasons: Sequence[str]) -> None:
-    """The line that is in the log once a minute."""
+    """Log refusals, several in one line."""
     more = {"more": len(reasons) - MOST_REASONS} if len(reasons) > MOST_REASONS else {}
     log.error("access.refused", reason="; ".join(reasons[:MOST_REASONS]), again_in_seconds=TELL_SECONDS, **more)
 
 
 class Security:
-    """The keys that requests are signed with (None: not at all), the TLS settings, and the refusals of both."""
+    """The keys that requests are signed with (None: they are not signed), the TLS settings, and the refusals."""
 
     def __init__(self, options: ClientOptions | None = None) -> None:
         self.refusals = Refusals()
@@ -133,13 +142,13 @@ class Security:
 
     @property
     def version(self) -> int:
-        """Raised with every change."""
+        """A number that is raised by every change of keys or TLS settings."""
         return self.refusals.version
 
     def change(self, options: ClientOptions) -> bool:
-        """Go by other keys and certificates; says whether connections made by the old TLS settings must end.
+        """Use other keys and certificates. Returns whether the TLS settings differ, so that connections must end.
 
-        Certificates are read again in any case, when the next connection is made.
+        Certificate files are read again in any case, when the next connection is made.
         """
         before = self.tls
         self._set(options)
@@ -152,7 +161,7 @@ class Security:
         return ext_fields if self.credentials is None else self.credentials.signed(ext_fields, body)
 
     def context(self) -> ssl.SSLContext | None:
-        """What a new connection goes by; None for one without TLS. Raises TlsFileError."""
+        """The SSL context for a new connection; None for one without TLS. Raises TlsFileError."""
         if self.tls.enabled and self._context is None:
             if not self.tls.verify:
                 log.warning("tls.unverified", advice="anybody can pose as the server; set client.tls.verify: true")
@@ -164,7 +173,7 @@ class Security:
         self.credentials: Credentials | None = None
         if options.access_key:
             self.credentials = Credentials(options.access_key, options.secret_key, options.security_token)
-        former = self._words  # answers to what was asked by these may still come
+        former = self._words  # answers to requests that were signed with these may still come
         self._words = frozenset({options.access_key, options.secret_key, options.security_token} - {""})
         words = "|".join(re.escape(text) for text in sorted(former | self._words, key=len, reverse=True))
         self.refusals.hidden = re.compile(rf"(?<!\w)(?:{words})(?!\w)") if words else None

@@ -1,4 +1,4 @@
-"""What the client tells about itself: plain values, for metrics and the status page."""
+"""The client's figures at one moment, as plain values for metrics and the status page."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ class ClientSnapshot:
     requests: dict[int, HistogramSnapshot]  # seconds to the answer, by request code
     request_failures: dict[tuple[int, str], int]  # requests without an answer, by code and reason
     corrupt_frames: int
-    doubted_replies: int = 0  # to pulls: they contradict themselves, or have a corrupt message
-    refused: tuple[str, ...] = ()  # why servers refuse us now, or we them
+    doubted_replies: int = 0  # replies to pulls that contradict themselves, or have a corrupt message
+    refused: tuple[str, ...] = ()  # the reasons of present refusals, by servers or by us

@@ -51,7 +51,7 @@ _EXPIRED, _NOT_YET, _OTHER_HOST, _OTHER_ADDRESS = 10, 9, 62, 64  # OpenSSL's X50
 
 
 def client_context(options: TlsOptions) -> ssl.SSLContext:
-    """What connections go by: TLS 1.2 at least, the server's certificate and host name checked unless told otherwise.
+    """The SSL context of connections: TLS 1.2 or later, with certificate and host name checked if `options.verify`.
 
     Reads the files. Raises TlsFileError.
     """
@@ -73,7 +73,7 @@ def client_context(options: TlsOptions) -> ssl.SSLContext:
 
 
 def file_problems(options: TlsOptions) -> list[TlsFileError]:
-    """What is wrong with the files, the authorities' and our own each by themselves."""
+    """What is wrong with the files: those of the authorities, and our own certificate and key, each checked alone."""
     problems = []
     for part in (replace(options, cert_file="", key_file=""), replace(options, ca_file="", verify=False)):
         try:
@@ -90,7 +90,7 @@ def _load_own(context: ssl.SSLContext, options: TlsOptions) -> None:
     if encrypted and not options.key_password:
         raise TlsFileError("key_file", f"the key in {options.key_file} is encrypted; set client.tls.key_password")
     try:
-        # a password in any case: OpenSSL would ask the terminal for one otherwise
+        # always give a password, even an empty one: OpenSSL would ask on the terminal otherwise
         context.load_cert_chain(options.cert_file, options.key_file, password=options.key_password)
     except OSError as error:
         if "KEY_VALUES_MISMATCH" in str(error):
@@ -118,9 +118,9 @@ def _file_error(key: str, path: str, content: str, error: OSError) -> TlsFileErr
 
 
 def explain(error: BaseException, server_name: str, *, shows_one: bool = True) -> str | None:
-    """What a failed handshake, or a connection's end, has to do with TLS; None where that is not known.
+    """Explain a failed handshake, or a connection's end, as a problem of TLS; None if it is not known to be one.
 
-    `shows_one` tells whether we have a certificate to show: old servers say of none that it is bad.
+    `shows_one`: whether we present a certificate. Old servers call a missing one "bad certificate".
     """
     if isinstance(error, ssl.SSLCertVerificationError):
         return _explain_verification(error, server_name)
@@ -147,9 +147,10 @@ def _explain_verification(error: ssl.SSLCertVerificationError, server_name: str)
 async def why_closed(
     host: str, port: int, context: ssl.SSLContext | None, server_name: str, *, shows_one: bool = True
 ) -> str | None:
-    """Why a server closed a connection before it had answered anything, by `context` or without TLS: asked otherwise.
+    """Find out why a server closed a connection, with or without TLS (`context`), before it had answered anything.
 
-    None where that tells nothing. Raises nothing.
+    Connects again in other ways: with TLS if it was without, and the reverse. Returns None if that shows nothing.
+    Raises nothing.
     """
     try:
         async with asyncio.timeout(PROBE_SECONDS):
@@ -164,7 +165,8 @@ async def why_closed(
 
 
 async def _objection(host: str, port: int, context: ssl.SSLContext, server_name: str) -> ssl.SSLError | None:
-    """What the server says of our certificate after the handshake, which is lost where it gets a request meanwhile."""
+    """The server's alert about our certificate, which comes after the handshake. Sends nothing: a request to a server
+    that closes makes a reset, which overtakes the alert."""
     try:
         reader, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname=server_name)
         try:
@@ -183,7 +185,7 @@ async def _speaks_tls(host: str, port: int) -> bool:
     try:
         _, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname=host)
     except ssl.SSLError as error:
-        return "ALERT" in (error.reason or "")  # it objects to us, in TLS
+        return "ALERT" in (error.reason or "")  # it speaks TLS, and refuses us
     writer.transport.abort()
     return True
 
@@ -191,11 +193,11 @@ async def _speaks_tls(host: str, port: int) -> bool:
 async def _answers_in_plain(host: str, port: int) -> bool:
     reader, writer = await asyncio.open_connection(host, port)
     try:
-        # name servers answer it, and so do brokers: that they don't know it
+        # name servers answer this request; brokers answer that they do not know it
         writer.write(encode_request(RequestCode.GET_ROUTEINFO_BY_TOPIC, 1, {"topic": "TBW102"}))
         first = await reader.read(1)
         return first in (b"\x00", b"\x01")  # the top of a length up to 16 MiB
-    except ConnectionError:  # what it had not read when it closed makes a reset of the end, which overtakes its words
+    except ConnectionError:  # bytes that it had not read when it closed make a reset, which overtakes its answer
         return False
     finally:
         writer.transport.abort()

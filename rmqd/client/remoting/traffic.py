@@ -13,7 +13,7 @@ REQUEST_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 
 
 class Traffic:
-    """Request durations by code, failures by code and reason, frames that could not be decoded, and doubted replies."""
+    """Counters: request durations by code, failures by code and reason, corrupt frames, doubted replies."""
 
     def __init__(self) -> None:
         self.durations: dict[int, Histogram] = {}
@@ -22,17 +22,17 @@ class Traffic:
         self.doubted_replies = 0
 
     def answered(self, code: int, seconds: float) -> None:
-        """A request got its reply after `seconds`."""
+        """Count a request that was answered after `seconds`."""
         histogram = self.durations.get(code)
         if histogram is None:
             histogram = self.durations[code] = Histogram(REQUEST_SECONDS)
         histogram.observe(seconds)
 
     def failed(self, code: int, reason: str) -> None:
-        """A request got none: `timeout` or `closed`."""
+        """Count a request that was not answered; `reason` is `timeout` or `closed`."""
         self.failures[code, reason] = self.failures.get((code, reason), 0) + 1
 
     def corrupt_frame(self, address: str, error: ProtocolError) -> None:
-        """A peer sent what cannot be decoded."""
+        """Count and log a frame that cannot be decoded."""
         self.corrupt_frames += 1
         log.error("frame.corrupt", address=address, error=str(error))

@@ -1,4 +1,4 @@
-"""Reads what an address server says: the list of name servers behind a URL."""
+"""Reads the list of name servers from an address server, which is a URL."""
 
 from __future__ import annotations
 
@@ -18,22 +18,21 @@ MAX_ADDRESS_LIST_BYTES: Final = 64 * 1024
 
 
 async def fetch_text(url: str) -> str:
-    """Read a URL. Raises OSError or ValueError; who is cancelled ends the connections that it made."""
+    """Read a URL. Raises OSError or ValueError. A cancellation closes the connections."""
     if not url.startswith(("http://", "https://")):
         raise ValueError("an address server's URL begins with http:// or https://")
     sockets: list[socket.socket] = []
     try:
         return await in_own_thread(partial(_read, url, sockets))
     finally:
-        # The timeout below is for each piece that comes: a server that sends a byte now and then could hold the thread
-        # for days.
+        # The sockets' timeout is for each read: a server that sends a byte now and then could hold the thread for days.
         for one in sockets:
             with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
 
 
 def _read(url: str, sockets: list[socket.socket]) -> str:
-    import http.client  # these take 7 ms, and only an address server needs them
+    import http.client  # these imports take 7 ms, and only an address server needs them
     import urllib.error
     import urllib.request
 
@@ -63,7 +62,7 @@ def _read(url: str, sockets: list[socket.socket]) -> str:
         with urllib.request.build_opener(Http, Https).open(_request(url), timeout=LOOKUP_TIMEOUT_SECONDS) as reply:
             body: bytes = reply.read(MAX_ADDRESS_LIST_BYTES)
     except urllib.error.HTTPError as error:
-        error.close()  # it is the reply, too
+        error.close()  # an HTTPError is also the response, with its connection
         raise
     except http.client.HTTPException as error:
         raise OSError(f"its reply is not HTTP: {error!r}") from error
@@ -71,7 +70,7 @@ def _read(url: str, sockets: list[socket.socket]) -> str:
 
 
 def _request(url: str) -> Request:
-    """A request; a user and a password in the URL are sent as HTTP wants them, and along no redirect."""
+    """A request. User and password in the URL are sent as basic authentication, and not to the target of a redirect."""
     from urllib.parse import unquote, urlsplit
     from urllib.request import Request
 

@@ -1,4 +1,4 @@
-"""Several peers that can answer the same question: ask one, and the others too if it fails or is slow."""
+"""Asks several peers that can answer the same question: first one, then all others if it fails or is slow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class Answer(NamedTuple, Generic[T]):
-    """Who answered, and what."""
+    """The address that answered, and its answer."""
 
     address: str
     value: T
@@ -21,10 +21,11 @@ class Answer(NamedTuple, Generic[T]):
 async def first_answer(
     addresses: Sequence[str], question: Callable[[str], Awaitable[T]], *, patience_seconds: float
 ) -> Answer[T]:
-    """Ask the first address; once it has failed, or been silent for `patience_seconds`, all the others at once.
+    """Ask the first address; once it has failed, or has not answered for `patience_seconds`, ask all others at once.
 
-    The first answer counts and the rest are cancelled. An RmqdError is a failure of that address. If all fail, raises
-    an ExceptionGroup of their errors in the order of failing; any other exception ends it at once.
+    The first answer counts, and the other questions are cancelled. An RmqdError is a failure of that address. If all
+    fail, an ExceptionGroup of their errors is raised, in the order in which they failed. Any other exception is raised
+    at once.
     """
     first, others = addresses[0], list(addresses[1:])
     asked = {_ask(first, question): first}
@@ -47,7 +48,7 @@ async def first_answer(
     finally:
         for task in asked:
             task.cancel()
-        # ends within this turn or two: a cancelled request only drops its future
+        # takes a turn of the event loop or two: a cancelled request only drops its future
         await asyncio.gather(*asked, return_exceptions=True)
 
 

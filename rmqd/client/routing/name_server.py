@@ -1,4 +1,4 @@
-"""Which name server to ask: several addresses, host names that move, or an address server that lists them."""
+"""Which name server to ask, of several addresses, of host names that may move, or of an address server's list."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ Fetch = Callable[[str], Awaitable[str]]
 class NameServers:
     """Asks whichever name server answers, and stays with it while it does.
 
-    `addresses` ("host:port") win over `url`, an address server whose text lists them. Host names are resolved here and
-    again every 30 s, so that each machine behind a name is tried by itself and one that left is not asked any more.
+    `addresses` ("host:port") win over `url`, an address server whose text lists them. Host names are resolved here, and
+    again every 30 s, so that each machine behind a name is tried by itself, and one that has left is not asked again.
     The constructor does nothing; `run` keeps the addresses up to date.
     """
 
@@ -74,10 +74,10 @@ class NameServers:
         return tuple(self._addresses)
 
     async def ask(self, question: Callable[[str], Awaitable[T]]) -> T:
-        """The answer to `question(address)` of the first name server that has one.
+        """The first name server's answer to `question(address)`. Raises NameServerError if none answers.
 
-        The one in use is asked first; if it fails or takes long, all the others are asked at once. That a topic does
-        not exist is an answer, and raised as BrokerError. Raises NameServerError if none answered.
+        The name server in use is asked first. If it fails or is slow, all others are asked at once. "No such topic" is
+        an answer too: it is raised as the BrokerError that it is.
         """
         if not self._addresses:
             await self.look_up()
@@ -87,7 +87,7 @@ class NameServers:
                 return await question(address)
             except BrokerError as error:
                 if error.retriable or error.code == ResponseCode.SYSTEM_ERROR:
-                    raise  # "not ready yet": another one may be
+                    raise  # this one is not ready yet; another one may be
                 return error
 
         if not self._addresses:
@@ -103,7 +103,7 @@ class NameServers:
         return answer.value
 
     async def look_up(self) -> None:
-        """Read the address server and resolve host names now. Keeps what was known of whatever fails."""
+        """Read the address server and resolve host names now. What fails keeps its last known addresses."""
         await self._looking(None)
 
     async def run(self) -> None:
@@ -151,13 +151,13 @@ class NameServers:
         except (OSError, ValueError) as error:
             known = self._resolved.get(address)
             log.warning("name_server.unresolved", address=address, error=str(error) or type(error).__name__)
-            # the name itself lets the connection try, and say what is wrong
+            # keep the name itself: the connection tries it, and its error says what is wrong
             return known or [address]
 
     def _replace(self, addresses: list[str]) -> None:
         gone = [address for address in self._addresses if address not in addresses]
         new = [address for address in addresses if address not in self._addresses]
-        random.shuffle(new)  # as Java, so that not every client begins with the first
+        random.shuffle(new)  # as in Java, so that not every client begins with the same one
         if gone or (new and self._addresses):
             log.info("name_server.changed", added=new, removed=gone)
         self._addresses = [address for address in self._addresses if address not in gone] + new

@@ -1,4 +1,4 @@
-"""Which of a broker's addresses to ask: the route says who there is, the breakers who answers."""
+"""Which of a broker's addresses to ask: routes say which replicas there are, breakers which of them answer."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-SETTLE_SECONDS = 8.0  # in which every client of ours has heartbeated to a broker that is back
+SETTLE_SECONDS = 8.0  # after which every rmqd client has sent a heartbeat to a broker that came back
 
 
 class Replicas:
-    """Chooses replicas, and lets go of those that have moved.
+    """Chooses replicas, and gives up addresses from which a replica has moved.
 
-    Where a broker is at another address than before, the connection to the old one is closed: it may be to a machine
-    that is cut off, and what waits there for an answer is to be asked at the new one.
+    If a broker's replica has another address than before, the connection to the old one is closed. The old machine may
+    be cut off, and requests that wait there for answers can be sent to the new address at once.
     """
 
     def __init__(self, remoting: RemotingClient, routes: RouteTable) -> None:
@@ -31,7 +31,7 @@ class Replicas:
         routes.on_change(self._routes_changed)
 
     def to_read(self, broker_name: str, broker_id: int = 0) -> str | None:
-        """The address that messages are pulled from: this replica's, or another one's while it is not there or down."""
+        """The address to pull from: this replica's, or another replica's while it has none or is down."""
         address = self._routes.address(broker_name, broker_id)
         if address is None or not self._remoting.is_down(address):
             return address
@@ -39,16 +39,17 @@ class Replicas:
         return next((other for other in others if not self._remoting.is_down(other)), address)
 
     def is_reachable(self, broker_name: str) -> bool:
-        """Whether one of the broker's addresses is connected, and not known to be down."""
+        """Whether one of the broker's addresses is connected and not down."""
         addresses = self._routes.replicas(broker_name).values()
         return any(self._remoting.connected(at) is not None and not self._remoting.is_down(at) for at in addresses)
 
     def steady_first(self, addresses: Iterable[str]) -> list[str]:
-        """The same addresses; last those that are down, before them those that are connected for a moment only."""
+        """The same addresses in the order of preference: first those with a connection that has stood for a while,
+        then those without, last those that are down."""
         return sorted(addresses, key=lambda address: (self._remoting.is_down(address), self.is_new(address)))
 
     def is_new(self, address: str) -> bool:
-        """Whether there is no connection, or one so young that not all clients may have made theirs."""
+        """Whether there is no connection, or one so young that other clients may not have connected yet."""
         connection = self._remoting.connected(address)
         return connection is None or asyncio.get_running_loop().time() - connection.made_at < SETTLE_SECONDS
 
@@ -56,7 +57,7 @@ class Replicas:
         in_use = self._routes.broker_addresses()
         for name, replicas in self._routes.brokers().items():
             before = self._known.get(name, {})
-            # a replica that is not there may only not have registered yet with a name server that was restarted
+            # keep the address of a replica that is missing: it may register again with a restarted name server
             self._known[name] = {**before, **replicas}
             for broker_id, gone in before.items():
                 if gone not in in_use and replicas.get(broker_id, gone) != gone:

@@ -1,4 +1,18 @@
-"""Where the topics' queues are: routes from the name servers, kept up to date and swapped whole."""
+"""Routes of topics, from the name servers, kept up to date.
+
+Three things make this harder than a cache:
+
+- *A name server that was restarted knows nothing* until brokers register again, which takes up to 30 s. It answers that
+  a topic does not exist, and leaves brokers out of routes. So a known topic counts as deleted only after it was unknown
+  for UNKNOWN_TOPIC_GRACE_SECONDS, and a broker that no route names keeps its addresses for as long.
+- *Answers may come in another order than the questions.* Each question has a number, and an answer to an older question
+  than the last one that was used is ignored.
+- *Errors come in crowds.* When a broker dies, every queue on it asks for fresh routes. Questions about one topic are
+  shared (`Coalesced`), and a topic is asked for at most once in REFRESH_GAP_SECONDS.
+
+Readers never wait: all routes are one immutable value (`Routes`), which a refresh replaces once for all topics that it
+asked for. `version` tells a reader that keeps something of it, as each pull loop does, when to look again.
+"""
 
 from __future__ import annotations
 
@@ -24,18 +38,18 @@ AskRoute = Callable[[str], Awaitable[TopicRouteData]]
 
 REFRESH_INTERVAL_SECONDS = 30.0  # Java: pollNameServerInterval
 ROUTE_DEADLINE_SECONDS = 6.0  # two rounds of name servers, connecting included
-ANXIOUS_SECONDS = 5.0  # between two questions about a known topic while nobody answers, or a broker has no master
+ANXIOUS_SECONDS = 5.0  # between two refreshes of a known topic while no name server answers, or a broker has no master
 REFRESH_GAP_SECONDS = 1.0  # between two refreshes of one topic that errors asked for
 UNKNOWN_TOPIC_FIRST_SECONDS = 0.5
 UNKNOWN_TOPIC_MOST_SECONDS = 5.0  # how late a topic that is created after the start is noticed
-# A restarted name server knows no topic until the brokers have registered again, which they do every 30 s. Java keeps
-# the route of a topic that "does not exist" for ever; this is long enough for a restart and still notices a deletion.
+# Java keeps the route of a topic that "does not exist" without limit. This is longer than brokers take to register
+# again with a restarted name server (30 s), and still notices a deletion.
 UNKNOWN_TOPIC_GRACE_SECONDS = 65.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Learned:
-    """What asking about one topic brought. `order` tells which of two is newer."""
+    """The answer to a question about one topic. `order` is the question's number: the higher one is newer."""
 
     topic: str
     order: int
@@ -45,14 +59,14 @@ class _Learned:
 
 @dataclass(frozen=True, slots=True)
 class _Departed:
-    """A broker that no route names; its addresses stay known until then, by the loop's clock."""
+    """A broker that no route names. Its addresses stay known until `until`, by the loop's clock."""
 
     replicas: Mapping[int, str]
     until: float
 
 
 class _Watched:
-    """How a topic that somebody uses is kept up to date; times are the loop's."""
+    """When a watched topic is refreshed next. Times are by the loop's clock."""
 
     __slots__ = ("asked_at", "due_at", "unknown_delay", "unknown_since", "users")
 
@@ -67,10 +81,8 @@ class _Watched:
 class RouteTable:
     """The routes of all topics in use. Reading never waits; `run` refreshes watched topics every 30 s.
 
-    A refresh asks for all due topics at once and swaps the table once. While no name server answers, the last known
-    routes stay. A broker that no route names any more may only not have registered yet with a name server that was
-    restarted: its addresses stay known for a while. `route_of` asks a name server: it raises TopicNotExistError, or any
-    other RmqdError if none answered.
+    While no name server answers, the last known routes stay. `route_of` asks a name server: it raises
+    TopicNotExistError, or any other RmqdError if none answered.
     """
 
     def __init__(
@@ -97,7 +109,7 @@ class RouteTable:
         self.problem: str | None = None
         """Why routes are out of date, while no name server answers."""
         self.version = 0
-        """Another one, whenever routes or addresses may have changed: who keeps some asks for them anew."""
+        """Raised whenever routes or addresses may have changed."""
 
     def on_change(self, callback: Callable[[frozenset[str]], None]) -> None:
         """Call `callback(topics)` after each swap with the topics whose routes changed. It must not block or raise."""
@@ -108,7 +120,7 @@ class RouteTable:
         self._callbacks.remove(callback)
 
     def watch(self, topic: str) -> None:
-        """Keep a topic's route up to date until `unwatch` was called as often; `run` asks for it at once."""
+        """Keep a topic's route up to date until `unwatch` is called as often as this. `run` asks for it at once."""
         watched = self._watched.get(topic)
         if watched is None:
             watched = self._watched[topic] = _Watched(_now())
@@ -148,12 +160,12 @@ class RouteTable:
         return self.replicas(broker_name).get(0)
 
     def address(self, broker_name: str, broker_id: int = 0) -> str | None:
-        """The address of one replica of a broker, or of another one that is there in its place."""
+        """The address of a broker's replica, or of another replica if this one has none."""
         replicas = self.replicas(broker_name)
         return replicas.get(broker_id) or next(iter(replicas.values()), None)
 
     def replicas(self, broker_name: str) -> Mapping[int, str]:
-        """The addresses of a broker by replica id, as last known; empty where nothing is."""
+        """The last known addresses of a broker by replica id; empty if none is known."""
         known = self._routes.brokers.get(broker_name)
         if known is None and (departed := self._departed.get(broker_name)) is not None:
             return departed.replicas
@@ -164,7 +176,7 @@ class RouteTable:
         return self._routes.brokers
 
     def broker_addresses(self) -> frozenset[str]:
-        """The addresses of all brokers, slaves included, and those of brokers that are in no route for a moment."""
+        """The addresses of all brokers, slaves included, and of brokers that have just left all routes."""
         departed = [broker.replicas for broker in self._departed.values()]
         return frozenset(at for replicas in (*self._routes.brokers.values(), *departed) for at in replicas.values())
 
@@ -180,7 +192,7 @@ class RouteTable:
         raise learned.error
 
     async def lookup(self, topic: str) -> TopicRouteData:
-        """A topic's known route, or what `refresh` brings."""
+        """A topic's known route; if there is none, that of a `refresh`."""
         return self.route(topic) or await self.refresh(topic)
 
     def refresh_soon(self, topics: Iterable[str] | None = None) -> None:
@@ -198,7 +210,7 @@ class RouteTable:
         while True:
             self._sooner.clear()
             now = _now()
-            # what is due within a twentieth of the interval goes along: all topics fall into step
+            # topics that are due within a twentieth of the interval are refreshed too, so that all fall into step
             slack = now + self._interval / 20
             if any(watched.due_at <= now for watched in self._watched.values()):
                 await self._refresh([topic for topic, watched in self._watched.items() if watched.due_at <= slack])
@@ -231,7 +243,7 @@ class RouteTable:
         for learned in answers:
             self._reschedule(learned)
             if learned.order < self._orders.get(learned.topic, 0):
-                continue  # a later question was answered earlier
+                continue  # the answer to a later question came earlier
             if learned.route is not None:
                 self._orders[learned.topic] = learned.order
                 changes[learned.topic] = learned.route
@@ -247,7 +259,7 @@ class RouteTable:
                 callback(changed)
 
     def _note_departed(self, before: Routes) -> bool:
-        """Remember the addresses of brokers that no route names since now; says whether some were forgotten."""
+        """Remember the addresses of brokers that have just left all routes. Returns whether some were forgotten."""
         now, present = _now(), self._routes.brokers
         known, self._departed = self._departed, {}
         for name, departed in known.items():

@@ -1,4 +1,4 @@
-"""All known routes at one moment, and the questions that they answer. Nothing in it changes."""
+"""All known routes at one moment, as an immutable value, and questions about them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rmqd.wire.message_queue import MessageQueue
 
 
 class Routes:
-    """Routes by topic, and the brokers that they name; a route that was learned later wins about a broker."""
+    """Routes by topic, and the brokers that they name. If routes differ about a broker, the newer route counts."""
 
     __slots__ = ("_leaders", "brokers", "by_topic")
 
@@ -28,18 +28,18 @@ class Routes:
         )
 
     def replaced(self, changes: Mapping[str, TopicRouteData | None]) -> Routes:
-        """These routes with some replaced, or taken out where None stands; `changes` count as learned later."""
+        """These routes with some replaced, or removed (None). `changes` count as newer than the rest."""
         if not changes:
             return self
         kept = {topic: route for topic, route in self.by_topic.items() if topic not in changes}
         return Routes(kept | {topic: route for topic, route in changes.items() if route is not None})
 
     def differs(self, other: Routes, topic: str) -> bool:
-        """Whether a topic's queues or brokers are others there, whatever their order."""
+        """Whether a topic's queues or brokers differ in the other routes, apart from their order."""
         return _content(self.by_topic.get(topic)) != _content(other.by_topic.get(topic))
 
     def endpoint(self, queue: MessageQueue) -> str:
-        """The name of the broker that serves a queue: its own, or the one that leads a static topic's queue now."""
+        """The name of the broker that serves a queue: the queue's own, or a static topic's present leader."""
         led = self._leaders.get(queue.topic) if self._leaders else None
         return queue.broker_name if led is None else led.get((queue.broker_name, queue.queue_id), queue.broker_name)
 
@@ -88,7 +88,7 @@ def _ordered_counts(route: TopicRouteData) -> dict[str, int]:
         broker_name, _, count = part.partition(":")
         if count.isdigit():
             counts[broker_name] = int(count)
-    # read by nobody's rule in RocketMQ: one that names more queues than a topic can have is no order
+    # RocketMQ has no rule for this: a configuration that names more queues than a topic can have is ignored
     return counts if sum(counts.values()) <= MOST_QUEUES else {}
 
 

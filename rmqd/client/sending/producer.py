@@ -1,4 +1,4 @@
-"""Sending messages: to a topic, with another broker's turn where one fails, or to one given queue."""
+"""Sends messages: to a topic, trying another broker if one fails, or to one given queue."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ SEND_TIMEOUT_SECONDS = 3.0  # Java: sendMsgTimeout, all tries together
 MAX_TRIES = 3  # Java: 1 + retryTimesWhenSendFailed
 DEFAULT_TOPIC_QUEUE_NUMS = 4
 SAME_BROKER_PAUSE_SECONDS = 0.05
-TIMERS_SINCE_VERSION = 413  # 5.0.0 in MQVersion: older brokers deliver a timer message at once
+TIMERS_SINCE_VERSION = 413  # 5.0.0 in MQVersion; an older broker delivers a timer message at once
 
 # Java: DefaultMQProducer.retryResponseCodes
 RETRIED = frozenset(
@@ -75,12 +75,13 @@ RETRIED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class OutgoingMessage:
-    """A message to send. `properties` go along as they are; `tags`, `keys` and what else has a name set theirs.
+    """A message to send. `properties` are sent as they are; named fields such as `tags` and `keys` set theirs.
 
-    `delay_level`, `delay_ms` and `deliver_at_ms` (Unix milliseconds) exclude each other: a broker takes the level, else
-    the delay. `sharding_key` is a property; that its messages go to one queue is the selector's business.
+    Give at most one of `delay_level`, `delay_ms` and `deliver_at_ms` (Unix milliseconds): of several, a broker takes
+    the level, else the delay. `sharding_key` is only a property; a selector sends its messages to one queue.
 
-    The last four are for messages that were stored before: a body that is compressed already, and the retry count.
+    The last four are for messages that were stored before: their body may be compressed already, and they have a
+    number of reconsume times.
     """
 
     topic: str
@@ -100,13 +101,13 @@ class OutgoingMessage:
 
     @property
     def is_timed(self) -> bool:
-        """Whether a 5.x broker's timer is to hold it back."""
+        """Whether the message is for the timer of a 5.x broker."""
         return self.delay_ms is not None or self.deliver_at_ms is not None
 
 
 @dataclass(frozen=True, slots=True)
 class SendResult:
-    """Where a message was stored. `msg_id` is its unique key, `offset_msg_id` names its place in the broker's log."""
+    """Where a message was stored. `msg_id` is its unique key; `offset_msg_id` has its place in the broker's log."""
 
     msg_id: str
     offset_msg_id: str
@@ -120,7 +121,7 @@ class SendResult:
 
 
 class Producer:
-    """Sends messages, any number of them at once. It has no tasks, and no state but the turn of the queues."""
+    """Sends any number of messages at once. It has no tasks, and no state but which queue's turn it is."""
 
     def __init__(
         self,
@@ -137,7 +138,7 @@ class Producer:
         self._vip_channel_enabled = vip_channel_enabled
         self._unit_mode = unit_mode
         self._watched: set[str] = set()
-        self._versions: dict[str, int] = {}  # by address, of brokers that were to hold messages back
+        self._versions: dict[str, int] = {}  # by address, of brokers that were sent timer messages
         self._turn = itertools.count(random.randrange(1 << 16))
         machine = ipaddress.ip_address(local_address().partition("%")[0]).packed
         self._unique_keys = UniqueKeys(machine, os.getpid(), secrets.randbits(32))
@@ -194,7 +195,7 @@ class Producer:
             if queue.broker_name == last_broker:
                 await asyncio.sleep(SAME_BROKER_PAUSE_SECONDS)
             last_broker, remaining = queue.broker_name, max(sending.deadline - loop.time(), 0)
-            # a broker that hangs must leave time for another one
+            # a broker that hangs must not use up the time for a try at another one
             outcome = await self._send_once(queue, sending, remaining / 2 if tries < MAX_TRIES else remaining)
             if isinstance(outcome, SendReceipt):
                 return queue, outcome
@@ -206,7 +207,7 @@ class Producer:
     async def _send_once(
         self, queue: MessageQueue, sending: _Sending, timeout_seconds: float
     ) -> SendReceipt | RmqdError:
-        """The receipt, or the error after which another try makes sense."""
+        """Send once. Returns the receipt, or an error after which another try makes sense."""
         try:
             async with asyncio.timeout(timeout_seconds):
                 return await self._send_to(queue, sending, timeout_seconds)
@@ -247,9 +248,9 @@ class Producer:
         return await send_message(self._remoting, address, header, message.body, timeout_seconds=timeout_seconds)
 
     async def _require_timers(self, queue: MessageQueue, address: str) -> None:
-        """Raises BrokerTooOldError for a broker that would deliver the message at once, and say nothing."""
+        """Raise BrokerTooOldError for a broker that has no timer: it would deliver the message at once, silently."""
         if address not in self._versions:
-            # names no group, so that it leaves nothing behind; its answer tells the version
+            # a heartbeat without groups: it leaves nothing behind, and its answer has the broker's version
             self._versions[address] = await send_heartbeat(self._remoting, address, HeartbeatData(client_id="rmqd"))
         version = self._versions[address]
         if version < TIMERS_SINCE_VERSION:
@@ -278,7 +279,7 @@ class Producer:
         return queues
 
     async def _queues_to_be(self, topic: str) -> list[MessageQueue]:
-        """The queues of a topic that the broker will make when the first message comes, as the default topic says."""
+        """The queues that a missing topic will have: brokers create it from the default topic at the first message."""
         try:
             await self._routes.refresh(DEFAULT_TOPIC)
         except RouteNotFoundError:
@@ -297,7 +298,7 @@ class Producer:
             self._routes.watch(topic)
 
     def _in_turn(self, queues: Sequence[MessageQueue]) -> Iterator[MessageQueue]:
-        """Queues without end: the next one in turn, then each time one of a broker that had no try yet."""
+        """An endless sequence of queues: the next one in turn, then queues of brokers that were not tried yet."""
         start = next(self._turn) % len(queues)
         rotated = [*queues[start:], *queues[:start]]
         tried: set[str] = set()
@@ -332,7 +333,7 @@ class Producer:
 
 @dataclass(frozen=True, slots=True)
 class _Sending:
-    """One message on its way: what every try needs."""
+    """One message that is being sent: the values that every try needs."""
 
     message: OutgoingMessage
     producer_group: str

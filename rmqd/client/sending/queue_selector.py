@@ -1,4 +1,4 @@
-"""Which queue of a topic an ordered message goes to: messages that must stay in order go to one queue."""
+"""Chooses the queue of an ordered message: messages that must stay in order go to the same queue."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ MessageQueueSelector = Callable[[Sequence[MessageQueue]], MessageQueue]
 
 
 def by_hash(sharding_key: str) -> MessageQueueSelector:
-    """The queue that Java's `SelectMessageQueueByHash` chooses for a key, while the number of queues stays the same."""
+    """Choose by the key's hash, as Java's `SelectMessageQueueByHash`: the same queue while their number is the same."""
     return lambda queues: queues[abs(java_hash(sharding_key)) % len(queues)]
 
 
 def by_id(queue_id: int, broker_name: str = "") -> MessageQueueSelector:
-    """The queue of this number, of `broker_name` where several brokers have the topic.
+    """Choose the queue with this id; `broker_name` is needed if several brokers have the topic.
 
-    The selector raises RouteNotFoundError where that is no queue, or more than one.
+    The selector raises RouteNotFoundError if no queue matches, or more than one.
     """
 
     def select(queues: Sequence[MessageQueue]) -> MessageQueue:

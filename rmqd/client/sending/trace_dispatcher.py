@@ -1,4 +1,4 @@
-"""Sends message trace: in batches, beside everything else, and never in its way. What cannot be sent is counted."""
+"""Sends message trace in batches, without delaying anything else. Records that cannot be sent are counted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ log = structlog.get_logger(__name__)
 
 MOST_WAITING_CHARACTERS: Final = 8_000_000  # of records that wait; Java: 2048 entries of any length
 FLUSH_SECONDS: Final = 5.0  # Java: flushTraceInterval
-LOOK_SECONDS: Final = 0.1  # how often full batches are looked for; whoever appends wakes nobody
+LOOK_SECONDS: Final = 0.1  # between two looks for full batches; appending wakes no task
 SENDERS: Final = 16  # trace messages under way at once
 SEND_TIMEOUT_SECONDS: Final = 5.0
 PAUSE_SECONDS: Final = 5.0  # after a failure, so that a topic that is not there is not asked for all the time
@@ -31,19 +31,19 @@ CLOSE_SECONDS: Final = 3.0
 REPORT_SECONDS: Final = 60.0
 
 RESULTS: Final = ("sent", "full", "failed")
-"""What became of records: sent, dropped as too many waited, dropped as they could not be sent."""
+"""What may become of a record: sent, dropped because too many wait, dropped because it could not be sent."""
 
 
 class TraceDispatcher:
-    """One group's way to the trace topic. `append` may be called in any thread; the rest in the event loop's."""
+    """Sends a group's records to the trace topic. `append` may be called in any thread, the rest in the event loop."""
 
     def __init__(self, producer: Producer, options: TraceOptions, producer_group: str, clock: Clock) -> None:
         self.counts = dict.fromkeys(RESULTS, 0)
-        """Records so far, by RESULTS."""
+        """How many records had each of RESULTS so far."""
         self.failure = ""
         """Why records could not be sent the last time."""
         self.before_flush: Callable[[], object] = lambda: None
-        """Called before everything is sent that waits; it may append."""
+        """Called before all waiting records are sent; it may append more."""
         self._producer = producer
         self._options = options
         self._group = producer_group
@@ -57,11 +57,11 @@ class TraceDispatcher:
 
     @property
     def is_full(self) -> bool:
-        """Whether what is appended now would be dropped."""
+        """Whether records that are appended now would be dropped."""
         return self._characters >= MOST_WAITING_CHARACTERS
 
     def append(self, parts: tuple[TracePart, ...], records: int) -> None:
-        """The records of one handler call, or of one message that was sent; dropped where too many wait."""
+        """Add the records of one handler call, or of one sent message. They are dropped if too many wait."""
         with self._lock:
             if not self.is_full:
                 self._characters += _characters(parts)
@@ -70,11 +70,11 @@ class TraceDispatcher:
         self.drop(records)
 
     def drop(self, records: int) -> None:
-        """Count records that are not made, as there would be no room for them."""
+        """Count records that are not even made, because there would be no room for them."""
         self._lose("full", records)
 
     async def run(self) -> None:
-        """Send full batches as they come, and everything every 5 s, until cancelled; `close` sends the rest."""
+        """Send full batches soon, and everything that waits every 5 s, until cancelled. `close` sends the rest."""
         flush_at = self._clock.monotonic() + FLUSH_SECONDS
         while True:
             await asyncio.sleep(LOOK_SECONDS)
@@ -88,7 +88,7 @@ class TraceDispatcher:
             self._report(now, "more is handled than can be sent")
 
     async def close(self) -> None:
-        """Send what waits, in at most 3 s; the rest is dropped."""
+        """Send what waits within 3 s, and drop the rest."""
         self.before_flush()
         self._may_send_at = 0.0
         try:
@@ -103,7 +103,7 @@ class TraceDispatcher:
         self._report(self._clock.monotonic(), reason)
 
     async def _send_waiting(self, least: int) -> None:
-        """Send what waits now, in batches of `least` calls or more; what comes meanwhile has its turn afterwards."""
+        """Send what waits now, in batches of `least` calls or more. Records that come meanwhile are sent next time."""
         calls = self._options.calls
         batches = -(-(len(self._waiting) - least + 1) // calls)
         turns = iter(range(batches))
@@ -120,7 +120,7 @@ class TraceDispatcher:
                 for data in trace_messages([part for parts in taken for part in parts]):
                     await self._send(data)
             except asyncio.CancelledError:
-                with self._lock:  # whether it arrived is not known: rather twice than never
+                with self._lock:  # it may have arrived; a record that is sent twice is better than one that is lost
                     self._waiting.extendleft(reversed(taken))
                     self._characters += sum(map(_characters, taken))
                 raise
@@ -150,7 +150,7 @@ class TraceDispatcher:
             self._unreported += records
 
     def _report(self, now: float, reason: str) -> None:
-        """Say what was dropped, once a minute."""
+        """Log dropped records, at most once a minute."""
         if not self._unreported or now < self._report_at:
             return
         self._report_at = now + REPORT_SECONDS

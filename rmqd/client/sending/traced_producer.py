@@ -1,4 +1,4 @@
-"""A producer that says in the trace topic what it sent, as Java's with enableTrace."""
+"""A producer that sends message trace of what it sends, as Java's producer does with enableTrace."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class TracedProducer:
-    """Sends by `producer`. Its `dispatcher` is to be run meanwhile, and closed at the end."""
+    """Sends by `producer`. The caller runs its `dispatcher` meanwhile, and closes it at the end."""
 
     def __init__(
         self, producer: Producer, routes: RouteTable, options: TraceOptions, clock: Clock, *, namespace: str
@@ -31,7 +31,7 @@ class TracedProducer:
         self._clock = clock
 
     async def send(self, message: OutgoingMessage, *, selector: MessageQueueSelector | None = None) -> SendResult:
-        """Store a message, as `Producer.send`; what is stored is traced if the broker wants it."""
+        """Send a message as `Producer.send` does, and trace it if the broker wants that."""
         began, began_ms = self._clock.monotonic(), int(self._clock.wall() * 1000)
         result = await self._producer.send(message, selector=selector)
         if result.is_traced:
@@ -55,5 +55,5 @@ class TracedProducer:
 
 
 def _type_of(message: OutgoingMessage) -> TraceMessageType:
-    """What Java's producer takes it for; an ordered message is a normal one there, too."""
+    """The type that Java's producer would write: an ordered message counts as a normal one."""
     return TraceMessageType.DELAY if message.delay_level or message.is_timed else TraceMessageType.NORMAL
