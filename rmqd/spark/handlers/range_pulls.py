@@ -102,7 +102,6 @@ class RangePulls:
                     await self._client.routes.lookup(self._range.topic)  # messages that fail are sent back by it
                 self._connection = await remoting.connection(plan.address)
             reply = self._connection.call(_PULL, opaque, frame, timeout_seconds)
-            reply.add_done_callback(_look_at)
             self._pulls[opaque] = _Pull(time.monotonic(), reply)
 
     async def _settle(self, reply: RemotingCommand, asked_at: float) -> Pulled | ResetByOperator | None:
@@ -133,9 +132,3 @@ class RangePulls:
             self._client.remoting.leave(self._connection, "a pull was not answered")  # it may never be again
         self._connection = None
         self._pulls.clear()
-
-
-def _look_at(reply: asyncio.Future[RemotingCommand]) -> None:
-    """A failed reply that nobody waits for any more is not to be reported as never retrieved."""
-    if not reply.cancelled():
-        reply.exception()

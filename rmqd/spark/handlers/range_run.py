@@ -11,6 +11,7 @@ import structlog
 
 from rmqd.consumer.cache.flow_control import Reason, Thresholds, exceeded
 from rmqd.consumer.cache.process_queue import ProcessQueue
+from rmqd.consumer.pull.arrivals import CORRUPT_ADVICE, Arrivals, dead_letter_corrupt, tell_corrupt
 from rmqd.consumer.pull.opening import open_bodies
 from rmqd.spark.handlers.range_pulls import Pulled, RangePulls
 from rmqd.spark.source.range_plan import ResetByOperator
@@ -55,13 +56,11 @@ class RangeRun:
         self.plan = self._pulls.plan
         self._range = queue_range
         self._options = options
-        self._service = service
         self._ways_back = ways_back
-        self._hooks = hooks
         self._clock = clock
         self._thresholds = Thresholds.divided(options, 1)
-        # brokers compare hashes of tags; here the tags themselves are compared
-        self._tags = frozenset(tag.encode() for tag in queue_range.subscription.tags)
+        self._arrivals = Arrivals(service, hooks)
+        self._arrivals.choose_by(queue_range.subscription.tags)
 
     async def run(self) -> None:
         """Have the range handled. Raises DataLossError where that is to fail, and RmqdError where nobody answers."""
@@ -104,7 +103,6 @@ class RangeRun:
         self.queue.leave()
 
     async def _put(self, pulled: Pulled, block: MessageBlock) -> None:
-        queue, stats = self.queue, self.queue.stats
         end = pulled.high
         for corrupt in block.corrupt:
             if pulled.low <= corrupt.message.queue_offset < end and await self._set_aside(corrupt):
@@ -112,42 +110,24 @@ class RangeRun:
                 break
         messages = block.messages
         if messages and (messages[0].queue_offset < pulled.low or messages[-1].queue_offset >= end):
-            for message in messages:
-                if not pulled.low <= message.queue_offset < end:
-                    queue.skip(message)
-        if self._tags:
-            for message in messages:
-                if not message.finished and not message.has_tag(self._tags):
-                    queue.skip(message)
-        if self._hooks is not None and self._hooks.choose:
-            for message in self._hooks.unwanted(messages, queue.handed_as):
-                queue.skip(message)
-        stats.pulled(block)
-        stats.pull_took(pulled.seconds)
-        queue.put(block, end)
-        self._service.submit(queue)
+            block.messages = [message for message in messages if pulled.low <= message.queue_offset < end]
+            block.unfinished = len(block.messages)
+        self.queue.stats.pull_took(pulled.seconds)
+        self._arrivals.take(block, self.queue, end)
 
     async def _set_aside(self, corrupt: CorruptMessage) -> bool:
         """Treat a corrupt message as `on_corrupt_message` says; whether the range ends before it."""
         message, policy = corrupt.message, self._options.on_corrupt_message
-        stats = self.queue.stats.of(message)
-        stats.count("corrupt")
-        log.error(
-            "message.corrupt", queue=str(self._range.queue), offset=message.queue_offset, reason=corrupt.reason,
-            on_corrupt_message=policy,
-        )  # fmt: skip
+        tell_corrupt(self.queue, message, message.queue_offset, corrupt.reason, policy)
         if policy == "stop":
             self.reset_to = message.queue_offset
             self.failure = (
                 f"the message at offset {message.queue_offset} of {self._range.queue} is corrupt: {corrupt.reason}; "
-                "move the offset with `mqadmin resetOffsetByTime`, or set on_corrupt_message and reload"
+                f"{CORRUPT_ADVICE}"
             )
         elif policy == "dead_letter":
-            sent = await self._ways_back.dead_letter(message, corrupt.reason, None)
-            while not sent:
+            while not await dead_letter_corrupt(self._ways_back, self.queue, message, corrupt.reason):  # noqa: ASYNC110
                 await asyncio.sleep(CORRUPT_RETRY_SECONDS)
-                sent = await self._ways_back.dead_letter(message, corrupt.reason, None)
-            stats.dead_letters["corrupt"] += 1
         return policy == "stop"
 
     def _has_room(self) -> bool:
