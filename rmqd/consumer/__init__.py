@@ -21,6 +21,7 @@ of commits.
     cache          the process queue, its thresholds, the rate limit
     handling       workers call the handler; what becomes of a batch is settled
     founding       whether the group is new, and where it begins
+    assigned       Assignment: a queue that this member has, as the rest of the group sees it, pulled or popped
     pull           one owned queue: take-over, pulls, moves of its offset, giving up
     pop            a group whose brokers hand messages out one by one
     rebalance      members, ownership of queues, locks

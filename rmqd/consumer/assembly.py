@@ -21,6 +21,7 @@ from rmqd.consumer.offsets.founding_by_file import FileFounding
 from rmqd.consumer.offsets.local_file_store import LocalFileOffsetStore
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.rebalance.broadcasting import EveryQueue, NoWayBack
+from rmqd.consumer.rebalance.division import Division, DivisionByMembers
 from rmqd.consumer.rebalance.ownership import QueueOwnership
 from rmqd.consumer.rebalance.queue_lock import QueueLock
 from rmqd.consumer.services import ConsumeMessageService, Leases, OffsetStore, Ownership, WaysBack
@@ -31,36 +32,37 @@ from rmqd.wire.filter import sql_subscription, tag_subscription
 from rmqd.wire.topics import SUBSCRIPTION_ALL, retry_topic, unwrap_namespace
 
 if TYPE_CHECKING:
-    from rmqd.consumer.pop.group import PopGroup
+    from rmqd.consumer.pop.receipts import PopReceipts
 
 
-def build_context(
+def assemble(
     options: ConsumerOptions,
     handler: LoadedHandler,
     client: ClientInstance,
     clock: Clock,
     hooks: Sequence[Hook] = (),
-) -> GroupContext:
-    """The parts of a group, not paused; nothing runs yet. Raises RmqdError for an expression that is wrong.
+) -> tuple[GroupContext, Division]:
+    """The parts of a group, not paused, and how its topics are divided; nothing runs yet.
 
+    Raises RmqdError for an expression that is wrong.
     What most groups have no use for is imported where it is used: a daemon without it starts sooner.
     """
-    trace = pop = None
+    trace = receipts = None
     if options.trace is not None:
         from rmqd.consumer.handling.message_trace import message_trace
 
         trace = message_trace(options, client, clock)
     if options.consume_mode == "pop":
-        from rmqd.consumer.pop.group import PopGroup
+        from rmqd.consumer.pop.receipts import PopReceipts
 
-        pop = PopGroup(client, options, clock)
+        receipts = PopReceipts(client, options.group, clock)
     if trace is not None:
         hooks = (*hooks, trace.hook)
     named = unwrap_namespace(options.group, options.namespace)
     group_hooks = GroupHooks(hooks, named, client.client_id) if hooks else None
     if group_hooks is not None:
         handler = group_hooks.around(handler)
-    send_back, store, founding, ownership, leases = _by_message_model(options, client, clock, pop)
+    send_back, store, founding, ownership, leases = _by_message_model(options, client, clock, receipts)
     if leases is None:
         service: ConsumeMessageService = ConsumeMessageConcurrentlyService(options, handler, send_back, clock)
     else:
@@ -79,15 +81,18 @@ def build_context(
         rate_limit=RateLimit(options.pull_rate_limit, clock),
         thresholds=Thresholds.divided(options, 0),
         hooks=group_hooks,
-        pop=pop,
         trace=trace,
     )
     context.resumed.set()
-    return context
+    if receipts is None:
+        return context, DivisionByMembers(context)
+    from rmqd.consumer.pop.division import DivisionByBroker
+
+    return context, DivisionByBroker(context, receipts)
 
 
 def _by_message_model(
-    options: ConsumerOptions, client: ClientInstance, clock: Clock, pop: PopGroup | None
+    options: ConsumerOptions, client: ClientInstance, clock: Clock, receipts: PopReceipts | None
 ) -> tuple[WaysBack, OffsetStore, Founding, Ownership, Leases | None]:
     """With what says whether a queue is ours in an orderly group."""
     group, is_orderly = options.group, options.consume_mode == "orderly"
@@ -100,10 +105,10 @@ def _by_message_model(
     founding = BrokerFounding(client, options, clock, store)
     limit = reconsume_limit(options)
     send_back = SendBack(client, group, limit)
-    if pop is not None:
+    if receipts is not None:
         from rmqd.consumer.pop.send_back import PopSendBack
 
-        send_back = PopSendBack(client, group, limit, pop.receipts)
+        send_back = PopSendBack(client, group, limit, receipts)
     if is_orderly:
         locks = QueueLock(client, group, clock)
         return send_back, store, founding, locks, locks

@@ -23,7 +23,6 @@ from rmqd.wire.message_queue import MessageQueue
 
 if TYPE_CHECKING:
     from rmqd.consumer.handling.message_trace import MessageTrace
-    from rmqd.consumer.pop.group import PopGroup
 
 
 class Floor(NamedTuple):
@@ -51,7 +50,6 @@ class GroupContext:
     thresholds: Thresholds
     hooks: GroupHooks | None = None  # None where none is installed
     trace: MessageTrace | None = None  # None where message trace is off
-    pop: PopGroup | None = None  # of a group in POP mode
     announced: dict[str, SubscriptionData] = field(default_factory=dict)  # told to brokers, and not pulled by yet
     revision: int = 0  # raised whenever options, subscriptions or the rate limit changed while the group runs
     problems: GroupProblems = field(default_factory=GroupProblems)

@@ -34,8 +34,7 @@ class GroupStatus:
 
     def snapshot(self) -> GroupSnapshot:
         """Everything at this moment."""
-        context, assigned = self._context, self._rebalance.assigned.values()
-        popped = () if context.pop is None else context.pop.assigned.values()
+        context, assigned = self._context, self._rebalance.assigned
         reason, topics = self._not_ready(), snapshots_of(context.stats)
         return GroupSnapshot(
             name=context.options.group,
@@ -49,9 +48,9 @@ class GroupStatus:
             ready=reason is None,
             not_ready_reason=reason,
             topics=topics,
-            queues=tuple(queue for queue in (entry.snapshot() for entry in (*assigned, *popped)) if queue is not None),
+            queues=tuple(queue for queue in (entry.snapshot() for entry in assigned.values()) if queue is not None),
             assigned={
-                topic: sum(entry.message_queue.topic == topic for entry in (*assigned, *popped))
+                topic: sum(message_queue.topic == topic for message_queue in assigned)
                 for topic in context.subscriptions
                 if not is_retry_topic(topic)
             },

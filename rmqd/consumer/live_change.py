@@ -11,19 +11,15 @@ from collections.abc import Mapping
 import structlog
 
 from rmqd.consumer.assembly import subscriptions_of
-from rmqd.consumer.cache.flow_control import Thresholds
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.options import ConsumerOptions
-from rmqd.consumer.pull.assigned_queue import AssignedQueue
+from rmqd.consumer.rebalance.rebalance import Rebalance
 from rmqd.wire.bodies.heartbeat import SubscriptionData
-from rmqd.wire.message_queue import MessageQueue
 
 log = structlog.get_logger(__name__)
 
 
-async def change_while_running(
-    context: GroupContext, assigned: Mapping[MessageQueue, AssignedQueue], options: ConsumerOptions
-) -> None:
+async def change_while_running(context: GroupContext, rebalance: Rebalance, options: ConsumerOptions) -> None:
     """Go by `options`, with the same topics. Returns when they hold. Raises InvalidNameError with nothing changed.
 
     A broker that does not answer learns of a filter by its next heartbeat, and refuses pulls by it until then.
@@ -39,12 +35,10 @@ async def change_while_running(
     context.subscriptions.update(filters)
     context.announced = {}
     context.options = options
-    context.thresholds = Thresholds.divided(options, len(assigned))
+    rebalance.divide_thresholds()
     context.rate_limit.change(options.pull_rate_limit)
     context.revision += 1
-    let_go = sum(queue.loop.take_over() for queue in list(assigned.values()) if queue.loop is not None)
-    if context.pop is not None:
-        let_go += sum(popped.loop.take_over() for popped in context.pop.assigned.values())
+    let_go = sum(assigned.take_over() for assigned in rebalance.assigned.values())
     filters_now = {topic: data.sub_string for topic, data in filters.items()}
     log.info("group.updated", filters=filters_now, let_go=let_go, pull_rate_limit=options.pull_rate_limit)
 

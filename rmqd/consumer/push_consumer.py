@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import structlog
 
@@ -12,8 +11,8 @@ from rmqd.client.instance import ClientInstance
 from rmqd.client.remoting.client import Reply
 from rmqd.clock import Clock, SystemClock
 from rmqd.consumer.admin.requests import OperatorRequests
-from rmqd.consumer.assembly import build_context
-from rmqd.consumer.cache.process_queue import ProcessQueue
+from rmqd.consumer.assembly import assemble
+from rmqd.consumer.assigned.assignment import Assignment
 from rmqd.consumer.group_status import GroupStatus
 from rmqd.consumer.handling.threads import call_start_or_stop
 from rmqd.consumer.health.consistency import Consistency
@@ -32,9 +31,6 @@ from rmqd.handler import LoadedHandler
 from rmqd.wire.bodies.heartbeat import ConsumeFromWhere, ConsumerData, MessageModel
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.topics import retry_topic
-
-if TYPE_CHECKING:
-    from rmqd.consumer.pop.assignment import PopAssignment
 
 log = structlog.get_logger(__name__)
 
@@ -61,8 +57,8 @@ class PushConsumer:
         self._client = client
         self._stopping = asyncio.Event()
         self._drain_seconds = options.shutdown_timeout_seconds
-        self._context = build_context(options, handler, client, clock or SystemClock(), hooks)
-        self._rebalance = Rebalance(self._context)
+        self._context, self._division = assemble(options, handler, client, clock or SystemClock(), hooks)
+        self._rebalance = Rebalance(self._context, self._division)
         self._persistence = OffsetPersistence(self._context, self._rebalance.assigned)
         results = RecentResults(self._context.clock)
         self._status = GroupStatus(self._context, self._rebalance, results)
@@ -98,13 +94,11 @@ class PushConsumer:
         self._stopping.set()
         for assigned in self._rebalance.assigned.values():
             assigned.hurry()
-        for popped in self.popped():
-            popped.hurry()
 
     async def change(self, options: ConsumerOptions) -> None:
         """Go on with other options, as far as they are read while the group runs. Returns when they hold."""
         with structlog.contextvars.bound_contextvars(group=self.group):
-            await change_while_running(self._context, self._rebalance.assigned, options)
+            await change_while_running(self._context, self._rebalance, options)
         self._drain_seconds = options.shutdown_timeout_seconds
 
     @property
@@ -134,20 +128,15 @@ class PushConsumer:
             context.service.resume()
         for assigned in self._rebalance.assigned.values():
             assigned.apply_pauses()
-        for popped in self.popped():
-            popped.loop.apply_pauses()
 
     def snapshot(self) -> GroupSnapshot:
         """What the group tells about itself now."""
         return self._status.snapshot()
 
-    def process_queues(self) -> list[ProcessQueue] | None:
-        """The caches of all its queues; None until the first of every topic are divided and each is taken over."""
-        if self._rebalance.unrouted:
-            return None
-        queues = [assigned.process_queue for assigned in self._rebalance.assigned.values()]
-        popped = [queue for assignment in self.popped() for queue in assignment.process_queues]
-        return None if None in queues else [*(queue for queue in queues if queue is not None), *popped]
+    def assignments(self) -> list[Assignment] | None:
+        """What it has; None until the first of every topic are divided and each is taken over."""
+        assigned = list(self._rebalance.assigned.values())
+        return None if self._rebalance.unrouted or any(one.loop is None for one in assigned) else assigned
 
     def consumer_data(self) -> ConsumerData:
         """The group's part of a heartbeat."""
@@ -184,9 +173,7 @@ class PushConsumer:
                 ]
                 if context.trace is not None:
                     helpers.append(tasks.create_task(context.trace.dispatcher.run(), name=f"trace:{self.group}"))
-                if context.pop is not None:
-                    helpers += context.pop.start(tasks, context, self._rebalance.soon)
-                    helpers.append(tasks.create_task(self._measure(), name=f"measure:{self.group}"))
+                helpers += self._division.begin(tasks, self._rebalance.soon)
                 taking_part = tasks.create_task(self._take_part(), name=f"rebalance:{self.group}")
                 await self._stopping.wait()
                 if self._status.state == "starting":  # it has no queue yet, and may wait for servers that are down
@@ -239,18 +226,3 @@ class PushConsumer:
     def _routes_changed(self, topics: frozenset[str]) -> None:
         if topics & self._context.subscriptions.keys():
             self._rebalance.soon()
-
-    async def _measure(self) -> None:
-        """Ask how far the ends of popped queues are."""
-        while True:
-            await asyncio.sleep(self._context.options.persist_consumer_offset_interval_seconds)
-            await asyncio.gather(*(popped.status.measure() for popped in self.popped()))
-
-    def popped(self) -> list[PopAssignment]:
-        """What it pops now."""
-        return [] if self._context.pop is None else list(self._context.pop.assigned.values())
-
-    @property
-    def acknowledged(self) -> bool:
-        """Whether the broker has heard of every popped message that is done with."""
-        return self._context.pop is None or self._context.pop.receipts.is_idle

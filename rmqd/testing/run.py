@@ -14,7 +14,6 @@ from rmqd.client.options import ClientOptions
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.pop.assignment import PopAssignment
-from rmqd.consumer.pop.process_queue import PopProcessQueue
 from rmqd.consumer.push_consumer import PushConsumer
 from rmqd.errors import RmqdError
 from rmqd.handler import LoadedHandler
@@ -102,14 +101,17 @@ class HandlerRun:
         """Whether all goes on only by time: every pull is held, nothing is cached, and no request is open."""
         if self._rocketmq.open_requests:
             return False
-        queues = self._consumer.process_queues()
-        if not queues:
+        assignments = self._consumer.assignments()
+        if not assignments:
             return False
         broker = self._rocketmq.broker
         held, held_pops = broker.held_pulls.queues_of(self._group), broker.held_pops.places_of(self._group)
-        return self._consumer.acknowledged and all(
-            is_at_rest(queue, held) for queue in queues if not isinstance(queue, PopProcessQueue)
-        ) and all(pops_rest(one, held_pops) for one in self._consumer.popped())  # fmt: skip
+        return all(
+            pops_rest(assigned, held_pops)
+            if isinstance(assigned, PopAssignment)
+            else all(is_at_rest(queue, held) for queue in assigned.process_queues)
+            for assigned in assignments
+        )
 
     def _what_is_left(self, seconds: float) -> str:
         lines = list(self._pending())
@@ -151,7 +153,7 @@ def pops_rest(assignment: PopAssignment, held: set[Place]) -> bool:
     """Whether nothing moves in what is popped: nothing came, or is acknowledged, and one pop waits for something."""
     queue = assignment.message_queue
     places = [place for place in held if (place.topic, place.queue_id) == (queue.topic, queue.queue_id)]
-    return not assignment.loop.unacknowledged and assignment.loop.pops_under_way == len(places) == 1
+    return assignment.is_acknowledged and assignment.loop.pops_under_way == len(places) == 1
 
 
 def _only_one(error: BaseException) -> BaseException:

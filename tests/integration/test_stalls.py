@@ -42,7 +42,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """A second instead of twenty."""
     for name, seconds in {"TICK": 0.1, "STALL": 1.0}.items():
         monkeypatch.setattr(f"rmqd.consumer.health.watchdog.{name}_SECONDS", seconds)
-    monkeypatch.setattr("rmqd.consumer.health.stall.SLOW_CALL_SECONDS", 0.8)
+    monkeypatch.setattr("rmqd.consumer.assigned.stall.SLOW_CALL_SECONDS", 0.8)
 
 
 def send(cluster: RealCluster, topic: str, count: int, queues: int = 1) -> None:
@@ -296,7 +296,7 @@ async def test_a_pull_whose_answer_is_lost(
     rocketmq: RealCluster, group: str, one_queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a connection that stays open: the pull is sent anew, from the same offset."""
-    monkeypatch.setattr("rmqd.consumer.health.watchdog.UNANSWERED_SECONDS", 2.0)
+    monkeypatch.setattr("rmqd.consumer.pull.status.UNANSWERED_SECONDS", 2.0)
     monkeypatch.setattr("rmqd.consumer.health.watchdog.EXPIRY_SECONDS", 4.0)
     broker, seen = rocketmq.broker.address, Seen()
     with FaultProxy(broker) as line, FaultProxy(rocketmq.nameserver, {broker: line.address}) as names:

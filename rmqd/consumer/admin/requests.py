@@ -52,7 +52,7 @@ class OperatorRequests:
             while True:
                 await asyncio.sleep(SAMPLE_SECONDS)
                 self._rates.sample()
-                self._rates.look_at(self._queues())
+                self._rates.look_at(self._pulled())
         finally:
             await self._direct.close()
 
@@ -92,12 +92,13 @@ class OperatorRequests:
 
     def _offsets(self, topic: str) -> bytes:
         """Where the group is in each queue of a topic, which may be further than what it has committed."""
-        queues = self._queues().items()
-        return GetConsumerStatusBody({key: q.commit_offset() for key, q in queues if key.topic == topic}).to_json()
+        assigned = self._rebalance.assigned.items()
+        offsets = {queue: one.commit_offset() for queue, one in assigned if queue.topic == topic}
+        return GetConsumerStatusBody({queue: at for queue, at in offsets.items() if at is not None}).to_json()
 
     async def _running_info(self, with_stacks: bool) -> bytes:
         await asyncio.sleep(0)  # so that whoever asks in the same turn shares what takes long
-        self._rates.look_at(self._queues())
+        self._rates.look_at(self._pulled())
         return running_info(
             self._context,
             self._rebalance.assigned,
@@ -107,6 +108,6 @@ class OperatorRequests:
             stacks() if with_stacks else None,
         ).to_json()
 
-    def _queues(self) -> dict[MessageQueue, ProcessQueue]:
-        entries = self._rebalance.assigned.items()
-        return {key: entry.process_queue for key, entry in entries if entry.process_queue is not None}
+    def _pulled(self) -> dict[MessageQueue, ProcessQueue]:
+        assigned = [one for one in self._rebalance.assigned.values() if not one.is_popped]
+        return {one.message_queue: process_queue for one in assigned for process_queue in one.process_queues}

@@ -8,23 +8,20 @@ import platform
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from rmqd import __version__
 from rmqd.client.options import ClientOptions
 from rmqd.clock import Clock
 from rmqd.consumer.admin.rates import Rates
+from rmqd.consumer.assigned.assignment import Assignment
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.options import ConsumerOptions
-from rmqd.consumer.pull.assigned_queue import AssignedQueue
 from rmqd.wire.bodies import running_info as wire
 from rmqd.wire.bodies.heartbeat import ConsumeType
 from rmqd.wire.bodies.running_info import ConsumerRunningInfo, PopProcessQueueInfo, ProcessQueueInfo
 from rmqd.wire.command import LANGUAGE
 from rmqd.wire.message_queue import MessageQueue
-
-if TYPE_CHECKING:
-    from rmqd.consumer.pop.assignment import PopAssignment
 
 CLIENT_VERSION: Final = "V5_5_0"  # what rmqd's frames say; tools know RocketMQ's versions only
 MIB: Final = 1024 * 1024
@@ -49,7 +46,7 @@ _JAVA_STRATEGIES: Final = {
 
 def running_info(
     context: GroupContext,
-    assigned: Mapping[MessageQueue, AssignedQueue],
+    assigned: Mapping[MessageQueue, Assignment],
     rates: Rates,
     state: str,
     started_at: float,
@@ -59,15 +56,15 @@ def running_info(
     return ConsumerRunningInfo(
         properties=properties(context, started_at),
         subscription_set=tuple(context.subscriptions.values()),
-        mq_table={queue: _queue_info(context, entry, rates) for queue, entry in assigned.items()},
-        mq_pop_table={} if context.pop is None else _popped(context, context.pop.assigned),
+        mq_table={queue: _pulled(context, one, rates) for queue, one in assigned.items() if not one.is_popped},
+        mq_pop_table={queue: _popped(context, one) for queue, one in assigned.items() if one.is_popped},
         status_table={topic: rates.status(topic) for topic in context.subscriptions},
         user_consumer_info={
             "rmqd": __version__,
             "python": platform.python_version(),
             "pid": str(os.getpid()),
             "state": "paused" if context.paused and state == "running" else state,
-            "queues": _states([*assigned.values(), *([] if context.pop is None else context.pop.assigned.values())]),
+            "queues": _states(assigned.values()),
         },
         jstack=jstack,
     )
@@ -140,17 +137,18 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _queue_info(context: GroupContext, assigned: AssignedQueue, rates: Rates) -> ProcessQueueInfo:
-    """One queue; one that waits for its former owner has no place yet.
+def _pulled(context: GroupContext, assigned: Assignment, rates: Rates) -> ProcessQueueInfo:
+    """A queue that is pulled; one that waits for its former owner has no place yet.
 
     A lock is renewed every 20 s, so one that is held counts as of now.
     """
-    loop, queue, clock = assigned.loop, assigned.process_queue, context.clock
+    loop, clock = assigned.loop, context.clock
     orderly = context.options.consume_mode == "orderly"
     locked = orderly and loop is not None and context.ownership.holds(assigned.message_queue)
     locked_at = int((clock.wall() if locked else assigned.status.since) * 1000) if orderly else 0
-    if loop is None or queue is None:
+    if loop is None:
         return ProcessQueueInfo(commit_offset=-1, last_lock_timestamp=locked_at)
+    (queue,) = loop.process_queues
     oldest = queue.oldest()
     return ProcessQueueInfo(
         commit_offset=queue.commit_offset(),
@@ -166,21 +164,15 @@ def _queue_info(context: GroupContext, assigned: AssignedQueue, rates: Rates) ->
     )
 
 
-def _popped(
-    context: GroupContext, popped: Mapping[MessageQueue, PopAssignment]
-) -> dict[MessageQueue, PopProcessQueueInfo]:
-    """What is popped; the number -1 is any queue of a broker."""
-    return {
-        place: PopProcessQueueInfo(
-            wait_ack_count=entry.loop.unacknowledged,
-            dropped=entry.is_leaving,
-            last_pop_timestamp=_milliseconds(context.clock, entry.loop.asked_at),
-        )
-        for place, entry in popped.items()
-    }
+def _popped(context: GroupContext, assigned: Assignment) -> PopProcessQueueInfo:
+    return PopProcessQueueInfo(
+        wait_ack_count=sum(queue.cached_count for queue in assigned.process_queues),
+        dropped=assigned.is_leaving,
+        last_pop_timestamp=0 if assigned.loop is None else _milliseconds(context.clock, assigned.loop.asked_at),
+    )
 
 
-def _states(assigned: Iterable[AssignedQueue | PopAssignment]) -> str:
+def _states(assigned: Iterable[Assignment]) -> str:
     """How many queues are in which state: what the log and `rmqd status` tell in full."""
     counts = Counter("starting" if (queue := entry.snapshot()) is None else queue.state for entry in assigned)
     return ", ".join(f"{count} {state}" for state, count in sorted(counts.items())) or "none"

@@ -3,9 +3,7 @@
 Everything here only looks, but for one repair: a pull loop that hangs is begun anew. What is found is a Problem
 (`consumer.stats.problem`), logged once when it begins and once when it ends.
 
-    watchdog        Watchdog: which queues make no progress while messages wait
-    stall           Stall: why, from what is seen of the queue; the first cause that explains it
-    pop_watch       PopWatch: the same of popped assignments
+    watchdog        Watchdog: which assignments make no progress while messages wait
     broker_watch    BrokerWatch: brokers that are down
     recent_results  RecentResults: rates, and whether the handler fails at everything
     consistency     Consistency: whether the members subscribe alike; two members with one client id

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Final
 
+from rmqd.consumer.assigned.assignment import Assignment
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.pull.assigned_queue import AssignedQueue
 from rmqd.consumer.stats.problem import Problem
@@ -18,13 +19,13 @@ _NEXT: Final = "is the broker up, and reachable from here? It goes on by itself,
 class BrokerWatch:
     """Of one group. What is down for a while is a problem of the group, until it answers."""
 
-    def __init__(self, context: GroupContext, assigned: Mapping[MessageQueue, AssignedQueue]) -> None:
+    def __init__(self, context: GroupContext, assigned: Mapping[MessageQueue, Assignment]) -> None:
         self._context = context
         self._assigned = assigned
         self._since: dict[str, float] = {}  # by the broker's name (monotonic)
 
     def look(self) -> None:
-        """One look at every broker that has queues of this member."""
+        """One look at every broker that this member pulls queues of."""
         now, held = self._context.clock.monotonic(), self._by_broker()
         for name in self._since.keys() - held.keys():
             del self._since[name]
@@ -49,7 +50,8 @@ class BrokerWatch:
     def _by_broker(self) -> dict[str, list[AssignedQueue]]:
         brokers: dict[str, list[AssignedQueue]] = defaultdict(list)
         for queue, assigned in self._assigned.items():
-            brokers[self._context.client.routes.endpoint(queue)].append(assigned)
+            if isinstance(assigned, AssignedQueue):
+                brokers[self._context.client.routes.endpoint(queue)].append(assigned)
         return brokers
 
 

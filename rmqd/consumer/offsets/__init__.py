@@ -4,7 +4,8 @@ A clustering group's are on the brokers, where other members and operators chang
 in a local file that only this process writes. Both are an OffsetStore (`consumer.services`). One commit of a queue is
 under way at a time, and none goes back without an operator: docs/ownership.md.
 
-    persistence                     OffsetPersistence: a round of commits every few seconds, broker by broker
+    persistence                     OffsetPersistence: a round of commits every few seconds, broker by broker, and of
+                                    questions how far behind the group is
     broker_store                    RemoteBrokerOffsetStore: commits in turn, by epoch, upward
     offset_watch                    OffsetWatch: what others do to the stored offset in the first seconds of an
                                     ownership
@@ -14,5 +15,4 @@ under way at a time, and none goes back without an operator: docs/ownership.md.
     local_file_store, offsets_file  a broadcasting group's offsets, and the file in Java's shape
     founding_by_file                FileFounding: a group without a file is new
     process_lock, private_files     the folder of local state: one process at a time; modes of files
-    lag                             the queues' ends, where no answer to a pull tells them
 """

@@ -4,7 +4,7 @@ What is popped is hidden from other members for `pop_invisible_time`; it is ackn
 again. So members share queues, and no queue is locked or drained for the next owner. Line, workers and settlement are
 those of `consumer.handling`. Loaded only for groups that pop.
 
-    group          PopGroup: what this member pops and what it pulls, as a broker says
+    division       DivisionByBroker: what this member pops and what it pulls, as a broker says
     assignment     PopAssignment: one queue, or all of a broker, from the first pop to the last acknowledgement
     loop           PopLoop: pops, and what came into process queues
     request        PopRequest: the request, and answers that nobody waits for any more
@@ -14,5 +14,5 @@ those of `consumer.handling`. Loaded only for groups that pop.
     send_back      PopSendBack: a retry hides the message for the time of its delay level
     retries        PopRetries: pop retry topics of a group that pulls again
     start          a new group is founded before its first pop
-    status         PopStatus: state and figures
+    status         PopStatus: its state and figures, and what is seen of it when it stands still
 """

@@ -7,6 +7,7 @@ from typing import Final
 
 import structlog
 
+from rmqd.consumer.assigned.assignment import Assignment
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.pop.block import PopBlock
 from rmqd.consumer.pop.loop import PopLoop
@@ -14,7 +15,6 @@ from rmqd.consumer.pop.process_queue import PopProcessQueue
 from rmqd.consumer.pop.receipts import PopReceipts
 from rmqd.consumer.pop.start import begin
 from rmqd.consumer.pop.status import PopStatus
-from rmqd.consumer.stats.snapshot import QueueSnapshot
 from rmqd.wire.message_queue import MessageQueue
 
 log = structlog.get_logger(__name__)
@@ -26,47 +26,29 @@ FLUSH_SECONDS: Final = 3.0  # for acknowledgements to be answered, when the hand
 HURRIED_FLUSH_SECONDS: Final = 0.5
 
 
-class PopAssignment:
+class PopAssignment(Assignment):
     """Pops, and keeps hidden what handlers have, until told to leave.
 
-    `run` ends when what handlers had is acknowledged, or the time for it is over. What no handler had is shown to the
-    other members at once.
+    What no handler had then is shown to the other members at once, and what handlers had is acknowledged.
     """
 
-    def __init__(self, context: GroupContext, receipts: PopReceipts, place: MessageQueue) -> None:
-        self.message_queue = place
-        self.loop = PopLoop(context, receipts, place)
-        self.status = PopStatus(context, self.loop, place)
-        self._context = context
+    is_popped = True
+    status: PopStatus
+
+    def __init__(self, context: GroupContext, receipts: PopReceipts, message_queue: MessageQueue) -> None:
+        super().__init__(context, message_queue)
+        self.status = PopStatus(context, message_queue, PopLoop(context, receipts, message_queue))
         self._receipts = receipts
-        self._leaving = asyncio.Event()
-        self._drain_seconds = 0.0
-        self._cause = "handed_over"
-        self._hurry = asyncio.Event()
 
     @property
-    def is_leaving(self) -> bool:
-        """Whether it was told to end."""
-        return self._leaving.is_set()
+    def loop(self) -> PopLoop:
+        """What pops."""
+        return self.status.loop
 
     @property
-    def process_queues(self) -> list[PopProcessQueue]:
-        """The caches of the queues that messages came from."""
-        return list(self.loop.queues.values())
-
-    def snapshot(self) -> QueueSnapshot:
-        """What is known of it."""
-        return self.status.snapshot()
-
-    def leave(self, drain_seconds: float, *, last: bool = False) -> None:
-        """Pop no more; handlers get `drain_seconds` to finish what they have."""
-        if not self.is_leaving:
-            self._drain_seconds, self._cause = drain_seconds, "stopped" if last else "handed_over"
-            self._leaving.set()
-
-    def hurry(self) -> None:
-        """Wait for handlers no longer."""
-        self._hurry.set()
+    def is_acknowledged(self) -> bool:
+        """Whether the broker has heard of every popped message that is done with."""
+        return not self.loop.unacknowledged and self._receipts.is_idle
 
     async def run(self) -> None:
         """Pop until `leave`."""
@@ -74,21 +56,19 @@ class PopAssignment:
         async with asyncio.TaskGroup() as tasks:
             popping = tasks.create_task(self._pop(), name=f"pops:{self.message_queue}")
             keeping = tasks.create_task(self._keep(tasks), name=f"keep hidden:{self.message_queue}")
-            await self._leaving.wait()
+            await self._leaving.begun.wait()
             popping.cancel()
             await asyncio.wait((popping,))
             self._show_waiting()
-            drained = await self._drain()
+            await self._leaving.drain(self.loop.process_queues)
             keeping.cancel()
-        for queue in self.process_queues:
+        for queue in self.loop.process_queues:
             for block in list(queue.blocks):
                 assert isinstance(block, PopBlock)
                 queue.settle_finished(block)
-        await self._receipts.flush(HURRIED_FLUSH_SECONDS if self._hurry.is_set() else FLUSH_SECONDS)
-        for queue in self.process_queues:
-            queue.drop(self._cause)
-        if not drained:
-            log.warning("queue.not_drained", queue=str(self.message_queue), batches=self._in_flight())
+        await self._receipts.flush(HURRIED_FLUSH_SECONDS if self._leaving.hurried.is_set() else FLUSH_SECONDS)
+        for queue in self.loop.process_queues:
+            queue.drop(self._leaving.cause)
 
     async def _pop(self) -> None:
         await begin(self._context, self.message_queue)
@@ -96,7 +76,7 @@ class PopAssignment:
 
     def _show_waiting(self) -> None:
         """Hand out nothing more, and let the others have what no handler has."""
-        for queue in self.process_queues:
+        for queue in self.loop.process_queues:
             for block in list(queue.blocks):
                 assert isinstance(block, PopBlock)
                 offsets = queue.waiting_of(block)
@@ -104,24 +84,6 @@ class PopAssignment:
                     self._receipts.show_again(block, offsets)
                     queue.let_go_waiting(block)
             queue.leave()
-
-    def _in_flight(self) -> int:
-        return sum(queue.in_flight for queue in self.process_queues)
-
-    async def _drain(self) -> bool:
-        """Wait until no handler has a batch; False if the time for it ran out."""
-        busy = [queue for queue in self.process_queues if queue.in_flight]
-        if not busy:
-            return True
-        idle = asyncio.gather(*(queue.wait_idle() for queue in busy))
-        hurry = asyncio.create_task(self._hurry.wait())
-        try:
-            await asyncio.wait((idle, hurry), timeout=self._drain_seconds, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            idle.cancel()
-            hurry.cancel()
-            await asyncio.gather(idle, hurry, return_exceptions=True)
-        return not self._in_flight()
 
     async def _keep(self, tasks: asyncio.TaskGroup) -> None:
         """Acknowledge what is finished of blocks that are not, and keep hidden what handlers have."""
@@ -131,7 +93,7 @@ class PopAssignment:
                 await self.loop.cached.wait()
             await asyncio.sleep(KEEP_SECONDS)
             now = self._context.clock.monotonic()
-            for queue in self.process_queues:
+            for queue in self.loop.process_queues:
                 for block in list(queue.blocks):
                     assert isinstance(block, PopBlock)
                     queue.settle_finished(block)

@@ -54,7 +54,7 @@ class PopLoop:
         self.swamped = False  # messages were left to others, as no handler was free for them
         self.cached = asyncio.Event()  # set by whatever is put into the queues
         self.answered_at = self.asked_at = context.clock.monotonic()
-        self.moved_at = self.failed_at = self.asked_at  # when messages came or went, and since when pops fail
+        self.moved_at = self.asked_at  # when messages came or went
         self._context = context
         self._receipts = receipts
         self._place = place
@@ -63,6 +63,16 @@ class PopLoop:
         self._arrivals = Arrivals(context.service, context.hooks, context.rate_limit)
         self._request = PopRequest(context.client, place, self._came_late)
         self._configure()
+
+    @property
+    def process_queues(self) -> list[PopProcessQueue]:
+        """The caches of the queues that messages came from."""
+        return list(self.queues.values())
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether messages wait on the broker, as the last reply told."""
+        return self.rest > 0
 
     @property
     def unacknowledged(self) -> int:
@@ -241,8 +251,6 @@ class PopLoop:
             return
         client = self._context.client
         self._more.clear()
-        if self.failure is None:
-            self.failed_at = self._context.clock.monotonic()
         self.failure = error
         if isinstance(error, FlowControlError):
             await asyncio.sleep(BROKER_FLOW_CONTROL_SECONDS)

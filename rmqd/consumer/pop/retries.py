@@ -9,21 +9,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import structlog
 
 from rmqd.client.api.offset import get_max_offset, query_consumer_offset
-from rmqd.client.instance import ClientInstance
-from rmqd.clock import Clock
+from rmqd.consumer.context import GroupContext
 from rmqd.errors import RmqdError, RouteNotFoundError
 from rmqd.wire.bodies.pop import MessageRequestMode
 from rmqd.wire.filter import tag_subscription
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import SUBSCRIPTION_ALL, pop_retry_topic, pop_retry_topic_v2, retry_topic
-
-if TYPE_CHECKING:
-    from rmqd.consumer.context import GroupContext
 
 log = structlog.get_logger(__name__)
 
@@ -33,33 +29,31 @@ LOOK_SECONDS: Final = 10.0
 class PopRetries:
     """Adds pop retry topics to the group's subscriptions, and takes them out again."""
 
-    def __init__(self, client: ClientInstance, group: str, clock: Clock) -> None:
+    def __init__(self, context: GroupContext) -> None:
         self.ending: set[str] = set()  # whose queues are being given up
-        self._client = client
-        self._group = group
-        self._clock = clock
+        self._context = context
+        self._client = context.client
+        self._group = context.options.group
         self._empty_since: dict[str, float] = {}
         self._watched: set[str] = set()
 
-    async def run(
-        self, context: GroupContext, modes: Mapping[str, MessageRequestMode], changed: Callable[[], None]
-    ) -> None:
+    async def run(self, modes: Mapping[str, MessageRequestMode], changed: Callable[[], None]) -> None:
         """Look every few seconds, until cancelled; `changed` is called where the subscriptions were."""
         try:
             while True:
-                for topic in list(context.options.subscriptions):
+                for topic in list(self._context.options.subscriptions):
                     pulled = modes.get(topic) is MessageRequestMode.PULL
                     for retry in (pop_retry_topic(self._group, topic), pop_retry_topic_v2(self._group, topic)):
-                        if await self._look(context, retry, pulled=pulled):
+                        if await self._look(retry, pulled=pulled):
                             changed()
                 await asyncio.sleep(LOOK_SECONDS)
         finally:
             for retry in self._watched:
                 self._client.routes.unwatch(retry)
 
-    async def _look(self, context: GroupContext, retry: str, *, pulled: bool) -> bool:
+    async def _look(self, retry: str, *, pulled: bool) -> bool:
         """Whether the group's subscriptions changed."""
-        is_read = retry in context.subscriptions
+        is_read = retry in self._context.subscriptions
         if not pulled:
             if is_read:
                 self.ending.add(retry)
@@ -69,15 +63,15 @@ class PopRetries:
         except RmqdError as error:
             log.debug("pop.retries_unknown", topic=retry, error=str(error))
             return False
-        now = self._clock.monotonic()
+        now = self._context.clock.monotonic()
         if waits:
             self._empty_since.pop(retry, None)
             self.ending.discard(retry)
             if not is_read:
-                await self._begin(context, retry)
+                await self._begin(retry)
             return not is_read
         empty_since = self._empty_since.setdefault(retry, now)
-        if is_read and now - empty_since >= context.options.pop_invisible_time_seconds:
+        if is_read and now - empty_since >= self._context.options.pop_invisible_time_seconds:
             self.ending.add(retry)
             return True
         return False
@@ -100,20 +94,21 @@ class PopRetries:
         )
         return end > (done or 0)
 
-    async def _begin(self, context: GroupContext, retry: str) -> None:
+    async def _begin(self, retry: str) -> None:
+        context = self._context
         log.info("pop.retries_begin", topic=retry)
         self._client.routes.watch(retry)
         self._watched.add(retry)
         context.stats.setdefault(retry, context.stats[retry_topic(self._group)])
-        context.subscriptions[retry] = tag_subscription(retry, SUBSCRIPTION_ALL, int(self._clock.wall() * 1000))
+        context.subscriptions[retry] = tag_subscription(retry, SUBSCRIPTION_ALL, int(context.clock.wall() * 1000))
         await self._client.heartbeat.beat()  # brokers let nobody pull what he did not subscribe to
 
-    def ended(self, context: GroupContext, retry: str) -> None:
+    def ended(self, retry: str) -> None:
         """No queue of a topic that was `ending` is held any more."""
         log.info("pop.retries_end", topic=retry)
         self.ending.discard(retry)
         self._empty_since.pop(retry, None)
-        context.subscriptions.pop(retry, None)
+        self._context.subscriptions.pop(retry, None)
         self._watched.discard(retry)
         self._client.routes.unwatch(retry)
         self._client.heartbeat.beat_soon()

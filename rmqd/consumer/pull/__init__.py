@@ -15,5 +15,5 @@ passed over silently.
     offset_moves      OffsetMoves: a broker refuses an offset, an operator resets the group
     offset_doubt      how long a broker must say that its queue ends before the committed offset
     backoff           PullBackoff: the pause before the next pull, after each kind of answer
-    status            QueueStatus: a queue's state and figures
+    status            QueueStatus: a queue's state and figures, and what is seen of it when it stands still
 """

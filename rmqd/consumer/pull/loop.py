@@ -91,6 +91,16 @@ class PullLoop:
         self.request = PullRequest(context.client, context.options.group, queue, context.subscriptions[queue.topic])
         self._configure()
 
+    @property
+    def process_queues(self) -> tuple[ProcessQueue]:
+        """The cache."""
+        return (self.process_queue,)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether messages wait on the broker, as far as it has told."""
+        return self.max_offset is not None and self.max_offset > self.process_queue.next_offset
+
     async def run(self) -> None:
         """Pull until cancelled."""
         context = self._context

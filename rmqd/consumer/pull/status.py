@@ -1,113 +1,125 @@
-"""What one owned queue tells about itself: its state, and the figures of that moment."""
+"""What one owned queue tells about itself: its state, the figures of the moment, and why it stands still."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
-from rmqd.consumer.cache.process_queue import ProcessQueue
-from rmqd.consumer.context import GroupContext
+import structlog
+
+from rmqd.client.api.offset import get_max_offset
+from rmqd.consumer.assigned.stall import Stall
+from rmqd.consumer.assigned.status import AssignmentStatus
 from rmqd.consumer.pull.loop import PullLoop
-from rmqd.consumer.stats.problem import STUCK_CAUSES, Problem
 from rmqd.consumer.stats.snapshot import QueueSnapshot
-from rmqd.wire.message_queue import MessageQueue
-from rmqd.wire.topics import topic_of_pop_retry
+from rmqd.errors import RemotingError, RmqdError
+
+log = structlog.get_logger(__name__)
+
+STALE_SECONDS: Final = 5.0
+OVERDUE_SECONDS: Final = 21.0  # a pull is held for 15 s, and then answered within the broker's 5 s round
+UNANSWERED_SECONDS: Final = 22.0  # the same, and a little patience
 
 
-class QueueStatus:
-    """The state of a queue, and since when. The loop that it is asked about is None until the queue was taken over."""
+class QueueStatus(AssignmentStatus):
+    """The state of a queue that is pulled, and since when."""
 
-    def __init__(self, context: GroupContext, queue: MessageQueue) -> None:
-        self.stall: Problem | None = None  # as the watchdog found it
-        self.since = context.clock.wall()  # Unix seconds; when the queue came into its state
-        self._context = context
-        self._queue = queue
-        self._state = "waiting"
+    loop: PullLoop | None = None
+    start_failure: RmqdError | None = None  # of the last attempt to take the queue over
 
-    def tick(self, loop: PullLoop | None) -> None:
-        """Note when the queue's state changed; called every second or so."""
-        state = self._current_state(loop)
-        if state != self._state:
-            self._state, self.since = state, self._context.clock.wall()
+    @property
+    def failure(self) -> RmqdError | None:
+        """What failed last: a pull, or an attempt to take the queue over."""
+        return self.start_failure if self.loop is None else self.loop.failure
 
-    def snapshot(self, loop: PullLoop | None) -> QueueSnapshot | None:
+    @property
+    def turned_at(self) -> float | None:
+        """When the loop last asked, was answered, or looked whether to go on; None while it may wait for long."""
+        loop = self.loop
+        return None if loop is None or loop.waits_for_rate else max(loop.asked_at, loop.answered_at, loop.looked_at)
+
+    def progress(self) -> object:
+        """What changes whenever the queue moves: it was pulled on, moved, or messages of it were finished."""
+        if self.loop is None:
+            return None
+        process_queue = self.loop.process_queue
+        return process_queue, process_queue.next_offset, process_queue.cached_count
+
+    def has_work(self) -> bool:
+        """Whether the queue has something to do, or cannot even tell."""
+        loop = self.loop
+        if loop is None or loop.is_behind or self._is_blind(loop):
+            return True
+        return loop.process_queue.cached_count > len(loop.process_queue.uncommitted)
+
+    def snapshot(self) -> QueueSnapshot | None:
         """What is known of the queue; None until it was taken over, unless that takes too long."""
-        if loop is None:
-            is_known = self.stall is not None or not self._context.ownership.holds(self._queue)
-            return self._bare_snapshot(loop) if is_known else None
-        queue, store = loop.process_queue, self._context.store
-        position = queue.commit_offset()
-        lag = None if loop.max_offset is None else max(0, loop.max_offset - position)
+        loop, store, message_queue = self.loop, self._context.store, self._message_queue
+        if loop is None and self.stall is None and self._context.ownership.holds(message_queue):
+            return None
+        snapshot = super().snapshot()
+        if loop is None or snapshot is None:
+            return snapshot
+        process_queue = loop.process_queue
+        lag = None if loop.max_offset is None else max(0, loop.max_offset - process_queue.commit_offset())
         return replace(
-            self._bare_snapshot(loop),
-            committed=store.committed.get(self._queue),
+            snapshot,
+            committed=store.committed.get(message_queue),
             max=loop.max_offset,
             lag=lag,
-            lag_seconds=self._lag_seconds(queue, lag),
-            cached=queue.cached_count,
-            handling=max(0, queue.cached_count - len(queue.pending) - len(queue.paused) - queue.retrying),
-            cached_bytes=queue.cached_bytes,
-            span=queue.span(),
-            position=queue.next_offset,
-            last_commit=store.committed_at.get(self._queue),
+            lag_seconds=self._lag_seconds(lag, process_queue.last_store_timestamp),
+            span=process_queue.span(),
+            position=process_queue.next_offset,
+            last_commit=store.committed_at.get(message_queue),
             pulled_from=loop.request.address,
             at_slave=not loop.request.at_master,
         )
 
-    def _current_state(self, loop: PullLoop | None) -> str:
-        if loop is None:
-            return self._cannot_be_consumed() or "waiting"
-        queue = loop.process_queue
-        if loop.stuck is not None:
-            return "stuck"
-        if (state := self._cannot_be_consumed()) is not None:
-            return state
-        if loop.held_by is not None:
-            return "flow_controlled"
-        if queue.retrying:
-            return "retrying"
-        if queue.in_flight or queue.pending:
-            return "handling"
-        behind = loop.max_offset is not None and loop.max_offset > queue.next_offset
-        return "pulling" if behind else "waiting"
+    async def measure(self) -> None:
+        """Ask for the queue's end where no reply tells: it is held back, or its first pull is still held."""
+        loop, client, message_queue = self.loop, self._context.client, self._message_queue
+        if loop is None or not (loop.max_offset is None or self._is_stale(loop)):
+            return
+        address = client.routes.address(client.routes.endpoint(message_queue))
+        if address is None:
+            return
+        try:
+            loop.max_offset = await get_max_offset(client.remoting, address, message_queue)
+            loop.measured_at = self._context.clock.monotonic()
+        except RmqdError as error:
+            log.debug("lag.unknown", queue=str(message_queue), error=str(error))
+
+    def _is_stale(self, loop: PullLoop) -> bool:
+        """Whether the queue grows unseen. A held pull is answered as soon as it grows, so what that knows is fresh."""
+        is_held_back = loop.held_by is not None or loop.stuck is not None
+        # an answer that is overdue, and a pull that fails, say nothing either
+        patience = STALE_SECONDS if is_held_back or loop.failure else OVERDUE_SECONDS
+        return self._context.clock.monotonic() - loop.answered_at >= patience
 
     def _cannot_be_consumed(self) -> str | None:
-        if self.stall is not None and self.stall.cause in STUCK_CAUSES:
-            return "stuck"
-        if self._context.pauses.hold(self._queue):
-            return "paused"
-        return None if self._context.ownership.holds(self._queue) else "locked_out"
+        return "stuck" if self.loop is not None and self.loop.stuck is not None else super()._cannot_be_consumed()
 
-    def _bare_snapshot(self, loop: PullLoop | None) -> QueueSnapshot:
-        """What can be told of a queue that is not taken over yet."""
-        self.tick(loop)
-        context, queue = self._context, self._queue
-        stats = context.stats[queue.topic]
-        # a pop retry topic counts as the group's retry topic does, and has a queue of the same number
-        is_pop_retry = topic_of_pop_retry(context.options.group, queue.topic) is not None
-        return QueueSnapshot(
-            topic=queue.without(context.options.namespace).topic if is_pop_retry else stats.topic,
-            is_retry=stats.is_retry,
-            broker=self._queue.broker_name,
-            queue=self._queue.queue_id,
-            state=self._state,
-            since=self.since,
-            committed=None,
-            max=None,
-            lag=None,
-            lag_seconds=None,
-            cached=0,
-            handling=0,
-            cached_bytes=0,
-            span=0,
-            position=None,
-            last_commit=None,
-            stall=self.stall,
+    def _seen(self) -> Stall:
+        loop, client, seen = self.loop, self._context.client, super()._seen()
+        if loop is None:
+            return seen
+        address = client.routes.address(client.routes.endpoint(self._message_queue))
+        return replace(
+            seen,
+            stuck=loop.stuck,
+            waits_for_rate=loop.waits_for_rate,
+            unanswered_seconds=self._unanswered(loop),
+            broker_down=address is not None and client.heartbeat.brokers_up.get(address) is False,
         )
 
-    def _lag_seconds(self, queue: ProcessQueue, lag: int | None) -> float | None:
-        """Age of the oldest message that waits; with none cached, that of the last one seen."""
-        if lag == 0:
-            return 0.0
-        oldest = queue.oldest()
-        stored_ms = queue.last_store_timestamp if oldest is None else oldest.store_timestamp
-        return max(0.0, self._context.clock.wall() - stored_ms / 1000) if stored_ms else None
+    def _is_blind(self, loop: PullLoop) -> bool:
+        """Whether nothing tells if messages wait: no pull is answered, nor the question for the queue's end since."""
+        silent = isinstance(loop.failure, RemotingError) or self._unanswered(loop) > 0
+        refused = loop.failure is not None and not isinstance(loop.failure, RemotingError)
+        return refused or loop.stuck is not None or (silent and loop.measured_at < loop.asked_at)
+
+    def _unanswered(self, loop: PullLoop) -> float:
+        """For how long a pull waits for an answer that should have come; 0 where none does."""
+        waits = loop.asked_at > loop.answered_at and loop.held_by is None and loop.failure is None
+        seconds = self._context.clock.monotonic() - loop.asked_at if waits else 0.0
+        return seconds if seconds >= UNANSWERED_SECONDS else 0.0

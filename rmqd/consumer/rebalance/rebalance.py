@@ -4,34 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import structlog
 
-from rmqd.consumer.allocate import AllocateError, ByConfig, sorted_client_ids
+from rmqd.consumer.allocate import sorted_client_ids
+from rmqd.consumer.assigned.assignment import Assignment
 from rmqd.consumer.cache.flow_control import Thresholds
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.pull.assigned_queue import MOVE_SECONDS, AssignedQueue
 from rmqd.consumer.rebalance.absences import Absences
+from rmqd.consumer.rebalance.division import Division, Share
 from rmqd.consumer.rebalance.member_list import MemberList
 from rmqd.consumer.rebalance.notices import Notices
 from rmqd.consumer.rebalance.rivals import Rivals
-from rmqd.consumer.stats.problem import Problem
 from rmqd.errors import GroupHeldElsewhereError, PopNotSupportedError
 from rmqd.wire.message_queue import MessageQueue
-from rmqd.wire.topics import is_retry_topic, retry_topic
+from rmqd.wire.topics import is_retry_topic
 
 log = structlog.get_logger(__name__)
 
 INTERVAL_SECONDS: Final = 20.0  # Java: rocketmq.client.rebalance.waitInterval
 UNBALANCED_SECONDS: Final = 1.0
 APART_SECONDS: Final = 1.0  # Java: rocketmq.client.rebalance.minInterval
-
-_WITH_RETRIES: Final = ("clustering", "concurrently")
-_KEPT: Final = "until then the member keeps the queues that it has; docs/configuration.md says what the strategies need"
-_MISSING: Final = "correct allocate_queues, or bring the broker or the queues back (mqadmin topicRoute -t TOPIC)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +48,13 @@ def plan(wanted: Iterable[MessageQueue], held: Iterable[MessageQueue]) -> Rebala
 class Rebalance:
     """Runs at once on start, on a broker's notice and on a route change, else every 20 s."""
 
-    def __init__(self, context: GroupContext) -> None:
-        self.assigned: dict[MessageQueue, AssignedQueue] = {}
-        self._cut_short: list[AssignedQueue] = []  # not given up in order
+    def __init__(self, context: GroupContext, division: Division) -> None:
+        self.assigned: dict[MessageQueue, Assignment] = {}  # also what is being given up
+        self._cut_short: list[Assignment] = []  # not given up in order
         self.count = 0  # passes that changed the assignment
         self.unrouted: frozenset[str] = frozenset(context.subscriptions)  # topics without a first assignment
         self._context = context
+        self._division = division
         context.move = self.move
         self._soon = asyncio.Event()
         self._ending = asyncio.Event()
@@ -81,7 +79,6 @@ class Rebalance:
         Raises GroupHeldElsewhereError, when all queues are given up, where the group runs on Spark, and
         PopNotSupportedError where its brokers cannot serve it.
         """
-        self._tell_of_retries()
         cannot_run: GroupHeldElsewhereError | PopNotSupportedError | None = None
         async with asyncio.TaskGroup() as tasks:
             while not self._ending.is_set():
@@ -112,8 +109,6 @@ class Rebalance:
     def leave_all(self, drain_seconds: float) -> None:
         """Give up every queue, and take no more."""
         self._ending.set()
-        if self._context.pop is not None:
-            self._context.pop.leave_all(drain_seconds)
         for assigned in self.assigned.values():
             assigned.leave(drain_seconds, last=True)
         self._soon.set()
@@ -136,8 +131,7 @@ class Rebalance:
         self._moves = {queue: move for queue, move in self._moves.items() if now - move[1] < MOVE_SECONDS}
         held: dict[MessageQueue, int] = {}
         for queue, offset in offsets.items():
-            if (assigned := self.assigned.get(queue)) is not None:
-                assigned.move_to(offset)
+            if (assigned := self.assigned.get(queue)) is not None and assigned.move_to(offset):
                 held[queue] = offset
             elif queue.topic in self._context.subscriptions:
                 self._moves[queue] = offset, now
@@ -146,7 +140,7 @@ class Rebalance:
     async def _pass(self, tasks: asyncio.TaskGroup) -> bool:
         """One pass over all topics; False if another one should follow soon."""
         members: set[str] = set()
-        pop, topics = self._context.pop, list(self._context.subscriptions)
+        topics = list(self._context.subscriptions)
         results = await asyncio.gather(*(self._share_of(topic, members) for topic in topics))
         if self._ending.is_set():
             return True
@@ -157,18 +151,13 @@ class Rebalance:
             return False
         balanced = not rivals
         for topic, share in zip(topics, results, strict=True):
-            held = {queue for queue in self.assigned if queue.topic == topic}
             if share is None:
                 # a topic without queues is looked for by the route table, which tells when it has some
                 balanced = balanced and (is_retry_topic(topic) or not self._context.client.routes.queues(topic))
                 continue
             self.unrouted -= {topic}
-            if pop is not None:
-                share = pop.apply(tasks, self._context, topic, share, held, self.soon)
-            self._apply(tasks, topic, plan({*share, *self._absences.kept(topic, held)}, held))
+            self._apply(tasks, topic, share)
             balanced = balanced and not self._absences.is_unsure
-            if pop is not None and topic in pop.retries.ending and not held:
-                pop.retries.ended(self._context, topic)
         return balanced
 
     async def _others_came(self) -> bool:
@@ -178,86 +167,76 @@ class Rebalance:
                 return self._notices.listed(members)
         return False
 
-    async def _share_of(self, topic: str, everybody: set[str]) -> Collection[MessageQueue] | None:
-        """This member's queues of a topic; None while it cannot be told. Adds to `everybody` who is in the group."""
+    async def _share_of(self, topic: str, everybody: set[str]) -> Share | None:
+        """This member's share of a topic; None while it cannot be told. Adds to `everybody` who is in the group."""
         context = self._context
         queues = context.client.routes.queues(topic)
         if not queues:
             return None
         if context.options.message_model == "broadcasting":
-            return queues
+            return Share(pulled=frozenset(queues))
         members = await self._members.of(topic)
         if members is None:
             return None
         everybody |= set(members)
         await context.ownership.break_locks(topic, queues)
-        if context.pop is not None:
-            return await context.pop.share_of(topic)
         # a driver on Spark that looks who is there takes no queue
         others = self._rivals.among(members)
-        return self._allocated(topic, queues, sorted_client_ids([one for one in members if one not in others]))
+        client_ids = sorted_client_ids([one for one in members if one not in others])
+        return await self._division.share_of(topic, queues, client_ids, self._held(topic))
 
-    def _allocated(
-        self, topic: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
-    ) -> Collection[MessageQueue] | None:
-        """What the strategy says; None where it fails, as Java: what the member has is kept, and it is asked again."""
-        options, client_id = self._context.options, self._context.client.client_id
-        if client_id not in client_ids:
-            log.warning("rebalance.not_listed", topic=topic, client_id=client_id)
-        try:
-            share = options.allocate_strategy.share(options.group, client_id, queues, client_ids)
-        except AllocateError as error:
-            evidence = f"allocate_strategy cannot divide the queues of {topic}: {error}"
-            self._context.problems.begin(("allocate", topic), Problem("allocate_failed", evidence, _KEPT))
-            return None
-        self._context.problems.end(("allocate", topic))
-        self._tell_missing(topic, queues)
-        return share
+    def _held(self, topic: str) -> dict[MessageQueue, Assignment]:
+        return {queue: assigned for queue, assigned in self.assigned.items() if queue.topic == topic}
 
-    def _tell_of_retries(self) -> None:
-        """With queues that are written down, a member that has none of the retry topic never sees a retry."""
-        options = self._context.options
-        strategy = options.allocate_strategy.function
-        if not isinstance(strategy, ByConfig) or (options.message_model, options.consume_mode) != _WITH_RETRIES:
-            return  # broadcasting groups have no retries, and orderly ones try again in place
-        if not any(is_retry_topic(queue.topic) for queue in strategy.allocated):
-            log.warning("rebalance.retries_left_out", topic=retry_topic(options.group))
+    def _apply(self, tasks: asyncio.TaskGroup, topic: str, share: Share) -> None:
+        """Take and give up what this member has of a topic.
 
-    def _tell_missing(self, topic: str, queues: Collection[MessageQueue]) -> None:
-        """Queues that are written down for this member, and that the topic does not have."""
-        strategy = self._context.options.allocate_strategy.function
-        if not isinstance(strategy, ByConfig):
-            return
-        missing = [str(queue) for queue in strategy.allocated if queue.topic == topic and queue not in queues]
-        if missing:
-            evidence = f"allocate_queues names what {topic} does not have: {', '.join(missing)}"
-            self._context.problems.begin(("missing", topic), Problem("allocate_failed", evidence, _MISSING))
-        else:
-            self._context.problems.end(("missing", topic))
+        A queue is never pulled and popped at once: each way ends, with its last commit or acknowledgement, before the
+        other begins. The end of an assignment brings the next pass, and that takes what had to wait.
+        """
+        held = self._held(topic)
+        popped = {queue for queue, assigned in held.items() if assigned.is_popped}
+        pulled = held.keys() - popped
+        to_pop = share.popped & popped if pulled else share.popped
+        to_pull = share.pulled & pulled if popped else share.pulled
+        self._change(tasks, topic, plan(to_pop, popped), self._division.popped, mode="pop")
+        self._change(tasks, topic, plan(to_pull | self._absences.kept(topic, pulled), pulled), self._pulled)
 
-    def _apply(self, tasks: asyncio.TaskGroup, topic: str, change: RebalancePlan) -> None:
+    def _change(
+        self,
+        tasks: asyncio.TaskGroup,
+        topic: str,
+        change: RebalancePlan,
+        make: Callable[[MessageQueue], Assignment],
+        **mode: str,
+    ) -> None:
         """Take and give up. A queue that comes back while it is being given up is taken again once that is done."""
         drain_seconds = self._context.options.queue_handover_timeout_seconds
         given_up = [queue for queue in sorted(change.give_up) if not self.assigned[queue].is_leaving]
         for queue in given_up:
             self.assigned[queue].leave(drain_seconds)
         for queue in sorted(change.take):
-            self.assigned[queue] = assigned = AssignedQueue(self._context, queue)
-            offset, asked_at = self._moves.pop(queue, (0, -MOVE_SECONDS))
-            if self._context.clock.monotonic() - asked_at < MOVE_SECONDS:
-                assigned.move_to(offset)
+            self.assigned[queue] = assigned = make(queue)
             tasks.create_task(self._hold(assigned), name=f"queue:{queue}")
         if change.take or given_up:
             self.count += 1
-            self._divide_thresholds()
+            self.divide_thresholds()
             log.info(
                 "rebalance.changed",
                 topic=topic,
+                **mode,
                 taken=[str(queue) for queue in sorted(change.take)],
                 given_up=[str(queue) for queue in given_up],
             )
 
-    async def _hold(self, assigned: AssignedQueue) -> None:
+    def _pulled(self, message_queue: MessageQueue) -> Assignment:
+        assigned = AssignedQueue(self._context, message_queue)
+        offset, asked_at = self._moves.pop(message_queue, (0, -MOVE_SECONDS))
+        if self._context.clock.monotonic() - asked_at < MOVE_SECONDS:
+            assigned.move_to(offset)
+        return assigned
+
+    async def _hold(self, assigned: Assignment) -> None:
         try:
             await assigned.run()
         except BaseException:
@@ -265,8 +244,10 @@ class Rebalance:
             raise
         finally:
             del self.assigned[assigned.message_queue]
-            self._divide_thresholds()
+            self.divide_thresholds()
             self.soon()
 
-    def _divide_thresholds(self) -> None:
-        self._context.thresholds = Thresholds.divided(self._context.options, len(self.assigned))
+    def divide_thresholds(self) -> None:
+        """Share out what the group may cache among the queues that it pulls."""
+        pulled = sum(not assigned.is_popped for assigned in self.assigned.values())
+        self._context.thresholds = Thresholds.divided(self._context.options, pulled)

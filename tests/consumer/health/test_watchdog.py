@@ -29,7 +29,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """The watchdog's times, shortened by the same factor."""
     for name, seconds in {"TICK": 0.02, "STALL": 0.2, "EXPIRY": 1.2, "REPEAT": 6.0}.items():
         monkeypatch.setattr(f"rmqd.consumer.health.watchdog.{name}_SECONDS", seconds)
-    monkeypatch.setattr("rmqd.consumer.health.stall.SLOW_CALL_SECONDS", 0.1)
+    monkeypatch.setattr("rmqd.consumer.assigned.stall.SLOW_CALL_SECONDS", 0.1)
     monkeypatch.setattr("rmqd.consumer.handling.settlement.LOCAL_RETRY_SECONDS", 0.05)
 
 
@@ -212,7 +212,7 @@ async def test_a_pull_that_nobody_answers_is_told_and_pulled_anew(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, logs: Logs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Long before its own deadline; the loop begins at the same place."""
-    monkeypatch.setattr("rmqd.consumer.health.watchdog.UNANSWERED_SECONDS", 0.1)
+    monkeypatch.setattr("rmqd.consumer.pull.status.UNANSWERED_SECONDS", 0.1)
     await broker.store(queue, b"0")
     broker.answer_pull(queue, None)
     async with member(broker.peer.address, seen, persist_consumer_offset_interval_seconds=0.05) as m:
@@ -228,7 +228,7 @@ async def test_a_broker_that_answers_again_ends_it_before_the_next_pull_does(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, logs: Logs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That is held while nothing comes, and says nothing for as long."""
-    monkeypatch.setattr("rmqd.consumer.offsets.lag.STALE_SECONDS", 0.1)
+    monkeypatch.setattr("rmqd.consumer.pull.status.STALE_SECONDS", 0.1)
     async with member(broker.peer.address, seen, persist_consumer_offset_interval_seconds=0.05) as m:
         await eventually(lambda: broker.pulled_offsets(queue) == [0], "it pulls")
         await broker.peer.down()

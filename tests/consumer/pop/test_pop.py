@@ -31,7 +31,8 @@ BODIES = [b"%d" % number for number in range(100)]
 
 def queues_of(one: Member) -> list[ProcessQueue]:
     """The caches of what it pulls of the topic."""
-    return [queue for queue in one.consumer.process_queues() or [] if queue.message_queue.topic == TOPIC]
+    caches = [cache for assigned in one.consumer.assignments() or [] for cache in assigned.process_queues]
+    return [cache for cache in caches if cache.message_queue.topic == TOPIC]
 
 
 @pytest.fixture

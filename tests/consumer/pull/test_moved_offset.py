@@ -27,7 +27,9 @@ pytestmark = pytest.mark.usefixtures("hasty")
 
 def assigned(consumer: PushConsumer, queue: MessageQueue) -> AssignedQueue:
     """The queue as the consumer has it."""
-    return consumer._rebalance.assigned[queue]
+    assigned = consumer._rebalance.assigned[queue]
+    assert isinstance(assigned, AssignedQueue)
+    return assigned
 
 
 @pytest.mark.parametrize(("offset", "again"), [(1, [b"1", b"2"]), (3, [])])

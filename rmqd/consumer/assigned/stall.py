@@ -26,10 +26,9 @@ GROUP_FORBIDDEN: Final = "subscription group no permission"  # PullMessageProces
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stall:
-    """What is seen of a queue that makes no progress while messages wait. Durations are in seconds."""
+    """What is seen of an assignment that makes no progress while messages wait. Durations are in seconds."""
 
-    seconds: float  # how long it stands still
-    started: bool = True  # it was taken over, and has a pull loop
+    started: bool = True  # it was taken over, and has a loop that pulls or pops
     stuck: Problem | None = None  # held until an operator acts
     paused: bool = False
     locked_out: bool = False  # somebody else has the queue's lock

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rmqd.codes import ResponseCode
-from rmqd.consumer.health.stall import Stall, explain_failure
+from rmqd.consumer.assigned.stall import Stall, explain_failure
 from rmqd.consumer.stats.problem import STALL_CAUSES, Problem
 from rmqd.errors import (
     BrokerError,
@@ -54,7 +54,7 @@ HELD = Problem("corrupt_message", "a message is corrupt", "skip it")
     ],
 )
 def test_each_sight_has_its_cause(seen: dict[str, Any], cause: str, evidence: str) -> None:
-    problem = Stall(seconds=25.0, **{"oldest": "message M"} | seen).explain()
+    problem = Stall(**{"oldest": "message M"} | seen).explain()
 
     assert problem.cause == cause
     assert evidence in problem.evidence

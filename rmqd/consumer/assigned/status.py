@@ -1,0 +1,178 @@
+"""What an assignment tells about itself: its state, the figures of the moment, and why it stands still."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Protocol
+
+from rmqd.consumer.assigned.stall import Stall
+from rmqd.consumer.cache.flow_control import Reason
+from rmqd.consumer.cache.process_queue import ProcessQueue
+from rmqd.consumer.context import GroupContext
+from rmqd.consumer.stats.problem import STUCK_CAUSES, Problem
+from rmqd.consumer.stats.snapshot import QueueSnapshot
+from rmqd.errors import RmqdError
+from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.messages.message import Message
+from rmqd.wire.topics import topic_of_pop_retry
+
+
+class Loop(Protocol):
+    """What brings an assignment its messages, by pulls or by pops."""
+
+    held_by: Reason | None
+    failure: RmqdError | None
+    """Of the last request."""
+    asked_at: float
+    """When the last request was sent (monotonic)."""
+
+    @property
+    def process_queues(self) -> Sequence[ProcessQueue]:
+        """The caches of the queues that messages came from."""
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether messages wait on the broker, as far as it has told."""
+
+    def take_over(self) -> int:
+        """Go by what the group is told to do now; returns how many cached messages the new filter lets go."""
+
+    def apply_pauses(self) -> None:
+        """Take over what an operator paused or resumed."""
+
+
+class AssignmentStatus(ABC):
+    """The state of an assignment, and since when. Its loop is None until it was taken over."""
+
+    loop: Loop | None
+
+    def __init__(self, context: GroupContext, message_queue: MessageQueue) -> None:
+        self.stall: Problem | None = None  # as the watchdog found it
+        self.since = context.clock.wall()  # Unix seconds; when it came into its state
+        self._context = context
+        self._message_queue = message_queue
+        self._state = "waiting"
+
+    @property
+    def process_queues(self) -> Sequence[ProcessQueue]:
+        """The caches of the queues that messages came from; none before it was taken over."""
+        return () if self.loop is None else self.loop.process_queues
+
+    @property
+    def failure(self) -> RmqdError | None:
+        """What failed last, if it did not succeed since."""
+        return None if self.loop is None else self.loop.failure
+
+    @property
+    def turned_at(self) -> float | None:
+        """When its loop last did something (monotonic); None where that tells nothing."""
+        return None
+
+    @abstractmethod
+    def progress(self) -> object:
+        """What changes whenever messages come or go."""
+
+    @abstractmethod
+    def has_work(self) -> bool:
+        """Whether there is something to do, or it cannot even be told."""
+
+    @abstractmethod
+    async def measure(self) -> None:
+        """Ask the broker how far behind the group is, unless its answers tell."""
+
+    def tick(self) -> None:
+        """Note when the state changed; called every second or so."""
+        state = self._current_state()
+        if state != self._state:
+            self._state, self.since = state, self._context.clock.wall()
+
+    def snapshot(self) -> QueueSnapshot | None:
+        """What is known of it; None where that is nothing yet."""
+        self.tick()
+        context, queue, caches = self._context, self._message_queue, self.process_queues
+        stats, cached = context.stats[queue.topic], sum(cache.cached_count for cache in caches)
+        waiting = sum(len(cache.pending) + len(cache.paused) + cache.retrying for cache in caches)
+        # a pop retry topic counts as the group's retry topic does, and has a queue of the same number
+        is_pop_retry = topic_of_pop_retry(context.options.group, queue.topic) is not None
+        return QueueSnapshot(
+            topic=queue.without(context.options.namespace).topic if is_pop_retry else stats.topic,
+            is_retry=stats.is_retry,
+            broker=queue.broker_name,
+            queue=queue.queue_id,
+            state=self._state,
+            since=self.since,
+            committed=None,
+            max=None,
+            lag=None,
+            lag_seconds=None,
+            cached=cached,
+            handling=max(0, cached - waiting),
+            cached_bytes=sum(cache.cached_bytes for cache in caches),
+            span=0,
+            position=None,
+            last_commit=None,
+            stall=self.stall,
+        )
+
+    def explain(self) -> Problem:
+        """Why it stands still."""
+        return self._seen().explain()
+
+    def _seen(self) -> Stall:
+        context, queue, caches, oldest = self._context, self._message_queue, self.process_queues, self._oldest()
+        if self.loop is None:
+            return Stall(started=False, failure=self.failure, broker=queue.broker_name)
+        calls, now = context.service.calls(), context.clock.monotonic()
+        return Stall(
+            paused=context.pauses.hold(queue),
+            locked_out=not context.ownership.holds(queue),
+            orderly=context.options.consume_mode == "orderly",
+            failure=self.failure,
+            retrying=sum(cache.retrying for cache in caches),
+            in_flight=sum(cache.in_flight for cache in caches),
+            pending=sum(len(cache.pending) for cache in caches),
+            uncommitted=sum(len(cache.uncommitted) for cache in caches),
+            oldest=""
+            if oldest is None
+            else f"message {oldest.msg_id} at offset {oldest.queue_offset} (retried {oldest.reconsume_times} times)",
+            call_seconds=max((now - call.started for call in calls if call.queue in caches), default=None),
+            slots=context.options.concurrency,
+            busy_slots=len(calls),
+            longest_call_seconds=max((now - call.started for call in calls), default=0.0),
+            broker=queue.broker_name,
+        )
+
+    def _current_state(self) -> str:
+        loop, caches = self.loop, self.process_queues
+        if (state := self._cannot_be_consumed()) is not None:
+            return state
+        if loop is None:
+            return "waiting"
+        if loop.held_by is not None:
+            return "flow_controlled"
+        if any(cache.retrying for cache in caches):
+            return "retrying"
+        if any(cache.in_flight or cache.pending for cache in caches):
+            return "handling"
+        return "pulling" if loop.is_behind else "waiting"
+
+    def _cannot_be_consumed(self) -> str | None:
+        if self.stall is not None and self.stall.cause in STUCK_CAUSES:
+            return "stuck"
+        if self._context.pauses.hold(self._message_queue):
+            return "paused"
+        return None if self._context.ownership.holds(self._message_queue) else "locked_out"
+
+    def _oldest(self) -> Message | None:
+        """The message that was stored first, of those that are not finished."""
+        unfinished = [message for cache in self.process_queues if (message := cache.oldest()) is not None]
+        return min(unfinished, key=lambda message: message.store_timestamp, default=None)
+
+    def _lag_seconds(self, lag: int | None, last_stored_ms: int = 0) -> float | None:
+        """Age of the oldest message that waits; with none cached, that of the last one seen."""
+        if lag == 0:
+            return 0.0
+        oldest = self._oldest()
+        stored_ms = last_stored_ms if oldest is None else oldest.store_timestamp
+        return max(0.0, self._context.clock.wall() - stored_ms / 1000) if stored_ms else None

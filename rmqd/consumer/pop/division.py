@@ -1,0 +1,97 @@
+"""How the queues of a group in POP mode are divided: the broker says what a member reads, and how (400)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+from typing import Final
+
+import structlog
+
+from rmqd.client.api.pop import query_assignment
+from rmqd.consumer.allocate import BROKERS_NAMES
+from rmqd.consumer.context import GroupContext
+from rmqd.consumer.pop.assignment import PopAssignment
+from rmqd.consumer.pop.receipts import PopReceipts
+from rmqd.consumer.pop.retries import PopRetries
+from rmqd.consumer.rebalance.division import Share
+from rmqd.errors import PopNotSupportedError, RequestCodeNotSupportedError, RmqdError
+from rmqd.wire.bodies.pop import MessageQueueAssignment, MessageRequestMode, QueryAssignmentRequestBody
+from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.topics import is_retry_topic
+
+log = structlog.get_logger(__name__)
+
+TIMEOUT_SECONDS: Final = 3.0  # Java: QUERY_ASSIGNMENT_TIMEOUT
+
+
+class DivisionByBroker:
+    """Asks the first of a topic's brokers that answers, as all members do: what they are told belongs together."""
+
+    def __init__(self, context: GroupContext, receipts: PopReceipts) -> None:
+        self._context = context
+        self._client = context.client
+        self._receipts = receipts
+        self._retries = PopRetries(context)
+        self._group = context.options.group
+        strategy = context.options.allocate_strategy.name
+        self._strategy = BROKERS_NAMES.get(strategy, strategy)
+        self._modes: dict[str, MessageRequestMode] = {}  # by topic, as brokers said the last time
+
+    def begin(self, tasks: asyncio.TaskGroup, changed: Callable[[], None]) -> list[asyncio.Task[None]]:
+        """Have acknowledgements sent, and what a group popped before it pulled looked for."""
+        return [
+            tasks.create_task(self._receipts.run(), name=f"acks:{self._group}"),
+            tasks.create_task(self._retries.run(self._modes, changed), name=f"pop retries:{self._group}"),
+        ]
+
+    async def share_of(
+        self, topic: str, queues: Sequence[MessageQueue], client_ids: Sequence[str], held: Collection[MessageQueue]
+    ) -> Share | None:
+        """What a broker says; None while none does. Raises PopNotSupportedError where all that answer are too old."""
+        if topic in self._retries.ending:
+            if not held:
+                self._retries.ended(topic)
+            return Share()
+        told = await self._ask_brokers(topic)
+        if told is None:
+            return None
+        popped = frozenset(one.queue for one in told if one.mode is MessageRequestMode.POP)
+        mode = MessageRequestMode.POP if popped else MessageRequestMode.PULL
+        if told and self._modes.get(topic) != mode:
+            self._modes[topic] = mode
+            if not is_retry_topic(topic):  # they are always pulled
+                log.info("pop.mode", topic=topic, mode=mode.value)
+        return Share(pulled=frozenset(one.queue for one in told) - popped, popped=popped)
+
+    def popped(self, message_queue: MessageQueue) -> PopAssignment:
+        """The assignment of what is to be popped."""
+        return PopAssignment(self._context, self._receipts, message_queue)
+
+    async def _ask_brokers(self, topic: str) -> tuple[MessageQueueAssignment, ...] | None:
+        client = self._client
+        route = client.routes.route(topic)
+        names = sorted(broker.broker_name for broker in route.broker_datas) if route is not None else []
+        too_old: RequestCodeNotSupportedError | None = None
+        for name in names:
+            address = client.routes.address(name)
+            if address is None:
+                continue
+            try:
+                if told := await self._ask(address, topic):
+                    return told
+                # as long as a broker does not know this member, it gives none, or cannot tell
+                await client.heartbeat.beat_address(address)
+                return await self._ask(address, topic)
+            except RequestCodeNotSupportedError as error:
+                too_old = error
+            except RmqdError as error:
+                if not error.is_told:
+                    log.warning("pop.no_assignment", topic=topic, address=address, error=str(error))
+        if too_old is not None:
+            raise PopNotSupportedError(self._group, too_old.address)
+        return None
+
+    async def _ask(self, address: str, topic: str) -> tuple[MessageQueueAssignment, ...] | None:
+        body = QueryAssignmentRequestBody(topic, self._group, self._client.client_id, self._strategy)
+        return await query_assignment(self._client.remoting, address, body, timeout_seconds=TIMEOUT_SECONDS)

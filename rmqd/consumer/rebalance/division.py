@@ -1,0 +1,103 @@
+"""How a topic's queues are divided among a group's members."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+from typing import Final, NamedTuple, Protocol
+
+import structlog
+
+from rmqd.consumer.allocate import AllocateError, ByConfig
+from rmqd.consumer.assigned.assignment import Assignment
+from rmqd.consumer.context import GroupContext
+from rmqd.consumer.stats.problem import Problem
+from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.topics import is_retry_topic, retry_topic
+
+log = structlog.get_logger(__name__)
+
+_WITH_RETRIES: Final = ("clustering", "concurrently")
+_KEPT: Final = "until then the member keeps the queues that it has; docs/configuration.md says what the strategies need"
+_MISSING: Final = "correct allocate_queues, or bring the broker or the queues back (mqadmin topicRoute -t TOPIC)"
+
+
+class Share(NamedTuple):
+    """What one member is to have of a topic."""
+
+    pulled: frozenset[MessageQueue] = frozenset()
+    popped: frozenset[MessageQueue] = frozenset()
+
+
+class Division(Protocol):
+    """Says what is this member's share of each topic."""
+
+    def begin(self, tasks: asyncio.TaskGroup, changed: Callable[[], None]) -> list[asyncio.Task[None]]:
+        """The member begins to take part. Returns what runs beside its assignments until it is cancelled.
+
+        `changed` asks for the next rebalance.
+        """
+
+    async def share_of(
+        self, topic: str, queues: Sequence[MessageQueue], client_ids: Sequence[str], held: Collection[MessageQueue]
+    ) -> Share | None:
+        """The share of a topic with these queues, in a group of these members; None while it is not known.
+
+        `held` is what this member has of the topic. Raises PopNotSupportedError where brokers cannot serve the group.
+        """
+
+    def popped(self, message_queue: MessageQueue) -> Assignment:
+        """The assignment of what is to be popped."""
+
+
+class DivisionByMembers:
+    """Each member computes its share by the group's allocate strategy. Nothing is popped."""
+
+    def __init__(self, context: GroupContext) -> None:
+        self._context = context
+
+    def begin(self, tasks: asyncio.TaskGroup, changed: Callable[[], None]) -> list[asyncio.Task[None]]:
+        """Warn where a member that has no queue of the retry topic would never see a retry."""
+        options = self._context.options
+        strategy = options.allocate_strategy.function
+        # broadcasting groups have no retries, and orderly ones try again in place
+        if (
+            isinstance(strategy, ByConfig)
+            and (options.message_model, options.consume_mode) == _WITH_RETRIES
+            and not any(is_retry_topic(queue.topic) for queue in strategy.allocated)
+        ):
+            log.warning("rebalance.retries_left_out", topic=retry_topic(options.group))
+        return []
+
+    async def share_of(
+        self, topic: str, queues: Sequence[MessageQueue], client_ids: Sequence[str], held: Collection[MessageQueue]
+    ) -> Share | None:
+        """What the strategy says; None where it fails, as Java: what the member has is kept, and it is asked again."""
+        options, client_id = self._context.options, self._context.client.client_id
+        if client_id not in client_ids:
+            log.warning("rebalance.not_listed", topic=topic, client_id=client_id)
+        try:
+            share = options.allocate_strategy.share(options.group, client_id, queues, client_ids)
+        except AllocateError as error:
+            evidence = f"allocate_strategy cannot divide the queues of {topic}: {error}"
+            self._context.problems.begin(("allocate", topic), Problem("allocate_failed", evidence, _KEPT))
+            return None
+        self._context.problems.end(("allocate", topic))
+        self._tell_missing(topic, queues)
+        return Share(pulled=frozenset(share))
+
+    def popped(self, message_queue: MessageQueue) -> Assignment:
+        """Never asked for."""
+        raise AssertionError(message_queue)
+
+    def _tell_missing(self, topic: str, queues: Collection[MessageQueue]) -> None:
+        """Queues that are written down for this member, and that the topic does not have."""
+        strategy = self._context.options.allocate_strategy.function
+        if not isinstance(strategy, ByConfig):
+            return
+        missing = [str(queue) for queue in strategy.allocated if queue.topic == topic and queue not in queues]
+        if missing:
+            evidence = f"allocate_queues names what {topic} does not have: {', '.join(missing)}"
+            self._context.problems.begin(("missing", topic), Problem("allocate_failed", evidence, _MISSING))
+        else:
+            self._context.problems.end(("missing", topic))
