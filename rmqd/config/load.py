@@ -1,4 +1,4 @@
-"""From a path to a configuration that can be trusted, or to all that is wrong with it at once."""
+"""Loads a configuration: from a path to a valid RootConfig, or to an error with all of its problems at once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def load_config(
 ) -> RootConfig:
     """Read, check and return the configuration. Raises ConfigError with every problem in it.
 
-    Without a path the usual places are looked at. Plugins are not looked at: `rmqd.plugins.runnable` does that too.
+    Without a path the usual places are searched. Plugins are not checked; `rmqd.plugins.runnable` checks them too.
     """
     loading = Loading(source_of(path, overrides, environ=environ), environ)
     return loading.trusted()
@@ -31,7 +31,7 @@ def load_config(
 def source_of(
     path: FilePath | None = None, overrides: Sequence[str] = (), *, environ: Mapping[str, str] = os.environ
 ) -> Source:
-    """The files of a configuration, read. Raises ConfigError where there is none."""
+    """Read the files of a configuration. Raises ConfigError if there is none."""
     try:
         found = find_config(path, environ)
     except FileNotFoundError as error:
@@ -40,7 +40,12 @@ def source_of(
 
 
 class Loading:
-    """Collects problems, each once: what follows from a problem that is known already is not another one."""
+    """Collects the problems of a configuration. A problem at or below a place that has one already is left out.
+
+    Checking goes on after a problem: the wrong value is removed, and the rest is validated again. So a user sees all
+    mistakes at once. A key that is missing only because its value was removed, or because a file could not be read, is
+    not reported.
+    """
 
     def __init__(self, source: Source, environ: Mapping[str, str] = os.environ) -> None:
         data = ConfigData(source, environ)
@@ -57,13 +62,13 @@ class Loading:
             self.add(group_findings(name, group, namespace), ("groups", name))
 
     def trusted(self) -> RootConfig:
-        """The configuration. Raises ConfigError with all that was found."""
+        """The configuration. Raises ConfigError with all problems if there are any."""
         if self.problems:
             raise ConfigError(self._sorted_problems())
         return self.config
 
     def _sorted_problems(self) -> list[object]:
-        """In the order of the files and their lines, the command line's last."""
+        """The problems in the order of files and lines; those of the command line come last."""
         files = {str(file): index for index, file in enumerate(self._source.files)}
 
         def order(problem: ConfigProblem) -> tuple[int, int, int]:
@@ -76,7 +81,7 @@ class Loading:
         return [*sorted(self.problems, key=order)]
 
     def _validated(self, values: dict[str, Any]) -> RootConfig:
-        """The configuration without what is wrong in it, so that the rest can be checked further."""
+        """The configuration without the values that are wrong, so that rules can check the rest."""
         from rmqd.config.model.errors import problems_of
 
         while True:
@@ -89,12 +94,12 @@ class Loading:
                     _remove(values, path[:-1] if missing else path)
 
     def add(self, findings: Iterable[Finding], prefix: Path = ()) -> None:
-        """Note what rules found below `prefix`."""
+        """Report findings of rules; their paths begin at `prefix`."""
         for finding in findings:
             path = (*prefix, *finding.path)
             instead = None if finding.instead is None else (*prefix, *finding.instead)
             if finding.missing:
-                # A key may be missing because what was there is wrong, or was in a file that could not be read.
+                # A key may be missing because its value was wrong, or because its file could not be read.
                 if not self._source.complete or self._is_faulty(path) or self._is_faulty(instead):
                     continue
                 place = self._places.of_key(path[:-1])
@@ -106,7 +111,7 @@ class Loading:
         return path is not None and any(known[: len(path)] == path for known in self._reported)
 
     def report(self, path: Path, problem: ConfigProblem, *, at_key: bool = False) -> None:
-        """Note a problem, unless one at this place or around it is known."""
+        """Add a problem, unless there is one at this path or above it."""
         if any(path[:length] in self._reported for length in range(len(path) + 1)):
             return
         self.problems.append(problem)
@@ -115,11 +120,11 @@ class Loading:
 
 
 def _remove(values: dict[str, Any], path: Path) -> None:
-    """Take a key out; of a list all, since what is left of it would mean something else."""
+    """Remove a key. A list is removed as a whole, since a list without one of its items means something else."""
     inner: Any = values
     for step in path[:-1]:
         if step not in inner:
-            return  # gone already, with what is around it
+            return  # it was removed before, with a value around it
         if isinstance(inner[step], list):
             del inner[step]
             return

@@ -16,11 +16,11 @@ class Finding:
     path: Path
     message: str
     missing: bool = False
-    """The key is not there, so the problem stands at its parent."""
+    """Whether a key is missing: then the problem is shown at its parent."""
     instead: Path | None = None
-    """Another key that would do in place of a missing one."""
+    """Another key that may be given instead of the missing one."""
     at_key: bool = False
-    """The key itself is wrong, not its value."""
+    """Whether the key itself is wrong, not its value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,23 +40,26 @@ class ConfigProblem:
 
 @dataclass(slots=True, eq=False)
 class Places:
-    """Where the keys and values of a configuration stand. All places are equal: a moved group is no other group."""
+    """The places of the keys and values of a configuration.
+
+    Two Places always compare as equal, so that two configurations are equal if their values are, wherever these stand.
+    """
 
     root: str
-    """Where the configuration begins."""
+    """The place of the configuration as a whole."""
     keys: dict[Path, str] = field(default_factory=dict)
     values: dict[Path, str] = field(default_factory=dict)
 
     def of(self, path: Path) -> str:
-        """Where a value stands, or else the nearest key around it."""
+        """The place of a value; if it is not written anywhere, that of the nearest key around it."""
         return self.values.get(path) or self.of_key(path)
 
     def of_key(self, path: Path) -> str:
-        """Where a key stands, or else the nearest one around it."""
+        """The place of a key; if it is not written anywhere, that of the nearest key around it."""
         return self.keys.get(self.written(path), self.root)
 
     def written(self, path: Path) -> Path:
-        """The longest part of a path that somebody wrote."""
+        """The longest beginning of a path that is written in a file or on the command line."""
         while path and path not in self.keys:
             path = path[:-1]
         return path
@@ -82,8 +85,8 @@ def one_line(text: str) -> str:
 
 
 def nearest(wrong: str, known: Iterable[str]) -> str | None:
-    """The known name that a wrong one was meant to be, if one is near; `maxSize` is near to `max_size`."""
-    import difflib  # only a faulty configuration pays for it
+    """The known name that is most similar to a wrong one, if one is similar enough, as `max_size` is to `maxSize`."""
+    import difflib  # imported here, so that only a faulty configuration pays for it
 
     plain = {name.replace("_", "").lower(): name for name in known}
     found = difflib.get_close_matches(wrong.replace("_", "").replace("-", "").lower(), plain, n=1, cutoff=0.7)
@@ -91,7 +94,7 @@ def nearest(wrong: str, known: Iterable[str]) -> str | None:
 
 
 def unknown(kind: str, wrong: str, known: Iterable[str]) -> str:
-    """The message for a name that is not one of the known: with the one that was meant, or else all of them."""
+    """The message for an unknown name: with the known name that was probably meant, or else with all known names."""
     names = list(known)
     guess = nearest(wrong, names)
     accepted = ", ".join(names) if names else "none"

@@ -1,4 +1,4 @@
-"""The JSON Schema of the configuration, with what editors need and pydantic leaves out."""
+"""The JSON Schema of the configuration, as editors use it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def config_schema() -> dict[str, Any]:
 
 
 def _without_titles(schema: Any, *, names: bool = False) -> Any:
-    """The schema without pydantic's titles, which repeat the keys; `names` tells that keys here are users' names."""
+    """The schema without pydantic's titles, which only repeat the keys. `names`: the keys at this level are names."""
     if isinstance(schema, list):
         return [_without_titles(item) for item in schema]
     if not isinstance(schema, dict):

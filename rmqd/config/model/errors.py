@@ -1,4 +1,4 @@
-"""What pydantic finds, in words that say where it is and what is accepted there."""
+"""Turns pydantic's errors into problems that say where the value stands and what is accepted there."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _PLACEHOLDERS = {"groups": "NAME"}
 
 
 MOST_GUESSES: Final = 100
-"""How many unknown keys get a guess at what was meant: each guess compares the key with all known keys."""
+"""The number of unknown keys for which a similar key is suggested: each suggestion compares all known keys."""
 
 
 def problems_of(
     error: ValidationError, root: type[BaseModel], places: Places
 ) -> Iterator[tuple[Path, ConfigProblem, bool]]:
-    """One problem for each thing that pydantic found, the path that it is about, and whether a key is missing."""
+    """For each error of pydantic: the path, the problem, and whether the error is a missing key."""
     unknown_keys = 0
     for details in error.errors(include_url=False, include_context=False):
         path: Path = tuple(details["loc"])
@@ -70,7 +70,7 @@ def _wrong_value(root: type[BaseModel], path: Path, details: ErrorDetails) -> st
 
 
 def model_at(root: type[BaseModel], path: Path) -> type[BaseModel] | None:
-    """The model that stands at a path of the configuration, if one does."""
+    """The model at a path of the configuration; None if there is no model at it."""
     kind: object = root
     for step in path:
         if isinstance(kind, type) and issubclass(kind, BaseModel):
@@ -84,7 +84,7 @@ def model_at(root: type[BaseModel], path: Path) -> type[BaseModel] | None:
 
 
 def _paths_of(key: str, model: type[BaseModel], path: Path) -> Iterable[Path]:
-    """Where else a key of this name is known, nearest to the top first."""
+    """The other paths at which a key of this name exists, those nearest to the top first."""
     if key in model.model_fields:
         yield (*path, key)
     for name, field in model.model_fields.items():

@@ -42,7 +42,7 @@ def is_listen_address(text: str) -> bool:
 
 
 def is_topic(text: str) -> bool:
-    """Whether RocketMQ takes it as a topic's name."""
+    """Whether RocketMQ accepts the text as a topic's name."""
     try:
         check_topic(text)
     except InvalidNameError:

@@ -53,7 +53,7 @@ class AllocatedQueue(Section):
 class GroupConfig(Section):
     """One consumer group."""
 
-    # The rules ask for them, so that a missing one hides no other problem of the group.
+    # Rules check that subscriptions are given: pydantic's own check would hide the other problems of the group.
     model_config = ConfigDict(json_schema_extra={"required": ["subscriptions"]})
 
     _places: Places = PrivateAttr(default_factory=lambda: Places("the configuration"))
@@ -180,11 +180,11 @@ class GroupConfig(Section):
     )
 
     def remember_places(self, places: Places) -> None:
-        """Remember where the configuration has this group; equality and `repr` know nothing of it."""
+        """Remember the places of this group's keys. They have no part in equality and `repr`."""
         self._places = places
 
     def problem(self, name: str, path: Path, message: str, *, at_key: bool = False) -> ConfigProblem:
-        """A problem with a value of this group, or with its key; `name` is the group's key in the configuration."""
+        """A problem with the value at a path of this group, or with its key. `name` is the group's own key."""
         whole = ("groups", name, *path)
         return ConfigProblem((self._places.of_key if at_key else self._places.of)(whole), whole, message)
 

@@ -1,7 +1,7 @@
-"""The kinds of value that the configuration knows, each with a message that says what it accepts.
+"""The kinds of value that the configuration has. Each checks a value, and its errors say what is accepted.
 
-They go into `Annotated[...]` of the models. Pydantic's own checks would be lax about types (`"5"` for 5, 1 for true)
-and would speak of inputs and units that nobody wrote.
+The models name them in `Annotated[...]`. Pydantic's own checks are not used: they are lax about types (`"5"` for 5, 1
+for true), and their messages name types and units that no user wrote.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from rmqd.config.model.quantities import (
 
 
 class Substituted(str):
-    """Text that came out of `${...}`: it may stand for a number or a truth value, and is never shown in an error."""
+    """Text from a `${...}`. It may stand for a number or a truth value. It may be a secret, so no error shows it."""
 
     __slots__ = ()
 
 
 def wrong(what: str, accepted: str) -> PydanticCustomError:
-    """The error of a value: what is wrong, and what is accepted."""
+    """An error with what is wrong about a value, and what is accepted."""
     return PydanticCustomError("rmqd", "{text}", {"text": f"{what}; accepted: {accepted}"})
 
 
 def show(value: object) -> str:
-    """A value as it may stand in an error message."""
+    """A value as error messages show it."""
     if isinstance(value, Substituted):
         return "what was substituted"
     if isinstance(value, bool):
@@ -60,7 +60,7 @@ class ValueKind:
         raise NotImplementedError
 
     def json_schema(self) -> dict[str, Any]:
-        """What an editor should accept."""
+        """The JSON Schema by which an editor checks the value."""
         raise NotImplementedError
 
     def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
@@ -124,7 +124,7 @@ class Flag(ValueKind):
 
 @dataclass(eq=False, repr=False)
 class Text(ValueKind):
-    """Text, which may be limited to what a rule allows."""
+    """Text; `rule` may limit it."""
 
     accepted: str = "text"
     rule: Callable[[str], bool] | None = None
@@ -134,7 +134,7 @@ class Text(ValueKind):
     def check(self, value: object) -> str:
         shown = "the value" if self.secret else show(value)
         if not isinstance(value, str):
-            # Numbers are not taken as text: 0123 and 1e3 would not arrive as they were written.
+            # Numbers are not accepted as text: 0123 and 1e3 would change on the way.
             quote = ", in quotes" if isinstance(value, int | float) else ""
             raise wrong(f"{shown} is not text", f"{self.accepted}{quote}")
         if self.rule is not None and not self.rule(value):
@@ -147,7 +147,7 @@ class Text(ValueKind):
 
 @dataclass(eq=False, repr=False)
 class Choice(ValueKind):
-    """One of some words."""
+    """One word of a list."""
 
     words: tuple[str, ...]
 
@@ -162,7 +162,7 @@ class Choice(ValueKind):
 
 @dataclass(eq=False, repr=False)
 class Duration(ValueKind):
-    """Seconds, written with a unit; the limits are written so too."""
+    """A duration in seconds. The value and the limits are written with a unit."""
 
     minimum: str
     maximum: str = ""
@@ -188,7 +188,7 @@ class Duration(ValueKind):
 
 @dataclass(eq=False, repr=False)
 class Size(ValueKind):
-    """Bytes, written with a unit; the limits are written so too, and `unlimited` allows -1."""
+    """A size in bytes. The value and the limits are written with a unit; `unlimited` also allows -1."""
 
     minimum: str
     maximum: str

@@ -16,9 +16,9 @@ DURATION_PATTERN: Final = r"[0-9]+(\.[0-9]+)?(ms|s|m|h|d)"
 SIZE_PATTERN: Final = r"[0-9]+(\.[0-9]+)?(B|KiB|MiB|GiB)"
 
 _QUANTITY: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([A-Za-z]*)", re.ASCII)
-# Beyond 100,000 days no setting makes sense, and timers of the event loop overflow.
+# No setting makes sense beyond 100,000 days, and timers of the event loop overflow.
 _MAX_DURATION_MS: Final = 100_000 * DURATION_UNITS["d"]
-# What a float still counts in whole bytes.
+# The largest number of bytes that a float represents exactly.
 _MAX_SIZE_BYTES: Final = 1 << 53
 
 

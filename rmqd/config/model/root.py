@@ -73,7 +73,7 @@ class LogConfig(Section):
 
 
 class RootConfig(ClusterConfig):
-    """The configuration of rmqd. What it says of a cluster itself is about the one called `default`."""
+    """The configuration of rmqd. Cluster settings at its top level are those of the cluster `default`."""
 
     clusters: dict[str, ClusterConfig] = Field(
         default_factory=dict,
@@ -97,7 +97,7 @@ class RootConfig(ClusterConfig):
 
     @property
     def default_cluster(self) -> str | None:
-        """The cluster of groups, and of commands, that name none; None where each has to."""
+        """The cluster of groups and commands that name none; None if there are several, and each has to name one."""
         known = self.known_clusters
         if DEFAULT_CLUSTER in known:
             return DEFAULT_CLUSTER
@@ -108,22 +108,25 @@ class RootConfig(ClusterConfig):
         return self.groups[group].cluster or self.default_cluster or DEFAULT_CLUSTER
 
     def cluster_of(self, group: str) -> ClusterConfig:
-        """The cluster that a group is on; the rules refuse a name that there is not."""
+        """The cluster that a group is on. It exists: the rules refuse an unknown name."""
         return self.known_clusters.get(self.cluster_name(group), self)
 
     @property
     def namespaces(self) -> tuple[str, ...]:
-        """Those of all clusters."""
+        """The namespaces of all clusters."""
         named = (cluster.client.namespace for cluster in self.known_clusters.values())
         return tuple(dict.fromkeys(namespace for namespace in named if namespace))
 
     def state_of(self, group: str) -> str:
-        """The folder of what is kept for a group. Offsets mean nothing on another cluster than they come from."""
+        """The folder of a group's local state. Each cluster has its own: offsets mean nothing on another cluster."""
         cluster = self.cluster_name(group)
         return self.state_dir if cluster == DEFAULT_CLUSTER else f"{self.state_dir}/clusters/{cluster}"
 
     def of_group(self, name: str, settings: GroupConfig | None = None) -> Self:
-        """The part that concerns one group, for a process that has only this one: no other cluster's keys go there."""
+        """The part of the configuration that one group needs, for a process of its own.
+
+        It has no other group and no other cluster, so that their keys are not sent there.
+        """
         cluster = self.cluster_name(name)
         update: dict[str, Any] = {"groups": {name: settings or self.groups[name]}, "clusters": {}}
         if cluster in self.clusters:

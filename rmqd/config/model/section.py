@@ -8,12 +8,12 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 def setting(default: object, description: str) -> Any:
-    """A key with its default, written as a user would write it, and what `rmqd schema` says about it."""
+    """Declare a key: its default, written as a user would write it, and its description for `rmqd schema`."""
     return Field(default, description=description)
 
 
 class Section(BaseModel):
-    """A mapping of the configuration file: no key but the known ones, and nothing changes after loading."""
+    """A mapping of the configuration file. Unknown keys are refused, and nothing changes after loading."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, validate_default=True, protected_namespaces=(), hide_input_in_errors=True

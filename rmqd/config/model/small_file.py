@@ -12,9 +12,9 @@ MAX_FILE_BYTES: Final = 1 << 20
 
 
 def read_small_file(path: Path) -> bytes:
-    """The first bytes of a file, one more than it may have. Raises OSError, also for what is no regular file.
+    """Read a file, up to one byte more than it may have. Raises OSError, also if it is not a regular file.
 
-    Opening a pipe waits for who writes to it, and reading a device may never end.
+    Only regular files are read, because opening a pipe waits for a writer, and reading a device may never end.
     """
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):

@@ -1,4 +1,4 @@
-"""A configuration's tree as plain data, with `${...}` replaced, and the place of everything in it."""
+"""Turns a configuration's tree into plain data, with `${...}` replaced, and keeps the place of every value."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from rmqd.config.reading.yaml_tree import Items, Mapping, Node
 
 
 class ConfigData:
-    """What the models validate, and where it stood."""
+    """The data that the models validate, and the places of its keys and values."""
 
     def __init__(self, source: Source, environ: ReadOnly[str, str]) -> None:
         self.places = Places(source.root_place)
         self.problems: list[ConfigProblem] = []
         self.unusable: set[Path] = set()
-        """Values that could not be replaced; they are left out of the data, and are not missing."""
+        """Paths of values whose `${...}` could not be replaced. They are left out of the data, but are not missing."""
         self._environ = environ
         self.values: dict[str, Any] = self._mapping(source.tree, ())
 
@@ -46,7 +46,7 @@ class ConfigData:
             return substitute(node.value, self._environ)
         except SubstitutionError as error:
             self.problems.append(ConfigProblem(node.place, path, str(error)))
-            # A list without one of its items is another list, so the whole of it goes.
+            # The whole list is left out: a list without one of its items means something else.
             while isinstance(path[-1], int):
                 path = path[:-1]
             self.unusable.add(path)

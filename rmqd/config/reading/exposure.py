@@ -1,4 +1,4 @@
-"""Secrets that stand in a configuration file which everybody on the machine may read."""
+"""Finds secrets in configuration files that every user of the machine may read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rmqd.config.reading.source import find_config, literal_secrets, read_source
 
 
 def exposed_secrets(path: Path | None) -> list[ConfigProblem]:
-    """Where the secrets stand; none if the file cannot be read, which is reported elsewhere."""
+    """The places of exposed secrets. None are found if the file cannot be read, which is reported elsewhere."""
     try:
         source = read_source(find_config(path))
         readable = {str(file): oct(mode) for file in source.files if (mode := _mode(file)) & stat.S_IROTH}

@@ -1,4 +1,4 @@
-"""Where a configuration comes from: its files and `--set`, put together to one tree."""
+"""Reads the files of a configuration and `--set`, and merges them into one tree."""
 
 from __future__ import annotations
 
@@ -32,29 +32,29 @@ SECRET_KEYS: Final = (
     *(("clusters", ANY_NAME, *secret) for secret in _SECRETS_OF_CLUSTERS),
     ("http", "token"),
 )
-"""What `--set` does not take as it is: command lines are no place for secrets."""
+"""Paths of secrets. `--set` refuses literal values for them, since every user sees command lines."""
 _OPTIONS: Final = ("groups", ANY_NAME, "handler", "options")
 _SECRET_OPTION: Final = re.compile(r"(.*_)?(password|passwd|passphrase|secret|token|secret_key|access_key|api_key)")
 
 
 @dataclass(slots=True)
 class Source:
-    """The tree of a configuration, and what was wrong with its texts."""
+    """The tree of a configuration, and the problems found while its files were read."""
 
     files: tuple[Path, ...]
     tree: Mapping
     problems: list[ConfigProblem] = field(default_factory=list)
     complete: bool = True
-    """False where a file gave nothing: then a missing key may be in there."""
+    """False if a file could not be read. Then a missing key may be in that file."""
 
     @property
     def root_place(self) -> str:
-        """Where the configuration begins."""
+        """The place of the configuration as a whole."""
         return f"{self.files[0]}:1:1"
 
 
 def find_config(option: Path | None, environ: ReadOnly[str, str] = os.environ) -> Path:
-    """The file or folder to load: `--config`, `$RMQD_CONFIG`, or a default one. Raises FileNotFoundError."""
+    """The file or folder to load: `--config`, `$RMQD_CONFIG`, or an existing default. Raises FileNotFoundError."""
     for name, value in (("--config", option), ("$RMQD_CONFIG", environ.get("RMQD_CONFIG"))):
         if value:
             if not Path(value).exists():
@@ -71,7 +71,7 @@ def find_config(option: Path | None, environ: ReadOnly[str, str] = os.environ) -
 def read_source(path: Path, overrides: Sequence[str] = ()) -> Source:
     """Read a file, or a folder's `rmqd.yaml` and `groups/*.yaml`, and apply overrides such as `log.level=debug`.
 
-    `groups/*.yaml` beside a file that is called `rmqd.yaml` belong to it. What is wrong is collected, not raised.
+    Files `groups/*.yaml` beside a file called `rmqd.yaml` belong to it. Problems are collected, not raised.
     """
     root_file, group_files = _files(path)
     source = Source((root_file, *group_files), Mapping(f"{root_file}:1:1", {}))
@@ -86,7 +86,7 @@ def read_source(path: Path, overrides: Sequence[str] = ()) -> Source:
 
 
 def bare_source(overrides: Sequence[str]) -> Source:
-    """A configuration that consists of overrides alone, for commands where there is no file."""
+    """A configuration that consists of overrides alone, for commands without a file."""
     source = Source((Path("--set"),), Mapping("--set", {}))
     for override in overrides:
         _override(source, override)
@@ -105,7 +105,7 @@ def _files(path: Path) -> tuple[Path, list[Path]]:
 
 
 def _read_mapping(file: Path, source: Source) -> Mapping | None:
-    """The mapping that a file holds; None where it holds none, which is a problem unless the file is empty."""
+    """The mapping in a file; None if there is none, which is reported unless the file is empty."""
     reading = _read(file)
     source.problems += reading.problems
     if isinstance(reading.tree, Mapping):
@@ -172,7 +172,7 @@ def _merge_groups(found: dict[str, Entry], source: Source) -> None:
         place = entry.place if entry else source.root_place
         entry = source.tree.entries["groups"] = Entry(place, Mapping(place, {}))
     if not isinstance(entry.node, Mapping):
-        return  # what stands there is reported as no mapping
+        return  # the models report that `groups` is not a mapping
     groups = entry.node.entries
     for name, group in found.items():
         if name in groups:
@@ -209,9 +209,9 @@ def _override(source: Source, override: str) -> None:
 
 
 def literal_secrets(node: Node, path: tuple[str, ...] = ()) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Where in a value text stands that is a secret, and not only the name of where the secret is: place and path.
+    """Find secrets that are written literally, not as `${...}`. Yields the place and the path of each.
 
-    Of a handler's own options those count that are called like one.
+    A handler's own option counts as a secret if its name says so, such as `password`.
     """
     if isinstance(node, Mapping):
         for key, entry in node.entries.items():
@@ -244,7 +244,7 @@ def _override_value(source: Source, text: str, path: tuple[str, ...], place: str
     if text[0] in "[{":
         reason = reading.problems[0].message if reading.problems else "empty"
         source.problems.append(ConfigProblem(place, path, reason))
-    return Scalar(place, text)  # `*` and `%RETRY%mailer` are no YAML, but what is meant is plain
+    return Scalar(place, text)  # `*` and `%RETRY%mailer` are not YAML; they are meant as text
 
 
 def _moved(node: Node, place: str) -> Node:

@@ -1,6 +1,6 @@
-"""`${NAME}`, `${NAME:-default}` and `${file:PATH}` in the values of the configuration.
+"""Replaces `${NAME}`, `${NAME:-default}` and `${file:PATH}` in the values of the configuration.
 
-They are replaced in values that were parsed already, so that nothing in a variable or a file can become YAML.
+This is done in values that were parsed already, so that nothing in a variable or a file can become YAML.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class SubstitutionError(ValueError):
 
 
 def substitute(text: str, environ: Mapping[str, str]) -> str:
-    """The text with every reference replaced. Raises SubstitutionError; file paths start at the working directory."""
+    """Replace all references in a text. Raises SubstitutionError. File paths are relative to the working directory."""
     if "${" not in text:
         return text
 

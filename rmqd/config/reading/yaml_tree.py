@@ -1,4 +1,4 @@
-"""YAML text as a tree that knows where each key and value stands.
+"""Parses YAML into a tree that has the line and column of each key and value.
 
 Plain values follow the core schema of YAML 1.2: `true` and `false` are the only truth values (not `on` or `no`), and
 `12:30` or `2026-01-01` stay text. Keys are text, whatever they look like.
@@ -64,10 +64,10 @@ Node = Scalar | Items | Mapping
 
 @dataclass(slots=True)
 class Reading:
-    """What came of one text: its tree, and the problems found on the way."""
+    """The result of parsing a text: its tree, and its problems."""
 
     tree: Node | None
-    """None where the text is no YAML at all, or empty."""
+    """None if the text is not YAML, or empty."""
     problems: list[ConfigProblem] = field(default_factory=list)
 
 
@@ -81,7 +81,7 @@ def read_tree(text: str, file: str) -> Reading:
     except yaml.reader.ReaderError as error:
         before = text[: error.position]
         place = f"{file}:{before.count(chr(10)) + 1}:{len(before) - before.rfind(chr(10))}"
-        # PyYAML reports the character as a number or as text, by which of its two parsers met it.
+        # One of PyYAML's two parsers reports the character as a number, the other one as text.
         code = error.character if isinstance(error.character, int) else ord(error.character)
         return Reading(None, [ConfigProblem(place, (), f"the character U+{code:04X} is not allowed in YAML")])
     except _Refused as error:
@@ -102,7 +102,7 @@ def _kind_of(text: str) -> str:
 
 
 class _Refused(Exception):
-    """The document cannot be taken as a whole: it would not end, or its aliases lead nowhere."""
+    """The document is refused as a whole: it is too deep or too large, or an alias is unknown."""
 
     def __init__(self, place: str, reason: str) -> None:
         super().__init__(reason)
@@ -123,7 +123,7 @@ class _Builder:
         self.problems: list[ConfigProblem] = []
 
     def document(self) -> Node | None:
-        """The one document of the text; None for none."""
+        """The only document of the text; None if there is none."""
         tree: Node | None = None
         documents = 0
         for event in self._events:
@@ -187,7 +187,7 @@ class _Builder:
         return merged
 
     def _copy(self, node: Node, alias: yaml.Event) -> Node:
-        """A copy that an override can change without the original; counted, since aliases of aliases multiply."""
+        """A copy that an override can change alone. Its nodes are counted, since aliases of aliases multiply."""
         self._count(alias)
         if isinstance(node, Mapping):
             copies = {key: Entry(entry.place, self._copy(entry.node, alias)) for key, entry in node.entries.items()}
@@ -203,7 +203,7 @@ class _Builder:
 
     def _value(self, event: yaml.ScalarEvent, path: Path) -> str | int | float | bool | None:
         text = str(event.value)
-        plain = not event.style  # None or "", by which of PyYAML's parsers reads
+        plain = not event.style  # None from one of PyYAML's parsers, "" from the other one
         if event.tag is None or event.tag == "!":
             kind = _kind_of(text) if plain and event.tag is None else "str"
         else:

@@ -1,4 +1,4 @@
-"""What no single value can say about clusters: whether each can be found, and which one a group is on."""
+"""Rules about clusters: each one needs name servers, and each group a cluster that exists."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_-]+")  # it becomes a folder's name, and 
 
 
 def cluster_findings(config: RootConfig) -> Iterator[Finding]:
-    """What is wrong with the clusters, and with the groups' choice of them."""
+    """Check the clusters, and the clusters that groups name."""
     if not config.clusters or config.is_named or "client" in config.model_fields_set:
         yield from _findings(config, ())
     for name, cluster in config.clusters.items():
@@ -33,7 +33,7 @@ def cluster_findings(config: RootConfig) -> Iterator[Finding]:
 
 
 def _choices(config: RootConfig) -> Iterator[Finding]:
-    """Groups that name no cluster, or none that there is."""
+    """Find groups that name no cluster although they have to, or one that does not exist."""
     known = config.known_clusters
     for name, group in config.groups.items():
         path = ("groups", name, "cluster")

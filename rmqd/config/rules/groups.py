@@ -1,4 +1,4 @@
-"""What no single value can say: names that RocketMQ refuses, keys that need or exclude each other, files to read."""
+"""Rules about groups: names that RocketMQ refuses, keys that need or exclude each other, files that must exist."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TELEMETRY_VARIABLES: Final = {
 
 
 def root_findings(config: RootConfig) -> Iterator[Finding]:
-    """What is wrong outside of the groups."""
+    """Check everything outside of the groups."""
     yield from cluster_findings(config)
     yield from _http_findings(config)
     if config.tracing.opentelemetry:
@@ -53,7 +53,7 @@ def _telemetry_findings() -> Iterator[Finding]:
     path = ("tracing", "opentelemetry")
     try:
         missing = [module for module in _TELEMETRY_MODULES if find_spec(module) is None]
-    except ModuleNotFoundError:  # not even the package around it
+    except ModuleNotFoundError:  # the package around it is missing too
         missing = list(_TELEMETRY_MODULES)
     if missing:
         message = "OpenTelemetry is not installed here; accepted: false, or true after: pip install 'rmqd[otel]'"
@@ -65,7 +65,7 @@ def _telemetry_findings() -> Iterator[Finding]:
 
 
 def run_findings(config: RootConfig, only: Collection[str] = ()) -> Iterator[Finding]:
-    """What keeps the groups (all, or those named) from being run by this version."""
+    """Check what the groups (all, or those in `only`) need to be run here, such as installed extras."""
     if not config.groups:
         yield Finding(("groups",), "missing; accepted: one group or more, by name", missing=True)
     for name, group in config.groups.items():
@@ -75,7 +75,7 @@ def run_findings(config: RootConfig, only: Collection[str] = ()) -> Iterator[Fin
 
 
 def group_findings(name: str, group: GroupConfig, namespace: str) -> Iterator[Finding]:
-    """What is wrong with one group; the paths begin at the group."""
+    """Check one group. Paths of findings begin at the group."""
     try:
         check_group(name)
         check_group(wrap_namespace(name, namespace))
@@ -139,6 +139,6 @@ def _local_findings(group: GroupConfig) -> Iterator[Finding]:
     if group.handler is None:
         accepted = "a mapping with the keys plugin, options, concurrency"
         yield Finding(("handler",), f"missing; accepted: {accepted}", missing=True)
-    for key in ("pipeline", "sink"):  # `spark` may stay, so that a change of `engine` alone moves a group
+    for key in ("pipeline", "sink"):  # `spark` is allowed, so that changing `engine` alone moves a group
         if getattr(group, key) is not None:
             yield Finding((key,), "of no use here; accepted: in a group with engine: spark", at_key=True)

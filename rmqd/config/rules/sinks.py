@@ -1,4 +1,4 @@
-"""What a sink needs by its format, and what is of no use to it."""
+"""Rules about the sink of a pipeline: the keys that its format needs, and those that it does not use."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SCALARS: Final = (str, int, float, bool)
 
 
 def sink_findings(sink: SinkConfig) -> Iterator[Finding]:
-    """What is wrong with a sink; the paths begin at the group."""
+    """Check a sink. Paths of findings begin at the group."""
     for key, formats in FOR.items():
         if getattr(sink, key) and sink.format not in formats:
             message = f"of no use with format: {sink.format}; accepted: with format: {' | '.join(formats)}"

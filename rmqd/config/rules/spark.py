@@ -1,4 +1,4 @@
-"""What a group with `engine: spark` may not say: what Spark cannot do, and keys that need or exclude each other."""
+"""Rules about groups with `engine: spark`: what Spark cannot do, and keys that need or exclude each other."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _INSTEAD: Final = {
 
 
 def spark_findings(group: GroupConfig) -> Iterator[Finding]:
-    """What is wrong with a group on Spark; the paths begin at the group."""
+    """Check a group on Spark. Paths of findings begin at the group."""
     yield from _work_findings(group)
     if group.message_model == "broadcasting":
         why = "Spark reads each message once, and not once for each member"
@@ -43,7 +43,7 @@ def spark_findings(group: GroupConfig) -> Iterator[Finding]:
 
 
 def _work_findings(group: GroupConfig) -> Iterator[Finding]:
-    """A group has a handler, or a pipeline with a sink."""
+    """Check that the group has a handler, or a pipeline with a sink."""
     if group.handler is None and group.pipeline is None:
         accepted = "handler: a mapping with the keys plugin, options, concurrency; or pipeline and sink"
         yield Finding(("handler",), f"missing; accepted: {accepted}", missing=True, instead=("pipeline",))
@@ -70,7 +70,7 @@ def _pipeline_findings(group: GroupConfig) -> Iterator[Finding]:
 
 
 def _property_findings(group: GroupConfig) -> Iterator[Finding]:
-    """Properties of Spark that the group has other keys for, or that would break what it promises."""
+    """Find properties of Spark for which the group has keys of its own, or that would break its guarantees."""
     properties = group.spark.conf if group.spark is not None else {}
     for name, value in properties.items():
         path = ("spark", "conf", name)
@@ -83,7 +83,7 @@ def _property_findings(group: GroupConfig) -> Iterator[Finding]:
 
 
 def missing_findings(name: str, group: GroupConfig) -> Iterator[Finding]:
-    """What a group on Spark needs and is not installed; the paths begin at the top."""
+    """Find packages that a group on Spark needs and that are not installed. Paths begin at the top."""
     absent = [package for package in PACKAGES if find_spec(package) is None]
     if group.engine == "spark" and absent:
         message = f"spark needs {' and '.join(absent)}, not installed here; accepted: local, or spark after {INSTALL}"
