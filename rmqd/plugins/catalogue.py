@@ -1,4 +1,4 @@
-"""The installed handlers and pipelines with their options, and the broken ones with why: for `rmqd handlers`."""
+"""Describes installed handlers and pipelines with their options, broken ones too, for `rmqd handlers`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class OptionDescription:
     type: str
     required: bool
     default: Any
-    """As JSON; None where there is none, or where it is null."""
+    """The default as JSON; None if there is none, or if it is null."""
     description: str
 
 
@@ -49,13 +49,13 @@ class HandlerDescription:
     version: str
     description: str
     options: tuple[OptionDescription, ...] | None
-    """None where it takes a mapping without a model; empty where it takes no options."""
+    """None if it takes options without a model; empty if it takes none."""
     error: str | None
-    """Why it cannot be used; None for what can."""
+    """Why it cannot be used; None if it can."""
 
 
 def describe_installed() -> list[HandlerDescription]:
-    """Import every installed handler and pipeline and tell about it; a broken one is told by its error."""
+    """Import and describe every installed handler and pipeline. The description of a broken one has its error."""
     look_again()
     return [
         _describe(kind, name, entry_points)

@@ -1,4 +1,8 @@
-"""What the engine is told about a group: its configuration, in the words of its brokers."""
+"""Makes the engine's options of a group from its configuration.
+
+A key goes over by its name: an option of ConsumerOptions has the key's name, perhaps with a unit at its end. Only
+options that are not the value of one key are made here.
+"""
 
 from __future__ import annotations
 
@@ -17,19 +21,19 @@ _KEYS: Final = {
     for field in fields(ConsumerOptions)
     if (key := field.name.removesuffix("_seconds").removesuffix("_bytes")) in GroupConfig.model_fields
 }
-"""The configuration key of each option that has the same value; an option's name may have a unit at its end."""
+"""By option, the configuration key whose value it has."""
 
 
 def consumer_options(config: RootConfig, group: str) -> ConsumerOptions:
-    """What the engine is told about a group of a configuration. Raises ConfigError."""
+    """The options of a group of a configuration. Raises ConfigError."""
     namespace = config.cluster_of(group).client.namespace
     return options_of_group(config.groups[group], group, f"{config.state_of(group)}/offsets", namespace)
 
 
 def options_of_group(settings: GroupConfig, name: str, offsets_directory: str, namespace: str = "") -> ConsumerOptions:
-    """What the engine is told about a group; `name` is its key in the configuration. Raises ConfigError.
+    """The options of a group; `name` is its key in the configuration. Raises ConfigError.
 
-    From here on its topics and itself have the names by which brokers of the `namespace` know them.
+    The names of the group and its topics get the `namespace`: the engine uses the names that brokers know.
     """
     options: dict[str, Any] = {option: getattr(settings, key) for option, key in _KEYS.items()}
     options |= {

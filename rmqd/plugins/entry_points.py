@@ -1,6 +1,6 @@
-"""What other distributions bring along for rmqd: entry points, found by the name that a configuration uses.
+"""Finds the entry points of installed distributions, by the name that a configuration uses.
 
-Every kind of plugin is found here; what an object must look like is the business of its kind.
+All kinds of plugin are found here. What a plugin's object must look like is checked by the module of its kind.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _OWN_FOLDER: Final = __file__.rpartition("/")[0]
 
 
 class EntryPointError(Exception):
-    """A name that leads to nothing that can be used; the text says what is wrong, and what is accepted."""
+    """A name that has no usable entry point. The text says what is wrong, and what is accepted."""
 
 
 @functools.cache
 def installed(group: str) -> dict[str, list[EntryPoint]]:
-    """The entry points of a group by name; more than one where distributions disagree about a name.
+    """The entry points of a group by name. A name has several if distributions disagree about it.
 
-    Found once for all groups, as it takes a look at every distribution; `look_again` has it done anew.
+    All distributions are searched once, and the result is kept until `look_again`.
     """
     found: dict[str, list[EntryPoint]] = {}
     for entry_point in sorted(_all_installed().select(group=group)):
@@ -37,7 +37,7 @@ def installed(group: str) -> dict[str, list[EntryPoint]]:
 
 
 def look_again() -> None:
-    """Forget what is installed: a reload may come after an installation."""
+    """Have the next call search all distributions again: a plugin may have been installed before a reload."""
     _all_installed.cache_clear()
     installed.cache_clear()
 
@@ -48,7 +48,7 @@ def _all_installed() -> Any:
 
 
 def not_installed(kind: str, name: str, known: Iterable[str], also: str = "") -> EntryPointError:
-    """The error for a name that nothing has: with the one that was meant, and all that there are."""
+    """The error for an unknown name, with a similar name and all known names."""
     names = list(known)
     guess = nearest(name, names)
     meant = f"; did you mean {guess}?" if guess else ""
@@ -58,21 +58,24 @@ def not_installed(kind: str, name: str, known: Iterable[str], also: str = "") ->
 
 
 def import_object(kind: str, entry_points: list[EntryPoint], otherwise: str) -> object:
-    """The object behind the entry points of one name. Raises EntryPointError; `otherwise` helps where they are many."""
+    """Import the object of a name's only entry point. Raises EntryPointError.
+
+    `otherwise` says in the error what to write instead if there are several entry points.
+    """
     entry_point = entry_points[0]
     if len(entry_points) > 1:
         owners = ", ".join(f"{one.dist.name if one.dist else 'unknown'} ({one.value})" for one in entry_points)
         raise EntryPointError(f"several distributions have a {kind} of this name: {owners}; accepted: {otherwise}")
     try:
         return entry_point.load()
-    except (Exception, SystemExit) as error:  # importing runs the plugin's code
+    except (Exception, SystemExit) as error:  # importing runs the plugin's code, which may raise anything
         owner = f" of {entry_point.dist.name}" if entry_point.dist else ""
         text = f"{entry_point.value}{owner} cannot be imported: {why(error)}; {IMPORTABLE}"
         raise EntryPointError(text) from error
 
 
 def why(error: BaseException) -> str:
-    """An error of somebody else's code with the line that raised it, the machinery of imports left out."""
+    """A plugin's error with the line that raised it, without the frames of Python's import system."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
     text = describe(error)
     if isinstance(error, SyntaxError) or not frames or frames[-1].filename.startswith(_OWN_FOLDER):

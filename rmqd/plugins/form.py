@@ -1,6 +1,6 @@
-"""What plugins of every kind share: how many arguments they take, which model their options have, and what is wrong.
+"""Checks that all kinds of plugin share: the number of arguments, the model of the options, the options themselves.
 
-The paths of faults are those below the key that names the plugin, such as `handler` or `pipeline`.
+A problem with a plugin is a Fault. Its path begins below the key that names the plugin, such as `handler`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rmqd.plugins.unknown_options import unknown_keys, unknown_options
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something wrong with a plugin, at a path below the key that names it in the configuration."""
+    """A problem with a plugin, at a path below the key that names it in the configuration."""
 
     path: Path
     message: str
@@ -29,7 +29,7 @@ class Fault:
 
 
 class PluginFaultError(Exception):
-    """A plugin that cannot be used, and why."""
+    """A plugin cannot be used; `faults` say why."""
 
     def __init__(self, *faults: Fault) -> None:
         super().__init__("; ".join(fault.message for fault in faults))
@@ -37,12 +37,12 @@ class PluginFaultError(Exception):
 
 
 def plugin_fault(message: str) -> PluginFaultError:
-    """A fault of the plugin itself."""
+    """An error with one fault, which is about the plugin itself."""
     return PluginFaultError(Fault(("plugin",), message))
 
 
 def validated(kind: str, options: dict[str, Any], *, takes: bool, model: type[BaseModel] | None) -> Any:
-    """What a plugin is given: its model, or the dict. Raises PluginFaultError for what it does not accept."""
+    """The options as the plugin gets them: an instance of its model, or the dict. Raises PluginFaultError."""
     if not takes:
         if options:
             raise PluginFaultError(Fault(("options",), f"the {kind} takes no options; accepted: no options", True))
@@ -61,11 +61,11 @@ def validated(kind: str, options: dict[str, Any], *, takes: bool, model: type[Ba
 
 
 def annotated_model(target: Callable[..., Any], place: int) -> type[BaseModel] | None:
-    """The model that a function names for the parameter at a place, counted from 0, if it does."""
+    """The pydantic model in the annotation of a function's parameter, counted from 0; None if there is none."""
     parameter = list(inspect.signature(target).parameters.values())[place]
     hint = parameter.annotation
     if isinstance(hint, str):
-        # its own alone: those beside it may name what is imported for type checkers only
+        # evaluate this annotation alone: the others may use names that are imported for type checkers only
         function = inspect.unwrap(target if inspect.isroutine(target) else target.__call__)  # type: ignore[operator]
         holder = SimpleNamespace(__annotations__={parameter.name: hint})
         try:
@@ -76,9 +76,9 @@ def annotated_model(target: Callable[..., Any], place: int) -> type[BaseModel] |
 
 
 def room(target: Callable[..., Any]) -> tuple[int, int]:
-    """How many positional arguments a callable needs, and how many it takes; raises ValueError for one that is odd.
+    """How many positional arguments a callable needs, and takes. Raises ValueError if it needs keyword-only ones.
 
-    Of something built in, which tells nothing about itself, it is taken to be one.
+    A builtin without a signature is taken to need and take one.
     """
     try:
         parameters = list(inspect.signature(target).parameters.values())
@@ -94,13 +94,13 @@ def room(target: Callable[..., Any]) -> tuple[int, int]:
 
 
 def yields(target: Callable[..., Any]) -> bool:
-    """Whether calling it would run nothing, as it has a `yield`."""
+    """Whether it is a generator function: calling one runs nothing of it."""
     call = target if inspect.isroutine(target) else getattr(target, "__call__", target)  # noqa: B004 - its code is asked for
     return any(inspect.isgeneratorfunction(one) or inspect.isasyncgenfunction(one) for one in (target, call))
 
 
 def is_async(target: Callable[..., Any]) -> bool:
-    """Whether calling it gives something to be awaited."""
+    """Whether it is a coroutine function, or an object whose `__call__` is one."""
     return inspect.iscoroutinefunction(target) or inspect.iscoroutinefunction(getattr(target, "__call__", None))  # noqa: B004
 
 

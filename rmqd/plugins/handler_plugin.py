@@ -1,4 +1,4 @@
-"""What a plugin's object must look like, and how it becomes a handler.
+"""Which forms a handler plugin may have, and how one becomes a LoadedHandler.
 
 A plain function is called with the batch, or with the batch and the options. A class is made with its options and has
 `handle`, and if it likes `start` and `stop`. Each of them may be synchronous or asynchronous.
@@ -33,7 +33,7 @@ _ACCEPTED = "a function of (batch) or (batch, options), or a class with handle(s
 
 @dataclass(frozen=True, slots=True)
 class HandlerPlugin:
-    """A plugin that has the right form. It was imported, and nothing of it has run."""
+    """A plugin whose form was checked. It was imported, and none of its functions has run."""
 
     name: str
     target: Callable[..., Any]
@@ -42,7 +42,7 @@ class HandlerPlugin:
 
     @classmethod
     def of(cls, name: str, target: object) -> HandlerPlugin:
-        """Look at what an entry point gave. Raises PluginFaultError where it is no handler."""
+        """Check the object of an entry point. Raises PluginFaultError if it is not a handler."""
         if inspect.isclass(target):
             return cls(name, target, *_class_form(target))
         if callable(target):
@@ -50,11 +50,11 @@ class HandlerPlugin:
         raise _misfit(f"is {with_article(type(target).__name__)}, and no handler")
 
     def validated(self, options: dict[str, Any]) -> Any:
-        """What the handler is given: its model, or the dict. Raises PluginFaultError for what it does not accept."""
+        """The options as the handler gets them: an instance of its model, or the dict. Raises PluginFaultError."""
         return validated("handler", options, takes=self.takes_options, model=self.options_model)
 
     def load(self, options: Any) -> LoadedHandler:
-        """The handler, made with options that `validated` gave. Raises PluginFaultError if its constructor fails."""
+        """Make the handler; `options` come from `validated`. Raises PluginFaultError if its constructor fails."""
         if not inspect.isclass(self.target):
             handle = functools.partial(_with_options, self.target, options) if self.takes_options else self.target
             return LoadedHandler(self.name, handle, is_async(self.target), None, None)

@@ -1,6 +1,6 @@
 """Finds handlers: by their name among the entry points `rmqd.handlers`, or as `module:attribute`.
 
-Only what a configuration names is imported, and what goes wrong on the way is a problem of that configuration.
+Only plugins that a configuration names are imported. An error on the way is a problem of that configuration.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ ENTRY_POINT_GROUP: Final = "rmqd.handlers"
 
 
 def load_handler(group: str, settings: GroupConfig, given: object = None) -> LoadedHandler:
-    """The handler of a group, made with its options and not started. Raises ConfigError with what is wrong.
+    """Make the handler of a group, without starting it. Raises ConfigError with all problems.
 
-    `given` is a plugin's object that is used in place of what the name leads to.
+    `given` is a plugin's object to use instead of the one that the configuration names.
     """
     assert settings.handler is not None
     try:
@@ -32,7 +32,7 @@ def load_handler(group: str, settings: GroupConfig, given: object = None) -> Loa
 
 
 def handler_problems(group: str, settings: GroupConfig) -> list[ConfigProblem]:
-    """What is wrong with a group's plugin and its options; the plugin is imported, and nothing of it runs."""
+    """The problems of a group's handler and its options. The plugin is imported, and none of its functions runs."""
     if settings.handler is None:
         return []
     try:

@@ -42,7 +42,7 @@ def _hook(name: str, entry_point: EntryPoint) -> Hook:
     if inspect.isclass(target):
         try:
             target = target()
-        except (Exception, SystemExit) as error:  # its constructor is somebody else's code
+        except (Exception, SystemExit) as error:  # the plugin's constructor may raise anything
             raise EntryPointError(f"{entry_point.value} cannot be made: {why(error)}; {_ACCEPTED}") from error
     methods = {method: getattr(target, method, None) for method in _METHODS}
     if not any(methods.values()):

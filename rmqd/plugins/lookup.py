@@ -1,6 +1,6 @@
-"""Finds the object that a configuration names for a plugin: by an entry point's name, or as `module:attribute`.
+"""Finds the object of a plugin: by an entry point's name, or as `module:attribute`.
 
-Only what a configuration names is imported, and what goes wrong on the way is a problem of that configuration.
+Only plugins that a configuration names are imported. An error on the way is a problem of that configuration.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MODULE_ATTRIBUTE: Final = re.compile(r"([\w.]+):([\w.]+)")
 
 
 def find_object(kind: str, entry_point_group: str, name: str) -> object:
-    """Import what has this name, or is at `module:attribute`. Raises PluginFaultError."""
+    """Import the object of an entry point's name, or of `module:attribute`. Raises PluginFaultError."""
     if ":" in name:
         return object_at(name, f"the name of an installed {kind}, or module:attribute")
     entry_points = installed(entry_point_group)
@@ -33,7 +33,7 @@ def find_object(kind: str, entry_point_group: str, name: str) -> object:
 
 
 def loaded(kind: str, entry_points: list[EntryPoint]) -> object:
-    """Import what the entry points of one name have. Raises PluginFaultError."""
+    """Import the object of a name's entry points. Raises PluginFaultError."""
     try:
         return import_object(kind, entry_points, otherwise="module:attribute")
     except EntryPointError as error:
@@ -41,13 +41,13 @@ def loaded(kind: str, entry_points: list[EntryPoint]) -> object:
 
 
 def located(group: str, settings: GroupConfig, key: Path, error: PluginFaultError) -> Iterator[ConfigProblem]:
-    """The problems of a group's plugin that `key` names."""
+    """Turn the faults of a plugin into problems of the group whose `key` names it."""
     for fault in error.faults:
         yield settings.problem(group, (*key, *fault.path), fault.message, at_key=fault.at_key)
 
 
 def object_at(name: str, accepted: str = "module:attribute") -> object:
-    """Import what is at `module:attribute`. Raises PluginFaultError."""
+    """Import the object of `module:attribute`. Raises PluginFaultError."""
     match = _MODULE_ATTRIBUTE.fullmatch(name)
     if match is None:
         raise plugin_fault(f"{name!r} is not understood; accepted: {accepted}")
@@ -72,7 +72,7 @@ def _import(module_name: str) -> object:
         here = str(FilePath.cwd())
         if error.name != module_name.partition(".")[0] or here in sys.path:
             raise
-        # At the end, so that nothing that is installed can be shadowed from here.
+        # At the end of the path, so that a module here cannot shadow an installed one.
         sys.path.append(here)
         importlib.invalidate_caches()
         try:
@@ -83,7 +83,7 @@ def _import(module_name: str) -> object:
 
 
 def plain(value: Any) -> Any:
-    """Options as a plugin expects them: text that was substituted is ordinary text to it."""
+    """Options with ordinary strings: a plugin must not see the class of text that came from `${...}`."""
     if isinstance(value, Substituted):
         return str(value)
     if isinstance(value, dict):

@@ -33,18 +33,18 @@ ENTRY_POINT_GROUP: Final = "rmqd.pipelines"
 
 @dataclass(frozen=True, slots=True)
 class FrameFunction:
-    """A function over a DataFrame, with one thing more and perhaps its options. It was imported, and has not run."""
+    """A function of a DataFrame, one more argument, and perhaps options. It was imported, and has not run."""
 
     name: str
     kind: str
-    """For messages."""
+    """The word for it in messages."""
     target: Callable[..., Any]
     takes_options: bool
     options_model: type[BaseModel] | None
 
     @classmethod
     def of(cls, name: str, target: object, kind: str, form: str) -> FrameFunction:
-        """Look at an object; `form` names its two arguments. Raises PluginFaultError where it is no such function."""
+        """Check an object; `form` names its two arguments. Raises PluginFaultError if it is not such a function."""
         accepted = f"accepted: a function of ({form}) or ({form}, options)"
         if inspect.isclass(target) or not callable(target):
             what = "a class" if inspect.isclass(target) else with_article(type(target).__name__)
@@ -63,11 +63,11 @@ class FrameFunction:
         return cls(name, kind, target, takes_options, annotated_model(target, 2) if takes_options else None)
 
     def validated(self, options: dict[str, Any]) -> Any:
-        """What it is given: its model, or the dict. Raises PluginFaultError for what it does not accept."""
+        """The options as the function gets them: an instance of its model, or the dict. Raises PluginFaultError."""
         return validated(self.kind, options, takes=self.takes_options, model=self.options_model)
 
     def bound(self, options: dict[str, Any]) -> Callable[[Any, Any], Any]:
-        """The function of two arguments. Raises PluginFaultError for options that it does not accept."""
+        """The function with its options bound, so that two arguments are left. Raises PluginFaultError."""
         given = self.validated(options)
         return functools.partial(_with_options, self.target, given) if self.takes_options else self.target
 
@@ -82,12 +82,12 @@ def find_pipeline(name: str) -> FrameFunction:
 
 
 def pipeline_of(name: str, target: object) -> FrameFunction:
-    """Look at what an entry point gave. Raises PluginFaultError where it is no pipeline."""
+    """Check the object of an entry point. Raises PluginFaultError if it is not a pipeline."""
     return FrameFunction.of(name, target, "pipeline", "frame, spark")
 
 
 def load_pipeline(group: str, settings: GroupConfig) -> Callable[[Any, Any], Any]:
-    """A group's pipeline as a function of (frame, spark). Raises ConfigError with what is wrong."""
+    """A group's pipeline as a function of (frame, spark). Raises ConfigError with all problems."""
     assert settings.pipeline is not None
     try:
         return find_pipeline(settings.pipeline.plugin).bound(plain(settings.pipeline.options))
@@ -96,7 +96,7 @@ def load_pipeline(group: str, settings: GroupConfig) -> Callable[[Any, Any], Any
 
 
 def load_batch_function(group: str, settings: GroupConfig) -> Callable[[Any, Any], Any]:
-    """What a sink of format foreach_batch calls with (frame, batch_id). Raises ConfigError with what is wrong."""
+    """The function that a sink of format foreach_batch calls with (frame, batch_id). Raises ConfigError."""
     assert settings.sink is not None
     try:
         target = object_at(settings.sink.plugin)
@@ -107,7 +107,7 @@ def load_batch_function(group: str, settings: GroupConfig) -> Callable[[Any, Any
 
 
 def pipeline_problems(group: str, settings: GroupConfig) -> list[ConfigProblem]:
-    """What is wrong with a group's pipeline and its sink's function; they are imported, and nothing of them runs."""
+    """The problems of a group's pipeline and its sink's function. Both are imported, and none of them runs."""
     return [*_problems(group, settings)]
 
 

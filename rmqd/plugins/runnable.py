@@ -1,4 +1,4 @@
-"""A configuration that this version can run: its handlers, pipelines and strategies are found and fit their options."""
+"""Loads a configuration that can be run: its handlers, pipelines and strategies exist, and accept their options."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def load_runnable(
     groups: Collection[str] = (),
     environ: Mapping[str, str] = os.environ,
 ) -> RootConfig:
-    """As `load_config`, with what groups need to run. Raises ConfigError with every problem.
+    """Load a configuration as `load_config` does, and check what its groups need. Raises ConfigError with all problems.
 
     Plugins of all groups, or of those named in `groups`, are imported, and their options validated.
     """
@@ -31,7 +31,7 @@ def load_runnable(
 
 
 def runnable(source: Source, *, groups: Collection[str] = (), environ: Mapping[str, str] = os.environ) -> RootConfig:
-    """The same of a configuration that was read already, wherever it stood."""
+    """The same for a configuration whose files were read already."""
     loading = Loading(source, environ)
     look_again()
     loading.add(run_findings(loading.config, groups))

@@ -32,7 +32,7 @@ _ACCEPTED: Final = f"accepted: a function of {_FORM} that returns the own queues
 
 
 def load_strategy(group: str, settings: GroupConfig, namespace: str = "") -> AllocateStrategy:
-    """The strategy of a group, which sees names as brokers know them. Raises ConfigError with what is wrong."""
+    """The strategy of a group. It is given names as brokers know them. Raises ConfigError with all problems."""
     name = settings.allocate_strategy
     try:
         return AllocateStrategy(name, _built_in(settings, namespace) or _installed(name))
@@ -41,7 +41,7 @@ def load_strategy(group: str, settings: GroupConfig, namespace: str = "") -> All
 
 
 def strategy_problems(group: str, settings: GroupConfig) -> list[ConfigProblem]:
-    """What is wrong with a group's strategy; one that is installed is imported, and not called."""
+    """The problems of a group's strategy. A plugin is imported, and not called."""
     try:
         load_strategy(group, settings)
     except ConfigError as error:
@@ -80,4 +80,4 @@ def _check_form(where: str, strategy: Any) -> None:
     except TypeError:
         raise EntryPointError(f"{where} cannot be called with {_FORM}; {_ACCEPTED}") from None
     except ValueError:
-        pass  # something built in, which tells nothing about itself
+        pass  # a builtin without a signature

@@ -1,4 +1,4 @@
-"""Options that a plugin's model does not know: typos, which pydantic ignores unless the model says otherwise."""
+"""Finds options that a plugin's model does not have: typos, which pydantic ignores unless the model forbids them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from rmqd.config.problems import Path
 
 
 def unknown_options(given: object, model: object, path: Path = ()) -> Iterator[tuple[Path, list[str]]]:
-    """The keys of `given` that the validated `model` has no field for, each with the names that are known there.
+    """Find the keys of `given` for which the validated `model` has no field. Yields paths and the known names.
 
-    Looks into the models that fields hold, also in lists and mappings. A model that sets `extra` itself decided about
-    such keys by itself, and is left alone; so is what is not a model.
+    Models in fields are searched too, also in lists and mappings. A model that sets `extra` has decided about unknown
+    keys by itself, and is left out.
     """
     if isinstance(model, BaseModel) and isinstance(given, Mapping):
         yield from unknown_keys(given, type(model), path)
@@ -33,7 +33,7 @@ def unknown_options(given: object, model: object, path: Path = ()) -> Iterator[t
 def unknown_keys(
     given: Mapping[str, object], model: type[BaseModel], path: Path = ()
 ) -> Iterator[tuple[Path, list[str]]]:
-    """The unknown keys at the top of `given` alone, which need not be valid otherwise."""
+    """Find the unknown keys at the top of `given` alone. The rest of it need not be valid."""
     if "extra" in model.model_config:
         return
     known = [name for field in model.model_fields.items() for name in _names(*field)]
@@ -43,7 +43,7 @@ def unknown_keys(
 
 
 def _names(name: str, field: FieldInfo) -> list[str]:
-    """The keys under which a field may be given; its own name may be one beside its alias."""
+    """The keys by which a field may be given: its alias, and where the model allows it also its name."""
     aliases = [field.alias, field.validation_alias]
     for choice in field.validation_alias.choices if isinstance(field.validation_alias, AliasChoices) else ():
         aliases.append(choice if isinstance(choice, str) else str(choice.path[0]))
