@@ -1,4 +1,4 @@
-"""What the parent and its workers say to each other, over a socket pair that only they hold.
+"""Messages between the daemon and its child processes, over a socket pair that only the two of them hold.
 
 Messages are pickles after a four byte length. Both ends are the same program started by the same user, so nothing
 foreign is unpickled.
@@ -24,20 +24,20 @@ Action = Literal["build", "check", "run", "snapshot", "pause", "resume", "apply"
 
 @dataclass(frozen=True, slots=True)
 class BuildOrder:
-    """What a worker is to build, before it is told to run."""
+    """What a worker has to build before it is told to run it."""
 
     config: RootConfig
     worker: int
     workers: int
     pauses: Mapping[str, tuple[PauseScope, ...]]
-    """What operators paused, by group."""
+    """The paused scopes by group."""
     import_path: tuple[str, ...]
-    """The parent's sys.path: the worker is started another way, and must find the same handlers."""
+    """The parent's sys.path. The worker is started in another way, and must find the same handlers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """From the parent; answered by one Answer with the same number."""
+    """A request of the parent. It is answered by one Answer with the same number."""
 
     number: int
     action: Action
@@ -46,7 +46,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class ChildAnswer:
-    """From a worker. Number 0 is no answer but its farewell: the last snapshot."""
+    """An answer of a child. Number 0 answers no request: it has the child's last snapshot before it ends."""
 
     number: int
     value: Any = None
@@ -55,7 +55,7 @@ class ChildAnswer:
 
 
 class ChildChannel:
-    """One end of the pair."""
+    """One end of the socket pair."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -63,13 +63,13 @@ class ChildChannel:
 
     @classmethod
     async def over(cls, sock: socket.socket) -> Self:
-        """A channel over a connected socket, which it owns from now on."""
+        """A channel over a connected socket. The channel closes the socket."""
         return cls(*await asyncio.open_connection(sock=sock))
 
     def post(self, message: Request | ChildAnswer) -> None:
-        """Send; what cannot be sent any more is dropped, as the reader hears of the end."""
+        """Send a message. If the other end is gone the message is dropped; `receive` reports the end."""
         if self._writer.is_closing():
-            return  # uvloop would raise
+            return  # writing would raise in uvloop
         data = pickle.dumps(message)
         self._writer.write(_LENGTH.pack(len(data)) + data)
 
@@ -82,10 +82,10 @@ class ChildChannel:
             return None
 
     async def close(self) -> None:
-        """Flush and close."""
+        """Send what is left, and close."""
         try:
             await self._writer.drain()
             self._writer.close()
             await self._writer.wait_closed()
         except ConnectionError:
-            pass  # the other end was faster
+            pass  # the other end closed first

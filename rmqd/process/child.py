@@ -1,4 +1,4 @@
-"""A child process of rmqd's own as its parent holds it: started, asked over a socket pair, ended."""
+"""A child process of rmqd, seen from its parent: starting it, asking it over a socket pair, ending it."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class ChildProcess(Generic[Snapshot]):
     """A running child. Made by `start`; `read` must run as long as it lives."""
 
     name = "child"
-    """What it is called in errors."""
+    """The word for the child in errors."""
     own_group = False
-    """Whether it leads a process group, which is killed with it: for a child that starts processes of its own."""
+    """Whether the child leads a process group that is killed with it, because it starts processes of its own."""
 
     def __init__(self, process: asyncio.subprocess.Process, channel: ChildChannel) -> None:
         self._process = process
@@ -52,7 +52,7 @@ class ChildProcess(Generic[Snapshot]):
         return cls(process, await ChildChannel.over(ours))
 
     async def read(self) -> int:
-        """Take the child's answers until it is gone; its exit code."""
+        """Receive the child's answers until it is gone. Returns its exit code."""
         while (answer := await self._channel.receive()) is not None:
             assert isinstance(answer, ChildAnswer)
             if (snapshot := self._snapshot_in(answer.value)) is not None:
@@ -72,7 +72,7 @@ class ChildProcess(Generic[Snapshot]):
         return await self._process.wait()
 
     async def ask(self, action: Action, argument: object = None) -> Any:
-        """The answer to a request. Raises ConfigError where it is refused, ChildGoneError where none comes."""
+        """Send a request, and wait for the answer. Raises ConfigError if it is refused, and ChildGoneError."""
         if self._gone:
             raise self._gone_error()
         number = next(self._numbers)
@@ -85,20 +85,20 @@ class ChildProcess(Generic[Snapshot]):
             self._waiting.pop(number, None)
 
     def tell(self, action: Action, argument: object = None) -> None:
-        """A request whose answer nobody waits for."""
+        """Send a request without waiting for the answer."""
         if not self._gone:
             self._channel.post(Request(next(self._numbers), action, argument))
 
     def kill(self) -> None:
-        """End it without a word, and what is left of its process group."""
+        """Kill the child, and what is left of its process group."""
         if self._process.returncode is None:
             self._process.kill()
         if self.own_group:
-            with suppress(ProcessLookupError):  # the group is empty
+            with suppress(ProcessLookupError):  # the process group is empty
                 os.killpg(self.pid, signal.SIGKILL)
 
     def _snapshot_in(self, value: object) -> Snapshot | None:
-        """The snapshot that an answer holds, if it is one."""
+        """The value if it is a snapshot of this kind of child, else None."""
         raise NotImplementedError
 
     def _gone_error(self) -> ChildGoneError:
@@ -106,7 +106,7 @@ class ChildProcess(Generic[Snapshot]):
 
 
 def _environment() -> dict[str, str]:
-    """Ours, with this very copy of rmqd found first, however the parent was started."""
+    """The parent's environment, with this copy of rmqd first in PYTHONPATH, however the parent was started."""
     package_folder = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     path = [package_folder, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path)}

@@ -1,13 +1,13 @@
-"""Garbage that only Python's collector frees, found by the memory that it takes.
+"""Collects garbage when the process's memory grows, not only when the number of objects does.
 
-A handler's `except ValueError as error: kept = error` makes a cycle of a few objects, which keeps the message, and so
-the whole reply that brought it: a megabyte and more. Python's collector goes by the number of objects, and the daemon
-has it look at every 50,000 (`settle_garbage_collection`), as messages make no cycles; until then such garbage would
-take gigabytes. So the process's memory is watched, and a collection is made when it has grown by half, and by 64 MiB
-at least, since the last one. Where memory does not grow, that costs nothing.
+A handler's `except ValueError as error: kept = error` makes a reference cycle of a few objects. The cycle keeps the
+message, and so the whole reply that brought it: a megabyte and more. Python's collector goes by the number of objects,
+and the daemon lets it look only every 50,000 objects (`settle_garbage_collection`), as messages make no cycles. Until
+then such garbage could take gigabytes. So this module watches the process's memory, and collects when it has grown by
+half, and by 64 MiB at least, since the last collection. Where memory does not grow, that costs nothing.
 
-What was freed must go back to the system, too: malloc keeps it, so that the next look would not tell garbage from what
-is free, and would let the memory grow by half again and again.
+Freed memory must also go back to the system. malloc would keep it, and the next look could not tell garbage from free
+memory: it would let the memory grow by half again and again.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from pathlib import Path
 from typing import Final
 
 TICK_SECONDS: Final = 0.1
-QUIET_TICK_SECONDS: Final = 0.25  # while the memory does not grow: an idle daemon is woken as seldom as can be
+QUIET_TICK_SECONDS: Final = 0.25  # while the memory does not grow, so that an idle daemon is woken seldom
 NOTABLE_GROWTH_BYTES: Final = 1024 * 1024
 LEAST_GROWTH_BYTES: Final = 64 * 1024 * 1024
 _STATM: Final = Path("/proc/self/statm")
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 CAN_BE_WATCHED: Final = _STATM.exists()
-"""Whether the system tells how much memory the process takes: Linux does."""
+"""Whether the system shows the process's memory in /proc, as Linux does."""
 
 
 async def collect_as_memory_grows() -> None:
-    """Watch the memory until cancelled. Where the system does not tell the memory, only wait to be cancelled."""
+    """Watch the memory until cancelled. On a system that does not show it, only wait to be cancelled."""
     if not CAN_BE_WATCHED:
         await asyncio.get_running_loop().create_future()
     statm = os.open(_STATM, os.O_RDONLY | os.O_CLOEXEC)
@@ -55,7 +55,7 @@ def _resident_bytes(statm: int) -> int:
 
 
 def _trim() -> None:
-    """Call glibc's malloc_trim; other C libraries have none, and give more back by themselves."""
+    """Call glibc's malloc_trim. Other C libraries do not have it, and return more memory by themselves."""
     import ctypes  # takes 0.7 MiB, which most processes never need
 
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)

@@ -28,21 +28,22 @@ log = structlog.get_logger(__name__)
 
 Result = TypeVar("Result")
 
-# Messages make no reference cycles worth looking for every 700 objects; for those that handlers make see `garbage`.
+# Messages make no reference cycles, so Python's default of a look every 700 objects is wasteful; see also `garbage`.
 GC_THRESHOLD = 50_000 if CAN_BE_WATCHED else 2_000
 THREAD_PATIENCE_SECONDS = 0.5
 LEFTOVER_SECONDS = 1.0
 
 
 def put_off_garbage_collection() -> None:
-    """For the start: imports make nothing but what stays, and collections would look at it again and again."""
+    """Turn the collector off during the start: imported objects stay, and collections would scan them repeatedly."""
     gc.disable()
 
 
 def settle_garbage_collection() -> None:
-    """After the start: what was made so far stays for good, so that collections need not look at it again.
+    """Turn the collector on after the start, with all objects so far frozen, so that it never scans them again.
 
-    Nothing is collected before: of 90,000 objects 900 are garbage by then, and a look at all takes 25 ms from messages.
+    They are not collected first: of 90,000 objects 900 are garbage by then, and scanning them would delay the first
+    message by 25 ms.
     """
     gc.freeze()
     gc.enable()
@@ -50,7 +51,7 @@ def settle_garbage_collection() -> None:
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """An event loop of the kind that handlers run in."""
+    """A new event loop, of uvloop."""
     return uvloop.new_event_loop()
 
 
@@ -69,7 +70,7 @@ def run_in_loop(main: Coroutine[Any, Any, Result]) -> Result:
 
 
 def close_loop(loop: asyncio.AbstractEventLoop, patience_seconds: float) -> None:
-    """End a loop that has stopped: cancel the tasks that are left, and wait for them for at most this time."""
+    """Close a loop that has stopped: cancel the tasks that are left, and wait for them for at most this time."""
     leftover = asyncio.all_tasks(loop)
     for task in leftover:
         task.cancel()
@@ -81,15 +82,15 @@ def close_loop(loop: asyncio.AbstractEventLoop, patience_seconds: float) -> None
 def keep_running(loop: asyncio.AbstractEventLoop, is_over: Callable[[], bool]) -> None:
     """Run the loop until `is_over`. The code that makes it true also stops the loop.
 
-    Handlers run in this loop, and may stop it: by `loop.stop()`, or by a task of theirs that raises SystemExit or
-    KeyboardInterrupt, which asyncio lets out of the loop. Then it goes on where it was: nothing in it is lost. A
-    KeyboardInterrupt that may come from a terminal is raised: it may wherever nobody handles SIGINT, before the daemon
-    takes over the signals for instance.
+    Handlers run in this loop, and may stop it: by `loop.stop()`, or by a task that raises SystemExit or
+    KeyboardInterrupt, which asyncio lets out of the loop. Then the loop is run again, and goes on where it was. A
+    KeyboardInterrupt is raised if it may come from a terminal, which is so as long as no code handles SIGINT, such as
+    before the daemon takes over the signals.
     """
     while not is_over():
         try:
             loop.run_forever()
-        except Exception:  # no task's, as the loop keeps those: it cannot run, without a free descriptor for instance
+        except Exception:  # no task's, as the loop keeps those: the loop itself cannot run, such as without descriptors
             raise
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt) and _may_come_from_terminal():
@@ -121,7 +122,7 @@ async def _ended(tasks: set[asyncio.Task[Any]], patience_seconds: float) -> None
 
 
 def _take_note(task: asyncio.Task[Any]) -> BaseException | None:
-    """The exception that ended a task, or None. Asyncio does not report it when the loop does not run any more."""
+    """The exception that ended a task, or None. Taking it keeps asyncio from reporting it after the loop's end."""
     return task.exception() if task.done() and not task.cancelled() else None
 
 
@@ -131,10 +132,10 @@ def _may_come_from_terminal() -> bool:
 
 
 def leave(exit_code: int) -> None:
-    """Exit the process; where a thread would hold the interpreter, without waiting for it."""
+    """Exit the process, without waiting for threads that would keep the interpreter from ending."""
     others = [one for one in threading.enumerate() if one is not threading.main_thread() and not one.daemon]
     finish_writing()
-    # What handlers printed, perhaps into a pipe that nobody reads: in a thread, which may be left behind.
+    # Flush what handlers printed, in a thread that may be left behind: the output may be a pipe that nobody reads.
     flush = threading.Thread(target=_flush_output, name="rmqd.flush", daemon=True)
     flush.start()
     others.append(flush)

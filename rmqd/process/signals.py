@@ -26,5 +26,5 @@ def signals_handled(on_stop: Callable[[signal.Signals], None], on_reload: Callab
     finally:
         for number, handler in before.items():
             loop.remove_signal_handler(number)
-            # None is a handler that was not installed from Python; it cannot be put back from here.
+            # None stands for a handler that was not installed by Python; it cannot be restored from here.
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""The last step of spans: to the collector, told and counted where that fails, and without a secret in what is told."""
+"""Exports spans to the collector. Failures are logged and counted, without the secrets of OTEL_*_HEADERS."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _USER_IN_URL: Final = re.compile(r"(?<=//)[^/@\s]+@")
 
 
 class SdkWords(logging.Handler):
-    """What OpenTelemetry's SDK says: once a minute, and without the values of OTEL_*_HEADERS."""
+    """A log handler for OpenTelemetry's SDK: at most one line a minute, without the values of OTEL_*_HEADERS."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -33,7 +33,7 @@ class SdkWords(logging.Handler):
         self._held_back = 0
 
     def emit(self, record: logging.LogRecord) -> None:
-        """In whatever thread it is said."""
+        """Log a record of the SDK. Called in the thread that logged it."""
         now = time.monotonic()
         if now < self._next_at:
             self._held_back += 1
@@ -49,7 +49,7 @@ class SdkWords(logging.Handler):
 
 
 def report_the_sdks_own_words() -> None:
-    """Say what the SDK logs as an event of ours, from now on."""
+    """Log what the SDK logs as events of our own from now on."""
     sdk = logging.getLogger("opentelemetry")
     if not any(isinstance(handler, SdkWords) for handler in sdk.handlers):
         sdk.addHandler(SdkWords())
@@ -57,7 +57,7 @@ def report_the_sdks_own_words() -> None:
 
 
 class ReportingExporter(SpanExporter):
-    """OTLP over HTTP, by the variables OTEL_EXPORTER_OTLP_*. Called in a thread of the SDK."""
+    """Exports by OTLP over HTTP, as the variables OTEL_EXPORTER_OTLP_* say. Called in a thread of the SDK."""
 
     def __init__(self, exporter: SpanExporter | None = None) -> None:
         self._exporter = exporter or OTLPSpanExporter()
@@ -66,7 +66,7 @@ class ReportingExporter(SpanExporter):
         self._report_at = 0.0
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Send them; what the collector does not take is lost, and told once a minute."""
+        """Send spans. Those that the collector does not take are lost, which is logged once a minute."""
         try:
             result = self._exporter.export(spans)
         except Exception as error:  # noqa: BLE001  the SDK would log it with whatever text it has
@@ -77,11 +77,11 @@ class ReportingExporter(SpanExporter):
         return result
 
     def shutdown(self) -> None:
-        """Give up what is under way."""
+        """Cancel an export that is under way."""
         self._exporter.shutdown()
 
     def force_flush(self, timeout_millis: int = 30000) -> bool:
-        """Nothing waits here."""
+        """Return True: this exporter keeps no spans."""
         return True
 
     def _lose(self, spans: int) -> None:
@@ -96,7 +96,7 @@ class ReportingExporter(SpanExporter):
 
 
 def _secrets() -> tuple[str, ...]:
-    """The values of headers as they are given, as they are sent, and as errors show them; longest first."""
+    """The values of headers in every form: as given, as sent, and as errors show them. Longest first."""
     found = set()
     for name in _SECRET_VARIABLES:
         text = os.environ.get(name, "")

@@ -1,6 +1,6 @@
-"""Imports structlog so that it finds no rich: to be imported before structlog, wherever a process may begin.
+"""Imports structlog in a way that hides rich from it. Import this module before structlog in every main program.
 
-structlog prefers rich for tracebacks where it is installed, and its import takes as long as all the rest of a start.
+structlog uses rich for tracebacks if it is installed, and importing rich takes as long as all the rest of a start.
 """
 
 from __future__ import annotations

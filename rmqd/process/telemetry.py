@@ -40,19 +40,19 @@ CLOSE_SECONDS: Final = 3.0
 
 
 class Telemetry:
-    """The spans of this process. `close` sends what is left."""
+    """The spans of this process. `close` sends those that are left."""
 
     def __init__(self, provider: TracerProvider) -> None:
         self._provider = provider
         self._tracer = provider.get_tracer("rmqd", __version__)
 
     def hook(self, options: ConsumerOptions) -> Hook:
-        """What makes a group's spans."""
+        """The hook that makes a group's spans."""
         spans = GroupSpans(self._tracer, options)
         return Hook(HOOK_NAME, spans.begin, spans.end)
 
     async def close(self) -> None:
-        """Send what was not sent yet, in at most 3 s."""
+        """Send the spans that are left, within 3 s."""
         loop = asyncio.get_running_loop()
         flushed = loop.create_future()
 
@@ -60,10 +60,10 @@ class Telemetry:
             try:
                 self._provider.force_flush()
             finally:
-                with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits any more
+                with contextlib.suppress(RuntimeError):  # the loop has ended, and nothing waits for this
                     loop.call_soon_threadsafe(flushed.cancel)
 
-        # a daemon thread, as a collector that does not answer must not keep the process
+        # a daemon thread, so that a collector that does not answer cannot keep the process from ending
         threading.Thread(target=flush, name="rmqd.telemetry.flush", daemon=True).start()
         _, waiting = await asyncio.wait((flushed,), timeout=CLOSE_SECONDS)
         if waiting:
@@ -71,9 +71,9 @@ class Telemetry:
 
 
 def start_telemetry() -> Telemetry:
-    """Make spans of this process go where OTEL_* says; what handlers make by OpenTelemetry's API goes there as well.
+    """Have the spans of this process exported as the variables OTEL_* say, those of handlers too.
 
-    Where a tracer provider is set already, as by `opentelemetry-instrument`, it is used.
+    If a tracer provider is set already, such as by `opentelemetry-instrument`, it is used.
     """
     former = trace.get_tracer_provider()
     if isinstance(former, TracerProvider):
@@ -87,7 +87,7 @@ def start_telemetry() -> Telemetry:
 
 
 def _resource() -> Resource:
-    """What is said about this process with every span: the user's words, and where there are none, ours."""
+    """The attributes of this process that every span has. The user's OTEL_* variables win over ours."""
     whole = Resource({HOST_NAME: os.uname().nodename, PROCESS_PID: os.getpid()}).merge(Resource.create())
     is_named = not str(whole.attributes[SERVICE_NAME]).startswith("unknown_service")
     return whole if is_named else whole.merge(Resource({SERVICE_NAME: "rmqd"}))
@@ -160,8 +160,8 @@ class GroupSpans:
             error_type = "timeout" if is_late else "cancelled"
         elif context.outcome == "failed" and error is not None:
             error_type = _name_of(type(error))
-            # as `record_exception` does, but for texts that fail or cannot be encoded: one such would take all spans
-            # along that are exported with it
+            # like `record_exception`, but safe for texts that fail or cannot be encoded: one of these would make the
+            # export of all spans in its batch fail
             span.add_event(
                 "exception",
                 {
@@ -178,7 +178,7 @@ class GroupSpans:
 
 
 def _message_attributes(message: Message) -> dict[str, AttributeValue]:
-    """What is said about a single message."""
+    """The attributes of a call that handles one message."""
     attributes: dict[str, AttributeValue] = {"messaging.message.id": message.msg_id}
     if message.tags:
         attributes["messaging.rocketmq.message.tag"] = message.tags

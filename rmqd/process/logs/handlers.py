@@ -8,7 +8,7 @@ from typing import IO, Final, cast
 
 from rmqd.process.logs.writer import LogWriter, runs_the_loop
 
-# What other code may log in the event loop's thread. A line costs it some 40 microseconds: at most a fifth of its time.
+# How much other code may log in the event loop's thread. A line takes some 40 µs: at most a fifth of the time.
 LINES_PER_SECOND: Final = 5_000
 LINES_AT_ONCE: Final = 10_000
 
@@ -18,10 +18,10 @@ class OwnHandler(logging.StreamHandler[IO[str]]):
 
 
 class QueueingHandler(OwnHandler):
-    """Hands formatted lines to a writer, in whichever thread: no lock is held, so none waits for another one's line.
+    """Hands formatted lines to a writer. No lock is held, so no thread waits for another one's line.
 
-    A handler that logs without end in the event loop is held to a rate before its lines are formatted, since heartbeats
-    and probes wait for what runs there. Our own events, which are structlog's, know their bounds themselves.
+    Other code that logs without end in the event loop is held to a rate, before its lines are formatted: heartbeats and
+    probes wait while it runs. Our own events come from structlog and are limited where they are logged.
     """
 
     def __init__(self, writer: LogWriter) -> None:
@@ -31,7 +31,7 @@ class QueueingHandler(OwnHandler):
         self._filled_at = time.monotonic()
 
     def handle(self, record: logging.LogRecord) -> bool:
-        """As the standard library's, without its lock. True where the line is formatted."""
+        """Like the standard library's method, without its lock. Returns True if the line was formatted."""
         if not self.filter(record):
             return False
         if not isinstance(record.msg, dict) and runs_the_loop() and not self._may_write():
@@ -41,7 +41,7 @@ class QueueingHandler(OwnHandler):
         return True
 
     def flush(self) -> None:
-        """Do nothing: the code that ends the process waits for the writer."""
+        """Do nothing: `finish_writing` waits for the writer when the process ends."""
 
     def _may_write(self) -> bool:
         now = time.monotonic()

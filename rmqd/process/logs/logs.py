@@ -1,6 +1,7 @@
-"""Logs: one event per line on standard error, JSON or for people, the handlers' own logging joined in.
+"""The log: one event per line on standard error, as JSON or for people, with the handlers' own logging.
 
-Nobody waits for the log: lines go through a queue, of bounded length as each value in them is; see log_writer.
+No caller waits for the log: lines go through a queue of bounded length (`writer`), and each value in them is cut
+(`values`).
 """
 
 from __future__ import annotations
@@ -43,11 +44,11 @@ def configure_logging(
     worker: int | None = None,
     namespaces: Iterable[str] = (),
 ) -> None:
-    """Send structlog's and the standard library's logs to standard error; may be called again.
+    """Send structlog's and the standard library's logs to standard error. May be called again.
 
-    A `stream` that is given is written to at once, and must be one that nobody holds up, such as a file.
+    A `stream` that is given is written to at once, so it must be one that does not block, such as a file.
 
-    What the parent says for all of its workers, a worker does not say. Our own lines have names without `namespaces`.
+    A worker does not log the events that its parent logs for all workers. Names in our own lines have no namespace.
     """
     _plain_names.namespaces = tuple(namespaces)
     terminal = (sys.stderr if stream is None else stream).isatty()
@@ -63,15 +64,15 @@ def configure_logging(
     handler = _own_handler(stream)
     handler.setFormatter(_formatter(log_format == "console" or (log_format == "auto" and terminal), terminal, shared))
     root = logging.getLogger()
-    # Only our own: a handler plugin may have added one, and a reload must not take it away.
+    # Replace only our own log handlers: a plugin may have added one, which a reload must not remove.
     for old in [one for one in root.handlers if isinstance(one, OwnHandler)]:
         root.removeHandler(old)
     root.addHandler(handler)
     root.setLevel(level.upper())
-    # The HTTP server's own lines repeat ours, and its warnings are about what anybody may send.
+    # The HTTP server's lines repeat ours, and its warnings are about requests that anybody may send.
     logging.getLogger("uvicorn").setLevel(logging.ERROR)
     logging.getLogger("asyncio").setLevel(max(logging.WARNING, root.level))
-    logging.getLogger("py4j").setLevel(max(logging.WARNING, root.level))  # a line for each call between Java and us
+    logging.getLogger("py4j").setLevel(max(logging.WARNING, root.level))  # it logs each call between Java and Python
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,
@@ -90,7 +91,7 @@ def configure_logging(
 
 
 def write_line(line: str) -> None:
-    """A line that is part of the log already, such as that of a child process."""
+    """Write a line that is formatted already, such as one of a child process."""
     writer = writer_of(sys.stderr, _tell_dropped)
     if writer is None:
         print(line, file=sys.stderr)  # noqa: T201 it is a line of a log
@@ -127,7 +128,7 @@ def _formatter(console: bool, terminal: bool, shared: list[Any]) -> logging.Form
 
 
 def _traceback(exc_info: structlog.typing.ExcInfo) -> str:
-    """Also of an exception that fails when it is asked for its attributes: its line must not be lost."""
+    """Format a traceback, also of an exception whose attributes raise: its log line must not be lost."""
     return traceback_of(exc_info[1]).removesuffix("\n")
 
 
@@ -138,7 +139,7 @@ def _timestamp(_logger: object, _method: str, event: EventDict) -> EventDict:
 
 
 def _in_order(_logger: object, _method: str, event: EventDict) -> EventDict:
-    """Time, level and event first, as a person reads them."""
+    """Put time, level and event first."""
     return {key: event[key] for key in ("timestamp", "level", "event") if key in event} | dict(event)
 
 
@@ -149,9 +150,10 @@ def _leave_to_parent(_logger: object, _method: str, event: EventDict) -> EventDi
 
 
 class _OwnLogger(structlog.stdlib.BoundLogger):
-    """Logs through the standard library, where handlers may have filters, log handlers or a record factory of theirs.
+    """Logs through the standard library, and swallows what raises there.
 
-    What these raise would be raised wherever a line of ours is written, and end groups that have nothing to do with it.
+    Message handlers may install filters, log handlers or a record factory in it. An error in these would be raised
+    wherever a line of ours is logged, and end groups that have nothing to do with it.
     """
 
     def _proxy_to_logger(self, method_name: str, event: str | None = None, *event_args: str, **event_kw: Any) -> Any:
@@ -163,7 +165,7 @@ class _OwnLogger(structlog.stdlib.BoundLogger):
 
 
 class _PlainNames:
-    """A structlog processor: names as the configuration has them. Loggers keep it, so a reload changes its list."""
+    """A structlog processor that removes namespaces from names. Loggers keep it, so a reload changes its list."""
 
     namespaces: tuple[str, ...] = ()
 

@@ -1,6 +1,7 @@
-"""Text of strangers (brokers, producers, handlers' errors) as it may be shown to a person.
+"""Makes foreign text (of brokers, producers, handlers' errors) safe to show to a person.
 
-A terminal obeys escape sequences, and a reader believes what looks like a line of its own: both are for us to write.
+A terminal obeys escape sequences, and a reader takes text after a line break for a line of the log. Foreign text must
+be able to produce neither.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-# Controls, what turns the direction of writing, other ends of lines, what is not seen, halves of surrogate pairs.
+# Control characters, changes of writing direction, other line breaks, invisible characters, lone surrogates.
 _UNSAFE: Final = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
 )
@@ -16,17 +17,17 @@ _UNSAFE_BUT_LINES: Final = re.compile(f"(?![\n\t]){_UNSAFE.pattern}")
 
 
 def printable(text: str) -> str:
-    """On one line: what a terminal would obey, or not show, is escaped as Python writes it."""
+    """The text on one line; control and invisible characters are escaped as in Python source."""
     return text if text.isascii() and text.isprintable() else _UNSAFE.sub(_escaped, text)
 
 
 def printable_lines(text: str, indent: str = "    ") -> str:
-    """As `printable`, but ends of lines stay, and every line after the first is indented: none passes for another's."""
+    """Like `printable`, but line breaks stay, and each line after the first is indented: none looks like a log line."""
     return _UNSAFE_BUT_LINES.sub(_escaped, text).replace("\n", f"\n{indent}")
 
 
 def printable_values(value: Any) -> Any:
-    """A document of JSON with every text in it printable."""
+    """A JSON document with all texts in it made printable."""
     match value:
         case str():
             return printable(value)

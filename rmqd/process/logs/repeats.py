@@ -17,9 +17,9 @@ EventDict = MutableMapping[str, Any]
 
 REPEAT_SECONDS: Final = 10.0
 MOST_REPEATED_KINDS: Final = 1_000
-MOST_ERRORS_AT_A_PLACE: Final = 20  # of different origins; those beyond are counted together
+MOST_ERRORS_AT_A_PLACE: Final = 20  # with different origins; any others at the place are counted together
 
-# Where an error belongs: its event's name and these fields, not the other values in it.
+# The place of an error: its event's name and these fields. Its other values do not matter.
 _PLACE_KEYS: Final = (
     "event", "group", "topic", "broker", "queue", "address", "handler", "hook", "call", "worker", "check", "source",
 )  # fmt: skip
@@ -32,9 +32,9 @@ _Place = tuple[str, ...]
 class RepeatLimiter:
     """A structlog processor that lets the first of equal warnings and errors pass and counts the others.
 
-    Two errors are equal if they have the same place and, where an exception is logged, the same class and the same
-    line that raised it. The line matters: a handler that fails at every message for one reason must not hide the one
-    `KeyError` among them that somebody has to know of. Texts do not matter, as they may hold what a producer sent.
+    Two errors are equal if they have the same place and, if an exception is logged, its class and the line that raised
+    it are the same. The line matters: a handler that fails at every message for one reason must not hide a single
+    `KeyError` with another reason. Texts do not matter, as they may contain what a producer sent.
     """
 
     def __init__(self, interval_seconds: float = REPEAT_SECONDS) -> None:
@@ -60,7 +60,7 @@ class RepeatLimiter:
         return event
 
     def flush(self) -> None:
-        """Say how often each error came again whose ten seconds are over. To be called now and then."""
+        """Log how often errors were repeated, for those whose ten seconds are over. To be called now and then."""
         now = time.monotonic()
         for key, seen in list(self._seen.items()):
             if now - seen.since < self._interval:
@@ -70,7 +70,7 @@ class RepeatLimiter:
                 fields = {name: value for name, value in seen.fields.items() if name != "event"}
                 if key[1]:
                     fields["raised"] = key[1]
-                # Not through this processor's own count: the line is about what it held back.
+                # This line is not counted itself: it reports what was held back.
                 _log.info("log.repeated", of=seen.fields["event"], of_level=seen.level, count=seen.count, **fields)
 
     def _origin(self, place: _Place, event: EventDict) -> str:
@@ -97,7 +97,7 @@ class RepeatLimiter:
 
 def _origin_of(error: object) -> str:
     """`KeyError at mail.py:17`: an exception's class and the line that raised it; empty for what is no exception."""
-    if error is True:  # the exception that is being handled
+    if error is True:  # stands for the exception that is being handled
         error = sys.exc_info()[1]
     if not isinstance(error, BaseException):
         return ""

@@ -1,6 +1,6 @@
-"""The values of a log line, made fit to be written: of bounded length, and with nothing in it that a terminal obeys.
+"""Makes the values of a log line fit to be written: of bounded length, and without control characters.
 
-A broker's remark or a handler's error may be megabytes long, and whoever sends a message chooses what stands in them.
+A broker's remark or a handler's error may be megabytes long, and may contain text that the sender of a message chose.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ EventDict = MutableMapping[str, Any]
 MOST_CHARACTERS: Final = 8192
 MOST_MEMBERS: Final = 100
 MOST_LEVELS: Final = 4
-# Of a traceback the end matters as much: it names the error.
+# A traceback is cut in the middle: its end names the error.
 _TAIL_CHARACTERS: Final = 2048
 _OF_A_PROGRAM: Final = frozenset({"timestamp", "level", "logger"})
 

@@ -1,8 +1,8 @@
 """Writes log lines to a stream from a thread of its own, so that a stream without a reader delays no caller.
 
-A pipe whose reader stands still, a terminal in ^S and a hung journald block whoever writes to them, for as long as they
-like. The lines wait here instead, up to a bound; beyond it they are dropped and counted, and how many is said when the
-stream takes lines again.
+A pipe whose reader stands still, a terminal after ^S and a hung journald block a writer without limit. So lines wait
+here, up to a bound. Beyond it they are dropped and counted, and their number is logged when the stream takes lines
+again.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from collections.abc import Callable
 from typing import IO, Final
 
 QUEUE_BYTES: Final = 4 * 1024 * 1024
-# A reader that took nothing for this long counts as away. Until then threads, but not the event loop, wait for room.
+# A reader that has taken nothing for this long counts as away. Until then threads wait for room; the event loop never.
 READER_PATIENCE_SECONDS: Final = 1.0
-# Lines of several processes come together in one pipe: what is written at once is not torn up to this size.
+# Several processes write to one pipe: a write of up to this size is not torn apart.
 _ATOMIC_BYTES: Final = select.PIPE_BUF
 _FINISH_SECONDS: Final = 1.0
 _RETRY_SECONDS: Final = 0.1
 
 
 class LogWriter:
-    """A stream for a log handler over `raw`, a file that is written without a buffer. Safe to use from any thread.
+    """A stream for a log handler. It writes to the unbuffered file `raw`, and may be used from any thread.
 
-    `tell_dropped` is called in the writer's thread with how many lines are missing at that place.
+    `tell_dropped` is called in the writer's thread with the number of lines that are missing at that point.
     """
 
     def __init__(self, raw: io.RawIOBase, tell_dropped: Callable[[int], None]) -> None:
@@ -39,7 +39,7 @@ class LogWriter:
         self.begin_anew()
 
     def begin_anew(self) -> None:
-        """With nothing to write: in a forked process, the thread and what holds the lock are the parent's."""
+        """Start empty, with new lock and thread: in a forked process the old ones belong to the parent."""
         self._lock = threading.RLock()
         self._arrived = threading.Condition(self._lock)
         self._taken = threading.Condition(self._lock)
@@ -122,12 +122,12 @@ class LogWriter:
         return lines
 
     def _write(self, data: bytes) -> bool:
-        """Write all of it, however long that takes; False where the stream takes nothing any more."""
+        """Write all data, however long that takes. Returns False if the stream is closed or broken."""
         rest = memoryview(data)
         try:
             while rest:
                 count = self._raw.write(rest)
-                if count is None:  # somebody made the stream a non-blocking one
+                if count is None:  # other code made the stream non-blocking
                     select.select([], [self._raw], [], _RETRY_SECONDS)
                 else:
                     rest = rest[count:]
@@ -140,7 +140,7 @@ _writers: dict[int, tuple[IO[str], LogWriter]] = {}
 
 
 def runs_the_loop() -> bool:
-    """Whether this is an event loop's thread, at work for it."""
+    """Whether this thread is running an event loop now."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -149,12 +149,12 @@ def runs_the_loop() -> bool:
 
 
 def writer_of(stream: IO[str], tell_dropped: Callable[[int], None]) -> LogWriter | None:
-    """The writer of a stream that has a file descriptor; None for another one, as writing to it cannot block."""
+    """The writer of a stream that has a file descriptor; None for a stream in memory, which cannot block."""
     known = _writers.get(id(stream))
     if known is not None and known[0] is stream:
         return known[1]
     buffer = getattr(stream, "buffer", None)
-    raw = getattr(buffer, "raw", buffer)  # with PYTHONUNBUFFERED there is nothing between them
+    raw = getattr(buffer, "raw", buffer)  # with PYTHONUNBUFFERED `buffer` is the raw file itself
     if not isinstance(raw, io.RawIOBase):
         return None
     if not _writers:
@@ -170,7 +170,7 @@ def lines_dropped() -> int:
 
 
 def finish_writing() -> None:
-    """Wait until the log is written, or a second: to be called before the process ends."""
+    """Wait until the log is written, for at most a second. To be called before the process ends."""
     for _, writer in list(_writers.values()):
         writer.finish()
 
