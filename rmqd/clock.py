@@ -1,12 +1,19 @@
-"""Time, passed in so that tests can turn it."""
+"""Time, passed in so that tests can turn it.
+
+Consumers and clients read the time and wait only by the clock that they are given (tests/test_architecture.py), so a
+clock that somebody turns decides when each of their waits ends.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterable
+from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
+
+F = TypeVar("F", bound="asyncio.Future[Any]")
 
 
 def suspended_seconds() -> float:
@@ -17,8 +24,16 @@ def suspended_seconds() -> float:
 _boottime = partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
 
 
+class Timer(Protocol):
+    """A callback that waits for its time."""
+
+    def cancel(self) -> None:
+        """Do not call back."""
+        ...
+
+
 class Clock(Protocol):
-    """Two times in seconds: one to measure durations with, one that people read."""
+    """Two times in seconds: one to measure durations and to wait with, one that people read."""
 
     def monotonic(self) -> float:
         """Seconds that never go back; only differences mean anything."""
@@ -26,6 +41,24 @@ class Clock(Protocol):
 
     def wall(self) -> float:
         """Seconds since 1970 (UTC); may jump when the machine's clock is set."""
+        ...
+
+    def sleep(self, seconds: float, /) -> Coroutine[Any, Any, None]:
+        """As asyncio.sleep."""
+        ...
+
+    def timeout(self, seconds: float | None, /) -> AbstractAsyncContextManager[object]:
+        """As asyncio.timeout: the block raises TimeoutError if it takes longer; None sets no limit."""
+        ...
+
+    def wait(
+        self, waited_for: Iterable[F], /, *, timeout: float | None = None, return_when: str = asyncio.ALL_COMPLETED
+    ) -> Coroutine[Any, Any, tuple[set[F], set[F]]]:
+        """As asyncio.wait: which of these are done, and which are not when the time is over."""
+        ...
+
+    def call_at(self, monotonic: float, callback: Callable[..., object], *args: Any) -> Timer:
+        """Have the running event loop call back when `monotonic` has come so far."""
         ...
 
     def call_later(self, delay_seconds: float, callback: Callable[..., object], *args: Any) -> None:
@@ -39,6 +72,14 @@ class SystemClock:
     __slots__ = ()
     monotonic = staticmethod(time.monotonic)
     wall = staticmethod(time.time)
+    sleep = staticmethod(asyncio.sleep)
+    timeout = staticmethod(asyncio.timeout)
+    wait = staticmethod(asyncio.wait)
+
+    @staticmethod
+    def call_at(monotonic: float, callback: Callable[..., object], *args: Any) -> asyncio.TimerHandle:
+        """By the event loop's own time, which need not begin where `monotonic` does."""
+        return asyncio.get_running_loop().call_later(monotonic - time.monotonic(), callback, *args)
 
     @staticmethod
     def call_later(delay_seconds: float, callback: Callable[..., object], *args: Any) -> None:

@@ -59,6 +59,7 @@ class Heartbeat:
         deadline_seconds: float = HEARTBEAT_TIMEOUT_SECONDS,
     ) -> None:
         self._remoting = remoting
+        self._clock = remoting.clock
         self._routes = routes
         self._client_id = client_id
         self._memberships = memberships
@@ -158,11 +159,10 @@ class Heartbeat:
         silence is normal while no messages come; but a line that has gone silent looks the same, and keeps all pulls
         waiting. Only a request that is answered at once, such as a heartbeat, tells the two apart.
         """
-        loop = asyncio.get_running_loop()
-        until = loop.time() + self._pause_seconds(address, broker)
-        while (left := until - loop.time()) > 0 and not broker.wake.is_set():
+        until = self._clock.monotonic() + self._pause_seconds(address, broker)
+        while (left := until - self._clock.monotonic()) > 0 and not broker.wake.is_set():
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(left, LOOK_SECONDS)):
+                async with self._clock.timeout(min(left, LOOK_SECONDS)):
                     await broker.wake.wait()
             if broker.failures == 0 and self._remoting.silent_seconds(address) >= QUIET_SECONDS:
                 return
@@ -192,7 +192,7 @@ class Heartbeat:
             consumer_data_set=tuple(membership.consumer_data() for membership in self._memberships()),
         )
         try:
-            async with asyncio.timeout(self._deadline):
+            async with self._clock.timeout(self._deadline):
                 version = await send_heartbeat(self._remoting, address, data, timeout_seconds=self._deadline)
         except TimeoutError:
             error: RmqdError = RemotingTimeoutError(address, f"no answer to the heartbeat in {self._deadline:g} s")

@@ -54,15 +54,18 @@ class ClientInstance:
         self, options: ClientOptions, *, remoting: RemotingClient | None = None, clock: Clock | None = None
     ) -> None:
         self.options = options
+        self.clock = clock or (SystemClock() if remoting is None else remoting.clock)
         self.client_id = make_client_id(local_address(options.nameservers), options.instance_name, options.unit_name)
         self.remoting = remoting or RemotingClient(
-            max_frame_size_bytes=options.max_frame_size_bytes, security=Security(options)
+            max_frame_size_bytes=options.max_frame_size_bytes, security=Security(options), clock=self.clock
         )
         self.name_servers = NameServers(
             self.remoting, options.nameservers, url=options.nameserver_url, unit_name=options.unit_name
         )
         self.routes = RouteTable(
-            self.name_servers.get_route, refresh_interval_seconds=options.poll_name_server_interval_seconds
+            self.name_servers.get_route,
+            self.clock,
+            refresh_interval_seconds=options.poll_name_server_interval_seconds,
         )
         self.replicas = Replicas(self.remoting, self.routes)
         self._memberships: dict[str, GroupMembership] = {}
@@ -77,7 +80,7 @@ class ClientInstance:
         self.producer = Producer(
             self.remoting,
             self.routes,
-            clock=clock or SystemClock(),
+            clock=self.clock,
             vip_channel_enabled=options.vip_channel_enabled,
             unit_mode=options.unit_mode,
         )
@@ -191,7 +194,7 @@ class ClientInstance:
 
     async def _unregister_at(self, address: str, group: str) -> None:
         try:
-            async with asyncio.timeout(UNREGISTER_DEADLINE_SECONDS):
+            async with self.clock.timeout(UNREGISTER_DEADLINE_SECONDS):
                 # a heartbeat under way may name the group: processed after the unregister, it would add it again
                 await self.heartbeat.settled(address)
                 await unregister_client(self.remoting, address, self.client_id, consumer_group=group)

@@ -8,15 +8,15 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from rmqd.clock import SystemClock
 
-class JumpingClock:
+
+class JumpingClock(SystemClock):
     """The machine's clock, plus what was jumped over.
 
-    Only `wall` and what `call_later` promises jump. `monotonic` is the machine's own, as is the event loop's time: by
-    those live heartbeats, locks, deadlines and the length of what handlers do, and they have to stay true.
+    Only `wall` and what `call_later` promises jump. `monotonic`, and all that waits by it, is the machine's own: by it
+    live heartbeats, locks, deadlines and the length of what handlers do, and they have to stay true.
     """
-
-    monotonic = staticmethod(time.monotonic)
 
     def __init__(self) -> None:
         self.jumped_seconds = 0.0
@@ -27,7 +27,9 @@ class JumpingClock:
         """Seconds since 1970 by this clock. May be asked in any thread."""
         return time.time() + self.jumped_seconds
 
-    def call_later(self, delay_seconds: float, callback: Callable[..., object], *args: Any) -> None:
+    def call_later(  # type: ignore[override]  # by this clock, not by the loop's
+        self, delay_seconds: float, callback: Callable[..., object], *args: Any
+    ) -> None:
         """Call back when this clock is so much further: it jumps there, so nobody waits for it."""
         due = self.wall() + delay_seconds
         heapq.heappush(self._timers, (due, next(self._order), lambda: callback(*args)))

@@ -13,7 +13,7 @@ from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import decode_messages
 from rmqd.wire.messages.encode import StoredMessage
 from rmqd.wire.messages.message import Message
-from tests.consumer.clock import ManualClock
+from tests.clock import ManualClock
 
 ADDRESS = "127.0.0.1:10911"
 

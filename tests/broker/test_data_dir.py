@@ -30,7 +30,7 @@ from rmqd.wire.command import decode_command, encode_request
 from rmqd.wire.frame import FrameDecoder
 from rmqd.wire.headers.send import SendMessageRequestHeaderV2
 from tests.broker.stores import bodies, in_folder, put
-from tests.consumer.clock import ManualClock
+from tests.clock import ManualClock
 
 
 def _crashed(directory: Path) -> Path:
@@ -242,7 +242,7 @@ async def test_offsets_are_never_given_twice(tmp_path: Path) -> None:
     store, data_dir = in_folder(tmp_path, settings, clock)
     with closing(data_dir):
         last = [put(store, "old") for _ in range(3)][-1]
-        clock.advance(3600 * 2)
+        clock.turn(3600 * 2)
         assert store.expire() == 3
 
     store, data_dir = in_folder(tmp_path, settings, clock)
@@ -268,7 +268,7 @@ async def test_a_crash_leaves_what_the_store_had_at_the_end_of_a_turn(tmp_path: 
         for turn in range(25):
             for _ in range(chance.randrange(6)):
                 put(store, b"x" * chance.randrange(200), topic=chance.choice("TU"), queue_id=chance.randrange(2))
-            clock.advance(chance.choice((1, 600)))
+            clock.turn(chance.choice((1, 600)))
             if turn % 4 == 1:
                 store.expire()
             if turn % 9 == 8:
@@ -378,7 +378,7 @@ async def test_messages_that_a_damaged_log_takes_are_told_once(tmp_path: Path, s
     with closing(data_dir):
         for number in range(100):
             put(store, str(number))
-            clock.advance(60)
+            clock.turn(60)
             await asyncio.sleep(0)
         left = _crashed(tmp_path / "data")
     spoil(left / f"{FILE_NAME}-wal")

@@ -9,7 +9,7 @@ from rmqd.codes import ResponseCode
 from rmqd.wire.bodies.settings import SubscriptionGroupConfig, TopicConfig
 from tests.broker.peer import Peer, connected
 from tests.broker.popping import BROKER, messages_of, pop, pop_fields, popped, texts
-from tests.consumer.clock import ManualClock
+from tests.clock import ManualClock
 
 POP, PEEK, NOTIFICATION, POLLING_INFO = 200050, 200052, 200054, 200055
 
@@ -105,7 +105,7 @@ async def test_statistics_show_the_retries_of_a_group_that_pops(
     await peer.heartbeat("g", [])
     await peer.send("T", b"a")
     await popped(peer)
-    clock.advance(61)
+    clock.turn(61)
     embedded.broker.schedule.wake()
 
     stats = await peer.call(208, {"consumerGroup": "g"})
@@ -127,7 +127,7 @@ async def test_a_new_group_of_an_old_queue(
 ) -> None:
     """From the first that is there, or the very last one."""
     await peer.send("T", b"0")
-    clock.advance(73 * 3600)
+    clock.turn(73 * 3600)
     assert embedded.broker.store.expire() == 1
     await peer.send("T", b"1")
     await peer.send("T", b"2")

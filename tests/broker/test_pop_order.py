@@ -11,7 +11,7 @@ from rmqd.wire.pop import PoppedQueue, RetryFlag, parse_order_counts
 from tests.broker.peer import Peer, connected
 from tests.broker.popping import INVISIBLE_SECONDS, ack, ack_all, hide, messages_of, pop, pop_fields, popped, texts
 from tests.broker.test_held_pops import ANY, waiting
-from tests.consumer.clock import ManualClock
+from tests.clock import ManualClock
 
 QUEUE = PoppedQueue(RetryFlag.NORMAL, 0)
 
@@ -55,16 +55,16 @@ async def test_what_was_not_acknowledged_comes_again_in_its_place(peer: Peer, cl
     first, _ = await popped(peer, order=True)
     await ack(peer, first)
     await peer.send("T", b"2")
-    clock.advance(INVISIBLE_SECONDS - 0.001)
+    clock.turn(INVISIBLE_SECONDS - 0.001)
     assert await popped(peer, order=True) == []
-    clock.advance(0.001)
+    clock.turn(0.001)
 
     reply = await pop(peer, order=True)
 
     assert texts(messages_of(reply)) == ["1", "2"]
     counts = parse_order_counts(reply.ext_fields["orderCountInfo"])
     assert (counts.tries(QUEUE, 1), counts.tries(QUEUE, 2)) == (1, 0)
-    clock.advance(INVISIBLE_SECONDS)
+    clock.turn(INVISIBLE_SECONDS)
     counts = parse_order_counts((await pop(peer, order=True)).ext_fields["orderCountInfo"])
     assert (counts.tries(QUEUE, 1), counts.tries(QUEUE, 2)) == (2, 1)
     assert counts.queues == {QUEUE: 1}
@@ -85,7 +85,7 @@ async def test_the_same_attempt_may_ask_again(peer: Peer) -> None:
 async def test_an_attempt_that_asks_again_keeps_its_counts(peer: Peer, clock: ManualClock) -> None:
     await send(peer, 1)
     await popped(peer, order=True, attempt_id="one")
-    clock.advance(INVISIBLE_SECONDS)
+    clock.turn(INVISIBLE_SECONDS)
 
     for _ in range(3):
         reply = await pop(peer, order=True, attempt_id="two")
@@ -95,13 +95,13 @@ async def test_an_attempt_that_asks_again_keeps_its_counts(peer: Peer, clock: Ma
 async def test_a_message_is_hidden_for_another_time(embedded: EmbeddedRocketMQ, peer: Peer, clock: ManualClock) -> None:
     await send(peer, 1)
     [got] = await popped(peer, order=True)
-    clock.advance(1)
+    clock.turn(1)
     hidden = await hide(peer, got, 3)
     assert (hidden.handle.pop_time, hidden.handle.invisible_time) == (got.handle.pop_time, 4000)
 
-    clock.advance(2.999)
+    clock.turn(2.999)
     assert await popped(peer, order=True) == []
-    clock.advance(0.001)
+    clock.turn(0.001)
     assert texts(await popped(peer, order=True)) == ["0"]
 
 
@@ -122,7 +122,7 @@ async def test_time_opens_the_queue_for_who_waits(embedded: EmbeddedRocketMQ, pe
     opaque = peer.post(200050, pop_fields(order=True, poll_time=600_000))
     await waiting(embedded, ANY)
 
-    clock.advance(INVISIBLE_SECONDS)
+    clock.turn(INVISIBLE_SECONDS)
     embedded.broker.schedule.wake()
 
     assert texts(messages_of(await peer.reply(opaque))) == ["0"]
@@ -133,7 +133,7 @@ async def test_acknowledgements_of_earlier_pops_change_nothing(
 ) -> None:
     await send(peer, 1)
     [former] = await popped(peer, order=True)
-    clock.advance(INVISIBLE_SECONDS)
+    clock.turn(INVISIBLE_SECONDS)
     [latter] = await popped(peer, order=True)
 
     assert (await ack(peer, former)).code == 0
@@ -178,7 +178,7 @@ async def test_a_queue_is_still_closed_after_a_restart(tmp_path: Path, clock: Ma
 
     async with embedded_rocketmq(options, clock) as after, connected(after.broker.address) as peer:
         assert await popped(peer, order=True) == []
-        clock.advance(INVISIBLE_SECONDS)
+        clock.turn(INVISIBLE_SECONDS)
         reply = await pop(peer, order=True)
         assert texts(messages_of(reply)) == ["1"]
         assert parse_order_counts(reply.ext_fields["orderCountInfo"]).queues == {QUEUE: 1}

@@ -15,7 +15,7 @@ from rmqd.wire.pop import RetryFlag
 from tests.broker.peer import Peer, connected
 from tests.broker.popping import INVISIBLE_SECONDS, Got, ack, ack_all, hide, popped, texts
 from tests.broker.records import records
-from tests.consumer.clock import ManualClock
+from tests.clock import ManualClock
 
 RETRY_V1, RETRY_V2 = "%RETRY%g_T", "%RETRY%g+T"
 
@@ -27,7 +27,7 @@ def clock() -> ManualClock:
 
 def later(embedded: EmbeddedRocketMQ, clock: ManualClock, seconds: float = INVISIBLE_SECONDS) -> None:
     """So much later, what is due is done."""
-    clock.advance(seconds)
+    clock.turn(seconds)
     embedded.broker.schedule.wake()
 
 
@@ -115,7 +115,7 @@ async def test_a_message_may_be_hidden_for_longer_or_shorter(
 ) -> None:
     """From now on. What the first handle says means nothing any more."""
     first = await one(peer)
-    clock.advance(1)
+    clock.turn(1)
     second = await hide(peer, first, 3)
     assert second.handle.pop_time == first.handle.pop_time + 1000
     await ack(peer, first)
@@ -278,7 +278,7 @@ async def test_retention_leaves_what_is_hidden(embedded: EmbeddedRocketMQ, peer:
     await peer.send("T", b"hidden")
     first, second = await popped(peer, invisible_time=100 * 3600 * 1000)
     await ack(peer, first)
-    clock.advance(99 * 3600)
+    clock.turn(99 * 3600)
 
     assert embedded.broker.store.expire() == 1
     later(embedded, clock, 3600)

@@ -13,7 +13,7 @@ from rmqd.wire.command import RemotingCommand
 from rmqd.wire.messages.message_id import parse_offset_message_id
 from tests.broker.peer import Peer, connected
 from tests.broker.stores import messages, put
-from tests.consumer.clock import ManualClock
+from tests.clock import ManualClock
 
 FAR_MS = 10**13
 NOTHING = "can not find message, maybe time range not correct"
@@ -46,7 +46,7 @@ async def asked() -> AsyncIterator[Asked]:
         for n in range(6):
             reply = await peer.send("T", b"m%d" % n, n % 2, KEYS=f"k{n} shared", UNIQ_KEY=f"AAAA{n}", TAGS="ab"[n % 2])
             offsets.append(parse_offset_message_id(reply.ext_fields["msgId"]).commit_log_offset)
-            clock.advance(1)
+            clock.turn(1)
         yield Asked(peer, rocketmq, begin, offsets)
 
 

@@ -29,7 +29,7 @@ from rmqd.wire.messages.encode import StoredMessage
 from tests.broker.peer import connected
 from tests.broker.records import letters, records
 from tests.broker.stores import bodies, in_folder, in_memory, messages
-from tests.consumer.clock import ManualClock
+from tests.clock import ManualClock
 
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"
 PULL = {
@@ -90,10 +90,10 @@ def test_a_message_comes_when_its_delay_is_over_and_not_before(level: int) -> No
     schedule.put(delayed(level))
 
     assert schedule.next_due() == start + SECONDS[level]
-    clock.advance(SECONDS[level] - 0.002)
+    clock.turn(SECONDS[level] - 0.002)
     schedule.wake()
     assert bodies(store, "T", 2) == []
-    clock.advance(0.002)
+    clock.turn(0.002)
     schedule.wake()
     assert bodies(store, "T", 2) == ["x"]
     assert schedule.next_due() is None
@@ -118,7 +118,7 @@ def test_it_waits_in_its_levels_queue_and_its_properties_stay() -> None:
     entry = queue.entry(0)
     assert entry is not None
     assert entry.tags_code == round((clock.wall() + 10) * 1000)
-    clock.advance(10)
+    clock.turn(10)
     schedule.wake()
     (come,) = records(store, "T", 2)
     assert replace(come, queue_offset=0, commit_log_offset=0, store_timestamp=0, store_host="") == replace(
@@ -135,12 +135,12 @@ def test_levels_of_any_delay_are_delivered_in_time() -> None:
     schedule = service(store, clock)
     for level, name in ((4, "30 s"), (1, "1 s"), (3, "10 s")):
         schedule.put(delayed(level, name))
-    clock.advance(0.5)
+    clock.turn(0.5)
     schedule.put(delayed(1, "1 s later"))
 
     found = []
     while (due := schedule.next_due()) is not None:
-        clock.advance(due - clock.wall())
+        clock.turn(due - clock.wall())
         schedule.wake()
         found.append(bodies(store, "T", 2)[-1])
 
@@ -153,7 +153,7 @@ def test_a_burst_is_delivered_in_parts_that_the_next_due_time_tells_of() -> None
     schedule = service(store, clock)
     for number in range(1500):
         schedule.put(delayed(1, str(number)))
-    clock.advance(1)
+    clock.turn(1)
 
     schedule.wake()
 
@@ -209,7 +209,7 @@ def test_levels_may_change_while_messages_wait() -> None:
 
     schedule.wake()
     assert bodies(store, "T", 2) == ["two hours"]
-    clock.advance(1)
+    clock.turn(1)
     schedule.wake()
     assert bodies(store, "T", 2) == ["two hours", "a second"]
 
@@ -243,15 +243,15 @@ def test_what_waits_is_kept() -> None:
     store = in_memory(BrokerSettings(fileReservedTime=1), clock)
     schedule = service(store, clock)
     schedule.put(delayed(1, "delivered"))
-    clock.advance(1)
+    clock.turn(1)
     schedule.wake()
     schedule.put(delayed(18, "waits"))
-    clock.advance(7199)
+    clock.turn(7199)
 
     store.expire()
 
     assert store.min_offset("T", 2) == 1
-    clock.advance(1)
+    clock.turn(1)
     schedule.wake()
     assert bodies(store, "T", 2) == ["waits"]
     assert records(store, SCHEDULE, 0) == []
@@ -263,7 +263,7 @@ async def test_how_far_it_is_can_be_asked() -> None:
         assert DelayOffsetSerializeWrapper.from_json((await peer.call(45)).body).offset_table == {}
         for level in (1, 1, 18):
             rocketmq.broker.schedule.put(delayed(level))
-        clock.advance(1)
+        clock.turn(1)
         rocketmq.broker.schedule.wake()
 
         reply = await peer.call(45)
@@ -291,11 +291,11 @@ async def test_nothing_comes_twice_and_nothing_is_missing_after_a_crash(tmp_path
         schedule = service(store, clock, data_dir)
         schedule.put(delayed(1, "delivered before"))
         schedule.put(delayed(3, "waits"))
-        clock.advance(1)
+        clock.turn(1)
         schedule.wake()
         schedule.put(delayed(1, "waits too"))
         data_dir.commit()
-        clock.advance(60)
+        clock.turn(60)
         schedule.wake()  # of this nobody heard: the turn is not over
         with restarted(tmp_path / "data", clock) as (left, schedule):
             assert bodies(left, "T", 2) == ["delivered before"]
@@ -348,7 +348,7 @@ async def test_a_store_that_takes_nothing_is_asked_again(monkeypatch: pytest.Mon
     schedule = service(store, clock)
     for body in "abc":
         schedule.put(delayed(1, body))
-    clock.advance(1)
+    clock.turn(1)
     put, refusals, come = store.put, iter([False, True, True]), asyncio.Event()
 
     def hesitant(message: StoredMessage, tags_code: int | None = None) -> object:
@@ -377,7 +377,7 @@ async def test_a_pull_that_waits_gets_what_comes(tmp_path: Path) -> None:
         held = peer.post(11, PULL)
         await peer.call(30, {"topic": "T", "queueId": "2"})
         assert broker.held_pulls.waiting("T", 2) == 1
-        clock.advance(7200)
+        clock.turn(7200)
         broker.schedule.wake()
         reply = await peer.reply(held)
         with restarted(tmp_path / "data", clock) as (left, schedule):

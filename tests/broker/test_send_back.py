@@ -16,7 +16,7 @@ from rmqd.wire.messages.message_id import offset_message_id, parse_host
 from rmqd.wire.messages.sys_flag import CompressionType, compressed_flag
 from tests.broker.peer import Peer
 from tests.broker.records import BORN_TIMESTAMP, records
-from tests.consumer.clock import ManualClock
+from tests.clock import ManualClock
 
 SEND_BACK = 36
 FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
@@ -70,7 +70,7 @@ async def test_it_waits_and_comes_on_the_retry_topic(
         "REAL_QID": "0",
     }
     assert waiting.properties == expected
-    clock.advance(LEVEL_1_SECONDS)
+    clock.turn(LEVEL_1_SECONDS)
     broker.schedule.wake()
     (again,) = records(broker.store, "%RETRY%g")
     assert again.properties == expected
@@ -205,7 +205,7 @@ async def test_the_groups_retry_queues_take_turns(
     broker.groups.put(SubscriptionGroupConfig(group_name="g", retry_queue_nums=3))
     for _ in range(60):
         await send_back(peer, offset=offset, delayLevel=1, unitMode="true")
-    clock.advance(LEVEL_1_SECONDS)
+    clock.turn(LEVEL_1_SECONDS)
     broker.schedule.wake()
 
     assert broker.store.queues("%RETRY%g").keys() == {0, 1, 2}

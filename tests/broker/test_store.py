@@ -13,7 +13,7 @@ from rmqd.errors import InvalidMessageError
 from rmqd.wire.filter import java_hash
 from rmqd.wire.messages.encode import StoredMessage
 from tests.broker.stores import ADDRESS, bodies, in_memory, messages, put
-from tests.consumer.clock import ManualClock
+from tests.clock import ManualClock
 
 HOURS = 3600.0
 
@@ -146,7 +146,7 @@ def _five_in_time() -> tuple[MessageStore, int]:
     clock = ManualClock()
     store, begin = in_memory(clock=clock), int(clock.wall() * 1000)
     for seconds in (1, 0, 0, 2, 0):  # stored at 1, 1, 1, 3 and 3 s
-        clock.advance(seconds)
+        clock.turn(seconds)
         put(store)
     return store, begin
 
@@ -174,9 +174,9 @@ async def test_what_is_older_than_fileReservedTime_goes() -> None:
     store = in_memory(BrokerSettings(fileReservedTime=2), clock)
     put(store, "old", queue_id=0)
     put(store, "old", queue_id=1)
-    clock.advance(1.5 * HOURS)
+    clock.turn(1.5 * HOURS)
     young = put(store, "young", queue_id=0)
-    clock.advance(1 * HOURS)
+    clock.turn(1 * HOURS)
 
     assert store.expire() == 2
 
@@ -242,7 +242,7 @@ async def test_what_is_still_needed_stays() -> None:
     store.keep(lambda topic, queue_id: 1 if (topic, queue_id) == ("SCHEDULE", 3) else None)
     for body in ("delivered", "waits", "waits too"):
         put(store, body, topic="SCHEDULE", queue_id=3)
-    clock.advance(2 * HOURS)
+    clock.turn(2 * HOURS)
     for _ in range(100):
         put(store, b"x" * 1000)
     store.expire()

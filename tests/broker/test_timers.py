@@ -20,7 +20,7 @@ from rmqd.wire.messages.encode import StoredMessage
 from tests.broker.peer import Peer
 from tests.broker.records import letters, records
 from tests.broker.stores import bodies, in_folder, in_memory
-from tests.consumer.clock import ManualClock
+from tests.clock import ManualClock
 
 TIMER_TOPIC = "rmq_sys_wheel_timer"
 NOW_MS = 1_700_000_000_300
@@ -64,10 +64,10 @@ def test_a_message_comes_at_the_full_second_after(
     expected |= {"TAGS": "a", "TIMER_OUT_MS": str(out_ms), "REAL_TOPIC": "T", "REAL_QID": "2"}
     assert waiting.properties == expected
     assert schedule.next_due() == due
-    clock.advance(due - clock.wall() - 0.01)
+    clock.turn(due - clock.wall() - 0.01)
     schedule.wake()
     assert bodies(store, "T", 2) == []
-    clock.advance(0.01)
+    clock.turn(0.01)
     schedule.wake()
     (come,) = records(store, "T", 2)
     assert come.properties == expected | {
@@ -103,7 +103,7 @@ def test_a_delay_level_goes_first(clock: ManualClock) -> None:
     schedule = ScheduleMessageService(store, BrokerSettings(), clock, NoJournal())
     schedule.put(timed(DELAY=1, TIMER_DELAY_SEC=9, TIMER_DELAY_MS=9, TIMER_DELIVER_MS=NOW_MS + 9000))
 
-    clock.advance(1)
+    clock.turn(1)
     schedule.wake()
 
     (come,) = records(store, "T", 2)
@@ -170,7 +170,7 @@ def test_what_would_not_fit_when_it_comes_is_refused_at_once(clock: ManualClock)
         schedule.put(timed(TIMER_DELAY_SEC=1, own="y" * 32_640))
     schedule.put(timed(TIMER_DELAY_SEC=1, own="y" * 32_600))
 
-    clock.advance(2)
+    clock.turn(2)
     schedule.wake()
     assert len(records(store, "T", 2)) == 1
 
@@ -181,7 +181,7 @@ async def test_what_was_sent_to_the_timers_topic_itself_stays_there(
     """RocketMQ's timers stand still from there on."""
     await peer.call(310, letters(TIMER_TOPIC, {"TIMER_DELAY_SEC": "1"}), b"stray")
     await peer.call(310, letters(properties={"TIMER_DELAY_SEC": "1"}), b"1")
-    clock.advance(2)
+    clock.turn(2)
     embedded.broker.schedule.wake()
 
     assert bodies(embedded.broker.store, "T") == ["1"]
@@ -194,10 +194,10 @@ async def test_timers_outlast_a_crash(tmp_path: Path, clock: ManualClock) -> Non
         schedule = ScheduleMessageService(store, BrokerSettings(), clock, data_dir)
         for seconds in (5, 1, 3, 7):
             schedule.put(timed(str(seconds), TIMER_DELAY_SEC=seconds))
-        clock.advance(2)
+        clock.turn(2)
         schedule.wake()
         data_dir.commit()
-        clock.advance(2)
+        clock.turn(2)
         schedule.wake()  # of this nobody heard
         left = Path(shutil.copytree(tmp_path / "data", tmp_path / "left"))
 
@@ -207,7 +207,7 @@ async def test_timers_outlast_a_crash(tmp_path: Path, clock: ManualClock) -> Non
         assert bodies(store, "T", 2) == ["1"]
         schedule.wake()
         assert bodies(store, "T", 2) == ["1", "3"]
-        clock.advance(10)
+        clock.turn(10)
         schedule.wake()
         assert bodies(store, "T", 2) == ["1", "3", "5", "7"]
         assert schedule.next_due() is None
@@ -218,13 +218,13 @@ def test_what_waits_is_kept(clock: ManualClock) -> None:
     schedule = ScheduleMessageService(store, BrokerSettings(), clock, NoJournal())
     schedule.put(timed("delivered", TIMER_DELAY_SEC=1))
     schedule.put(timed("waits", TIMER_DELAY_SEC=2 * DAY_SECONDS))
-    clock.advance(2)
+    clock.turn(2)
     schedule.wake()
-    clock.advance(DAY_SECONDS)
+    clock.turn(DAY_SECONDS)
 
     store.expire()
 
     assert bodies(store, TIMER_TOPIC) == ["waits"]
-    clock.advance(DAY_SECONDS)
+    clock.turn(DAY_SECONDS)
     schedule.wake()
     assert bodies(store, "T", 2) == ["waits"]

@@ -33,7 +33,7 @@ QUEUE = MessageQueue("orders", "broker-a", 0)
 NOW_MS = 1_800_000_000_000
 
 
-class StoppedClock:
+class StoppedClock(SystemClock):
     """It is always NOW_MS."""
 
     def monotonic(self) -> float:
@@ -41,8 +41,6 @@ class StoppedClock:
 
     def wall(self) -> float:
         return NOW_MS / 1000
-
-    call_later = staticmethod(SystemClock.call_later)
 
 
 async def measure(*, committed: int | None, ends: TopicOffset, delay_ms: int) -> tuple[TopicLag, Peer]:

@@ -38,7 +38,7 @@ class World:
         self.asked_for_routes = 0
         self.members: list[Member] = [Member("g", "T")]
         self.remoting = RemotingClient()
-        self.routes = RouteTable(self._route_of)
+        self.routes = RouteTable(self._route_of, self.remoting.clock)
         self.heartbeat = Heartbeat(
             self.remoting,
             self.routes,

@@ -11,8 +11,8 @@ from rmqd.client.group_lag import QueueLag
 from rmqd.consumer.pauses import WHOLE_GROUP, Pauses
 from rmqd.consumer.stats.snapshot import GroupSnapshot, LastError, QueueSnapshot
 from rmqd.plugins.consumer_options import options_of_group
+from tests.clock import ManualClock
 from tests.config.configs import config
-from tests.consumer.clock import ManualClock
 from tests.daemon.fakes import topic_snapshot
 from tests.spark.embedded_broker import queue
 from tests.spark.needed import need
@@ -59,7 +59,7 @@ def test_a_handler_that_fails_at_everything_is_a_problem() -> None:
     failed = replace(blank, handled={**blank.handled, "retried": 5}, exceptions={"KeyError": 5}, last_error=error)
     with capture_logs() as logs:
         for _ in range(15):
-            group.clock.advance(2.0)
+            group.clock.turn(2.0)
             group.figures.handled([RangeOutcome(queue=queue("orders", 0), start=0, end=5, topics=(failed,))])
     (problem,) = group.now().problems
     assert problem.cause == "failing_handler"
@@ -67,7 +67,7 @@ def test_a_handler_that_fails_at_everything_is_a_problem() -> None:
     assert group.now().rates.failed == pytest.approx(2.5, abs=0.2)
     assert [entry["cause"] for entry in logs if entry["event"] == "group.problem"] == ["failing_handler"]
     worked = replace(blank, handled={**blank.handled, "acked": 5})
-    group.clock.advance(2.0)
+    group.clock.turn(2.0)
     group.figures.handled([RangeOutcome(queue=queue("orders", 0), start=5, end=10, topics=(worked,))])
     assert not group.now().problems
 
@@ -148,7 +148,7 @@ def test_a_state_has_begun_when_it_was_first_seen() -> None:
     group = Group()
     group.figures.queues_are("orders", [at(9, 9)])
     began = group.queue().since
-    group.clock.advance(10)
+    group.clock.turn(10)
     group.figures.queues_are("orders", [at(9, 10)])
     assert (group.queue().since, group.queue().state) == (group.clock.wall(), "pulling")
     assert group.clock.wall() == began + 10
@@ -178,7 +178,7 @@ def test_a_paused_group_stands_still_and_is_not_stuck() -> None:
     group = Group()
     group.figures.queues_are("orders", [at(5, 9)])
     group.pauses.add(WHOLE_GROUP)
-    group.clock.advance(1000)
+    group.clock.turn(1000)
     assert group.queue().state == "paused"
     assert group.queue().stall is None
     assert group.now().paused
@@ -188,10 +188,10 @@ def test_a_queue_that_makes_no_progress_is_stuck_with_why() -> None:
     """From when its offset was last seen to move, or something to wait in it."""
     group = Group()
     group.figures.queues_are("orders", [at(9, 9)])
-    group.clock.advance(1000)
+    group.clock.turn(1000)
     group.figures.queues_are("orders", [at(9, 12)])
     assert group.queue().stall is None
-    group.clock.advance(130)
+    group.clock.turn(130)
     group.figures.queues_are("orders", [at(9, 13)])
     with capture_logs() as events:
         stall = group.queue().stall

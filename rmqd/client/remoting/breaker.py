@@ -19,9 +19,10 @@ What counts is kept apart, because it means different things:
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from rmqd.backoff import doubled, spread
+from rmqd.clock import Clock
 from rmqd.errors import CircuitOpenError, RemotingConnectError, RemotingError, TlsError
 
 FIRST_SECONDS = 0.2
@@ -51,10 +52,10 @@ class _Breaker:
 
 
 class Breakers:
-    """The breakers of all addresses of one client. `now` returns the time in seconds, by a monotonic clock."""
+    """The breakers of all addresses of one client."""
 
-    def __init__(self, now: Callable[[], float]) -> None:
-        self._now = now
+    def __init__(self, clock: Clock) -> None:
+        self._now = clock.monotonic
         self._breakers: dict[str, _Breaker] = {}
 
     def failed(self, address: str, error: RemotingError) -> None:

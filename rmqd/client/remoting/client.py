@@ -12,6 +12,7 @@ from rmqd.client.remoting.peer_requests import NoticeHandler, PeerRequests, Repl
 from rmqd.client.remoting.pool import ConnectionPool
 from rmqd.client.remoting.security import Security
 from rmqd.client.remoting.traffic import Traffic
+from rmqd.clock import Clock, SystemClock
 from rmqd.codes import ResponseCode
 from rmqd.errors import ProtocolError, RemotingTimeoutError
 from rmqd.wire.command import RemotingCommand, encode_request
@@ -47,12 +48,14 @@ class RemotingClient:
         *,
         max_frame_size_bytes: int = MAX_FRAME_SIZE_BYTES,
         security: Security | None = None,
+        clock: Clock | None = None,
     ) -> None:
+        self.clock: Clock = clock or SystemClock()
         self.traffic = Traffic()
         self.security = security or Security()
         self._max_frame_size = max_frame_size_bytes
-        self._breakers = Breakers(lambda: asyncio.get_running_loop().time())
-        self._pool = ConnectionPool(self.security, self._breakers, self._new_connection)
+        self._breakers = Breakers(self.clock)
+        self._pool = ConnectionPool(self.security, self._breakers, self._new_connection, self.clock)
         self._peer_requests = PeerRequests()
         self._silent: list[Callable[[str], None]] = []
 
@@ -133,11 +136,11 @@ class RemotingClient:
         body: bytes,
         timeout_seconds: float,
     ) -> RemotingCommand:
-        started, reads = asyncio.get_running_loop().time(), connection.reads
+        started, reads = self.clock.monotonic(), connection.reads
         try:
             return await connection.invoke(code, ext_fields, body, timeout_seconds)
         except (RemotingTimeoutError, asyncio.CancelledError):  # the caller may have a deadline of its own
-            now = asyncio.get_running_loop().time()
+            now = self.clock.monotonic()
             seconds = now - started
             if connection.is_open and connection.frame_at is not None and now - connection.frame_at >= FRAME_SECONDS:
                 # The frame's length may be damaged: it would take in all bytes that come, and no answer would be found.
@@ -225,5 +228,6 @@ class RemotingClient:
             on_request=self._peer_requests.asked,
             on_lost=pool.ended,
             on_answer=pool.heard,
+            clock=self.clock,
             refusals=self.security.refusals,
         )

@@ -15,6 +15,7 @@ import structlog
 from rmqd.client.remoting.intake import Intake
 from rmqd.client.remoting.pending import PendingRequests
 from rmqd.client.remoting.security import Refusals
+from rmqd.clock import Clock
 from rmqd.errors import ProtocolError, RemotingClosedError, RemotingError, RemotingTimeoutError
 from rmqd.wire.command import RemotingCommand, encode_request
 
@@ -44,6 +45,7 @@ class RemotingConnection(asyncio.Protocol):
         traffic: Traffic,
         on_request: Callable[[RemotingConnection, RemotingCommand], None],
         on_lost: Callable[[RemotingConnection], None],
+        clock: Clock,
         on_answer: Callable[[RemotingConnection], None] | None = None,
         refusals: Refusals | None = None,
     ) -> None:
@@ -64,18 +66,19 @@ class RemotingConnection(asyncio.Protocol):
         self.was_asked_in_vain = False
         """Whether a request on this connection has found the peer silent."""
         self.heard_at = 0.0
-        """When the last bytes came, by the loop's clock."""
+        """When the last bytes came, by the client's clock."""
         self.reads = 0
         """How many times bytes came."""
         self.frame_at: float | None = None
-        """When the frame began of which only a part has come, by the loop's clock; None if there is no such frame."""
+        """When the frame began of which only a part has come, by the client's clock; None if there is no such frame."""
         self.made_at = 0.0
-        """When the connection was made, by the loop's clock."""
+        """When the connection was made, by the client's clock."""
         self._loop = asyncio.get_running_loop()
+        self._clock = clock
         self._traffic = traffic
         self._on_lost = on_lost
         self._on_answer = on_answer
-        self._pending = PendingRequests(address, traffic, refusals or Refusals())
+        self._pending = PendingRequests(address, traffic, refusals or Refusals(), clock)
         self._intake = Intake(
             max_frame_size_bytes, self._pending.resolve, functools.partial(on_request, self), self._failed
         )
@@ -104,7 +107,7 @@ class RemotingConnection(asyncio.Protocol):
     def silent_seconds(self) -> float:
         """How long the peer has sent nothing while a request waited for its answer; 0 where none waits."""
         oldest_at = self._pending.oldest_at
-        return 0.0 if oldest_at is None else self._loop.time() - max(self.heard_at, oldest_at)
+        return 0.0 if oldest_at is None else self._clock.monotonic() - max(self.heard_at, oldest_at)
 
     @property
     def local_address(self) -> str | None:
@@ -149,7 +152,7 @@ class RemotingConnection(asyncio.Protocol):
         if self._writable.is_set():
             return
         try:
-            async with asyncio.timeout(timeout_seconds):
+            async with self._clock.timeout(timeout_seconds):
                 await self._writable.wait()
         except TimeoutError:
             raise RemotingTimeoutError(self.address, f"it takes no request, {timeout_seconds:g} s long") from None
@@ -170,7 +173,7 @@ class RemotingConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by the loop."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is one by its methods, not by its class
-        self.made_at = self._loop.time()
+        self.made_at = self._clock.monotonic()
         raw = transport.get_extra_info("socket")
         if raw is not None:
             with contextlib.suppress(OSError):
@@ -184,7 +187,7 @@ class RemotingConnection(asyncio.Protocol):
         if self._transport is None:  # closed here, with something still in the TLS buffers
             return
         is_first, self.was_answered = not self.was_answered, True
-        self.heard_at = self._loop.time()
+        self.heard_at = self._clock.monotonic()
         self.reads += 1
         try:
             has_ended = self._intake.feed(data, self._transport)
@@ -235,7 +238,7 @@ class RemotingConnection(asyncio.Protocol):
     async def ended(self, timeout_seconds: float) -> None:
         """Wait until a closed connection is gone; TLS waits for the peer's goodbye. After the time it is aborted."""
         try:
-            async with asyncio.timeout(timeout_seconds):
+            async with self._clock.timeout(timeout_seconds):
                 await self._ended.wait()
         except TimeoutError:
             if self._ending is not None:

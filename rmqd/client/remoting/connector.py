@@ -11,6 +11,7 @@ from rmqd.client.remoting.breaker import Breakers
 from rmqd.client.remoting.connection import RemotingConnection
 from rmqd.client.remoting.security import Security
 from rmqd.client.remoting.tls import explain, why_closed
+from rmqd.clock import Clock
 from rmqd.errors import RemotingConnectError, TlsError, TlsFileError
 
 CONNECT_TIMEOUT_SECONDS = 3.0  # Java: connectTimeoutMillis
@@ -30,10 +31,13 @@ class _Found(NamedTuple):
 class Connector:
     """Makes connections with the present security settings. `make(address)` creates the protocol object of one."""
 
-    def __init__(self, security: Security, breakers: Breakers, make: Callable[[str], RemotingConnection]) -> None:
+    def __init__(
+        self, security: Security, breakers: Breakers, make: Callable[[str], RemotingConnection], clock: Clock
+    ) -> None:
         self._security = security
         self._breakers = breakers
         self._make = make
+        self._clock = clock
         self._server_names: dict[str, str] = {}
         self._found: dict[str, _Found] = {}
 
@@ -88,7 +92,7 @@ class Connector:
         try:
             context = self._security.context()
             seconds = CONNECT_TIMEOUT_SECONDS if context is None else TLS_CONNECT_TIMEOUT_SECONDS
-            async with asyncio.timeout(seconds):
+            async with self._clock.timeout(seconds):
                 _, connection = await loop.create_connection(
                     lambda: self._made(address, version),
                     host.strip("[]"),
@@ -116,7 +120,7 @@ class Connector:
         return connection
 
     async def _ask_otherwise(self, address: str) -> str | None:
-        now, found = asyncio.get_running_loop().time(), self._found.get(address)
+        now, found = self._clock.monotonic(), self._found.get(address)
         if found is None or now >= found.until:
             host, _, port = address.rpartition(":")
             try:
@@ -125,7 +129,7 @@ class Connector:
                 return None
             shows_one = bool(self._security.tls.cert_file)
             name = self._name(address)
-            reason = await why_closed(host.strip("[]"), int(port), context, name, shows_one=shows_one)
+            reason = await why_closed(host.strip("[]"), int(port), context, name, self._clock, shows_one=shows_one)
             found = self._found[address] = _Found(reason, now + ASK_AGAIN_SECONDS)
         return found.reason
 

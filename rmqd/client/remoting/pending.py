@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from rmqd.client.remoting.security import Refusals
+from rmqd.clock import Clock, Timer
 from rmqd.errors import RemotingError, RemotingTimeoutError
 from rmqd.wire.command import RemotingCommand
 
@@ -32,16 +33,17 @@ class _Pending:
 class PendingRequests:
     """Gives each reply to the caller who sent its request. One timer serves the deadlines of all requests."""
 
-    def __init__(self, address: str, traffic: Traffic, refusals: Refusals) -> None:
+    def __init__(self, address: str, traffic: Traffic, refusals: Refusals, clock: Clock) -> None:
         self._address = address
         self._traffic = traffic
         self._refusals = refusals
         self._refused_now = refusals.current
+        self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._pending: dict[int, _Pending] = {}
         self._late: dict[int, Callable[[bool], None]] = {}  # who hears of an answer that comes after its deadline
         self._are_over = False
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: Timer | None = None
         self._timer_at = float("inf")
 
     def __len__(self) -> int:
@@ -49,14 +51,14 @@ class PendingRequests:
 
     @property
     def oldest_at(self) -> float | None:
-        """When the oldest request that waits for an answer was sent, by the loop's clock; None if no request waits."""
+        """When the oldest request that waits for an answer was sent, by the client's clock; None if none waits."""
         oldest = next(iter(self._pending.values()), None)
         return None if oldest is None else oldest.started
 
     def add(self, code: int, opaque: int, timeout_seconds: float) -> asyncio.Future[RemotingCommand]:
         """Note a request that is being sent. The future gives its reply, or RemotingTimeoutError."""
         future: asyncio.Future[RemotingCommand] = self._loop.create_future()
-        pending = _Pending(code, self._refusals.version, future, self._loop.time(), timeout_seconds)
+        pending = _Pending(code, self._refusals.version, future, self._clock.monotonic(), timeout_seconds)
         self._pending[opaque] = pending
         if pending.deadline < self._timer_at:
             self._arm(pending.deadline)
@@ -73,7 +75,7 @@ class PendingRequests:
             if (hear := self._late.pop(command.opaque, None)) is not None:
                 hear(True)
             return
-        self._traffic.answered(pending.code, self._loop.time() - pending.started)
+        self._traffic.answered(pending.code, self._clock.monotonic() - pending.started)
         if command.code or self._refused_now:
             self._refusals.judge(self._address, pending.code, pending.version, command)
         if not pending.future.done():
@@ -96,7 +98,7 @@ class PendingRequests:
         """Wait, for at most this time, for the answers to requests whose own timeout is not longer than it."""
         soon = [pending.future for pending in self._pending.values() if pending.timeout <= timeout_seconds]
         if soon:
-            await asyncio.wait(soon, timeout=timeout_seconds)
+            await self._clock.wait(soon, timeout=timeout_seconds)
 
     def fail(self, make_error: Callable[[], RemotingError]) -> None:
         """Fail every request that waits, each with an exception of its own, as each is raised in another task."""
@@ -122,10 +124,10 @@ class PendingRequests:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = at
-        self._timer = self._loop.call_at(at, self._expire)
+        self._timer = self._clock.call_at(at, self._expire)
 
     def _expire(self) -> None:
-        now, self._timer_at, self._timer = self._loop.time(), float("inf"), None
+        now, self._timer_at, self._timer = self._clock.monotonic(), float("inf"), None
         try:
             for opaque, pending in [(o, p) for o, p in self._pending.items() if p.deadline <= now]:
                 del self._pending[opaque]

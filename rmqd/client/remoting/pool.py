@@ -12,6 +12,7 @@ from rmqd.client.remoting.breaker import Breakers
 from rmqd.client.remoting.connection import RemotingConnection
 from rmqd.client.remoting.connector import RENEWED, Connector
 from rmqd.client.remoting.security import Security
+from rmqd.clock import Clock
 from rmqd.errors import ConnectionRenewedError, RemotingClosedError, RemotingConnectError, TlsError
 
 log = structlog.get_logger(__name__)
@@ -32,12 +33,17 @@ class ConnectionPool:
     """
 
     def __init__(
-        self, security: Security, breakers: Breakers, make: Callable[[ConnectionPool, str], RemotingConnection]
+        self,
+        security: Security,
+        breakers: Breakers,
+        make: Callable[[ConnectionPool, str], RemotingConnection],
+        clock: Clock,
     ) -> None:
         self.opened: list[Callable[[str], None]] = []
         self.lost: list[Callable[[str, str], None]] = []
         self._breakers = breakers
-        self._connector = Connector(security, breakers, lambda address: make(self, address))
+        self._clock = clock
+        self._connector = Connector(security, breakers, lambda address: make(self, address), clock)
         self._connections: dict[str, RemotingConnection] = {}
         self._successors: dict[str, RemotingConnection] = {}
         self._opening: dict[str, asyncio.Task[RemotingConnection]] = {}
@@ -190,7 +196,7 @@ class ConnectionPool:
     def _judge(self, connection: RemotingConnection, *, is_successor: bool) -> None:
         """Tell the circuit breaker if the way in which a connection ended speaks against its address."""
         address, reason = connection.address, connection.close_reason
-        seconds = asyncio.get_running_loop().time() - connection.made_at
+        seconds = self._clock.monotonic() - connection.made_at
         by_peer = not connection.was_closed_here
         if connection.corruption is not None or (by_peer and connection.was_answered and seconds < YOUNG_SECONDS):
             self._breakers.broke(address, RemotingClosedError(address, reason))  # also if it answers now and then
@@ -251,7 +257,7 @@ class ConnectionPool:
     async def _end_silent(self, connection: RemotingConnection, reason: str) -> None:
         # a broker that was stopped answers by both connections at about the same time
         try:
-            await asyncio.sleep(SILENT_FINISH_SECONDS)
+            await self._clock.sleep(SILENT_FINISH_SECONDS)
         finally:
             await self._end_now(connection, reason)
 

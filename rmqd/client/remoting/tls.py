@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from rmqd.clock import Clock
 from rmqd.codes import RequestCode
 from rmqd.errors import TlsFileError
 from rmqd.wire.command import encode_request
@@ -145,7 +146,7 @@ def _explain_verification(error: ssl.SSLCertVerificationError, server_name: str)
 
 
 async def why_closed(
-    host: str, port: int, context: ssl.SSLContext | None, server_name: str, *, shows_one: bool = True
+    host: str, port: int, context: ssl.SSLContext | None, server_name: str, clock: Clock, *, shows_one: bool = True
 ) -> str | None:
     """Find out why a server closed a connection, with or without TLS (`context`), before it had answered anything.
 
@@ -153,7 +154,7 @@ async def why_closed(
     Raises nothing.
     """
     try:
-        async with asyncio.timeout(PROBE_SECONDS):
+        async with clock.timeout(PROBE_SECONDS):
             if context is None:
                 return _TLS_ONLY if await _speaks_tls(host, port) else None
             if await _answers_in_plain(host, port):

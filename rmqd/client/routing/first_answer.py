@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
+from rmqd.clock import Clock
 from rmqd.errors import RmqdError
 
 T = TypeVar("T")
@@ -19,7 +20,7 @@ class Answer(NamedTuple, Generic[T]):
 
 
 async def first_answer(
-    addresses: Sequence[str], question: Callable[[str], Awaitable[T]], *, patience_seconds: float
+    addresses: Sequence[str], question: Callable[[str], Awaitable[T]], clock: Clock, *, patience_seconds: float
 ) -> Answer[T]:
     """Ask the first address; once it has failed, or has not answered for `patience_seconds`, ask all others at once.
 
@@ -34,7 +35,7 @@ async def first_answer(
     try:
         while waiting:
             patience = patience_seconds if others else None
-            done, waiting = await asyncio.wait(waiting, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+            done, waiting = await clock.wait(waiting, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 try:
                     return Answer(asked[task], task.result())

@@ -58,6 +58,7 @@ class NameServers:
         fetch: Fetch | None = None,
     ) -> None:
         self._remoting = remoting
+        self._clock = remoting.clock
         self._configured = tuple(addresses)
         self._url = "" if addresses else _address_server_url(url, unit_name)
         self._shown_url = without_password(self._url)
@@ -93,7 +94,7 @@ class NameServers:
         if not self._addresses:
             raise NameServerError(self._shown_url, f"no name server is known: {self._origin()}")
         try:
-            answer = await first_answer(self._addresses, asking, patience_seconds=PATIENCE_SECONDS)
+            answer = await first_answer(self._addresses, asking, self._clock, patience_seconds=PATIENCE_SECONDS)
         except ExceptionGroup as group:
             self._look_again.set()
             raise self._nobody_answered(group.exceptions) from None
@@ -111,11 +112,11 @@ class NameServers:
         interval = ADDRESS_SERVER_INTERVAL_SECONDS if self._url else RESOLVE_INTERVAL_SECONDS
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(interval):
+                async with self._clock.timeout(interval):
                     await self._look_again.wait()
             self._look_again.clear()
             await self.look_up()
-            await asyncio.sleep(LOOKUP_GAP_SECONDS)
+            await self._clock.sleep(LOOKUP_GAP_SECONDS)
 
     async def _look_up(self) -> None:
         if self._url:
@@ -126,7 +127,7 @@ class NameServers:
 
     async def _read_address_server(self) -> None:
         try:
-            async with asyncio.timeout(2 * LOOKUP_TIMEOUT_SECONDS):
+            async with self._clock.timeout(2 * LOOKUP_TIMEOUT_SECONDS):
                 text = await self._fetch(self._url)
         except (OSError, ValueError) as error:  # OSError: TimeoutError too
             log.warning("name_server.lookup_failed", url=self._shown_url, error=str(error) or type(error).__name__)
@@ -143,7 +144,7 @@ class NameServers:
         if _is_number(host):
             return [address]
         try:
-            async with asyncio.timeout(LOOKUP_TIMEOUT_SECONDS):
+            async with self._clock.timeout(LOOKUP_TIMEOUT_SECONDS):
                 addresses = [_join(found, port) for found in await self._resolve(host, int(port))]
             for one in addresses:
                 self._remoting.called(one, host)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -51,7 +50,7 @@ class Replicas:
     def is_new(self, address: str) -> bool:
         """Whether there is no connection, or one so young that other clients may not have connected yet."""
         connection = self._remoting.connected(address)
-        return connection is None or asyncio.get_running_loop().time() - connection.made_at < SETTLE_SECONDS
+        return connection is None or self._remoting.clock.monotonic() - connection.made_at < SETTLE_SECONDS
 
     def _routes_changed(self, _: frozenset[str]) -> None:
         in_use = self._routes.broker_addresses()

@@ -27,6 +27,7 @@ import structlog
 
 from rmqd.client.coalesce import Coalesced
 from rmqd.client.routing.routes import Routes
+from rmqd.clock import Clock
 from rmqd.errors import RemotingTimeoutError, RmqdError, RouteNotFoundError, TopicNotExistError
 from rmqd.wire.bodies.route import TopicRouteData
 from rmqd.wire.message_queue import MessageQueue
@@ -59,14 +60,14 @@ class _Learned:
 
 @dataclass(frozen=True, slots=True)
 class _Departed:
-    """A broker that no route names. Its addresses stay known until `until`, by the loop's clock."""
+    """A broker that no route names. Its addresses stay known until `until`, by the client's clock."""
 
     replicas: Mapping[int, str]
     until: float
 
 
 class _Watched:
-    """When a watched topic is refreshed next. Times are by the loop's clock."""
+    """When a watched topic is refreshed next. Times are by the client's clock."""
 
     __slots__ = ("asked_at", "due_at", "unknown_delay", "unknown_since", "users")
 
@@ -88,12 +89,14 @@ class RouteTable:
     def __init__(
         self,
         route_of: AskRoute,
+        clock: Clock,
         *,
         refresh_interval_seconds: float = REFRESH_INTERVAL_SECONDS,
         deadline_seconds: float = ROUTE_DEADLINE_SECONDS,
         unknown_topic_grace_seconds: float = UNKNOWN_TOPIC_GRACE_SECONDS,
     ) -> None:
         self._route_of = route_of
+        self._clock = clock
         self._interval = refresh_interval_seconds
         self._deadline = deadline_seconds
         self._grace = unknown_topic_grace_seconds
@@ -123,7 +126,7 @@ class RouteTable:
         """Keep a topic's route up to date until `unwatch` is called as often as this. `run` asks for it at once."""
         watched = self._watched.get(topic)
         if watched is None:
-            watched = self._watched[topic] = _Watched(_now())
+            watched = self._watched[topic] = _Watched(self._clock.monotonic())
             self._sooner.set()
         watched.users += 1
 
@@ -200,24 +203,25 @@ class RouteTable:
 
         Errors come in crowds: one refresh answers all of them, and a topic is asked for at most once a second.
         """
+        now = self._clock.monotonic()
         for topic in list(self._watched) if topics is None else topics:
             if (watched := self._watched.get(topic)) is not None:
-                watched.due_at = min(watched.due_at, max(_now(), watched.asked_at + REFRESH_GAP_SECONDS))
+                watched.due_at = min(watched.due_at, max(now, watched.asked_at + REFRESH_GAP_SECONDS))
         self._sooner.set()
 
     async def run(self) -> None:
         """Keep the watched topics up to date. Ends only by cancellation."""
         while True:
             self._sooner.clear()
-            now = _now()
+            now = self._clock.monotonic()
             # topics that are due within a twentieth of the interval are refreshed too, so that all fall into step
             slack = now + self._interval / 20
             if any(watched.due_at <= now for watched in self._watched.values()):
                 await self._refresh([topic for topic, watched in self._watched.items() if watched.due_at <= slack])
                 continue
-            next_due = min((watched.due_at for watched in self._watched.values()), default=None)
+            rest = min((watched.due_at - now for watched in self._watched.values()), default=None)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout_at(next_due):
+                async with self._clock.timeout(rest):
                     await self._sooner.wait()
 
     async def _refresh(self, topics: list[str]) -> None:
@@ -228,9 +232,9 @@ class RouteTable:
     async def _ask(self, topic: str) -> _Learned:
         order = next(self._order)
         if (watched := self._watched.get(topic)) is not None:
-            watched.asked_at = _now()
+            watched.asked_at = self._clock.monotonic()
         try:
-            async with asyncio.timeout(self._deadline):
+            async with self._clock.timeout(self._deadline):
                 return _Learned(topic, order, await self._route_of(topic))
         except TimeoutError:
             reason = f"no route of {topic} within {self._deadline:g} s"
@@ -260,7 +264,7 @@ class RouteTable:
 
     def _note_departed(self, before: Routes) -> bool:
         """Remember the addresses of brokers that have just left all routes. Returns whether some were forgotten."""
-        now, present = _now(), self._routes.brokers
+        now, present = self._clock.monotonic(), self._routes.brokers
         known, self._departed = self._departed, {}
         for name, departed in known.items():
             if name not in present and now < departed.until:
@@ -270,7 +274,7 @@ class RouteTable:
         return bool(known.keys() - self._departed.keys() - present.keys())
 
     def _reschedule(self, learned: _Learned) -> None:
-        now = _now()
+        now = self._clock.monotonic()
         if not isinstance(learned.error, TopicNotExistError):
             self._note_answer(learned.error)
         watched = self._watched.get(learned.topic)
@@ -309,8 +313,4 @@ class RouteTable:
         watched = self._watched.get(learned.topic)
         if watched is None or watched.unknown_since is None:
             return True
-        return _now() - watched.unknown_since >= self._grace
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()
+        return self._clock.monotonic() - watched.unknown_since >= self._grace

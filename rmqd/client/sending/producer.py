@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 import itertools
 import os
@@ -162,9 +161,9 @@ class Producer:
         Raises InvalidMessageError, RouteNotFoundError, BrokerTooOldError, or the RmqdError of the last try.
         """
         msg_id, properties = self._properties(message)
-        deadline = asyncio.get_running_loop().time() + timeout_seconds
+        deadline = self._clock.monotonic() + timeout_seconds
         try:
-            async with asyncio.timeout_at(deadline):
+            async with self._clock.timeout(timeout_seconds):
                 queues = await self._queues(message.topic, queue, broker_name)
                 if selector is not None:
                     queues = [selector(queues)]
@@ -186,21 +185,20 @@ class Producer:
         )
 
     async def _try(self, sending: _Sending) -> tuple[MessageQueue, SendReceipt]:
-        loop = asyncio.get_running_loop()
         last_broker = ""
         tries = 0
         while True:
             tries += 1
             queue = next(sending.choices)
             if queue.broker_name == last_broker:
-                await asyncio.sleep(SAME_BROKER_PAUSE_SECONDS)
-            last_broker, remaining = queue.broker_name, max(sending.deadline - loop.time(), 0)
+                await self._clock.sleep(SAME_BROKER_PAUSE_SECONDS)
+            last_broker, remaining = queue.broker_name, max(sending.deadline - self._clock.monotonic(), 0)
             # a broker that hangs must not use up the time for a try at another one
             outcome = await self._send_once(queue, sending, remaining / 2 if tries < MAX_TRIES else remaining)
             if isinstance(outcome, SendReceipt):
                 return queue, outcome
             self._routes.refresh_soon([sending.message.topic])
-            if tries == MAX_TRIES or loop.time() >= sending.deadline:
+            if tries == MAX_TRIES or self._clock.monotonic() >= sending.deadline:
                 raise outcome
             log.debug("send.retried", topic=queue.topic, broker=queue.broker_name, error=str(outcome))
 
@@ -209,7 +207,7 @@ class Producer:
     ) -> SendReceipt | RmqdError:
         """Send once. Returns the receipt, or an error after which another try makes sense."""
         try:
-            async with asyncio.timeout(timeout_seconds):
+            async with self._clock.timeout(timeout_seconds):
                 return await self._send_to(queue, sending, timeout_seconds)
         except TimeoutError:
             return RemotingTimeoutError(queue.broker_name, f"the message was not stored in {timeout_seconds:.3g} s")

@@ -77,7 +77,7 @@ class TraceDispatcher:
         """Send full batches soon, and everything that waits every 5 s, until cancelled. `close` sends the rest."""
         flush_at = self._clock.monotonic() + FLUSH_SECONDS
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await self._clock.sleep(LOOK_SECONDS)
             now = self._clock.monotonic()
             least = self._options.calls
             if now >= flush_at:
@@ -92,7 +92,7 @@ class TraceDispatcher:
         self.before_flush()
         self._may_send_at = 0.0
         try:
-            async with asyncio.timeout(CLOSE_SECONDS):
+            async with self._clock.timeout(CLOSE_SECONDS):
                 await self._send_waiting(1)
         except TimeoutError:
             pass

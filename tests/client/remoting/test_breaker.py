@@ -14,7 +14,7 @@ from rmqd.consumer.rebalance.departures import SURE_SECONDS
 from rmqd.errors import CircuitOpenError, RemotingConnectError, RemotingError, RemotingTimeoutError, TlsError
 from rmqd.wire.command import RemotingCommand
 from tests.client.peer import Peer, Reply, eventually
-from tests.consumer.clock import ManualClock
+from tests.clock import ManualClock
 
 ASK = RequestCode.GET_MAX_OFFSET
 OTHER = RequestCode.GET_MIN_OFFSET
@@ -28,7 +28,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def breakers(clock: ManualClock) -> Breakers:
-    return Breakers(clock.monotonic)
+    return Breakers(clock)
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def pause_seconds(breakers: Breakers, clock: ManualClock) -> float:
         try:
             breakers.check_rest(HOST)
         except CircuitOpenError:
-            clock.advance(0.001)
+            clock.turn(0.001)
         else:
             return clock.monotonic() - began
 
@@ -96,7 +96,7 @@ def test_one_probe_at_a_time(breakers: Breakers, clock: ManualClock) -> None:
     breakers.failed(HOST, failure())
     with pytest.raises(CircuitOpenError, match="it is silent"), breakers.probe(HOST):
         pytest.fail("the pause is not over")
-    clock.advance(MOST_SECONDS)
+    clock.turn(MOST_SECONDS)
     with breakers.probe(HOST), pytest.raises(CircuitOpenError), breakers.probe(HOST):
         pytest.fail("it is probed already")
     with breakers.probe(HOST):  # the first one has ended, and told nothing
@@ -108,7 +108,7 @@ def test_one_probe_at_a_time(breakers: Breakers, clock: ManualClock) -> None:
 
 def test_long_requests_wait_for_an_answer_to_another_one(breakers: Breakers, clock: ManualClock) -> None:
     breakers.failed(HOST, failure())
-    clock.advance(MOST_SECONDS)
+    clock.turn(MOST_SECONDS)
     breakers.check_rest(HOST)
     with pytest.raises(CircuitOpenError):
         breakers.check_answers(HOST)

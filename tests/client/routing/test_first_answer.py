@@ -9,6 +9,7 @@ import pytest
 
 from rmqd.client.coalesce import Coalesced
 from rmqd.client.routing.first_answer import first_answer
+from rmqd.clock import SystemClock
 from rmqd.errors import RemotingClosedError, RemotingConnectError, RmqdError
 
 
@@ -36,7 +37,7 @@ class Question:
 async def test_others_are_left_alone_while_the_first_answers() -> None:
     """No needless load on the others."""
     question = Question()
-    assert await first_answer(["a", "b"], question, patience_seconds=5) == ("a", "from a")
+    assert await first_answer(["a", "b"], question, SystemClock(), patience_seconds=5) == ("a", "from a")
     assert question.asked == ["a"]
 
 
@@ -44,7 +45,7 @@ async def test_all_others_are_asked_at_once_after_a_failure() -> None:
     """A second dead one costs nothing more, because the third is asked together with it."""
     question = Question(failing="a", hanging="b")
     async with asyncio.timeout(30):
-        assert await first_answer(["a", "b", "c"], question, patience_seconds=60) == ("c", "from c")
+        assert await first_answer(["a", "b", "c"], question, SystemClock(), patience_seconds=60) == ("c", "from c")
     assert question.asked == ["a", "b", "c"]
     assert question.cancelled == ["b"]
 
@@ -52,14 +53,14 @@ async def test_all_others_are_asked_at_once_after_a_failure() -> None:
 async def test_a_silent_one_is_not_waited_for() -> None:
     """After the patience the others are asked; the silent one is cancelled when one of them answers."""
     question = Question(hanging={"a"})
-    assert await first_answer(["a", "b"], question, patience_seconds=0.01) == ("b", "from b")
+    assert await first_answer(["a", "b"], question, SystemClock(), patience_seconds=0.01) == ("b", "from b")
     assert question.cancelled == ["a"]
 
 
 async def test_every_failure_is_told() -> None:
     """Where nobody answers, each one's reason is there."""
     with pytest.raises(ExceptionGroup) as raised:
-        await first_answer(["a", "b"], Question(failing={"a", "b"}), patience_seconds=5)
+        await first_answer(["a", "b"], Question(failing={"a", "b"}), SystemClock(), patience_seconds=5)
     assert [str(error) for error in raised.value.exceptions] == ["a: refused", "b: refused"]
 
 
@@ -68,7 +69,7 @@ async def test_a_cancelled_question_leaves_nothing_behind() -> None:
     question = Question(hanging={"a", "b"})
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):
-            await first_answer(["a", "b"], question, patience_seconds=0.01)
+            await first_answer(["a", "b"], question, SystemClock(), patience_seconds=0.01)
     assert sorted(question.cancelled) == ["a", "b"]
 
 

@@ -26,7 +26,7 @@ class Table(RouteTable):
     """A route table over one scripted name server; `known` is what that one knows, `changes` what was reported."""
 
     def __init__(self, remoting: RemotingClient, peer: Peer, **options: float) -> None:
-        super().__init__(NameServers(remoting, [peer.address]).get_route, **options)
+        super().__init__(NameServers(remoting, [peer.address]).get_route, remoting.clock, **options)
         self.known: dict[str, TopicRouteData] = {}
         self.changes: list[frozenset[str]] = []
         self.on_change(self.changes.append)

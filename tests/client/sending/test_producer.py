@@ -40,7 +40,7 @@ class World:
     def __init__(self) -> None:
         self.known: dict[str, TopicRouteData] = {}
         self.remoting = RemotingClient()
-        self.routes = RouteTable(self._route_of)
+        self.routes = RouteTable(self._route_of, SystemClock())
         self.producer = Producer(self.remoting, self.routes, clock=SystemClock())
 
     async def _route_of(self, topic: str) -> TopicRouteData:
@@ -255,7 +255,7 @@ async def test_no_route_in_time(world: World) -> None:
         await asyncio.Event().wait()
         raise AssertionError
 
-    producer = Producer(world.remoting, RouteTable(never), clock=SystemClock())
+    producer = Producer(world.remoting, RouteTable(never, SystemClock()), clock=SystemClock())
     with pytest.raises(RemotingTimeoutError, match="no route of T"):
         await producer.send(OutgoingMessage("T", b""), timeout_seconds=0.05)
 

@@ -16,30 +16,19 @@ from rmqd.client.routing.route_table import RouteTable
 from rmqd.client.sending import trace_dispatcher
 from rmqd.client.sending.producer import Producer
 from rmqd.client.sending.trace_dispatcher import TraceDispatcher
-from rmqd.clock import SystemClock
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import TopicNotExistError
 from rmqd.wire.bodies.route import TopicRouteData
 from rmqd.wire.headers.send import SendMessageRequestHeaderV2
 from rmqd.wire.messages.properties import parse_properties
 from rmqd.wire.trace import TracePart
-from tests.client.peer import Peer, Reply, eventually, route_of, stored
+from tests.client.peer import Peer, Reply, route_of, stored
 from tests.client.running import running
-from tests.consumer.clock import ManualClock
+from tests.clock import ManualClock
 
 SEND = RequestCode.SEND_MESSAGE_V2
 TOPIC = "RMQ_SYS_TRACE_TOPIC"
 GROUP = "_INNER_TRACE_PRODUCER-mailer-CONSUME-1"
-
-
-class CountingClock(ManualClock):
-    """Stands still, and knows how often it was asked."""
-
-    asked = 0
-
-    def monotonic(self) -> float:
-        self.asked += 1
-        return super().monotonic()
 
 
 class World:
@@ -48,9 +37,9 @@ class World:
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
         self.has_topic = True
-        self.clock = CountingClock()
-        self.remoting = RemotingClient()
-        producer = Producer(self.remoting, RouteTable(self._route_of), clock=SystemClock())
+        self.clock = ManualClock()
+        self.remoting = RemotingClient(clock=self.clock)
+        producer = Producer(self.remoting, RouteTable(self._route_of, self.clock), clock=self.clock)
         self.dispatcher = TraceDispatcher(producer, TraceOptions(TOPIC, 10), GROUP, self.clock)
 
     async def _route_of(self, topic: str) -> TopicRouteData:
@@ -71,12 +60,14 @@ class World:
 
     async def counted(self, **counts: int) -> None:
         wanted = {"sent": 0, "full": 0, "failed": 0} | counts
-        await eventually(lambda: self.dispatcher.counts == wanted, f"{self.dispatcher.counts} becomes {wanted}")
+        counts = self.dispatcher.counts
+        await self.clock.until(
+            lambda: counts == wanted, f"{counts} becomes {wanted}", most=trace_dispatcher.LOOK_SECONDS
+        )
 
 
 @pytest.fixture
-async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
-    monkeypatch.setattr(trace_dispatcher, "LOOK_SECONDS", 0.005)
+async def world() -> AsyncIterator[World]:
     async with Peer() as peer:
         peer.on(SEND, lambda command: stored(queue_id=int(command.ext_fields["e"])))
         world = World(peer)
@@ -96,7 +87,7 @@ async def test_full_batches_go_at_once_and_the_rest_after_five_seconds(world: Wo
         world.append(*range(25))
         await world.counted(sent=20)
         assert sorted(len(keys.split()) for keys in world.sent()) == [10, 10]
-        world.clock.advance(5)
+        await world.clock.advance(5)
         await world.counted(sent=25)
     assert sorted(key for keys in world.sent() for key in keys.split()) == sorted(f"id{n}" for n in range(25))
     header = SendMessageRequestHeaderV2.from_ext_fields(world.peer.got(SEND)[0].ext_fields)
@@ -106,8 +97,7 @@ async def test_full_batches_go_at_once_and_the_rest_after_five_seconds(world: Wo
 async def test_what_handlers_have_is_told_before_everything_is_sent(world: World) -> None:
     world.dispatcher.before_flush = lambda: world.append(7)
     async with running(world.dispatcher.run()):
-        await asyncio.sleep(0)
-        world.clock.advance(5)
+        await world.clock.advance(5)
         await world.counted(sent=1)
     assert world.sent() == ["id7"]
 
@@ -135,15 +125,13 @@ async def test_what_waits_is_bounded_and_what_is_dropped_is_counted_and_told(
     world.dispatcher.drop(4)
     assert world.dispatcher.counts == {"sent": 0, "full": 6, "failed": 0}
     async with running(world.dispatcher.run()):
-        await eventually(lambda: told(logged), "the loss is told")
+        await world.clock.until(lambda: told(logged), "the loss is told")
         world.dispatcher.drop(3)
-        world.clock.advance(59)
-        looks = world.clock.asked + 20
-        await eventually(lambda: world.clock.asked > looks, "it goes on looking")
+        await world.clock.advance(59)
         [line] = told(logged)
         assert (line["records"], line["topic"], line["log_level"]) == (6, TOPIC, "warning")
-        world.clock.advance(1)
-        await eventually(lambda: len(told(logged)) == 2, "what was lost since is told a minute later")
+        await world.clock.advance(1)
+        assert len(told(logged)) == 2, "what was lost since is told a minute later"
 
 
 def told(logged: LogCapture) -> list[dict[str, object]]:
@@ -156,19 +144,16 @@ async def test_a_topic_that_is_not_there_is_asked_for_seldom_and_told_once_a_min
     world.has_topic = False
     async with running(world.dispatcher.run()):
         world.append(*range(200))
-        await eventually(lambda: world.dispatcher.counts["failed"], "the first senders fail")
-        looks = world.clock.asked + 20
-        await eventually(lambda: world.clock.asked > looks, "it goes on looking")
+        await world.clock.until(lambda: world.dispatcher.counts["failed"], "the first senders fail")
         assert world.dispatcher.counts["failed"] <= 10 * trace_dispatcher.SENDERS
         [first] = told(logged)
         assert "does not exist" in str(first["reason"])
-        world.clock.advance(60)
-        await eventually(lambda: len(told(logged)) == 2, "what was lost since is told a minute later")
+        await world.clock.advance(60)
+        assert len(told(logged)) == 2, "what was lost since is told a minute later"
         assert sum(int(str(line["records"])) for line in told(logged)) <= world.dispatcher.counts["failed"]
         world.has_topic = True
-        world.clock.advance(5)
-        await eventually(lambda: world.dispatcher.counts["sent"], "it is sent once the topic is there")
-        await eventually(lambda: sum(world.dispatcher.counts.values()) == 200, "each record counts once")
+        await world.clock.until(lambda: world.dispatcher.counts["sent"], "it is sent once the topic is there")
+        await world.clock.until(lambda: sum(world.dispatcher.counts.values()) == 200, "each record counts once")
 
 
 async def test_the_end_sends_what_waits_also_what_was_under_way(world: World) -> None:
@@ -181,7 +166,7 @@ async def test_the_end_sends_what_waits_also_what_was_under_way(world: World) ->
     world.peer.on(SEND, once_let_go)
     async with running(world.dispatcher.run()):
         world.append(*range(12))
-        await world.peer.received(SEND)
+        await world.clock.until(lambda: world.peer.got(SEND), "it is sent")
     held.set()
     await world.dispatcher.close()
     assert world.dispatcher.counts == {"sent": 12, "full": 0, "failed": 0}
@@ -193,20 +178,17 @@ async def test_what_was_under_way_at_the_end_counts_as_waiting(world: World, mon
     world.peer.on(SEND, None)
     async with running(world.dispatcher.run()):
         world.append(*range(12), size=700)
-        await world.peer.received(SEND)
+        await world.clock.until(lambda: world.peer.got(SEND), "it is sent")
     assert not world.dispatcher.is_full
     world.append(12, size=700)
     assert world.dispatcher.is_full
 
 
-async def test_the_end_waits_for_nobody_for_long(
-    world: World, logged: LogCapture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(trace_dispatcher, "CLOSE_SECONDS", 0.05)
+async def test_the_end_waits_for_nobody_for_long(world: World, logged: LogCapture) -> None:
     world.peer.on(SEND, None)
     world.append(*range(12))
-    async with asyncio.timeout(trace_dispatcher.SEND_TIMEOUT_SECONDS):
-        await world.dispatcher.close()
+    closing = asyncio.create_task(world.dispatcher.close())
+    await world.clock.advance(trace_dispatcher.CLOSE_SECONDS)
+    assert closing.done()
     assert world.dispatcher.counts == {"sent": 0, "full": 0, "failed": 12}
-    [line] = told(logged)
-    assert line["records"] == 12
+    assert sum(int(str(line["records"])) for line in told(logged)) == 12

@@ -7,8 +7,8 @@ import pytest
 from rmqd.consumer.admin.rates import SAMPLE_SECONDS, Rates
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.stats.counters import TopicStats
+from tests.clock import ManualClock
 from tests.consumer.blocks import QUEUE, block_of
-from tests.consumer.clock import ManualClock
 
 TOPIC = QUEUE.topic
 
@@ -39,7 +39,7 @@ def handle(stats: TopicStats, start: int, messages: int, seconds: float = 0.02) 
 
 def pass_time(rates: Rates, clock: ManualClock, seconds: float) -> None:
     for _ in range(int(seconds / SAMPLE_SECONDS)):
-        clock.advance(SAMPLE_SECONDS)
+        clock.turn(SAMPLE_SECONDS)
         rates.sample()
 
 
@@ -58,7 +58,7 @@ def test_rates_are_those_of_the_last_minute(stats: TopicStats, rates: Rates, clo
 
 def test_rates_count_from_the_start_where_that_is_later(stats: TopicStats, rates: Rates, clock: ManualClock) -> None:
     handle(stats, 0, 50)
-    clock.advance(5)
+    clock.turn(5)
     assert rates.status(TOPIC).consume_ok_tps == pytest.approx(10)
 
 
@@ -86,12 +86,12 @@ def test_a_queue_moves_while_messages_are_finished_or_none_are_there(
 ) -> None:
     queue = ProcessQueue(QUEUE, 0, stats)
     rates.look_at({QUEUE: queue})
-    clock.advance(100)
+    clock.turn(100)
     queue.put(block_of(range(3)), 3)
     rates.look_at({QUEUE: queue})
     begun = clock.monotonic()
     assert rates.moved_at(QUEUE) == begun
-    clock.advance(100)
+    clock.turn(100)
     rates.look_at({QUEUE: queue})
     assert rates.moved_at(QUEUE) == begun, "nothing was finished"
     queue.finish(queue.take(1))

@@ -8,7 +8,7 @@ import pytest
 
 from rmqd.clock import SystemClock
 from rmqd.consumer.cache.rate_limit import RateLimit
-from tests.consumer.clock import ManualClock
+from tests.clock import ManualClock
 
 
 async def test_no_limit_never_waits() -> None:
@@ -34,12 +34,12 @@ async def test_time_without_messages_is_not_saved_up() -> None:
     """After a quiet hour there is no burst."""
     clock = ManualClock()
     limit = RateLimit(10, clock)
-    clock.advance(3600)
+    clock.turn(3600)
     limit.spend(10)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):
             await limit.wait()
-    clock.advance(1)
+    clock.turn(1)
     await limit.wait()
 
 
@@ -61,11 +61,11 @@ async def test_what_is_owed_is_paid_at_the_new_limit() -> None:
     limit = RateLimit(100, clock)
     limit.spend(200)  # two seconds
     limit.change(10)  # twenty
-    clock.advance(19.5)
+    clock.turn(19.5)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):
             await limit.wait()
-    clock.advance(1)
+    clock.turn(1)
     await limit.wait()
     fresh = RateLimit(0, clock)
     fresh.spend(1000)

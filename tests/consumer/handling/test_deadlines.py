@@ -14,7 +14,7 @@ from rmqd.codes import RequestCode
 from rmqd.consumer.handling.slots import HandlerHungError
 from rmqd.handler import Batch
 from tests.client.peer import Reply, eventually
-from tests.consumer.clock import ManualClock
+from tests.clock import ManualClock
 from tests.consumer.pool import TIMEOUT_SECONDS, Gate, StartPool, done, handled
 from tests.consumer.scripted_broker import ScriptedBroker
 
@@ -28,10 +28,10 @@ async def test_an_async_handler_is_cancelled_at_its_deadline(pool: StartPool, br
         queue = running.queue(2)
         for number in (1, 2):
             await eventually(lambda: gate.at_once == 1, "a handler has a batch")
-            clock.advance(TIMEOUT_SECONDS - 1)
+            clock.turn(TIMEOUT_SECONDS - 1)
             await asyncio.sleep(0.6)
             assert len(broker.sent_back) == number - 1
-            clock.advance(1.5)
+            clock.turn(1.5)
             await eventually(lambda number=number: len(broker.sent_back) == number, "the batch is sent back")  # type: ignore[misc]
         await eventually(done(queue), "nothing is left")
         assert running.service.abandoned == 0
@@ -60,7 +60,7 @@ async def test_what_a_cancelled_handler_says_is_no_result(pool: StartPool, broke
         for _ in range(2):
             await began.wait()
             began.clear()
-            clock.advance(TIMEOUT_SECONDS + 1)
+            clock.turn(TIMEOUT_SECONDS + 1)
         await eventually(done(queue), "nothing is left")
     assert [header.offset for header in broker.sent_back] == [0, 0]  # commit log offsets, all 0 here
     assert handled(queue) == {"acked": 2, "expired": 2}
@@ -100,9 +100,9 @@ async def test_taking_the_cancellation_back_does_not_keep_the_slot(pool: StartPo
     async with pool(handle, clock=clock, concurrency=2) as running:
         queue = running.queue(2)
         await eventually(lambda: queue.in_flight == 1, "the handler has a batch")
-        clock.advance(TIMEOUT_SECONDS)
+        clock.turn(TIMEOUT_SECONDS)
         await asyncio.sleep(0.6)
-        clock.advance(GRACE_SECONDS)
+        clock.turn(GRACE_SECONDS)
         await eventually(done(queue), "the batch is sent back, and the other one is handled")
         let_go.set()
         await eventually(lambda: running.service.abandoned == 0, "the call has ended")
@@ -121,10 +121,10 @@ async def test_a_handler_that_ignores_its_cancellation_loses_its_slot(pool: Star
     async with pool(handle, clock=clock, concurrency=2) as running:
         queue = running.queue(1)
         await eventually(lambda: queue.in_flight == 1, "the handler has a batch")
-        clock.advance(TIMEOUT_SECONDS)
+        clock.turn(TIMEOUT_SECONDS)
         await asyncio.sleep(0.6)
         assert not broker.sent_back
-        clock.advance(GRACE_SECONDS)
+        clock.turn(GRACE_SECONDS)
         await eventually(done(queue), "the batch is sent back")
         assert running.service.abandoned == 1
         running.give(queue, 3)
@@ -147,7 +147,7 @@ async def test_a_sync_handler_is_left_to_its_thread(pool: StartPool, broker: Scr
     async with pool(handle, is_async=False, clock=clock, concurrency=2) as running:
         queue = running.queue(1)
         await eventually(lambda: queue.in_flight == 1, "the handler has a batch")
-        clock.advance(TIMEOUT_SECONDS)
+        clock.turn(TIMEOUT_SECONDS)
         await eventually(done(queue), "the batch is sent back")
         assert running.service.abandoned == 1
         running.give(queue, 20)
@@ -183,10 +183,10 @@ async def test_the_group_fails_when_every_slot_hangs(
     async with pool(ignore if is_async else hang, is_async=is_async, clock=clock, concurrency=2) as running:
         queue = running.queue(2)
         await eventually(lambda: queue.in_flight == 2, "both slots are taken")
-        clock.advance(TIMEOUT_SECONDS + 1)
+        clock.turn(TIMEOUT_SECONDS + 1)
         if is_async:
             await asyncio.sleep(0.6)
-            clock.advance(GRACE_SECONDS)
+            clock.turn(GRACE_SECONDS)
         try:
             with pytest.raises(HandlerHungError, match="all 2 slots of handler testing"):
                 await asyncio.wait_for(running.task, 25)
@@ -225,7 +225,7 @@ async def test_time_that_a_send_back_takes_is_not_the_next_batchs(pool: StartPoo
     clock, gate = ManualClock(), Gate()
 
     async def send_back(_: object) -> Reply:
-        clock.advance(TIMEOUT_SECONDS - 1)
+        clock.turn(TIMEOUT_SECONDS - 1)
         return Reply()
 
     async def handle(batch: Batch) -> None:
@@ -237,7 +237,7 @@ async def test_time_that_a_send_back_takes_is_not_the_next_batchs(pool: StartPoo
     async with pool(handle, clock=clock, concurrency=1) as running:
         queue = running.queue(2)
         await eventually(lambda: gate.at_once == 1, "the second message is handled")
-        clock.advance(5)
+        clock.turn(5)
         await asyncio.sleep(0.6)
         assert gate.at_once == 1, "it was cancelled"
         gate.open.set()

@@ -16,7 +16,7 @@ from rmqd.consumer.handling.slots import HandlerHungError
 from rmqd.consumer.stats.counters import TopicStats
 from rmqd.handler import Batch, DeadLetter, Retry, Suspend
 from tests.client.peer import Reply, eventually
-from tests.consumer.clock import ManualClock
+from tests.clock import ManualClock
 from tests.consumer.groups import TOPIC
 from tests.consumer.pool import TIMEOUT_SECONDS, Gate, StartPool, done, handled
 from tests.consumer.scripted_broker import ScriptedBroker
@@ -220,7 +220,7 @@ async def test_an_async_call_past_its_deadline_is_cancelled_and_repeated(pool: S
     async with pool(gate, clock=clock, **ORDERLY) as running:
         queue = running.queue(2)
         await eventually(lambda: gate.at_once == 1, "a batch is handled")
-        clock.advance(TIMEOUT_SECONDS + 1)
+        clock.turn(TIMEOUT_SECONDS + 1)
         await eventually(lambda: len(gate.batches) == 2, "it is repeated")
         gate.open.set()
         await eventually(done(queue), "all is handled")
@@ -251,10 +251,10 @@ async def test_a_call_that_goes_on_past_its_deadline_blocks_its_queue_and_no_slo
     async with pool(function, is_async=is_async, clock=clock, concurrency=2, **ORDERLY) as running:
         queue = running.queue(2)
         await eventually(lambda: bool(seen), "the handler has a batch")
-        clock.advance(TIMEOUT_SECONDS + 1)
+        clock.turn(TIMEOUT_SECONDS + 1)
         if is_async:
             await asyncio.sleep(0.6)
-            clock.advance(GRACE_SECONDS)
+            clock.turn(GRACE_SECONDS)
         await eventually(lambda: running.service.abandoned == 1, "nobody waits for the call any more")
         others = [running.queue(3, number) for number in (1, 2)]
         await eventually(lambda: all(done(other)() for other in others), "the other queues are handled")
@@ -277,7 +277,7 @@ async def test_as_many_hanging_calls_as_slots_end_the_group(pool: StartPool) -> 
     async with pool(handle, is_async=False, clock=clock, concurrency=2, **ORDERLY) as running:
         queues = [running.queue(1, number) for number in range(2)]
         await eventually(lambda: all(queue.in_flight for queue in queues), "both slots are taken")
-        clock.advance(TIMEOUT_SECONDS + 1)
+        clock.turn(TIMEOUT_SECONDS + 1)
         with pytest.raises(HandlerHungError):
             await asyncio.wait_for(running.task, 25)
         assert running.service.calls_left

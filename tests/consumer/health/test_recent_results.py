@@ -8,8 +8,8 @@ import pytest
 
 from rmqd.consumer.health.recent_results import FAILING_SECONDS, LEAST_ATTEMPTS, LOOK_SECONDS, RecentResults
 from rmqd.consumer.stats.counters import TopicStats
+from tests.clock import ManualClock
 from tests.consumer.blocks import block_of
-from tests.consumer.clock import ManualClock
 
 (MESSAGE,) = block_of(range(1)).messages
 
@@ -24,7 +24,7 @@ class Group:
 
     def goes_on(self, seconds: float, step: Callable[[], None] = lambda: None) -> None:
         for _ in range(round(seconds / LOOK_SECONDS)):
-            self.clock.advance(LOOK_SECONDS)
+            self.clock.turn(LOOK_SECONDS)
             step()
             self.results.look(self.stats.snapshots())
 

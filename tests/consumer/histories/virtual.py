@@ -68,7 +68,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, int(port or 0)))]
 
 
-class LoopClock:
+class LoopClock(SystemClock):
     """The clock of a group, by the loop's time."""
 
     def monotonic(self) -> float:
@@ -77,7 +77,9 @@ class LoopClock:
     def wall(self) -> float:
         return WALL_SECONDS + self.monotonic()
 
-    call_later = staticmethod(SystemClock.call_later)
+    @staticmethod
+    def call_at(monotonic: float, callback: Callable[..., object], *args: Any) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_at(monotonic, callback, *args)
 
 
 class _Transport(asyncio.Transport):

@@ -16,7 +16,7 @@ from rmqd.errors import BrokerError
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Reply, eventually
-from tests.consumer.clock import ManualClock
+from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.scripted_broker import ScriptedBroker
 
@@ -175,7 +175,7 @@ async def test_offset_that_does_not_change_is_stored_again_now_and_then(
     committed_at = store.committed_at[queue]
     await store.persist({queue: 7})
     assert broker.commits_of(queue) == [7]
-    clock.advance(REPEAT_SECONDS)
+    clock.turn(REPEAT_SECONDS)
     del broker.offsets[GROUP, queue]
     await store.persist({queue: 7})
     assert broker.offsets[GROUP, queue] == 7
@@ -214,7 +214,7 @@ async def test_unchanged_offsets_are_stored_one_after_the_other(
     await store.persist(dict.fromkeys(queues, 8))
     assert most > 1
     most = 0
-    clock.advance(REPEAT_SECONDS)
+    clock.turn(REPEAT_SECONDS)
     await store.persist(dict.fromkeys(queues, 8))
     assert [broker.commits_of(queue) for queue in queues] == [[7, 8, 8]] * 3
     assert most == 1

@@ -15,7 +15,7 @@ from rmqd.consumer.offsets.local_file_store import REMIND_SECONDS, LocalFileOffs
 from rmqd.consumer.offsets.offsets_file import OffsetsFile
 from rmqd.errors import InUseError, OffsetStoreError
 from rmqd.wire.message_queue import MessageQueue
-from tests.consumer.clock import ManualClock
+from tests.clock import ManualClock
 from tests.consumer.offsets.disks import disk_error, small_disk
 from tests.consumer.offsets.test_process_lock import holder
 
@@ -196,7 +196,7 @@ async def test_a_full_disk_is_said_once_and_then_once_a_minute(
     with capture_logs() as logs:
         for number in range(2, 27):  # two minutes of them
             assert not await store.persist({A: number})
-            clock.advance(5)
+            clock.turn(5)
         assert [line["event"] for line in logs] == ["offset.not_stored"] * 3
         assert [line["for_seconds"] for line in logs] == [0, REMIND_SECONDS, 2 * REMIND_SECONDS]
         saves.error = disk_error(errno.EROFS)

@@ -14,7 +14,7 @@ from rmqd.consumer.rebalance.departures import SURE_SECONDS
 from rmqd.consumer.rebalance.ownership import QueueOwnership
 from rmqd.wire.bodies.lock import LockBatchRequestBody
 from tests.client.peer import Peer, Reply, route_of, routes
-from tests.consumer.clock import ManualClock
+from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC
 
 
@@ -42,7 +42,7 @@ class Case:
 
     async def broken(self, after_seconds: float = SURE_SECONDS) -> dict[str, set[str]]:
         """Whose locks are broken then, by the broker's name."""
-        self.clock.advance(after_seconds)
+        self.clock.turn(after_seconds)
         await self.ownership.break_locks(TOPIC, self.client.routes.queues(TOPIC))
         found = dict[str, set[str]]()
         for name, peer in (("a", self.first), ("b", self.second)):
@@ -156,6 +156,6 @@ async def test_who_has_gone_is_forgotten_once_its_locks_have_ended(case: Case) -
     """They live for a minute."""
     await case.listed(case.first, "other")
     await case.listed(case.first)
-    case.clock.advance(71)
+    case.clock.turn(71)
     await case.listed(case.first)
     assert await case.broken() == {}

@@ -7,7 +7,7 @@ from structlog.testing import capture_logs
 
 from rmqd.consumer.rebalance.rivals import JOINING_SECONDS, JUNIOR_SECONDS, SENIOR_SECONDS, Rivals
 from rmqd.errors import GroupHeldElsewhereError
-from tests.consumer.clock import ManualClock
+from tests.clock import ManualClock
 
 LOCAL, SPARK, OTHER_SPARK = "10.0.0.1@7#1", "10.0.0.2@spark-7#1", "10.0.0.3@spark-7#1"
 
@@ -21,7 +21,7 @@ def leaves_after(own: str, other: str, *, running: bool = False) -> float:
     start = clock.now
     try:
         while rivals.seen([other]) == running:
-            clock.advance(0.5)
+            clock.turn(0.5)
             assert clock.now - start < 100, "it never leaves"
     except GroupHeldElsewhereError:
         return clock.now - start
@@ -66,7 +66,7 @@ def test_one_that_goes_away_again_is_forgotten() -> None:
     rivals = Rivals("g", LOCAL, clock)
     for _ in range(10):
         assert not rivals.seen([SPARK])
-        clock.advance(JOINING_SECONDS - 0.5)
+        clock.turn(JOINING_SECONDS - 0.5)
         assert not rivals.seen([SPARK])
         rivals.seen(())
         rivals.clear = False

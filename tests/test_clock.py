@@ -1,0 +1,110 @@
+"""The clock that tests turn: what waits by it ends in the order of the times, each before the next is due."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from rmqd.clock import Clock, SystemClock
+from tests.clock import ManualClock
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.mark.parametrize("clock", [SystemClock(), ManualClock()], ids=["system", "manual"])
+async def test_what_takes_no_time_needs_no_turning(clock: Clock) -> None:
+    called = asyncio.Event()
+    await clock.sleep(0)
+    async with clock.timeout(60), clock.timeout(None):
+        clock.call_at(clock.monotonic(), called.set)
+        await called.wait()
+    with pytest.raises(TimeoutError):
+        async with clock.timeout(0):
+            await asyncio.Event().wait()
+    done = asyncio.create_task(clock.sleep(0))
+    endless = asyncio.create_task(asyncio.Event().wait())
+    assert await clock.wait((done, endless), return_when=asyncio.FIRST_COMPLETED) == ({done}, {endless})
+    assert await clock.wait((endless,), timeout=0) == (set(), {endless})
+    endless.cancel()
+
+
+async def test_sleepers_wake_in_the_order_of_their_times_and_go_on_before_the_next(clock: ManualClock) -> None:
+    woken: list[tuple[str, float]] = []
+
+    async def sleep(name: str, *naps: float) -> None:
+        for seconds in naps:
+            await clock.sleep(seconds)
+            woken.append((name, clock.monotonic() - began))
+
+    began = clock.monotonic()
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(sleep("a", 3, 3))
+        tasks.create_task(sleep("b", 2, 2))
+        await clock.advance(1.5)
+        assert woken == []
+        await clock.advance(10)
+    assert woken == [("b", 2), ("a", 3), ("b", 4), ("a", 6)]
+
+
+async def test_a_timeout_ends_its_block_and_only_while_it_lasts(clock: ManualClock) -> None:
+    async def limited(work_seconds: float) -> str:
+        try:
+            async with clock.timeout(5):
+                await clock.sleep(work_seconds)
+        except TimeoutError:
+            return "too long"
+        await clock.sleep(60)
+        return "in time"
+
+    slow, quick = asyncio.create_task(limited(6)), asyncio.create_task(limited(4))
+    await clock.advance(5)
+    assert (slow.done(), quick.done()) == (True, False)
+    await clock.advance(59)
+    assert (await slow, await quick) == ("too long", "in time")
+
+
+async def test_a_wait_tells_what_is_not_done_by_then(clock: ManualClock) -> None:
+    soon, late = asyncio.create_task(clock.sleep(1)), asyncio.create_task(clock.sleep(9))
+    waiting = asyncio.create_task(clock.wait((soon, late), timeout=5))
+    await clock.advance(5)
+    assert await waiting == ({soon}, {late})
+    await clock.advance(4)
+    assert late.done()
+
+
+async def test_what_is_called_off_is_not_called(clock: ManualClock) -> None:
+    called: list[str] = []
+    clock.call_later(2, called.append, "later")
+    clock.call_at(clock.monotonic() + 1, called.append, "at")
+    clock.call_at(clock.monotonic() + 1, called.append, "called off").cancel()
+    clock.call_at(clock.monotonic(), called.append, "called off at once").cancel()
+    await clock.advance(3)
+    assert called == ["at", "later"]
+
+
+async def test_a_turn_wakes_everybody_at_once(clock: ManualClock) -> None:
+    seen: list[float] = []
+    for seconds in (1, 2):
+        clock.call_later(seconds, lambda: seen.append(clock.monotonic()))
+    began = clock.monotonic()
+    clock.turn(3)
+    assert seen == [began + 3] * 2
+
+
+async def test_time_goes_on_until_something_is_true_and_no_further(clock: ManualClock) -> None:
+    began, woken = clock.monotonic(), asyncio.Event()
+    clock.call_later(70, woken.set)
+    await clock.until(woken.is_set, "it wakes")
+    assert clock.monotonic() - began == 70
+
+
+async def test_time_that_flows_wakes_whoever_sleeps(clock: ManualClock) -> None:
+    async with clock.flowing():
+        await clock.sleep(600)
+    stopped = clock.monotonic()
+    await asyncio.sleep(0)
+    assert clock.monotonic() == stopped
