@@ -50,10 +50,10 @@ def queue(broker: ScriptedBroker) -> MessageQueue:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """The waits after errors are Java's; here they would only take time."""
-    monkeypatch.setattr("rmqd.consumer.pull.loop.EXCEPTION_DELAY_SECONDS", 0.05)
+    monkeypatch.setattr("rmqd.consumer.pull.pulled_queue.EXCEPTION_DELAY_SECONDS", 0.05)
     monkeypatch.setattr("rmqd.consumer.pull.backoff.EXCEPTION_DELAY_SECONDS", 0.05)
     monkeypatch.setattr("rmqd.consumer.pull.offset_doubt.DOUBT_SECONDS", 0.05)
-    monkeypatch.setattr("rmqd.consumer.pull.loop.PROBE_SECONDS", 0.05)
+    monkeypatch.setattr("rmqd.consumer.pull.pulled_queue.PROBE_SECONDS", 0.05)
 
 
 @pytest.fixture

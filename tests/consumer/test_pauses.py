@@ -111,8 +111,8 @@ async def test_a_paused_queue_that_is_reset_stays_paused(
     broker: ScriptedBroker, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It goes on at the new offset when it is resumed."""
-    monkeypatch.setattr("rmqd.consumer.pull.loop.PROBE_SECONDS", 0.05)
-    monkeypatch.setattr("rmqd.consumer.pull.loop.RECHECK_SECONDS", 0.05)
+    monkeypatch.setattr("rmqd.consumer.pull.pulled_queue.PROBE_SECONDS", 0.05)
+    monkeypatch.setattr("rmqd.consumer.pull.pulled_queue.RECHECK_SECONDS", 0.05)
     [queue] = broker.create_topic(TOPIC)
     await broker.store(queue, b"0", b"1", b"2")
     async with member(broker.peer.address, seen, persist_consumer_offset_interval_seconds=0.05) as m:

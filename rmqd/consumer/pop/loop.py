@@ -22,8 +22,9 @@ from rmqd.consumer.pull.backoff import (
     UNHELD_DELAY_SECONDS,
     after_error,
 )
-from rmqd.consumer.pull.loop import RECHECK_SECONDS, SUBSCRIPTION_AWAY, SUSPEND_MS, UNHELD_SECONDS
+from rmqd.consumer.pull.loop import SUBSCRIPTION_AWAY, SUSPEND_MS, UNHELD_SECONDS
 from rmqd.consumer.pull.opening import open_bodies
+from rmqd.consumer.pull.pulled_queue import RECHECK_SECONDS
 from rmqd.errors import BrokerError, ConnectionRenewedError, FlowControlError, ProtocolError, RmqdError
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.pop import PopMessageResponseHeader

@@ -6,7 +6,8 @@ passed over silently.
 
     assigned_queue    AssignedQueue: take-over, pull loop, lost and regained lock
     giving_up         GivingUp: drain, last commit, unlock
-    loop              PullLoop: ask, take what came, wait where the cache is full or the broker refuses
+    loop              PullLoop: ask, take what came, wait where the broker refuses
+    pulled_queue      PulledQueue: what is cached and known of the queue; the waits while it is paused, full or stuck
     request           PullRequest: to which replica, by which filter; what an answer says that comes too late
     evidence          PullEvidence: how much of a reply is believed
     arrivals          Arrivals: corrupt, filter, hooks, counts, cache; the order for pulls, pops and Spark's ranges

@@ -9,20 +9,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import structlog
 
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.options import OnCorruptMessage
 from rmqd.consumer.pull.arrivals import CORRUPT_ADVICE, dead_letter_corrupt, tell_corrupt
+from rmqd.consumer.pull.pulled_queue import PulledQueue
 from rmqd.consumer.stats.problem import Problem
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import Message
 from rmqd.wire.messages.pull_walk import BadRecord
-
-if TYPE_CHECKING:
-    from rmqd.consumer.pull.loop import PullLoop
 
 log = structlog.get_logger(__name__)
 
@@ -30,7 +27,7 @@ log = structlog.get_logger(__name__)
 class CorruptMessages:
     """Holds the corrupt messages of one queue. The queue's pull loop owns it."""
 
-    def __init__(self, loop: PullLoop, context: GroupContext, queue: MessageQueue) -> None:
+    def __init__(self, loop: PulledQueue, context: GroupContext, queue: MessageQueue) -> None:
         self._loop = loop
         self._context = context
         self._queue = queue

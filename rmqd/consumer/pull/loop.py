@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import Final
 
 import structlog
 
 from rmqd.codes import ResponseCode
-from rmqd.consumer.cache.flow_control import Reason, exceeded
-from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.pull.arrivals import Arrivals
-from rmqd.consumer.pull.backoff import EXCEPTION_DELAY_SECONDS, PullBackoff
+from rmqd.consumer.pull.backoff import PullBackoff
 from rmqd.consumer.pull.corrupt_messages import CorruptMessages
 from rmqd.consumer.pull.evidence import PullEvidence
 from rmqd.consumer.pull.offset_moves import OffsetMoves
 from rmqd.consumer.pull.opening import open_pulled
-from rmqd.consumer.pull.request import OPERATOR_RESET, AskedAnewError, PullRequest
+from rmqd.consumer.pull.pulled_queue import PulledQueue
+from rmqd.consumer.pull.request import AskedAnewError
 from rmqd.consumer.stats.problem import Problem
 from rmqd.errors import (
     BrokerError,
@@ -47,8 +45,6 @@ from rmqd.wire.topics import is_retry_topic, topic_of_pop_retry
 log = structlog.get_logger(__name__)
 
 SUSPEND_MS: Final = 15_000  # Java: brokerSuspendMaxTimeMillis
-RECHECK_SECONDS: Final = 1.0
-PROBE_SECONDS: Final = 10.0  # how soon an operator's reset reaches a queue that is held
 UNHELD_SECONDS: Final = 0.01
 MOST_ALIKE: Final = 5  # impossible answers, before the queue counts as stuck
 
@@ -64,42 +60,23 @@ SUBSCRIPTION_AWAY: Final = (
 )
 
 
-class PullLoop:
-    """One queue's pulls, for as long as it is owned. `process_queue` is replaced when an operator moves the offset."""
+class PullLoop(PulledQueue):
+    """One queue's pulls, for as long as it is owned."""
 
     def __init__(self, context: GroupContext, queue: MessageQueue, offset: int) -> None:
+        super().__init__(context, queue, offset)
         self._namespace = context.options.namespace
         self._origin = topic_of_pop_retry(context.options.group, queue.topic)
-        self.process_queue = ProcessQueue(queue, offset, context.stats[queue.topic], self._namespace)
-        self.formers: list[ProcessQueue] = []  # those before it, of which handlers may still have batches
-        self.held_by: Reason | None = None
-        self.stuck: Problem | None = None  # why nothing is pulled until an operator acts
         self.failure: RmqdError | None = None  # of the last pull
         self._had_trouble = False  # since the broker last gave messages, or held a pull until there were some
         self._alike = 0  # impossible answers that say the same, one after the other
-        self.waits_for_rate = False
-        self.max_offset: int | None = None
-        self.measured_at = 0.0  # when the broker was last asked for it, beside the pulls
-        self.answered_at = self.asked_at = self.looked_at = self._probed_at = context.clock.monotonic()
-        self._context = context
-        self._queue = queue
+        self.answered_at = self.asked_at = self.looked_at
         self._backoff = PullBackoff()
         self._moves = OffsetMoves(self, context, queue)
         self._corrupt = CorruptMessages(self, context, queue)
         self._arrivals = Arrivals(context.service, context.hooks, context.rate_limit)
         self._evidence = PullEvidence(queue, context.client.remoting.traffic)
-        self.request = PullRequest(context.client, context.options.group, queue, context.subscriptions[queue.topic])
         self._configure()
-
-    @property
-    def process_queues(self) -> tuple[ProcessQueue]:
-        """The cache."""
-        return (self.process_queue,)
-
-    @property
-    def is_behind(self) -> bool:
-        """Whether messages wait on the broker, as far as it has told."""
-        return self.max_offset is not None and self.max_offset > self.process_queue.next_offset
 
     async def run(self) -> None:
         """Pull until cancelled."""
@@ -145,14 +122,9 @@ class PullLoop:
 
     def start_again(self, offset: int, because: str) -> None:
         """Let go of what is cached; what handlers have now counts no more, and as handled twice `because`."""
-        queue = self.process_queue
-        queue.drop(because)
-        self.formers = [former for former in (*self.formers, queue) if former.in_flight]
-        self.stuck = None
+        super().start_again(offset, because)
         self._corrupt.forget()
         self._evidence.forget()
-        self.process_queue = ProcessQueue(self._queue, offset, queue.stats, self._namespace)
-        self.apply_pauses()
 
     def take_over(self) -> int:
         """Go by what the group is told to do now, and not only from the next pull on.
@@ -195,22 +167,6 @@ class PullLoop:
         )
         self.answered_at = self._context.clock.monotonic()
         return reply
-
-    async def probe(self, offset: int | None = None) -> None:
-        """Ask for one message, without waiting and without taking it: an operator's reset is told in such a reply.
-
-        At another `offset` than the next one, nothing else that is said counts.
-        """
-        self._probed_at = self._context.clock.monotonic()
-        asked = self.process_queue.next_offset if offset is None else offset
-        try:
-            reply = await self.request.ask(asked, 0, 0, 1)
-            if reply.code == _FOUND or reply.code in _NOTHING:
-                self.max_offset = PullMessageResponseHeader.from_ext_fields(reply.ext_fields).max_offset
-            elif reply.code == _ILLEGAL and (offset is None or reply.remark == OPERATOR_RESET):
-                await self._not_found(reply)
-        except RmqdError as error:
-            log.debug("probe.failed", queue=str(self._queue), error=str(error))
 
     async def _found(self, reply: RemotingCommand) -> None:
         header = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
@@ -270,25 +226,14 @@ class PullLoop:
                 return
             self._is_well(self.process_queue.next_offset)
         elif reply.code == _ILLEGAL:
-            await self._moves.answered(reply)
+            await self.offset_moved(reply)
         else:
             raise BrokerError.of(reply.code, reply.remark, self._queue.broker_name)
 
-    async def pause(self) -> None:
-        """Wait as after an error."""
-        await asyncio.sleep(EXCEPTION_DELAY_SECONDS)
-
-    async def wait_for_operator(self) -> None:
-        """Wait before it is looked whether an operator moved the queue."""
-        self.looked_at = self._context.clock.monotonic()
-        await asyncio.sleep(PROBE_SECONDS)
-
-    async def wait_at(self, offset: int) -> None:
-        """Wait as after an error, and see to it that an operator is heard, who may move the queue meanwhile."""
-        self.looked_at = self._context.clock.monotonic()
-        await self.pause()
-        if self._context.clock.monotonic() - self._probed_at >= PROBE_SECONDS:
-            await self.probe(offset)
+    async def offset_moved(self, reply: RemotingCommand) -> None:
+        """A broker answered PULL_OFFSET_MOVED. Raises RmqdError."""
+        self._had_trouble = True
+        await self._moves.answered(reply)
 
     async def _failed(self, error: RmqdError) -> None:
         if isinstance(error, AskedAnewError | ConnectionRenewedError):
@@ -316,66 +261,3 @@ class PullLoop:
         self._alike = self._alike + 1 if before is not None and str(before) == str(error) else 1
         if self._alike >= MOST_ALIKE:
             self.stuck = Problem("pull_failed", str(error), "nothing is passed over; the broker's log may say more")
-
-    async def _wait_for_rate(self) -> None:
-        """Wait until the group's rate limit lets the next pull through."""
-        self.waits_for_rate = True
-        try:
-            await self._context.rate_limit.wait()
-        finally:
-            self.waits_for_rate = False
-
-    def apply_pauses(self) -> None:
-        """Take over what an operator paused or resumed."""
-        queue = self.process_queue
-        if self._context.pauses.hold(self._queue):
-            queue.pause()
-        elif queue.is_paused:
-            queue.resume()
-            self._context.service.submit(queue)
-
-    def _hold_back(self) -> Reason | None:
-        if self._context.paused or self.process_queue.is_paused:
-            return "paused"
-        return exceeded(self.process_queue, self._context.thresholds)
-
-    async def _wait_for_relief(self, reason: Reason) -> None:
-        """Wait until the reason to hold back has gone; it is counted once."""
-        queue, context = self.process_queue, self._context
-        queue.stats.held_back(reason, queue.oldest())
-        self.held_by = reason
-        self._probed_at = since = context.clock.monotonic()
-        try:
-            while self.process_queue is queue and self.request.reset_to is None and self._hold_back() == reason:
-                self.looked_at = context.clock.monotonic()
-                if context.clock.monotonic() - self._probed_at >= PROBE_SECONDS:
-                    await self.probe()
-                    continue
-                await self._relieved(queue)
-                since = self._count_hold(queue, reason, since)
-        finally:
-            self._count_hold(queue, reason, since)
-            self.held_by = None
-
-    async def _wait_until_handled(self) -> None:
-        """Wait until what is cached from the next offset on is finished, or an operator moves the queue."""
-        queue, clock = self.process_queue, self._context.clock
-        self._probed_at = clock.monotonic()
-        while self.process_queue is queue and self.request.reset_to is None and queue.reaches_past():
-            self.looked_at = clock.monotonic()
-            if clock.monotonic() - self._probed_at >= PROBE_SECONDS:
-                await self.probe()
-            else:
-                await self._relieved(queue)
-
-    async def _relieved(self, queue: ProcessQueue) -> None:
-        """Wait until messages were finished, or for a second."""
-        context = self._context
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(RECHECK_SECONDS):
-                await (context.resumed.wait() if context.paused else queue.wait_relief())
-
-    def _count_hold(self, queue: ProcessQueue, reason: Reason, since: float) -> float:
-        now = self._context.clock.monotonic()
-        queue.stats.held_for(reason, now - since, queue.oldest())
-        return now

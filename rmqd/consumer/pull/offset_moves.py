@@ -23,7 +23,7 @@ more.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import structlog
 
@@ -31,6 +31,7 @@ from rmqd.client.remoting.connection import RemotingConnection
 from rmqd.codes import ResponseCode
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.pull.offset_doubt import OffsetDoubt
+from rmqd.consumer.pull.pulled_queue import PulledQueue
 from rmqd.consumer.pull.request import OPERATOR_RESET
 from rmqd.consumer.stats.problem import Problem
 from rmqd.errors import BrokerError, ProtocolError, RmqdError
@@ -38,9 +39,6 @@ from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.pull import PullMessageResponseHeader
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import frame_messages
-
-if TYPE_CHECKING:
-    from rmqd.consumer.pull.loop import PullLoop
 
 log = structlog.get_logger(__name__)
 
@@ -52,7 +50,7 @@ _HAS_OFFSET: Final = frozenset((_FOUND, int(ResponseCode.PULL_NOT_FOUND), int(Re
 class OffsetMoves:
     """Moves one queue. The queue's pull loop owns it."""
 
-    def __init__(self, loop: PullLoop, context: GroupContext, queue: MessageQueue) -> None:
+    def __init__(self, loop: PulledQueue, context: GroupContext, queue: MessageQueue) -> None:
         self._loop = loop
         self._context = context
         self._queue = queue

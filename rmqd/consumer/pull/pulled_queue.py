@@ -1,0 +1,172 @@
+"""The state of one queue that is pulled, and the waits while it is not.
+
+A queue is not pulled while it is paused, while its cache is full, while messages at the next offset are still handled,
+and while an operator has to act. A broker tells of an operator's reset only in the answer to a pull. So a queue that
+waits is probed now and then: it is asked for one message, which is not taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from abc import ABC, abstractmethod
+from typing import Final
+
+import structlog
+
+from rmqd.codes import ResponseCode
+from rmqd.consumer.cache.flow_control import Reason, exceeded
+from rmqd.consumer.cache.process_queue import ProcessQueue
+from rmqd.consumer.context import GroupContext
+from rmqd.consumer.pull.backoff import EXCEPTION_DELAY_SECONDS
+from rmqd.consumer.pull.request import OPERATOR_RESET, PullRequest
+from rmqd.consumer.stats.problem import Problem
+from rmqd.errors import RmqdError
+from rmqd.wire.command import RemotingCommand
+from rmqd.wire.headers.pull import PullMessageResponseHeader
+from rmqd.wire.message_queue import MessageQueue
+
+log = structlog.get_logger(__name__)
+
+RECHECK_SECONDS: Final = 1.0
+PROBE_SECONDS: Final = 10.0  # how soon an operator's reset reaches a queue that is held
+
+_HAS_OFFSET: Final = frozenset(
+    (int(ResponseCode.SUCCESS), int(ResponseCode.PULL_NOT_FOUND), int(ResponseCode.PULL_RETRY_IMMEDIATELY))
+)
+_MOVED: Final = int(ResponseCode.PULL_OFFSET_MOVED)
+
+
+class PulledQueue(ABC):
+    """What is known and cached of a queue. `process_queue` is replaced when an operator moves the offset."""
+
+    def __init__(self, context: GroupContext, queue: MessageQueue, offset: int) -> None:
+        self.process_queue = ProcessQueue(queue, offset, context.stats[queue.topic], context.options.namespace)
+        self.formers: list[ProcessQueue] = []  # those before it, of which handlers may still have batches
+        self.request = PullRequest(context.client, context.options.group, queue, context.subscriptions[queue.topic])
+        self.held_by: Reason | None = None
+        self.stuck: Problem | None = None  # why nothing is pulled until an operator acts
+        self.waits_for_rate = False
+        self.max_offset: int | None = None
+        self.measured_at = 0.0  # when the broker was last asked for it, beside the pulls
+        self.looked_at = self._probed_at = context.clock.monotonic()
+        self._context = context
+        self._queue = queue
+
+    @property
+    def process_queues(self) -> tuple[ProcessQueue]:
+        """The cache."""
+        return (self.process_queue,)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether messages wait on the broker, as far as it has told."""
+        return self.max_offset is not None and self.max_offset > self.process_queue.next_offset
+
+    @abstractmethod
+    async def offset_moved(self, reply: RemotingCommand) -> None:
+        """A broker answered PULL_OFFSET_MOVED. Raises RmqdError."""
+
+    def start_again(self, offset: int, because: str) -> None:
+        """Let go of what is cached; what handlers have now counts no more, and as handled twice `because`."""
+        queue = self.process_queue
+        queue.drop(because)
+        self.formers = [former for former in (*self.formers, queue) if former.in_flight]
+        self.stuck = None
+        self.process_queue = ProcessQueue(self._queue, offset, queue.stats, self._context.options.namespace)
+        self.apply_pauses()
+
+    def apply_pauses(self) -> None:
+        """Take over what an operator paused or resumed."""
+        queue = self.process_queue
+        if self._context.pauses.hold(self._queue):
+            queue.pause()
+        elif queue.is_paused:
+            queue.resume()
+            self._context.service.submit(queue)
+
+    async def probe(self, offset: int | None = None) -> None:
+        """Ask for one message, without waiting and without taking it: an operator's reset is told in such a reply.
+
+        At another `offset` than the next one, nothing else that is said counts.
+        """
+        self._probed_at = self._context.clock.monotonic()
+        asked = self.process_queue.next_offset if offset is None else offset
+        try:
+            reply = await self.request.ask(asked, 0, 0, 1)
+            if reply.code in _HAS_OFFSET:
+                self.max_offset = PullMessageResponseHeader.from_ext_fields(reply.ext_fields).max_offset
+            elif reply.code == _MOVED and (offset is None or reply.remark == OPERATOR_RESET):
+                await self.offset_moved(reply)
+        except RmqdError as error:
+            log.debug("probe.failed", queue=str(self._queue), error=str(error))
+
+    async def pause(self) -> None:
+        """Wait as after an error."""
+        await asyncio.sleep(EXCEPTION_DELAY_SECONDS)
+
+    async def wait_for_operator(self) -> None:
+        """Wait before it is looked whether an operator moved the queue."""
+        self.looked_at = self._context.clock.monotonic()
+        await asyncio.sleep(PROBE_SECONDS)
+
+    async def wait_at(self, offset: int) -> None:
+        """Wait as after an error, and see to it that an operator is heard, who may move the queue meanwhile."""
+        self.looked_at = self._context.clock.monotonic()
+        await self.pause()
+        if self._context.clock.monotonic() - self._probed_at >= PROBE_SECONDS:
+            await self.probe(offset)
+
+    async def _wait_for_rate(self) -> None:
+        """Wait until the group's rate limit lets the next pull through."""
+        self.waits_for_rate = True
+        try:
+            await self._context.rate_limit.wait()
+        finally:
+            self.waits_for_rate = False
+
+    def _hold_back(self) -> Reason | None:
+        if self._context.paused or self.process_queue.is_paused:
+            return "paused"
+        return exceeded(self.process_queue, self._context.thresholds)
+
+    async def _wait_for_relief(self, reason: Reason) -> None:
+        """Wait until the reason to hold back has gone; it is counted once."""
+        queue, context = self.process_queue, self._context
+        queue.stats.held_back(reason, queue.oldest())
+        self.held_by = reason
+        self._probed_at = since = context.clock.monotonic()
+        try:
+            while self.process_queue is queue and self.request.reset_to is None and self._hold_back() == reason:
+                self.looked_at = context.clock.monotonic()
+                if context.clock.monotonic() - self._probed_at >= PROBE_SECONDS:
+                    await self.probe()
+                    continue
+                await self._relieved(queue)
+                since = self._count_hold(queue, reason, since)
+        finally:
+            self._count_hold(queue, reason, since)
+            self.held_by = None
+
+    async def _wait_until_handled(self) -> None:
+        """Wait until what is cached from the next offset on is finished, or an operator moves the queue."""
+        queue, clock = self.process_queue, self._context.clock
+        self._probed_at = clock.monotonic()
+        while self.process_queue is queue and self.request.reset_to is None and queue.reaches_past():
+            self.looked_at = clock.monotonic()
+            if clock.monotonic() - self._probed_at >= PROBE_SECONDS:
+                await self.probe()
+            else:
+                await self._relieved(queue)
+
+    async def _relieved(self, queue: ProcessQueue) -> None:
+        """Wait until messages were finished, or for a second."""
+        context = self._context
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(RECHECK_SECONDS):
+                await (context.resumed.wait() if context.paused else queue.wait_relief())
+
+    def _count_hold(self, queue: ProcessQueue, reason: Reason, since: float) -> float:
+        now = self._context.clock.monotonic()
+        queue.stats.held_for(reason, now - since, queue.oldest())
+        return now
