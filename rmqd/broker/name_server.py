@@ -86,7 +86,7 @@ class NameServer:
         }
 
     def route(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """105: in strict JSON where the client can tell the difference."""
+        """GET_ROUTEINFO_BY_TOPIC (105): a topic's brokers and queues, in strict JSON for clients that can read it."""
         header = GetRouteInfoRequestHeader.from_ext_fields({"topic": _JAVA_NULL, **request.ext_fields})
         queues = self._queues(header.topic)
         if queues is None:
@@ -97,29 +97,29 @@ class NameServer:
         return Reply(body=TopicRouteData((queues,), (self._broker_data(),), ordered).to_json(strict=strict))
 
     def cluster(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """106."""
+        """GET_BROKER_CLUSTER_INFO (106): the brokers and clusters, of which there is one each."""
         name, cluster = self._broker.name, self._broker.settings.brokerClusterName
         return Reply(body=ClusterInfo({name: self._broker_data()}, {cluster: (name,)}).to_json())
 
     def topics(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """206."""
+        """GET_ALL_TOPIC_LIST_FROM_NAMESERVER (206): the names of all topics."""
         _refuse_unless(self.settings.enableAllTopicList)
         return Reply(body=TopicList(tuple(self._view())).to_json())
 
     def topics_of_cluster(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """224."""
+        """GET_TOPICS_BY_CLUSTER (224): the names of a cluster's topics."""
         _refuse_unless(self.settings.enableTopicList)
         header = headers.GetTopicsByClusterRequestHeader.from_ext_fields(request.ext_fields)
         own = header.cluster == self._broker.settings.brokerClusterName
         return Reply(body=TopicList(tuple(self._view()) if own else ()).to_json())
 
     def system_topics(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """304: the names of clusters and brokers are topics too."""
+        """GET_SYSTEM_TOPIC_LIST_FROM_NS (304): the names of clusters and brokers, which are topics too."""
         names = (self._broker.settings.brokerClusterName, self._broker.name)
         return Reply(body=TopicList(names, self._broker.address).to_json())
 
     def delete_topic(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """216: the topic is not told until the broker changes it, or registers again."""
+        """DELETE_TOPIC_IN_NAMESRV (216): leave the topic out until the broker changes it, or registers again."""
         header = headers.DeleteTopicFromNamesrvRequestHeader.from_ext_fields(request.ext_fields)
         if not header.cluster_name or header.cluster_name == self._broker.settings.brokerClusterName:
             config = self._broker.topics.get(header.topic)
@@ -127,7 +127,7 @@ class NameServer:
         return Reply()
 
     def register_topic(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """217: what is said about brokers that are not known here is ignored."""
+        """REGISTER_TOPIC_IN_NAMESRV (217): take over a topic's queues on this broker; those on others are ignored."""
         header = headers.RegisterTopicRequestHeader.from_ext_fields(request.ext_fields)
         for queues in TopicRouteData.from_json(request.body).queue_datas:
             if queues.broker_name == self._broker.name:
@@ -135,19 +135,19 @@ class NameServer:
         return Reply()
 
     def wipe_write_perm(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """205: producers are told of no queue that they may write to, until the broker changes a topic."""
+        """WIPE_WRITE_PERM_OF_BROKER (205): show no queue as writeable, each until the broker changes its topic."""
         header = headers.WipeWritePermOfBrokerRequestHeader.from_ext_fields(request.ext_fields)
         count = self._change_perms(header.broker_name, lambda perm: perm & ~PERM_WRITE)
         return Reply(ext_fields=headers.WipeWritePermOfBrokerResponseHeader(wipe_topic_count=count).ext_fields())
 
     def add_write_perm(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """327: every topic can be read and written, whatever it was."""
+        """ADD_WRITE_PERM_OF_BROKER (327): show every topic as readable and writeable, whatever it was."""
         header = headers.AddWritePermOfBrokerRequestHeader.from_ext_fields(request.ext_fields)
         count = self._change_perms(header.broker_name, lambda perm: _READ_WRITE)
         return Reply(ext_fields=headers.AddWritePermOfBrokerResponseHeader(add_topic_count=count).ext_fields())
 
     def put_kv(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """100."""
+        """PUT_KV_CONFIG (100): set a key of a namespace, or delete it where no value is given."""
         header = headers.PutKVConfigRequestHeader.from_ext_fields(request.ext_fields)
         if header.value is None:
             self._key_values.delete(header.namespace, header.key)
@@ -156,7 +156,7 @@ class NameServer:
         return Reply()
 
     def get_kv(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """101."""
+        """GET_KV_CONFIG (101): the value of a key of a namespace."""
         header = headers.GetKVConfigRequestHeader.from_ext_fields(request.ext_fields)
         value = self._key_values.get(header.namespace, header.key)
         if value is None:
@@ -164,13 +164,13 @@ class NameServer:
         return Reply(ext_fields=headers.GetKVConfigResponseHeader(value=value).ext_fields())
 
     def delete_kv(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """102."""
+        """DELETE_KV_CONFIG (102): delete a key of a namespace."""
         header = headers.DeleteKVConfigRequestHeader.from_ext_fields(request.ext_fields)
         self._key_values.delete(header.namespace, header.key)
         return Reply()
 
     def kv_list(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """219."""
+        """GET_KVLIST_BY_NAMESPACE (219): all keys of a namespace with their values."""
         header = headers.GetKVListByNamespaceRequestHeader.from_ext_fields(request.ext_fields)
         table = self._key_values.table(header.namespace)
         if table is None:
@@ -178,7 +178,7 @@ class NameServer:
         return Reply(body=KVTable(table).to_json())
 
     def update_settings(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """318: until the process ends."""
+        """UPDATE_NAMESRV_CONFIG (318): change settings until the process ends."""
         values = load_properties(request.body)
         if _PROTECTED & values.keys():
             raise Refusal(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
@@ -188,11 +188,11 @@ class NameServer:
         return Reply()
 
     def get_settings(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """319."""
+        """GET_NAMESRV_CONFIG (319): the settings."""
         return Reply(body=dump_properties(self.settings.as_properties()))
 
     def _listing(self, wanted: Callable[[int], bool]) -> Callable[[Channel, RemotingCommand], Reply]:
-        """311 to 313: topics by their sysFlag."""
+        """GET_UNIT_TOPIC_LIST (311) and the two after it: the names of topics whose sysFlag is wanted."""
 
         def answer(channel: Channel, request: RemotingCommand) -> Reply:
             _refuse_unless(self.settings.enableTopicList)

@@ -1,4 +1,25 @@
 """Bytes to values and back: RocketMQ's remoting protocol without sockets, clocks or threads.
 
-Nothing here waits or reads the time. Whatever the bytes, decoding ends with a value or with ProtocolError.
+Nothing here waits or reads the time. Whatever the bytes, decoding ends with a value or with ProtocolError, and takes
+memory in proportion to them. A frame is cut out of the stream, its command is decoded, and what the command's code says
+is then read from the ext fields (headers) and the body (bodies, or the records of messages). What a broker sees is
+proven by recorded frames: tests/wire/golden.
+
+    frame            cuts the byte stream into frames
+    command          RemotingCommand: one request or reply, with a header in JSON or in binary form
+    binary_header    the binary form of a command's header
+    headers          ext fields with names and types: a dataclass for each request and reply
+    bodies           bodies in JSON: a dataclass for each
+    messages         stored messages: records, their bodies and properties, decoded and encoded
+    loose_json       JSON as fastjson writes it
+    fields           single values of headers and bodies: what is accepted, and how an error says what is not
+    limits           how large routes and resets may be
+    java_properties  settings in lines of `name=value`
+    message_queue    MessageQueue: the name of a queue
+    topics           names of topics and groups: rules, retry and dead letter topics, namespaces
+    namespace        texts and values without a namespace
+    filter           subscriptions from the expressions that users write
+    pop              the handles of popped messages, and what a pop's reply says about its queues
+    acl              signatures of requests
+    trace            message trace: the records that say who sent and handled a message
 """

@@ -22,7 +22,7 @@ SECRET_FIELDS: Final = frozenset({ACCESS_KEY, SECURITY_TOKEN, SIGNATURE})
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Who a client says that it is; none of it is ever shown. The token is for keys that somebody lent."""
+    """The keys that a client signs with; they are never shown. `security_token` belongs to temporary keys."""
 
     access_key: str = field(repr=False)
     secret_key: str = field(repr=False)
@@ -43,7 +43,7 @@ class Credentials:
         return b2a_base64(outer.digest(), newline=False)
 
     def signed(self, ext_fields: Mapping[str, str], body: bytes) -> dict[str, str]:
-        """The ext fields of a request with who sends it and the signature. Nothing may be added to them afterwards."""
+        """A request's ext fields with the access key and the signature. Nothing may be added to them afterwards."""
         fields = {**ext_fields, **self.fields()}
         fields.pop(SIGNATURE, None)
         fields[SIGNATURE] = self.sign(signed_content(fields, body)).decode()
@@ -52,13 +52,13 @@ class Credentials:
 
 @lru_cache(maxsize=8)
 def _keyed(secret_key: str) -> tuple[hashlib._Hash, hashlib._Hash]:
-    """Both halves of HMAC-SHA1 with the key taken in: twice as fast as `hmac`, which does that each time."""
+    """The inner and outer hash of HMAC-SHA1, already fed with the key: twice as fast as `hmac.digest` each time."""
     key = secret_key.encode()
     key = (hashlib.sha1(key).digest() if len(key) > _BLOCK_BYTES else key).ljust(_BLOCK_BYTES, b"\0")
     return hashlib.sha1(bytes(byte ^ 0x36 for byte in key)), hashlib.sha1(bytes(byte ^ 0x5C for byte in key))
 
 
 def signed_content(ext_fields: Mapping[str, str], body: bytes) -> bytes:
-    """What the signature of a request with these ext fields and this body is made of."""
+    """The bytes that the signature of a request with these ext fields and this body covers."""
     values = "".join([ext_fields[name] for name in sorted(ext_fields) if name != SIGNATURE]).encode()
     return values + body if body else values

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from json import JSONDecoder
 from json.encoder import encode_basestring_ascii
 from struct import Struct
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from rmqd.codes import LanguageCode, SerializeType
 from rmqd.errors import ProtocolError
 from rmqd.wire.acl import SECRET_FIELDS
 from rmqd.wire.binary_header import BinaryHeader, decode_binary_header, encode_binary_header
 from rmqd.wire.frame import MAX_FRAME_SIZE_BYTES
+from rmqd.wire.loose_json import STRICT_DECODER
 
 LANGUAGE: Final = LanguageCode.PYTHON
 # 5.5.0: route replies are strict JSON, and a server that shuts down in order says GO_AWAY instead of hanging up
@@ -154,7 +154,7 @@ def encode_response(
 
 
 def _ext_fields_member(ext_fields: Mapping[str, str]) -> str:
-    """The last member of a header, and the header's end. Four times as fast as a JSONEncoder, which is made anew."""
+    """Write the ext fields, a header's last member. Four times as fast as json.dumps, which makes an encoder each time."""
     if not ext_fields:
         return "}"
     return f',"extFields":{{{",".join([f"{_quoted(key)}:{_quoted(text)}" for key, text in ext_fields.items()])}}}}}'
@@ -167,13 +167,8 @@ def _frame(header: bytes, body: bytes, serialize_type: SerializeType) -> bytes:
     return b"".join((_PREFIX.pack(length, serialize_type << 24 | len(header)), header, body))
 
 
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON value")
-
-
 _quoted: Final[Callable[[str], str]] = encode_basestring_ascii
-_DECODER: Final = JSONDecoder(parse_constant=_refuse_constant)
-_scan: Final[Callable[[str, int], tuple[Any, int]]] = _DECODER.scan_once  # type: ignore[attr-defined]
+_scan: Final[Callable[[str, int], tuple[Any, int]]] = STRICT_DECODER.scan_once  # type: ignore[attr-defined]
 
 
 def _decode_json(payload: bytes, body_start: int) -> RemotingCommand:
@@ -185,9 +180,9 @@ def _decode_json(payload: bytes, body_start: int) -> RemotingCommand:
         try:
             header, end = _scan(text, 0)
             if end != len(text):
-                header = _DECODER.decode(text)
+                header = STRICT_DECODER.decode(text)
         except StopIteration:  # how the scanner says "nothing here"; blanks in front lead here too
-            header = _DECODER.decode(text)
+            header = STRICT_DECODER.decode(text)
         get = header.get
         code, opaque, flag, version = header["code"], header["opaque"], get("flag", 0), get("version", 0)
         # one look at all four in the usual case, where no sign bit is set

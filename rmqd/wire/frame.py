@@ -22,7 +22,7 @@ class FrameDecoder:
         self._max_frame_size = max_frame_size_bytes
         self._chunks: list[bytes] = []
         self.held_bytes = 0
-        """How much of an unfinished frame is here."""
+        """Bytes of the unfinished frame that have arrived."""
         self._wanted = LENGTH.size
 
     def feed(self, data: bytes) -> list[bytes]:

@@ -1,4 +1,8 @@
-"""Settings as lines of `name=value`, which requests 25 and 318 bring and the replies to 26 and 319 give."""
+"""Settings as lines of `name=value`.
+
+The body of UPDATE_BROKER_CONFIG (25) and UPDATE_NAMESRV_CONFIG (318), and of the replies to GET_BROKER_CONFIG (26) and
+GET_NAMESRV_CONFIG (319).
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,12 @@ from collections.abc import Mapping
 
 
 def dump_properties(values: Mapping[str, str]) -> bytes:
-    """The lines, by name."""
+    """Write the lines, sorted by name."""
     return "".join(f"{name}={values[name]}\n" for name in sorted(values)).encode()
 
 
 def load_properties(body: bytes) -> dict[str, str]:
-    """Read lines; those that are empty or begin with # or ! say nothing, and the last value of a name holds."""
+    """Read lines. Empty ones and comments (# or !) are skipped; the last of several values of a name counts."""
     values = {}
     for line in body.decode(errors="replace").splitlines():
         text = line.strip()

@@ -20,12 +20,12 @@ MOST_RESET_OBJECTS: Final = 2 * MOST_QUEUES
 
 
 def check_route_size(body: bytes) -> None:
-    """Raise ProtocolError for a body that is not even to be parsed."""
+    """Raise ProtocolError for the body of a route that is too large to parse."""
     _check_body(body, "a route", MOST_ROUTE_BYTES, MOST_ROUTE_OBJECTS)
 
 
 def check_reset_size(body: bytes) -> None:
-    """The same for an operator's reset."""
+    """Raise ProtocolError for the body of a reset that is too large to parse."""
     _check_body(body, "a reset", MOST_RESET_BYTES, MOST_RESET_OBJECTS)
 
 

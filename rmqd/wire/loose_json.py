@@ -50,7 +50,7 @@ def loads(data: bytes | str) -> Any:
     try:
         text = data.decode() if isinstance(data, bytes) else data
         try:
-            value = _DECODER.decode(text)
+            value = STRICT_DECODER.decode(text)
         except json.JSONDecodeError:
             value = _Parser(text).document()
         if text.count("[") + text.count("{") > MAX_DEPTH or "\\u" in text:
@@ -74,7 +74,7 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON value")
 
 
-_DECODER: Final = JSONDecoder(parse_constant=_refuse_constant)
+STRICT_DECODER: Final = JSONDecoder(parse_constant=_refuse_constant)
 
 
 def _check(value: object) -> None:
@@ -158,7 +158,7 @@ class _Parser:
 
     def scalar(self, char: str) -> object:
         if char == '"':
-            value, self.at = _DECODER.raw_decode(self.text, self.at)
+            value, self.at = STRICT_DECODER.raw_decode(self.text, self.at)
             return value
         if match := _NUMBER.match(self.text, self.at):
             self.at = match.end()

@@ -19,7 +19,7 @@ class MessageQueue:
         return f"{self.topic}@{self.broker_name}:{self.queue_id}"
 
     def without(self, namespace: str) -> MessageQueue:
-        """The queue as handlers know it."""
+        """The queue with its topic as handlers know it."""
         if not namespace:
             return self
         return MessageQueue(unwrap_namespace(self.topic, namespace), self.broker_name, self.queue_id)

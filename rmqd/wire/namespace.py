@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def without_namespace(value: T, namespace: str) -> T:
-    """The same with no name in it that has the namespace, whatever else its texts say, such as a broker's remark.
+    """A copy of `value` whose texts name topics and groups without the namespace, also inside a broker's remark.
 
     Texts, mappings, sequences and frozen dataclasses are gone through; anything else is left as it is.
     """

@@ -72,7 +72,7 @@ class PopHandle(NamedTuple):
         return cls(start, popped, invisible, revive, RetryFlag.parse(parts[4]), parts[5], queue, offset)
 
     def __str__(self) -> str:
-        """As handles are written."""
+        """The handle as a string, as brokers write it."""
         return " ".join(
             (
                 str(self.start_offset),
@@ -165,7 +165,7 @@ def _queue(retry: str, queue_id: str) -> PoppedQueue:
 
 
 def _split(text: str | None, what: str) -> list[tuple[tuple[str, str], str]]:
-    """The parts of an info: the queue's two names, and a value. Each queue comes once."""
+    """The entries of an info: the two words that name the queue, and its value. Each queue comes once."""
     result: dict[tuple[str, str], str] = {}
     for part in text.split(";") if text else ():
         words = part.split(" ")

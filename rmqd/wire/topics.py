@@ -39,7 +39,7 @@ def retry_topic(group: str) -> str:
 
 
 def dlq_topic(group: str) -> str:
-    """The topic that holds the messages which the group gave up."""
+    """The topic that holds the group's dead letters."""
     return DLQ_PREFIX + group
 
 

@@ -59,7 +59,7 @@ class GetSubscriptionGroupConfigRequestHeader(RequestHeader):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetAllSubscriptionGroupRequestHeader(RequestHeader):
-    """Asks for all groups, or for some from a place on in the order of their names, as of a version of the table."""
+    """Asks for all groups, or for `max_group_num` of them from number `group_seq` on, in one version of the table."""
 
     code: ClassVar[RequestCode] = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
 
@@ -98,7 +98,7 @@ class UpdateGroupForbiddenRequestHeader(RequestHeader):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotifyConsumerIdsChangedRequestHeader(RequestHeader):
-    """A broker's word that the members of a group changed."""
+    """Tells a member that the members of its group changed."""
 
     code: ClassVar[RequestCode] = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
 

@@ -11,7 +11,7 @@ from rmqd.wire.headers.base import Header, RequestHeader
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PutKVConfigRequestHeader(RequestHeader):
-    """Keeps a value under a key of a namespace."""
+    """Sets a key of a namespace."""
 
     code: ClassVar[RequestCode] = RequestCode.PUT_KV_CONFIG
 
@@ -22,7 +22,7 @@ class PutKVConfigRequestHeader(RequestHeader):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetKVConfigRequestHeader(RequestHeader):
-    """Asks for a value."""
+    """Asks for the value of a key of a namespace."""
 
     code: ClassVar[RequestCode] = RequestCode.GET_KV_CONFIG
 
@@ -32,14 +32,14 @@ class GetKVConfigRequestHeader(RequestHeader):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetKVConfigResponseHeader(Header):
-    """The reply to 101."""
+    """The reply to GET_KV_CONFIG (101): the value."""
 
     value: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteKVConfigRequestHeader(RequestHeader):
-    """Forgets a value."""
+    """Deletes a key of a namespace."""
 
     code: ClassVar[RequestCode] = RequestCode.DELETE_KV_CONFIG
 
@@ -49,7 +49,7 @@ class DeleteKVConfigRequestHeader(RequestHeader):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetKVListByNamespaceRequestHeader(RequestHeader):
-    """Asks for all values of a namespace."""
+    """Asks for all keys of a namespace with their values."""
 
     code: ClassVar[RequestCode] = RequestCode.GET_KVLIST_BY_NAMESPACE
 
@@ -67,7 +67,7 @@ class GetTopicsByClusterRequestHeader(RequestHeader):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WipeWritePermOfBrokerRequestHeader(RequestHeader):
-    """Has producers leave a broker: its topics are told without the permission to write."""
+    """Takes a broker's write permission away, so that producers leave it."""
 
     code: ClassVar[RequestCode] = RequestCode.WIPE_WRITE_PERM_OF_BROKER
 
@@ -76,14 +76,14 @@ class WipeWritePermOfBrokerRequestHeader(RequestHeader):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WipeWritePermOfBrokerResponseHeader(Header):
-    """The reply to 205."""
+    """The reply to WIPE_WRITE_PERM_OF_BROKER (205): how many topics changed."""
 
     wipe_topic_count: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddWritePermOfBrokerRequestHeader(RequestHeader):
-    """Has producers come back."""
+    """Restores the broker's write permission, so that producers use it again."""
 
     code: ClassVar[RequestCode] = RequestCode.ADD_WRITE_PERM_OF_BROKER
 
@@ -92,7 +92,7 @@ class AddWritePermOfBrokerRequestHeader(RequestHeader):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddWritePermOfBrokerResponseHeader(Header):
-    """The reply to 327."""
+    """The reply to ADD_WRITE_PERM_OF_BROKER (327): how many topics changed."""
 
     add_topic_count: int
 

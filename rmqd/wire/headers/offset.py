@@ -78,21 +78,25 @@ class GetEarliestMsgStoretimeRequestHeader(RequestHeader):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetResponseHeader(Header):
-    """The reply to the requests 14, 29, 30 and 31."""
+    """The reply to QUERY_CONSUMER_OFFSET (14), SEARCH_OFFSET_BY_TIMESTAMP (29), GET_MAX_OFFSET and GET_MIN_OFFSET."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetEarliestMsgStoretimeResponseHeader(Header):
-    """The reply to 32, in milliseconds; -1 where the queue is empty."""
+    """The reply to GET_EARLIEST_MSG_STORETIME (32), in milliseconds; -1 where the queue is empty."""
 
     timestamp: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResetOffsetRequestHeader(RequestHeader):
-    """Resets a group's offsets to a time in milliseconds (-1: to the end); 222 to a broker, 220 to a member."""
+    """Resets a group's offsets to a time in milliseconds (-1: to the end).
+
+    Operators send INVOKE_BROKER_TO_RESET_OFFSET (222) to a broker, which sends RESET_CONSUMER_CLIENT_OFFSET (220) to the
+    members.
+    """
 
     code: ClassVar[RequestCode] = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
 
@@ -118,7 +122,7 @@ class CloneGroupOffsetRequestHeader(RequestHeader):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryCorrectionOffsetHeader(RequestHeader):
-    """Asks for the least offsets of a topic's groups, but for those in `filter_groups`, which are parted by commas."""
+    """Asks for the least offsets of a topic's groups, except those in `filter_groups`, a list with commas."""
 
     code: ClassVar[RequestCode] = RequestCode.QUERY_CORRECTION_OFFSET
 

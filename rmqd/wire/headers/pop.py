@@ -79,7 +79,7 @@ class ChangeInvisibleTimeRequestHeader(RequestHeader):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeInvisibleTimeResponseHeader(Header):
-    """What changes in the message's handle."""
+    """What is different in the message's new handle."""
 
     pop_time: int
     invisible_time: int

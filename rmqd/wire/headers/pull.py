@@ -52,7 +52,7 @@ class PullMessageRequestHeader(RequestHeader):
 
 
 def decode_pull_request(ext_fields: Mapping[str, str]) -> PullMessageRequestHeader:
-    """A request's header, read directly: brokers get thousands each second. Raises ProtocolError."""
+    """Read a request's header, by hand: brokers get thousands each second. Raises ProtocolError."""
     get = ext_fields.get
     try:
         return PullMessageRequestHeader(
@@ -73,7 +73,7 @@ def decode_pull_request(ext_fields: Mapping[str, str]) -> PullMessageRequestHead
 
 
 class PullMessageResponseHeader(NamedTuple):
-    """Where to go on, and the queue's ends. A tuple, because thousands are made each second."""
+    """Where the next pull begins, and the queue's ends. A tuple, because thousands are made each second."""
 
     next_begin_offset: int
     min_offset: int

@@ -38,7 +38,7 @@ class SendMessageRequestHeader(RequestHeader):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendMessageRequestHeaderV2(RequestHeader):
-    """Sends a message (310) or a batch (320), with fields by letters. `born_timestamp` is in milliseconds."""
+    """Sends a message or a batch, with letters for names: SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320)."""
 
     code: ClassVar[RequestCode] = RequestCode.SEND_MESSAGE_V2
 
@@ -59,7 +59,7 @@ class SendMessageRequestHeaderV2(RequestHeader):
 
 
 class ReceivedSendHeader(NamedTuple):
-    """The header of any send as a broker reads it: leniently, as RocketMQ, and fast, as every message passes by."""
+    """The header of any send as a broker reads it: leniently, as RocketMQ does, and fast: each message has one."""
 
     topic: str
     default_topic: str | None
@@ -76,7 +76,7 @@ class ReceivedSendHeader(NamedTuple):
 
     @classmethod
     def from_request(cls, request: RemotingCommand) -> Self:
-        """Read the header of 10, 310 or 320. Raises ProtocolError."""
+        """Read the header, with long names or letters. Raises ProtocolError."""
         fields = request.ext_fields
         if request.code == RequestCode.SEND_MESSAGE:
             letters = _letters_by_names()

@@ -9,6 +9,6 @@ from rmqd.wire.headers.base import Header
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetBrokerConfigResponseHeader(Header):
-    """The reply to 26: how often the settings changed, a DataVersion in JSON."""
+    """The reply to GET_BROKER_CONFIG (26): how often the settings changed, a DataVersion in JSON."""
 
     version: str

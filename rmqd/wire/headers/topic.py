@@ -31,7 +31,7 @@ class GetAllTopicConfigRequestHeader(RequestHeader):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetAllTopicConfigResponseHeader(Header):
-    """The reply to 21, whose body may hold fewer topics than there are."""
+    """The reply to GET_ALL_TOPIC_CONFIG (21), whose body may hold fewer topics than there are."""
 
     total_topic_num: int | None = None
 
