@@ -132,8 +132,7 @@ def test_a_folder_has_a_map_of_its_modules(path: Path) -> None:
     """The docstring of a folder names each module and folder in it: `    name, other name  what they have`."""
     told = re.findall(r"^    (\w+(?:, \w+)*)  +\S", ast.get_docstring(ast.parse(path.read_text())) or "", re.MULTILINE)
     inside = {one for one in path.parent.iterdir() if one.suffix == ".py" or any(one.glob("*.py"))}
-    if "wire" not in path.parts:
-        assert {name for names in told for name in names.split(", ")} == {one.stem for one in inside} - {"__init__"}
+    assert {name for names in told for name in names.split(", ")} == {one.stem for one in inside} - {"__init__"}
 
 
 def modules_imported(path: Path) -> set[str]:

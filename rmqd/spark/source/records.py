@@ -20,8 +20,8 @@ from rmqd.spark.source.inner_batches import unwrapped, why_closed
 from rmqd.spark.source.property_arrays import PropertyArrays
 from rmqd.spark.source.slices import Ints, cut
 from rmqd.wire.messages.compression import decompress
-from rmqd.wire.messages.message import MAGIC_V1, MAGIC_V2
 from rmqd.wire.messages.properties import TAGS
+from rmqd.wire.messages.record import MAGIC_V1, MAGIC_V2
 from rmqd.wire.messages.sys_flag import BORN_HOST_V6, COMPRESSED, KNOWN, NEED_UNWRAP, STORE_HOST_V6
 
 Array = np.ndarray[tuple[int], np.dtype[Any]]

@@ -94,7 +94,7 @@ class GetEarliestMsgStoretimeResponseHeader(Header):
 class ResetOffsetRequestHeader(RequestHeader):
     """Resets a group's offsets to a time in milliseconds (-1: to the end).
 
-    Operators send INVOKE_BROKER_TO_RESET_OFFSET (222) to a broker, which sends RESET_CONSUMER_CLIENT_OFFSET (220) to the
+    Operators send INVOKE_BROKER_TO_RESET_OFFSET (222) to a broker, and brokers RESET_CONSUMER_CLIENT_OFFSET (220) to
     members.
     """
 

@@ -13,11 +13,10 @@ from rmqd.errors import InvalidMessageError, ProtocolError
 from rmqd.wire.messages.inner_batch import members
 from rmqd.wire.messages.message_id import format_host, parse_host
 from rmqd.wire.messages.properties import MAX_PROPERTIES_BYTES, format_properties, parse_properties
+from rmqd.wire.messages.record import MAGIC_V1, MAGIC_V2
 from rmqd.wire.messages.sys_flag import BORN_HOST_V6, STORE_HOST_V6
 
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024  # Java: maxMessageSize, of producers and brokers
-_MAGIC_V1: Final = 0xDAA320A7
-_MAGIC_V2: Final = 0xDAA320AB
 _MAX_V1_TOPIC_BYTES: Final = 127
 _MAX_TOPIC_BYTES: Final = 0xFFFF
 _CRC_MASK: Final = 0x7FFFFFFF
@@ -77,9 +76,9 @@ def encode_record(
     if len(topic) > _MAX_TOPIC_BYTES:
         raise InvalidMessageError(f"a topic name of {len(topic)} bytes; at most {_MAX_TOPIC_BYTES} can be written")
     if len(topic) > _MAX_V1_TOPIC_BYTES:
-        magic, topic_size = _MAGIC_V2, _SHORT.pack(len(topic))
+        magic, topic_size = MAGIC_V2, _SHORT.pack(len(topic))
     else:
-        magic, topic_size = _MAGIC_V1, bytes((len(topic),))
+        magic, topic_size = MAGIC_V1, bytes((len(topic),))
     sys_flag = message.sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6)
     sys_flag |= (BORN_HOST_V6 if len(born_host) > 8 else 0) | (STORE_HOST_V6 if len(store_host) > 8 else 0)
     head = _RECORD_HEADS[sys_flag & (BORN_HOST_V6 | STORE_HOST_V6)]
@@ -130,7 +129,7 @@ def decode_record(record: bytes) -> StoredMessage:
         ) = head.unpack_from(record)
         at = head.size
         end = at + body_size
-        topic_start = end + (1 if magic == _MAGIC_V1 else 2)
+        topic_start = end + (1 if magic == MAGIC_V1 else 2)
         topic_end = topic_start + int.from_bytes(record[end:topic_start])
         (properties_size,) = _SHORT.unpack_from(record, topic_end)
         properties_start = topic_end + _SHORT.size

@@ -1,0 +1,191 @@
+"""The fields of one stored message, each read from the record's bytes when it is asked for.
+
+Layout of a record, as `MessageDecoder.java` reads it; all numbers are big-endian:
+
+| at | size | field             |    | at | size | field                     |
+|----|------|-------------------|----|----|------|---------------------------|
+| 0  | 4    | total size        |    | 40 | 8    | born timestamp (ms)       |
+| 4  | 4    | magic (V1, V2)    |    | 48 | 8/20 | born host                 |
+| 8  | 4    | body CRC          |    | +0 | 8    | store timestamp (ms)      |
+| 12 | 4    | queue id          |    | +8 | 8/20 | store host                |
+| 16 | 4    | flag              |    | +0 | 4    | reconsume times           |
+| 20 | 8    | queue offset      |    | +4 | 8    | prepared transaction off. |
+| 28 | 8    | commit log offset |    | +12| 4    | body length, then body    |
+| 36 | 4    | sys flag          |    |    |      | topic, properties         |
+
+A host has 8 bytes with an IPv4 address, 20 with an IPv6 one, which the sys flag says. The topic has its length in one
+byte in front (two after MAGIC_V2), the properties have theirs in two. So what lies between the hosts and the body is at
+a fixed distance from the body, and what lies behind it begins at the body's end: a record needs to remember no more
+than its own start and the body's two ends.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final, Protocol
+
+from rmqd.wire.messages.message_id import format_host, offset_message_id
+from rmqd.wire.messages.properties import TAGS
+from rmqd.wire.messages.sys_flag import BORN_HOST_V6, CLOSED, INNER_BATCH, STORE_HOST_V6
+
+MAGIC_V1: Final = 0xDAA320A7
+MAGIC_V2: Final = 0xDAA320AB  # the topic's length takes two bytes
+
+_INT = Struct(">i")
+_LONG = Struct(">q")
+_SHORT = Struct(">H")
+_TAGS_HEAD: Final = TAGS.encode() + b"\x01"
+_TAGS_INNER: Final = b"\x02" + _TAGS_HEAD
+
+
+class _Block(Protocol):
+    """Where the bytes are."""
+
+    data: bytes
+
+
+class Record:
+    """One record among a block's bytes, which were checked to hold all of it."""
+
+    __slots__ = ("_body_end", "_body_start", "_start", "block")
+
+    _body_end: int
+    _body_start: int
+    _start: int
+    block: _Block
+
+    @property
+    def store_size(self) -> int:
+        """Bytes that the record takes in the commit log."""
+        return self._int(0)
+
+    @property
+    def body_crc(self) -> int:
+        """CRC-32 of the stored body, its top bit cleared."""
+        return self._int(8)
+
+    @property
+    def stored_queue_id(self) -> int:
+        """The queue that the record names; a pop's reply has records of several queues."""
+        return self._int(12)
+
+    @property
+    def flag(self) -> int:
+        """The producer's flag."""
+        return self._int(16)
+
+    @property
+    def commit_log_offset(self) -> int:
+        """Where the broker stores the message; what a send-back names."""
+        return self._long(28)
+
+    @property
+    def sys_flag(self) -> int:
+        """RocketMQ's system flags, as stored."""
+        return self._int(36)
+
+    @property
+    def born_timestamp(self) -> int:
+        """When the producer made it, in milliseconds since 1970."""
+        return self._long(40)
+
+    @property
+    def born_host(self) -> str:
+        """The producer's address, `ip:port`."""
+        start = self._start + 48
+        return format_host(self.block.data[start : start + (20 if self.sys_flag & BORN_HOST_V6 else 8)])
+
+    @property
+    def store_host(self) -> str:
+        """The storing broker's address, `ip:port`."""
+        start, size = self._store_host_span()
+        return format_host(self.block.data[start : start + size])
+
+    @property
+    def prepared_transaction_offset(self) -> int:
+        """Offset of the half message of a transaction."""
+        offset: int = _LONG.unpack_from(self.block.data, self._body_start - 12)[0]
+        return offset
+
+    @property
+    def offset_msg_id(self) -> str:
+        """The id made of the storing broker's address and the commit log offset."""
+        start, size = self._store_host_span()
+        return offset_message_id(self.block.data[start : start + size], self.commit_log_offset)
+
+    @property
+    def record_topic(self) -> str:
+        """The topic that the broker stores the message under."""
+        start, length = self._topic_span()
+        return self.block.data[start : start + length].decode("utf-8", "replace")
+
+    @property
+    def stored_body(self) -> bytes:
+        """The body as stored: compressed, if the producer compressed it."""
+        return self.block.data[self._body_start : self._body_end]
+
+    @property
+    def stored_size(self) -> int:
+        """Bytes of the body as stored."""
+        return self._body_end - self._body_start
+
+    @property
+    def record(self) -> bytes:
+        """The record's bytes; of a member of a batch, as if the broker stored it alone."""
+        return self.block.data[self._start : self._start + self.store_size]
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the stored body must be opened for handlers: it is compressed, or a batch."""
+        return bool(self.sys_flag & CLOSED)
+
+    @property
+    def is_member(self) -> bool:
+        """Whether it is one message of a batch that the broker stores as one record."""
+        return bool(self.sys_flag & INNER_BATCH)
+
+    def is_before(self, other: Record) -> bool:
+        """Whether its record comes first in the same reply."""
+        return self._start < other._start
+
+    def record_parts(self) -> tuple[bytes, bytes]:
+        """The record's bytes before the body, and those of the topic with its length in front."""
+        start, length = self._topic_span()
+        data = self.block.data
+        return data[self._start : self._body_start], data[self._body_end : start + length]
+
+    def has_tag(self, tags: frozenset[bytes]) -> bool:
+        """Whether TAGS is one of `tags`; reads the stored bytes, so that properties need not be parsed."""
+        start, end = self._properties_span()
+        data = self.block.data
+        if data.startswith(_TAGS_HEAD, start, end):
+            at = start + len(_TAGS_HEAD)
+        else:
+            at = data.find(_TAGS_INNER, start, end) + len(_TAGS_INNER)
+            if at < len(_TAGS_INNER):
+                return False
+        stop = data.find(b"\x02", at, end)
+        return data[at : end if stop < 0 else stop] in tags
+
+    def _int(self, at: int) -> int:
+        value: int = _INT.unpack_from(self.block.data, self._start + at)[0]
+        return value
+
+    def _long(self, at: int) -> int:
+        value: int = _LONG.unpack_from(self.block.data, self._start + at)[0]
+        return value
+
+    def _store_host_span(self) -> tuple[int, int]:
+        size = 20 if self.sys_flag & STORE_HOST_V6 else 8
+        return self._body_start - 16 - size, size
+
+    def _topic_span(self) -> tuple[int, int]:
+        data, at = self.block.data, self._body_end
+        if data[self._start + 7] == MAGIC_V2 & 0xFF:
+            return at + 2, _SHORT.unpack_from(data, at)[0]
+        return at + 1, data[at]
+
+    def _properties_span(self) -> tuple[int, int]:
+        start, length = self._topic_span()
+        at = start + length
+        return at + 2, at + 2 + _SHORT.unpack_from(self.block.data, at)[0]
