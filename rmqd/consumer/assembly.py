@@ -21,7 +21,7 @@ from rmqd.consumer.offsets.founding_by_file import FileFounding
 from rmqd.consumer.offsets.local_file_store import LocalFileOffsetStore
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.rebalance.broadcasting import EveryQueue, NoWayBack
-from rmqd.consumer.rebalance.division import Division, DivisionByMembers
+from rmqd.consumer.rebalance.division import Division
 from rmqd.consumer.rebalance.ownership import QueueOwnership
 from rmqd.consumer.rebalance.queue_lock import QueueLock
 from rmqd.consumer.services import ConsumeMessageService, Leases, OffsetStore, Ownership, WaysBack
@@ -85,7 +85,7 @@ def assemble(
     )
     context.resumed.set()
     if receipts is None:
-        return context, DivisionByMembers(context)
+        return context, Division(context)
     from rmqd.consumer.pop.division import DivisionByBroker
 
     return context, DivisionByBroker(context, receipts)

@@ -33,7 +33,7 @@ class Counters(NamedTuple):
 class QueueProgress(NamedTuple):
     """A queue at one moment; `at` is when it moved last, or had nothing to do."""
 
-    queue: ProcessQueue
+    process_queue: ProcessQueue
     finished: int
     idle: bool
     at: float
@@ -76,11 +76,12 @@ class Rates:
         """See which queues have moved; the others are forgotten."""
         now, before = self._clock.monotonic(), self._progress
         self._progress = {}
-        for key, queue in queues.items():
-            last = before.get(key)
-            finished, idle = queue.next_offset - queue.cached_count, not queue.cached_count
-            stands = last is not None and last.queue is queue and last.finished == finished and not (idle or last.idle)
-            self._progress[key] = QueueProgress(queue, finished, idle, last.at if stands and last is not None else now)
+        for message_queue, process_queue in queues.items():
+            last = before.get(message_queue)
+            finished, idle = process_queue.next_offset - process_queue.cached_count, not process_queue.cached_count
+            same = last is not None and last.process_queue is process_queue and last.finished == finished
+            at = last.at if last is not None and same and not (idle or last.idle) else now
+            self._progress[message_queue] = QueueProgress(process_queue, finished, idle, at)
 
     def moved_at(self, queue: MessageQueue) -> float:
         """When the queue was last seen to move, or to have nothing to do (monotonic); up to 10 s late."""

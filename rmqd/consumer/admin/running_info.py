@@ -148,17 +148,17 @@ def _pulled(context: GroupContext, assigned: Assignment, rates: Rates) -> Proces
     locked_at = int((clock.wall() if locked else assigned.status.since) * 1000) if orderly else 0
     if loop is None:
         return ProcessQueueInfo(commit_offset=-1, last_lock_timestamp=locked_at)
-    (queue,) = loop.process_queues
-    oldest = queue.oldest()
+    (process_queue,) = loop.process_queues
+    oldest = process_queue.oldest()
     return ProcessQueueInfo(
-        commit_offset=queue.commit_offset(),
+        commit_offset=process_queue.commit_offset(),
         cached_msg_min_offset=0 if oldest is None else oldest.queue_offset,
-        cached_msg_max_offset=0 if oldest is None else oldest.queue_offset + queue.span(),
-        cached_msg_count=queue.cached_count,
-        cached_msg_size_in_mib=queue.cached_bytes // MIB,
+        cached_msg_max_offset=0 if oldest is None else oldest.queue_offset + process_queue.span(),
+        cached_msg_count=process_queue.cached_count,
+        cached_msg_size_in_mib=process_queue.cached_bytes // MIB,
         locked=locked,
         last_lock_timestamp=locked_at,
-        dropped=queue.dropped or assigned.is_leaving,
+        dropped=process_queue.dropped or assigned.is_leaving,
         last_pull_timestamp=_milliseconds(clock, loop.asked_at),
         last_consume_timestamp=_milliseconds(clock, rates.moved_at(assigned.message_queue)),
     )

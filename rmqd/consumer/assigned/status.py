@@ -90,9 +90,9 @@ class AssignmentStatus(ABC):
     def snapshot(self) -> QueueSnapshot | None:
         """What is known of it; None where that is nothing yet."""
         self.tick()
-        context, queue, caches = self._context, self._message_queue, self.process_queues
-        stats, cached = context.stats[queue.topic], sum(cache.cached_count for cache in caches)
-        waiting = sum(len(cache.pending) + len(cache.paused) + cache.retrying for cache in caches)
+        context, queue, process_queues = self._context, self._message_queue, self.process_queues
+        stats, cached = context.stats[queue.topic], sum(one.cached_count for one in process_queues)
+        waiting = sum(len(one.pending) + len(one.paused) + one.retrying for one in process_queues)
         # a pop retry topic counts as the group's retry topic does, and has a queue of the same number
         is_pop_retry = topic_of_pop_retry(context.options.group, queue.topic) is not None
         return QueueSnapshot(
@@ -102,16 +102,9 @@ class AssignmentStatus(ABC):
             queue=queue.queue_id,
             state=self._state,
             since=self.since,
-            committed=None,
-            max=None,
-            lag=None,
-            lag_seconds=None,
             cached=cached,
             handling=max(0, cached - waiting),
-            cached_bytes=sum(cache.cached_bytes for cache in caches),
-            span=0,
-            position=None,
-            last_commit=None,
+            cached_bytes=sum(one.cached_bytes for one in process_queues),
             stall=self.stall,
         )
 
@@ -120,7 +113,7 @@ class AssignmentStatus(ABC):
         return self._seen().explain()
 
     def _seen(self) -> Stall:
-        context, queue, caches, oldest = self._context, self._message_queue, self.process_queues, self._oldest()
+        context, queue, process_queues, oldest = self._context, self._message_queue, self.process_queues, self._oldest()
         if self.loop is None:
             return Stall(started=False, failure=self.failure, broker=queue.broker_name)
         calls, now = context.service.calls(), context.clock.monotonic()
@@ -129,14 +122,14 @@ class AssignmentStatus(ABC):
             locked_out=not context.ownership.holds(queue),
             orderly=context.options.consume_mode == "orderly",
             failure=self.failure,
-            retrying=sum(cache.retrying for cache in caches),
-            in_flight=sum(cache.in_flight for cache in caches),
-            pending=sum(len(cache.pending) for cache in caches),
-            uncommitted=sum(len(cache.uncommitted) for cache in caches),
+            retrying=sum(one.retrying for one in process_queues),
+            in_flight=sum(one.in_flight for one in process_queues),
+            pending=sum(len(one.pending) for one in process_queues),
+            uncommitted=sum(len(one.uncommitted) for one in process_queues),
             oldest=""
             if oldest is None
             else f"message {oldest.msg_id} at offset {oldest.queue_offset} (retried {oldest.reconsume_times} times)",
-            call_seconds=max((now - call.started for call in calls if call.queue in caches), default=None),
+            call_seconds=max((now - call.started for call in calls if call.queue in process_queues), default=None),
             slots=context.options.concurrency,
             busy_slots=len(calls),
             longest_call_seconds=max((now - call.started for call in calls), default=0.0),
@@ -144,16 +137,16 @@ class AssignmentStatus(ABC):
         )
 
     def _current_state(self) -> str:
-        loop, caches = self.loop, self.process_queues
+        loop, process_queues = self.loop, self.process_queues
         if (state := self._cannot_be_consumed()) is not None:
             return state
         if loop is None:
             return "waiting"
         if loop.held_by is not None:
             return "flow_controlled"
-        if any(cache.retrying for cache in caches):
+        if any(one.retrying for one in process_queues):
             return "retrying"
-        if any(cache.in_flight or cache.pending for cache in caches):
+        if any(one.in_flight or one.pending for one in process_queues):
             return "handling"
         return "pulling" if loop.is_behind else "waiting"
 
@@ -166,7 +159,7 @@ class AssignmentStatus(ABC):
 
     def _oldest(self) -> Message | None:
         """The message that was stored first, of those that are not finished."""
-        unfinished = [message for cache in self.process_queues if (message := cache.oldest()) is not None]
+        unfinished = [message for one in self.process_queues if (message := one.oldest()) is not None]
         return min(unfinished, key=lambda message: message.store_timestamp, default=None)
 
     def _lag_seconds(self, lag: int | None, last_stored_ms: int = 0) -> float | None:

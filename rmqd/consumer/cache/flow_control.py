@@ -32,13 +32,14 @@ class Thresholds:
         return cls(count, size, NO_SPAN if options.consume_mode == "orderly" else options.consume_concurrently_max_span)
 
 
-def exceeded(queue: ProcessQueue, thresholds: Thresholds) -> Reason | None:
+def exceeded(process_queue: ProcessQueue, thresholds: Thresholds) -> Reason | None:
     """Which threshold holds the next pull back, if one does; in Java's order of checks."""
-    if queue.cached_count > thresholds.count:
+    if process_queue.cached_count > thresholds.count:
         return "count"
-    if queue.cached_bytes > thresholds.size_bytes:
+    if process_queue.cached_bytes > thresholds.size_bytes:
         return "size"
     # offsets in the cache differ by less than the span as long as the pulled range is not longer than it
-    if queue.blocks and queue.next_offset - 1 - queue.blocks[0].messages[0].queue_offset > thresholds.span:
-        return "span" if queue.span() > thresholds.span else None
+    blocks = process_queue.blocks
+    if blocks and process_queue.next_offset - 1 - blocks[0].messages[0].queue_offset > thresholds.span:
+        return "span" if process_queue.span() > thresholds.span else None
     return None

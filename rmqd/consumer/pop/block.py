@@ -53,12 +53,12 @@ class PopBlock(MessageBlock):
 
 
 def divided(
-    reply: MessageBlock, place: MessageQueue, group: str, header: PopMessageResponseHeader, due: float
+    reply: MessageBlock, message_queue: MessageQueue, group: str, header: PopMessageResponseHeader, due: float
 ) -> list[PopBlock]:
     """A reply's messages by the queue that they were popped from. Raises ProtocolError.
 
-    `place` is what was popped: a queue, or any queue of a broker. The queue of a message says the topic that holds it:
-    the group's retry topic where it was popped before. Java: `MQClientAPIImpl.processPopResponse`.
+    `message_queue` is what was popped: a queue, or any queue of a broker. The queue of a message says the topic that
+    holds it: the group's retry topic where it was popped before. Java: `MQClientAPIImpl.processPopResponse`.
     """
     starts = parse_start_offsets(header.start_offset_info)
     from_retries = any(queue.retry for queue in starts)
@@ -75,12 +75,12 @@ def divided(
             invisible_time=header.invisible_time,
             revive_queue_id=header.revive_qid,
             retry=retry,
-            broker_name=place.broker_name,
+            broker_name=message_queue.broker_name,
             queue_id=queue.queue_id,
             queue_offset=message.queue_offset,
         )
-        real = MessageQueue(retry.real_topic(group, place.topic), place.broker_name, queue.queue_id)
-        block = blocks[queue] = PopBlock(reply.data, real, place.topic, handle, due, reply.namespace)
+        real = MessageQueue(retry.real_topic(group, message_queue.topic), message_queue.broker_name, queue.queue_id)
+        block = blocks[queue] = PopBlock(reply.data, real, message_queue.topic, handle, due, reply.namespace)
         block.decompressed = reply.decompressed
         return block
 

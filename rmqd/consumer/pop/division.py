@@ -10,11 +10,12 @@ import structlog
 
 from rmqd.client.api.pop import query_assignment
 from rmqd.consumer.allocate import BROKERS_NAMES
+from rmqd.consumer.assigned.assignment import Assignment
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.pop.assignment import PopAssignment
 from rmqd.consumer.pop.receipts import PopReceipts
 from rmqd.consumer.pop.retries import PopRetries
-from rmqd.consumer.rebalance.division import Share
+from rmqd.consumer.rebalance.division import Division, Share
 from rmqd.errors import PopNotSupportedError, RequestCodeNotSupportedError, RmqdError
 from rmqd.wire.bodies.pop import MessageQueueAssignment, MessageRequestMode, QueryAssignmentRequestBody
 from rmqd.wire.message_queue import MessageQueue
@@ -25,11 +26,11 @@ log = structlog.get_logger(__name__)
 TIMEOUT_SECONDS: Final = 3.0  # Java: QUERY_ASSIGNMENT_TIMEOUT
 
 
-class DivisionByBroker:
+class DivisionByBroker(Division):
     """Asks the first of a topic's brokers that answers, as all members do: what they are told belongs together."""
 
     def __init__(self, context: GroupContext, receipts: PopReceipts) -> None:
-        self._context = context
+        super().__init__(context)
         self._client = context.client
         self._receipts = receipts
         self._retries = PopRetries(context)
@@ -64,8 +65,10 @@ class DivisionByBroker:
                 log.info("pop.mode", topic=topic, mode=mode.value)
         return Share(pulled=frozenset(one.queue for one in told) - popped, popped=popped)
 
-    def popped(self, message_queue: MessageQueue) -> PopAssignment:
-        """The assignment of what is to be popped."""
+    def assignment(self, message_queue: MessageQueue, *, is_popped: bool) -> Assignment:
+        """What is taken of a share."""
+        if not is_popped:
+            return super().assignment(message_queue, is_popped=False)
         return PopAssignment(self._context, self._receipts, message_queue)
 
     async def _ask_brokers(self, topic: str) -> tuple[MessageQueueAssignment, ...] | None:

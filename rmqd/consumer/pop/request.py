@@ -26,11 +26,11 @@ class PopRequest:
     """Sends the pops of a queue, or of all queues of a broker; several may be under way."""
 
     def __init__(
-        self, client: ClientInstance, place: MessageQueue, came_late: Callable[[RemotingCommand], None]
+        self, client: ClientInstance, message_queue: MessageQueue, came_late: Callable[[RemotingCommand], None]
     ) -> None:
         self.under_way = 0
         self._client = client
-        self._place = place
+        self._message_queue = message_queue
         self._came_late = came_late
         self._fields: dict[str, str] = {}
         # by 0 the broker takes its own clock; others than 5.3 and later take it for a pop of 1970
@@ -40,8 +40,8 @@ class PopRequest:
         """Ask for this from now on. Java: `DefaultMQPushConsumerImpl.popMessage`."""
         self._fields = PopMessageRequestHeader(
             consumer_group=options.group,
-            topic=self._place.topic,
-            queue_id=self._place.queue_id,
+            topic=self._message_queue.topic,
+            queue_id=self._message_queue.queue_id,
             max_msg_nums=most,
             invisible_time=round(options.pop_invisible_time_seconds * 1000),
             poll_time=0,
@@ -50,7 +50,7 @@ class PopRequest:
             exp_type=subscription.expression_type,
             exp=subscription.sub_string,
             order=False,
-            bname=self._place.broker_name,
+            bname=self._message_queue.broker_name,
         ).ext_fields()
 
     async def ask(self, hold_ms: int, now_ms: int) -> RemotingCommand:
@@ -58,10 +58,10 @@ class PopRequest:
 
         What is answered after a cancellation goes to `came_late`: the broker shows it to nobody else meanwhile.
         """
-        client, name = self._client, self._place.broker_name
+        client, name = self._client, self._message_queue.broker_name
         address = client.routes.master(name)  # slaves cannot write down what they hand out
         if address is None:
-            raise BrokerAwayError(self._place.topic, name)
+            raise BrokerAwayError(self._message_queue.topic, name)
         connection = await client.connection(address)
         fields = self._fields | {"pollTime": str(hold_ms), "bornTime": str(now_ms if self._tells_time else 0)}
         future = client.remoting.call(connection, _POP, fields, hold_ms / 1000 + GRACE_SECONDS)

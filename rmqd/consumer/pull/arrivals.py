@@ -54,11 +54,13 @@ class Arrivals:
         """Take messages with one of these tags only from now on; all messages, where there is none."""
         self._tags = frozenset(tag.encode() for tag in tags)
 
-    def let_go(self, queue: ProcessQueue) -> int:
+    def let_go(self, process_queue: ProcessQueue) -> int:
         """Take those cached messages as finished that have none of the tags; returns how many."""
-        return queue.let_go(lambda message: message.has_tag(self._tags)) if self._tags else 0
+        return process_queue.let_go(lambda message: message.has_tag(self._tags)) if self._tags else 0
 
-    def take(self, block: MessageBlock, queue: ProcessQueue, next_offset: int, corrupt: Sequence[Message] = ()) -> None:
+    def take(
+        self, block: MessageBlock, process_queue: ProcessQueue, next_offset: int, corrupt: Sequence[Message] = ()
+    ) -> None:
         """Have a reply's messages handled, and move on to `next_offset`.
 
         The `corrupt` ones are not in the block. They are cached at their places, and no handler gets them.
@@ -66,31 +68,37 @@ class Arrivals:
         if self._tags:
             for message in block.messages:
                 if not message.has_tag(self._tags):
-                    queue.skip(message)
+                    process_queue.skip(message)
         if self._hooks is not None:
-            for message in self._hooks.unwanted(block.messages, queue.handed_as):
-                queue.skip(message)
+            for message in self._hooks.unwanted(block.messages, process_queue.handed_as):
+                process_queue.skip(message)
         if self._rate_limit is not None and self._rate_limit.per_second:
             self._rate_limit.spend(block.unfinished)
-        queue.stats.pulled(block)
+        process_queue.stats.pulled(block)
         if corrupt:
             block.messages = sorted([*block.messages, *corrupt], key=lambda message: message.queue_offset)
             block.unfinished += len(corrupt)
-        queue.put(block, next_offset, corrupt)
-        self._service.submit(queue)
+        process_queue.put(block, next_offset, corrupt)
+        self._service.submit(process_queue)
 
 
-def tell_corrupt(queue: ProcessQueue, message: Message, offset: int, reason: str, policy: OnCorruptMessage) -> None:
+def tell_corrupt(
+    process_queue: ProcessQueue, message: Message, offset: int, reason: str, policy: OnCorruptMessage
+) -> None:
     """Count and log a corrupt message, which is at this offset of the queue."""
-    queue.stats.of(message).count("corrupt")
+    process_queue.stats.of(message).count("corrupt")
     log.error(
-        "message.corrupt", queue=str(queue.message_queue), offset=offset, reason=reason, on_corrupt_message=policy
+        "message.corrupt",
+        queue=str(process_queue.message_queue),
+        offset=offset,
+        reason=reason,
+        on_corrupt_message=policy,
     )
 
 
-async def dead_letter_corrupt(ways_back: WaysBack, queue: ProcessQueue, message: Message, reason: str) -> bool:
+async def dead_letter_corrupt(ways_back: WaysBack, process_queue: ProcessQueue, message: Message, reason: str) -> bool:
     """Try once to dead-letter a corrupt message; whether a broker took it."""
     is_taken = await ways_back.dead_letter(message, reason, None)
     if is_taken:
-        queue.stats.of(message).dead_letters["corrupt"] += 1
+        process_queue.stats.of(message).dead_letters["corrupt"] += 1
     return is_taken

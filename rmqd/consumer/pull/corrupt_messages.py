@@ -27,10 +27,10 @@ log = structlog.get_logger(__name__)
 class CorruptMessages:
     """Holds the corrupt messages of one queue. The queue's pull loop owns it."""
 
-    def __init__(self, loop: PulledQueue, context: GroupContext, queue: MessageQueue) -> None:
+    def __init__(self, loop: PulledQueue, context: GroupContext, message_queue: MessageQueue) -> None:
         self._loop = loop
         self._context = context
-        self._queue = queue
+        self._message_queue = message_queue
         self.held: deque[BadRecord] = deque()
         """Those that wait for a broker to take them."""
         self._told = frozenset[int]()  # the places of the last ones
@@ -59,8 +59,8 @@ class CorruptMessages:
 
     async def settle(self) -> None:
         """Treat the held messages by the policy, until none is held or the queue was moved."""
-        queue = self._loop.process_queue
-        while self.held and self._loop.process_queue is queue and self._loop.request.reset_to is None:
+        process_queue = self._loop.process_queue
+        while self.held and self._loop.process_queue is process_queue and self._loop.request.reset_to is None:
             record = self.held[0]
             if self.policy == "stop":
                 await self.stop_at(record)
@@ -69,7 +69,7 @@ class CorruptMessages:
                 self._loop.stuck = None
                 if self.held and self.held[0] is record:
                     self.held.popleft()
-                    queue.finish([record.message])
+                    process_queue.finish([record.message])
             else:
                 await self._loop.wait_at(record.offset)
 
@@ -84,8 +84,8 @@ class CorruptMessages:
         await self._loop.wait_for_operator()
 
     async def _dead_letter(self, record: BadRecord) -> bool:
-        queue = self._loop.process_queue
-        if await dead_letter_corrupt(self._context.send_back, queue, record.message, record.reason):
+        process_queue = self._loop.process_queue
+        if await dead_letter_corrupt(self._context.send_back, process_queue, record.message, record.reason):
             return True
         self._loop.stuck = Problem(
             "retry_refused",

@@ -50,11 +50,11 @@ _HAS_OFFSET: Final = frozenset((_FOUND, int(ResponseCode.PULL_NOT_FOUND), int(Re
 class OffsetMoves:
     """Moves one queue. The queue's pull loop owns it."""
 
-    def __init__(self, loop: PulledQueue, context: GroupContext, queue: MessageQueue) -> None:
+    def __init__(self, loop: PulledQueue, context: GroupContext, message_queue: MessageQueue) -> None:
         self._loop = loop
         self._context = context
-        self._queue = queue
-        self._doubt = OffsetDoubt(queue, context.clock)
+        self._message_queue = message_queue
+        self._doubt = OffsetDoubt(message_queue, context.clock)
         self._looked_on: RemotingConnection | None = None
 
     @property
@@ -92,15 +92,16 @@ class OffsetMoves:
 
         What the broker finds by the time is looked at: some find the last message where none is as late.
         """
-        queue, request = self._loop.process_queue, self._loop.request
-        if not queue.newest_store_timestamp:
+        process_queue, request = self._loop.process_queue, self._loop.request
+        if not process_queue.newest_store_timestamp:
             return None
         try:
-            found = await self._context.founding.policy.search(self._queue, queue.newest_store_timestamp + 1)
+            later_ms = process_queue.newest_store_timestamp + 1
+            found = await self._context.founding.policy.search(self._message_queue, later_ms)
         except BrokerError as error:  # it may have been forbidden, which must not end the consumption
-            log.debug("offset.not_found_by_time", queue=str(self._queue), error=str(error))
+            log.debug("offset.not_found_by_time", queue=str(self._message_queue), error=str(error))
             return None
-        if found >= queue.next_offset:
+        if found >= process_queue.next_offset:
             return None
         reply = await request.ask(found, 0, 0, 1)
         if reply.code not in (_FOUND, _MOVED):
@@ -110,9 +111,10 @@ class OffsetMoves:
             if reply.remark == OPERATOR_RESET:
                 request.reset_to = header.next_begin_offset  # it is told once
             return None
-        block = frame_messages(reply.payload, self._queue, reply.body_start, offset_delta=header.offset_delta)
+        block = frame_messages(reply.payload, self._message_queue, reply.body_start, offset_delta=header.offset_delta)
         for message in block.messages:
-            if message.queue_offset < queue.next_offset and message.store_timestamp > queue.newest_store_timestamp:
+            is_later = message.store_timestamp > process_queue.newest_store_timestamp
+            if is_later and message.queue_offset < process_queue.next_offset:
                 return found
         return None
 
@@ -125,7 +127,7 @@ class OffsetMoves:
         loop, remark = self._loop, reply.remark or ""
         if not loop.request.at_master:
             loop.request.broker_id = 0
-            raise BrokerError.of(reply.code, "says a slave; the master is asked", self._queue.broker_name)
+            raise BrokerError.of(reply.code, "says a slave; the master is asked", self._message_queue.broker_name)
         header = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
         loop.max_offset = header.max_offset
         if remark == OPERATOR_RESET:
@@ -135,21 +137,21 @@ class OffsetMoves:
         _check(asked, header)
         if self._is_doubtful(offered):
             self.look_again()
-            self._context.client.routes.refresh_soon([self._queue.topic])
+            self._context.client.routes.refresh_soon([self._message_queue.topic])
             await loop.pause()
         elif self._context.options.on_offset_illegal == "stop":
             await self._stop(asked, offered)
         else:
             if offered < asked:
                 unseen = await self._first_unseen()
-                offered = min(place for place in (offered, unseen, self._doubt.lowest) if place is not None)
+                offered = min(offset for offset in (offered, unseen, self._doubt.lowest) if offset is not None)
             await self._correct(asked, offered, remark)
 
     async def reset(self, offset: int) -> None:
         """An operator reset the group. Raises RmqdError."""
         log.warning(
             "offset.corrected",
-            queue=str(self._queue),
+            queue=str(self._message_queue),
             offset=self._loop.process_queue.next_offset,
             corrected=offset,
             remark=OPERATOR_RESET,
@@ -158,20 +160,20 @@ class OffsetMoves:
 
     async def begin_at(self, offset: int) -> None:
         """Drop the cache, as an operator moved the queue, and ignore what handlers do now. Raises RmqdError."""
-        if offset < self._context.store.committed.get(self._queue, 0):
+        if offset < self._context.store.committed.get(self._message_queue, 0):
             self._loop.process_queue.stats.falls["operator"] += 1
         self._loop.start_again(offset, "offset_moved")
-        await self._context.store.commit(self._queue, offset, downward=True)
+        await self._context.store.commit(self._message_queue, offset, downward=True)
 
     def _is_doubtful(self, offered: int) -> bool:
         """Whether an offer below the committed offset has to be confirmed: one reply of a broker is not enough."""
-        committed = self._context.store.committed.get(self._queue, 0)
+        committed = self._context.store.committed.get(self._message_queue, 0)
         return offered < committed and not self._doubt.is_over(self._loop.request.address or "", committed, offered)
 
     async def _stop(self, asked: int, offered: int) -> None:
         loop = self._loop
         if loop.stuck is None:
-            log.error("offset.illegal", queue=str(self._queue), offset=asked, broker_offers=offered)
+            log.error("offset.illegal", queue=str(self._message_queue), offset=asked, broker_offers=offered)
         loop.stuck = Problem(
             "offset_illegal",
             f"offset {asked} is illegal, the broker offers {offered}",
@@ -180,27 +182,27 @@ class OffsetMoves:
         await loop.wait_for_operator()
 
     async def _correct(self, asked: int, offered: int, remark: str) -> None:
-        queue, store = self._loop.process_queue, self._context.store
+        process_queue, store = self._loop.process_queue, self._context.store
         log.warning(
             "offset.corrected",
-            queue=str(self._queue),
+            queue=str(self._message_queue),
             offset=asked,
             corrected=offered,
             skipped=max(0, offered - asked),
-            cached=queue.cached_count,
+            cached=process_queue.cached_count,
             remark=remark,
         )
         self._loop.stuck = None
         self._doubt.end()
-        queue.continue_at(offered)
-        falls = offered < store.committed.get(self._queue, 0)
+        process_queue.continue_at(offered)
+        falls = offered < store.committed.get(self._message_queue, 0)
         if falls:
-            queue.stats.falls["corrected"] += 1
+            process_queue.stats.falls["corrected"] += 1
         try:
-            await store.commit(self._queue, queue.commit_offset(), downward=falls)
+            await store.commit(self._message_queue, process_queue.commit_offset(), downward=falls)
         except RmqdError as error:  # the next round of commits has it
             if not error.is_told:
-                log.warning("offset.commit_failed", queue=str(self._queue), offset=offered, error=str(error))
+                log.warning("offset.commit_failed", queue=str(self._message_queue), offset=offered, error=str(error))
 
 
 def _check(asked: int, header: PullMessageResponseHeader) -> None:

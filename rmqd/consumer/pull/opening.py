@@ -15,18 +15,19 @@ from rmqd.wire.messages.opening import NO_LIMIT, Opening
 THREADS: Final = 2  # of the process; each decompresses one reply, as far as there is room for it
 
 
-async def open_pulled(block: MessageBlock, context: GroupContext, queue: ProcessQueue) -> bool:
+async def open_pulled(block: MessageBlock, context: GroupContext, process_queue: ProcessQueue) -> bool:
     """Open what a pull of `queue` brought, as far as its size threshold has room; whether the answer still counts.
 
     Where that took a thread, the group's filter may have changed meanwhile, or an operator moved the queue: then the
     messages were chosen for what is asked no more, and are to be pulled again.
     """
-    topic, offset = queue.message_queue.topic, queue.next_offset
+    topic, offset = process_queue.message_queue.topic, process_queue.next_offset
     subscription = context.subscriptions[topic]
-    room = context.thresholds.size_bytes - queue.cached_bytes
+    room = context.thresholds.size_bytes - process_queue.cached_bytes
     must_stop = context.options.on_corrupt_message == "stop"  # at the first one: no other is looked at
     await open_bodies(block, context.options.max_body_size_bytes, room, offset, ends_at_corrupt=must_stop)
-    return context.subscriptions[topic] is subscription and queue.next_offset == offset and not queue.dropped
+    is_same = context.subscriptions[topic] is subscription and process_queue.next_offset == offset
+    return is_same and not process_queue.dropped
 
 
 async def open_bodies(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import structlog
 
 from rmqd.consumer.allocate import AllocateError, ByConfig
 from rmqd.consumer.assigned.assignment import Assignment
 from rmqd.consumer.context import GroupContext
+from rmqd.consumer.pull.assigned_queue import AssignedQueue
 from rmqd.consumer.stats.problem import Problem
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import is_retry_topic, retry_topic
@@ -29,35 +30,18 @@ class Share(NamedTuple):
     popped: frozenset[MessageQueue] = frozenset()
 
 
-class Division(Protocol):
-    """Says what is this member's share of each topic."""
-
-    def begin(self, tasks: asyncio.TaskGroup, changed: Callable[[], None]) -> list[asyncio.Task[None]]:
-        """The member begins to take part. Returns what runs beside its assignments until it is cancelled.
-
-        `changed` asks for the next rebalance.
-        """
-
-    async def share_of(
-        self, topic: str, queues: Sequence[MessageQueue], client_ids: Sequence[str], held: Collection[MessageQueue]
-    ) -> Share | None:
-        """The share of a topic with these queues, in a group of these members; None while it is not known.
-
-        `held` is what this member has of the topic. Raises PopNotSupportedError where brokers cannot serve the group.
-        """
-
-    def popped(self, message_queue: MessageQueue) -> Assignment:
-        """The assignment of what is to be popped."""
-
-
-class DivisionByMembers:
-    """Each member computes its share by the group's allocate strategy. Nothing is popped."""
+class Division:
+    """How a topic's queues are divided: each member computes its share by the group's allocate strategy."""
 
     def __init__(self, context: GroupContext) -> None:
         self._context = context
 
     def begin(self, tasks: asyncio.TaskGroup, changed: Callable[[], None]) -> list[asyncio.Task[None]]:
-        """Warn where a member that has no queue of the retry topic would never see a retry."""
+        """The member begins to take part. Returns what runs beside its assignments until it is cancelled.
+
+        `changed` asks for the next rebalance. Warns where a member without a queue of the retry topic would never see
+        a retry.
+        """
         options = self._context.options
         strategy = options.allocate_strategy.function
         # broadcasting groups have no retries, and orderly ones try again in place
@@ -72,7 +56,10 @@ class DivisionByMembers:
     async def share_of(
         self, topic: str, queues: Sequence[MessageQueue], client_ids: Sequence[str], held: Collection[MessageQueue]
     ) -> Share | None:
-        """What the strategy says; None where it fails, as Java: what the member has is kept, and it is asked again."""
+        """This member's share of a topic with these queues, in a group of these members; `held` is what it has of it.
+
+        None where the strategy fails, as Java: what the member has is kept, and it is asked again.
+        """
         options, client_id = self._context.options, self._context.client.client_id
         if client_id not in client_ids:
             log.warning("rebalance.not_listed", topic=topic, client_id=client_id)
@@ -86,9 +73,10 @@ class DivisionByMembers:
         self._tell_missing(topic, queues)
         return Share(pulled=frozenset(share))
 
-    def popped(self, message_queue: MessageQueue) -> Assignment:
-        """Never asked for."""
-        raise AssertionError(message_queue)
+    def assignment(self, message_queue: MessageQueue, *, is_popped: bool) -> Assignment:
+        """What is taken of a share; nothing is popped by this division."""
+        assert not is_popped
+        return AssignedQueue(self._context, message_queue)
 
     def _tell_missing(self, topic: str, queues: Collection[MessageQueue]) -> None:
         """Queues that are written down for this member, and that the topic does not have."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,7 +14,7 @@ from rmqd.consumer.allocate import sorted_client_ids
 from rmqd.consumer.assigned.assignment import Assignment
 from rmqd.consumer.cache.flow_control import Thresholds
 from rmqd.consumer.context import GroupContext
-from rmqd.consumer.pull.assigned_queue import MOVE_SECONDS, AssignedQueue
+from rmqd.consumer.pull.assigned_queue import MOVE_SECONDS
 from rmqd.consumer.rebalance.absences import Absences
 from rmqd.consumer.rebalance.division import Division, Share
 from rmqd.consumer.rebalance.member_list import MemberList
@@ -199,24 +199,20 @@ class Rebalance:
         pulled = held.keys() - popped
         to_pop = share.popped & popped if pulled else share.popped
         to_pull = share.pulled & pulled if popped else share.pulled
-        self._change(tasks, topic, plan(to_pop, popped), self._division.popped, mode="pop")
-        self._change(tasks, topic, plan(to_pull | self._absences.kept(topic, pulled), pulled), self._pulled)
+        self._change(tasks, topic, plan(to_pop, popped), is_popped=True)
+        self._change(tasks, topic, plan(to_pull | self._absences.kept(topic, pulled), pulled), is_popped=False)
 
-    def _change(
-        self,
-        tasks: asyncio.TaskGroup,
-        topic: str,
-        change: RebalancePlan,
-        make: Callable[[MessageQueue], Assignment],
-        **mode: str,
-    ) -> None:
+    def _change(self, tasks: asyncio.TaskGroup, topic: str, change: RebalancePlan, *, is_popped: bool) -> None:
         """Take and give up. A queue that comes back while it is being given up is taken again once that is done."""
         drain_seconds = self._context.options.queue_handover_timeout_seconds
         given_up = [queue for queue in sorted(change.give_up) if not self.assigned[queue].is_leaving]
         for queue in given_up:
             self.assigned[queue].leave(drain_seconds)
         for queue in sorted(change.take):
-            self.assigned[queue] = assigned = make(queue)
+            self.assigned[queue] = assigned = self._division.assignment(queue, is_popped=is_popped)
+            offset, asked_at = self._moves.pop(queue, (0, -MOVE_SECONDS))
+            if self._context.clock.monotonic() - asked_at < MOVE_SECONDS:
+                assigned.move_to(offset)
             tasks.create_task(self._hold(assigned), name=f"queue:{queue}")
         if change.take or given_up:
             self.count += 1
@@ -224,17 +220,10 @@ class Rebalance:
             log.info(
                 "rebalance.changed",
                 topic=topic,
-                **mode,
+                **({"mode": "pop"} if is_popped else {}),
                 taken=[str(queue) for queue in sorted(change.take)],
                 given_up=[str(queue) for queue in given_up],
             )
-
-    def _pulled(self, message_queue: MessageQueue) -> Assignment:
-        assigned = AssignedQueue(self._context, message_queue)
-        offset, asked_at = self._moves.pop(message_queue, (0, -MOVE_SECONDS))
-        if self._context.clock.monotonic() - asked_at < MOVE_SECONDS:
-            assigned.move_to(offset)
-        return assigned
 
     async def _hold(self, assigned: Assignment) -> None:
         try:

@@ -77,17 +77,17 @@ class QueueSnapshot:
     queue: int
     state: str  # of QUEUE_STATES
     since: float
-    committed: int | None
-    max: int | None
-    lag: int | None
-    lag_seconds: float | None
-    cached: int  # messages, those being handled included
-    handling: int  # of the cached ones, those that a handler has or whose outcome is being settled
-    cached_bytes: int  # frames kept alive, not only bodies
-    span: int  # greatest minus smallest cached offset
-    position: int | None  # the next offset to pull
-    last_commit: float | None
-    stall: Problem | None  # why it makes no progress while messages wait
+    committed: int | None = None
+    max: int | None = None
+    lag: int | None = None
+    lag_seconds: float | None = None
+    cached: int = 0  # messages, those being handled included
+    handling: int = 0  # of the cached ones, those that a handler has or whose outcome is being settled
+    cached_bytes: int = 0  # frames kept alive, not only bodies
+    span: int = 0  # greatest minus smallest cached offset
+    position: int | None = None  # the next offset to pull
+    last_commit: float | None = None
+    stall: Problem | None = None  # why it makes no progress while messages wait
     pulled_from: str | None = None  # the address that was asked last
     at_slave: bool = False  # that was not the broker's master
     popped: bool = False  # other members pop it at the same time; the number is -1 where it is any queue of the broker
