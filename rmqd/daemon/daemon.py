@@ -1,7 +1,7 @@
-"""The daemon process, top to bottom: read the configuration, take the port, run the groups, drain, exit.
+"""The daemon process from start to exit: read the configuration, take the port, run the groups, drain.
 
-Start-up is measured from the process's start to the first handled message, so what that does not need (the HTTP
-server, Prometheus) is imported when the first connection asks for it.
+The time from the process's start to the first handled message counts. So modules that it does not need (the HTTP
+server, Prometheus) are imported when the first connection comes.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ HTTP_CLOSE_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """What `rmqd run` was asked for."""
+    """The options of `rmqd run`."""
 
     config: Path | None = None
     overrides: tuple[str, ...] = ()
@@ -65,7 +65,7 @@ class RunOptions:
 
 
 def run_daemon(options: RunOptions) -> int:
-    """Run until a signal ends it; the exit code, as documented in docs/operating.md."""
+    """Run until a signal ends it. Returns the exit code, as docs/operating.md has it."""
     try:
         config, access = read_config(options)
         clock = SystemClock()
@@ -94,7 +94,7 @@ def _refuse(error: ConfigError) -> int:
 
 
 def build_host(config: RootConfig, options: RunOptions, clock: Clock, monitor: LoopMonitor) -> GroupHost:
-    """This process, or a pool of workers, with the groups of `config`. Raises ConfigError."""
+    """Build the groups of `config`, in this process or in a pool of workers. Raises ConfigError."""
     if options.workers > 1:
         from rmqd.daemon.workers.pool import WorkerPool
 
@@ -103,7 +103,7 @@ def build_host(config: RootConfig, options: RunOptions, clock: Clock, monitor: L
 
 
 def read_config(options: RunOptions) -> tuple[RootConfig, AccessPolicy]:
-    """The configuration with `--set` and `--group` applied, and who may use the HTTP endpoint. Raises ConfigError."""
+    """Read the configuration, with `--set` and `--group`, and the rules of access to HTTP. Raises ConfigError."""
     from rmqd.plugins.runnable import load_runnable
 
     config = load_runnable(options.config, options.overrides, groups=options.groups)
@@ -123,7 +123,7 @@ def read_config(options: RunOptions) -> tuple[RootConfig, AccessPolicy]:
 
 
 class Daemon:
-    """The running daemon: its groups, wherever they run, and everything that looks at them."""
+    """The running daemon: its groups, in this process or in workers, and HTTP, reload and signals around them."""
 
     def __init__(
         self,
@@ -151,7 +151,7 @@ class Daemon:
         self._tasks: asyncio.TaskGroup | None = None
 
     async def run(self) -> int:
-        """Run the groups until a signal, drain, and give the exit code."""
+        """Run the groups until a signal, then drain. Returns the exit code."""
         began = self._clock.monotonic()
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -159,13 +159,13 @@ class Daemon:
                 with signals_handled(self._on_stop, self._on_reload):
                     await self._serve(tasks)
         except ExceptionGroup as error:
-            # Workers build their groups before any of them connects, so that this is still a refusal to start.
+            # Workers build their groups before any of them connects, so a ConfigError is still a refusal to start.
             refused, _ = error.split(ConfigError)
             if refused is not None:
                 return _refuse(_first(refused))
             log.critical("daemon.failed", exc_info=error)
             return ExitCode.FAILURE
-        except asyncio.CancelledError:  # nothing of ours does that
+        except asyncio.CancelledError:  # no code of rmqd cancels this task
             log.critical("daemon.failed", error="a handler, or what it imports, cancelled the tasks of the daemon")
             return ExitCode.FAILURE
         finally:
@@ -174,7 +174,7 @@ class Daemon:
         return self._exit_code
 
     async def reload(self) -> ReloadReport:
-        """Read the configuration again and take it over; with problems, keep the old one and say so."""
+        """Read the configuration again and apply it. With problems, keep the old one, and report them."""
         async with self._reloading:
             self._manager.reloading(self._clock.monotonic())
             report = await self._try_reload()
@@ -188,7 +188,7 @@ class Daemon:
             return report
 
     def facts(self, view: HostView) -> DaemonFacts:
-        """What the metrics say about the daemon itself."""
+        """The daemon's own figures for the metrics."""
         from rmqd.daemon.metrics.exposition import DaemonFacts
 
         return DaemonFacts(
@@ -225,7 +225,7 @@ class Daemon:
             self._http.stop()
             await asyncio.wait({http}, timeout=HTTP_CLOSE_SECONDS)
             http.cancel()
-        for task in (*background, *self._reloads):  # what a reload would change has ended
+        for task in (*background, *self._reloads):  # a reload has nothing left to change
             task.cancel()
 
     async def _report_start(self) -> None:
@@ -249,7 +249,7 @@ class Daemon:
             changes = await self.host.apply(config)
         except ConfigError as error:
             return ReloadReport(problems=tuple(str(problem) for problem in error.problems))
-        except Exception as error:  # a fault of ours or of a handler's constructor: what runs must not end by it
+        except Exception as error:  # a bug of ours, or a handler's constructor: it must not end the running groups
             log.exception("config.reload_failed")
             return ReloadReport(problems=(f"{type(error).__name__}: {error}",))
         self._config, self.access = config, access

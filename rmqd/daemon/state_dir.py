@@ -1,4 +1,4 @@
-"""The folder of local state: whether it can be used is found out before anything runs."""
+"""The folder of local state. Whether it can be used is checked before anything runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rmqd.errors import ConfigError
 
 
 def prepare_state_dir(config: RootConfig) -> None:
-    """Make the folders of the broadcasting groups' offsets, if there are such groups. Raises ConfigError."""
+    """Create the folders for the offsets of broadcasting groups, if there are such groups. Raises ConfigError."""
     for directory, group in _folders(config).items():
         with _told_with_its_place(config, group, directory):
             make_folder(directory)
@@ -26,14 +26,14 @@ def prepare_state_dir(config: RootConfig) -> None:
 
 
 def refuse_second_process(config: RootConfig) -> None:
-    """See that no other process has the broadcasting groups' offsets. Raises InUseError, ConfigError."""
+    """Check that no other process uses the folders of the groups' offsets. Raises InUseError, ConfigError."""
     for directory, group in _folders(config).items():
         with _told_with_its_place(config, group, directory):
             process_lock.check_free(directory / LOCK_NAME)
 
 
 def _folders(config: RootConfig) -> dict[Path, str]:
-    """Each folder that is needed, one for a cluster, with the first group that needs it."""
+    """The folders that are needed, one for each cluster, with the first group that needs each."""
     folders: dict[Path, str] = {}
     for name, group in config.groups.items():
         if group.message_model == "broadcasting":
@@ -43,12 +43,12 @@ def _folders(config: RootConfig) -> dict[Path, str]:
 
 @contextlib.contextmanager
 def _told_with_its_place(config: RootConfig, group: str, directory: Path) -> Iterator[None]:
-    """An OSError in the block becomes a problem of the group."""
+    """Turn an OSError in the block into a problem of the group."""
     try:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return  # a group that has offsets goes on from them, and stores again when there is room
+            return  # the disk is full: a group with offsets goes on from these, and stores when there is room again
         text = (
             f"broadcasting keeps offsets in {directory}, which cannot be written: {error.strerror or error}; "
             "accepted: with a state_dir that this user may write"

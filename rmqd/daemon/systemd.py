@@ -1,4 +1,4 @@
-"""What systemd is told about this process (sd_notify), where it runs us and asked for it."""
+"""Tells systemd about the state of this process (sd_notify), if systemd runs it and asks for that."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ MICROSECONDS = 1_000_000
 
 
 class ServiceManager:
-    """The datagram socket named by `$NOTIFY_SOCKET`; every method does nothing where there is none.
+    """The datagram socket named by `$NOTIFY_SOCKET`. Without one, every method does nothing.
 
-    Takes the variables out of the environment, so that child processes do not speak in our name.
+    The variables are removed from the environment, so that child processes do not report as this one.
     """
 
     def __init__(self, environment: MutableMapping[str, str] | None = None) -> None:
@@ -30,21 +30,21 @@ class ServiceManager:
         self.watchdog_seconds: float | None = int(interval) / MICROSECONDS if ours and int(interval) > 0 else None
 
     def ready(self, status: str) -> None:
-        """The start, or a reload, is complete. `status` is one line for `systemctl status`."""
+        """Report that the start, or a reload, is complete. `status` is one line for `systemctl status`."""
         self._send(f"READY=1\nSTATUS={status}")
 
     def reloading(self, monotonic_seconds: float) -> None:
-        """A reload begins; `ready` ends it."""
+        """Report that a reload begins. `ready` ends it."""
         self._send(f"RELOADING=1\nMONOTONIC_USEC={int(monotonic_seconds * MICROSECONDS)}\nSTATUS=reloading")
 
     def stopping(self, drain_seconds: float) -> None:
-        """The end begins and takes up to `drain_seconds`, for which the unit's stop timeout is extended."""
+        """Report that the process is stopping, and have the unit's stop timeout extended to `drain_seconds`."""
         self._send(f"STOPPING=1\nEXTEND_TIMEOUT_USEC={int(drain_seconds * MICROSECONDS)}\nSTATUS=draining")
 
     async def keep_watchdog_quiet(self) -> None:
-        """Report life at half the watchdog's interval, from the event loop itself, until cancelled.
+        """Report to the watchdog at half of its interval, from the event loop, until cancelled.
 
-        A loop that is blocked misses the report, and systemd restarts the service.
+        A blocked loop reports nothing, and systemd restarts the service.
         """
         if self.watchdog_seconds is None:
             return

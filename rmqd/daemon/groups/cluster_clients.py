@@ -1,4 +1,4 @@
-"""The clients of one process: one for each cluster that its groups are on, exchanged at a reload."""
+"""The clients of one process: one for each cluster that its groups are on. A reload may replace them."""
 
 from __future__ import annotations
 
@@ -16,44 +16,44 @@ from rmqd.daemon.metrics.totals import add_client_counters, merge_clients
 
 @dataclass(frozen=True, slots=True)
 class NextClients:
-    """The clients of a configuration that is to be taken over."""
+    """The clients of a new configuration, before it is applied."""
 
     clients: Mapping[str, Client]
-    """By cluster. Those that serve both configurations go by the new keys already."""
+    """By cluster. Clients that serve both configurations use the new keys already."""
     fresh: Mapping[str, Client]
     secured: Mapping[str, ClientOptions]
-    """The keys and certificates that went before, of those that go by others now."""
+    """The former keys and certificates of clients that use new ones."""
 
     async def give_up(self) -> None:
-        """The old configuration stays: by its keys, without what was built for the other one."""
+        """Keep the old configuration: restore its keys, and close the clients that were built for the new one."""
         for cluster, options in self.secured.items():
             self.clients[cluster].secure(options)
         await asyncio.gather(*(client.close() for client in self.fresh.values()))
 
 
 class ClusterClients:
-    """Clients by cluster. Constructing builds them and starts nothing."""
+    """Clients by cluster. The constructor builds them and starts nothing."""
 
     def __init__(self, state: ConfigState, build: Callable[[ClientOptions], Client]) -> None:
         self._build = build
         self._clients: dict[str, Client] = {name: build(_options(state, name)) for name in used_clusters(state.config)}
-        self._past: ClientSnapshot | None = None  # of those that were replaced
+        self._past: ClientSnapshot | None = None  # the counters of clients that were replaced
         self._tasks: asyncio.TaskGroup | None = None
         self._running: dict[str, asyncio.Task[None]] = {}
 
     @property
     def current(self) -> Mapping[str, Client]:
-        """Those of the configuration in force."""
+        """The clients of the present configuration."""
         return self._clients
 
     def run_in(self, tasks: asyncio.TaskGroup) -> None:
-        """Start them; a failure of one, which groups cannot survive, is the task group's."""
+        """Start all clients in a task group. A client's failure ends the task group: groups cannot go on without it."""
         self._tasks = tasks
         for cluster, client in self._clients.items():
             self._start(cluster, client)
 
     def prepare(self, before: ConfigState, after: ConfigState) -> NextClients:
-        """What `after` needs: clients that go on, by new keys where it has other ones, and fresh ones."""
+        """The clients for `after`: clients that go on, with new keys if it has others, and new clients."""
         kept = {name: self._clients[name] for name in used_clusters(after.config) if name in self._clients}
         kept = {name: client for name, client in kept.items() if before.same_client(after, name)}
         fresh = {name: self._build(_options(after, name)) for name in used_clusters(after.config) if name not in kept}
@@ -65,7 +65,7 @@ class ClusterClients:
         return NextClients({name: (kept | fresh)[name] for name in used_clusters(after.config)}, fresh, secured)
 
     async def take_over(self, following: NextClients) -> None:
-        """End those that nobody needs any more, and start the fresh ones."""
+        """Stop the clients that the new configuration does not need, and start the new ones."""
         gone = [name for name, client in self._clients.items() if following.clients.get(name) is not client]
         await self._end(gone)
         for name in gone:
@@ -76,11 +76,11 @@ class ClusterClients:
             self._start(name, client)
 
     async def end(self) -> None:
-        """End all of them."""
+        """Stop all clients."""
         await self._end(list(self._clients))
 
     def snapshot(self) -> ClientSnapshot:
-        """All of them as if they were one; the id is the first one's."""
+        """The clients' figures added up, as of one client, with the id of the first one."""
         return add_client_counters(merge_clients([client.snapshot() for client in self._clients.values()]), self._past)
 
     def _start(self, cluster: str, client: Client) -> None:
@@ -95,7 +95,7 @@ class ClusterClients:
 
 
 def used_clusters(config: RootConfig) -> list[str]:
-    """The clusters that groups are on; one at least, as a process without groups has a client, too."""
+    """The clusters that groups are on. There is at least one: a process without groups has a client too."""
     used = {config.cluster_name(group) for group in config.groups}
     return [name for name in config.known_clusters if name in used] or list(config.known_clusters)[:1]
 

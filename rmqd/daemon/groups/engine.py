@@ -1,4 +1,4 @@
-"""How the parts of the local engine are built: the seam between this room and the ones below."""
+"""Builds clients, handlers and consumers for the groups of a process. Tests replace it by an engine of their own."""
 
 from __future__ import annotations
 
@@ -19,69 +19,69 @@ if TYPE_CHECKING:
 
 
 class Client(Protocol):
-    """What all groups of a process share, as the process sees it."""
+    """The client that groups of a process share, as this room uses it."""
 
     async def run(self) -> None:
         """Serve the groups until `stop`."""
 
     def stop(self) -> None:
-        """Have `run` end."""
+        """End `run`."""
 
     def secure(self, options: ClientOptions) -> None:
-        """Go by the keys and the TLS settings of these options from now on."""
+        """Use the keys and the TLS settings of these options from now on."""
 
     async def close(self) -> None:
-        """Close the connections of a client that was asked something and is not to run."""
+        """Close the connections of a client whose `run` was not called."""
 
     def snapshot(self) -> ClientSnapshot:
-        """What the client tells about itself."""
+        """The client's figures now."""
 
 
 class Engine(Protocol):
-    """Builds clients, handlers and consumers. Nothing that it builds runs yet."""
+    """Builds clients, handlers and consumers, and starts none of them."""
 
     def build_client(self, options: ClientOptions) -> Client:
         """A client for one set of connections."""
 
     def load_handler(self, group: str, settings: GroupConfig) -> LoadedHandler:
-        """The group's handler. Raises ConfigError for what the configuration has wrong."""
+        """The group's handler. Raises ConfigError if the configuration is wrong about it."""
 
     def build_consumer(self, options: ConsumerOptions, handler: LoadedHandler, client: Client) -> Consumer:
-        """A consumer of one group, for a `client` that this engine built. Raises ConfigError for installed hooks."""
+        """A consumer of one group; this engine built the `client`. Raises ConfigError if a hook is broken."""
 
     def build_spark_consumer(self, name: str, options: ConsumerOptions, config: RootConfig) -> Consumer:
-        """A consumer of the group that `config` has under `name`, which runs on Spark, in processes of its own."""
+        """A consumer of the group `name` of `config`, which runs on Spark in processes of its own."""
 
     async def check_filters(self, options: ConsumerOptions, client: Client) -> None:
         """Ask the brokers whether they filter by a group's expressions. Raises FilterRefusedError, InvalidNameError."""
 
     async def close(self) -> None:
-        """The last group has ended, and nothing more will be built. Takes seconds at most."""
+        """End the engine after the last group. Takes seconds at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class LocalEngine:
-    """The engine of this program: asyncio, in this process."""
+    """The engine of the daemon: asyncio, in this process."""
 
     clock: Clock
     hooks: tuple[Hook, ...] = ()
-    """Called beside the installed ones."""
+    """Hooks that are called in addition to the installed ones."""
     telemetry: Telemetry | None = None
 
     def build_client(self, options: ClientOptions) -> Client:
-        """A ClientInstance."""
+        """Build a ClientInstance."""
         from rmqd.client.instance import ClientInstance
 
         return ClientInstance(options, clock=self.clock)
 
     def load_handler(self, group: str, settings: GroupConfig) -> LoadedHandler:
-        """The plugin that the group names."""
+        """Load the plugin that the group names."""
         from rmqd.plugins.handlers import load_handler
 
         return load_handler(group, settings)
 
     def build_consumer(self, options: ConsumerOptions, handler: LoadedHandler, client: Client) -> Consumer:
-        """A PushConsumer."""
+        """Build a PushConsumer."""
         from rmqd.client.instance import ClientInstance
         from rmqd.consumer.push_consumer import PushConsumer
         from rmqd.plugins.hooks import load_hooks
@@ -92,13 +92,13 @@ class LocalEngine:
         return PushConsumer(options, handler, cast(ClientInstance, client), self.clock, hooks)
 
     def build_spark_consumer(self, name: str, options: ConsumerOptions, config: RootConfig) -> Consumer:
-        """A SparkGroup."""
+        """Build a SparkGroup."""
         from rmqd.daemon.groups.spark_group import SparkGroup
 
         return SparkGroup(name, options, config)
 
     async def check_filters(self, options: ConsumerOptions, client: Client) -> None:
-        """By CHECK_CLIENT_CONFIG."""
+        """Ask by CHECK_CLIENT_CONFIG (46)."""
         from rmqd.client.instance import ClientInstance
         from rmqd.consumer.assembly import subscriptions_of
         from rmqd.consumer.health.filter_check import check_filters
@@ -112,7 +112,7 @@ class LocalEngine:
 
 
 def local_engine(config: RootConfig, clock: Clock) -> LocalEngine:
-    """The engine of this process, with the tracing that is configured."""
+    """The engine of this process, with OpenTelemetry if the configuration asks for it."""
     if not config.tracing.opentelemetry:
         return LocalEngine(clock)
     from rmqd.process.telemetry import start_telemetry

@@ -19,7 +19,7 @@ class UnknownGroupError(Exception):
 
 
 class WholeGroupOnlyError(Exception):
-    """Some queues of a group are to stand still that can only stand still as a whole."""
+    """Some queues of a group are to be paused, and the group can only be paused as a whole."""
 
     def __init__(self, group: str, scope: PauseScope) -> None:
         super().__init__(
@@ -37,11 +37,11 @@ def check_scope(config: RootConfig, group: str, scope: PauseScope) -> None:
 
 @dataclass(frozen=True, slots=True)
 class GroupChanges:
-    """What a reload did, by group name."""
+    """The groups that a reload changed, by what it did to them."""
 
     unchanged: tuple[str, ...] = ()
     updated: tuple[str, ...] = ()
-    """These took the new values over while they ran."""
+    """Groups that took over the new values while they ran."""
     restarted: tuple[str, ...] = ()
     started: tuple[str, ...] = ()
     stopped: tuple[str, ...] = ()
@@ -49,21 +49,21 @@ class GroupChanges:
 
 @dataclass(frozen=True, slots=True)
 class HostView:
-    """Everything that is known at one moment. `workers` counts worker processes by state, None where there are none."""
+    """All processes at one moment. `workers` counts worker processes by state; None without workers."""
 
     processes: tuple[ProcessSnapshot, ...]
     past: tuple[ProcessSnapshot, ...] = ()
     workers: dict[str, int] | None = None
     worker_restarts: int = 0
     missing: tuple[str, ...] = ()
-    """Why what is shown is not the whole, such as a worker that is being restarted."""
+    """Why the view is incomplete, such as a worker that is being restarted."""
 
 
 class GroupHost(Protocol):
     """Runs the configured groups until it is stopped."""
 
     async def run(self) -> None:
-        """Run until `stop` and the drain after it. Raises only for what no restart of a group could cure."""
+        """Run until `stop` and the drain after it. Raises only for failures that no restart of a group can cure."""
 
     async def started(self, patience_seconds: float) -> None:
         """Wait until every group is ready, at most `patience_seconds`."""
@@ -78,7 +78,7 @@ class GroupHost(Protocol):
         """Resume a group, or some queues of it, everywhere. Raises UnknownGroupError, WholeGroupOnlyError."""
 
     async def apply(self, config: RootConfig) -> GroupChanges:
-        """Run what `config` says; groups it does not change go on untouched.
+        """Apply a configuration. Groups that it does not change go on untouched.
 
         Raises ConfigError, with nothing changed, if a part of the new configuration cannot be built.
         """
@@ -91,7 +91,7 @@ class GroupHost(Protocol):
 
     @property
     def stopping(self) -> bool:
-        """Whether the end was asked for."""
+        """Whether `stop` was called."""
 
     @property
     def longest_drain_seconds(self) -> float:

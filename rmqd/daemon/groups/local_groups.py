@@ -34,19 +34,22 @@ READINESS_POLL_SECONDS = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Which of several worker processes this is, counted from 1. Alone it is number 1 of 1."""
+    """The number of this process among the worker processes, counted from 1. A daemon without workers is 1 of 1."""
 
     worker: int | None = None
     workers: int = 1
 
     def of_client(self, options: ClientOptions) -> ClientOptions:
-        """A name of its own for each worker: two members with one client id would own the same queues."""
+        """The client's options with an instance name of the worker's own.
+
+        Two members with one client id would take the same queues.
+        """
         if self.worker is None or options.instance_name == "DEFAULT":
             return options
         return replace(options, instance_name=f"{options.instance_name}-{self.worker}")
 
     def of_group(self, options: ConsumerOptions) -> ConsumerOptions:
-        """The worker's part of the group's rate limit; at least one message a second, as 0 means no limit."""
+        """The group's options with the worker's part of the rate limit: at least 1 a second, since 0 means no limit."""
         if self.worker is None or not options.pull_rate_limit:
             return options
         part, rest = divmod(options.pull_rate_limit, self.workers)
@@ -55,14 +58,15 @@ class Share:
     def has(self, group: GroupConfig) -> bool:
         """Whether this process runs the group.
 
-        Every broadcasting member gets all messages, and Spark has processes of its own: one worker is enough.
+        Only one worker runs a broadcasting group, as every member of it gets all messages, and a group on Spark, which
+        has processes of its own.
         """
         is_shared = group.message_model != "broadcasting" and group.engine != "spark"
         return is_shared or self.worker in (None, 1)
 
 
 class LocalGroups:
-    """Runs groups in this process. Constructing builds everything and starts nothing; raises ConfigError."""
+    """Runs groups in this process. The constructor builds everything and starts nothing. It raises ConfigError."""
 
     def __init__(
         self, config: RootConfig, engine: Engine, clock: Clock, monitor: LoopMonitor, share: Share | None = None
@@ -80,7 +84,7 @@ class LocalGroups:
         self._tasks: asyncio.TaskGroup | None = None
 
     async def run(self) -> None:
-        """Run until `stop` and the drain after it. A failure of the client, which groups cannot survive, is raised."""
+        """Run until `stop` and the drain after it. Raises a client's failure, since groups cannot go on after it."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
@@ -103,11 +107,11 @@ class LocalGroups:
             await asyncio.sleep(READINESS_POLL_SECONDS)
 
     async def view(self) -> HostView:
-        """This process, now."""
+        """The snapshot of this process, as a view."""
         return HostView((self.snapshot(),))
 
     def snapshot(self) -> ProcessSnapshot:
-        """All groups and the client, with the counters of those that they replaced."""
+        """All groups and the clients now, with the counters of the ones that they replaced."""
         return ProcessSnapshot(
             worker=self._share.worker,
             pid=os.getpid(),
@@ -126,7 +130,10 @@ class LocalGroups:
         self._switchable(group, scope).resume(scope)
 
     async def apply(self, config: RootConfig) -> GroupChanges:
-        """Build what is new, drain what changed or went, start what is new. Raises ConfigError with nothing changed."""
+        """Build new groups, drain those that changed or are gone, and start the new ones.
+
+        Raises ConfigError, with nothing changed, if a group cannot be built.
+        """
         async with self._changing:
             if self.stopping:
                 raise ConfigError(["the daemon is about to end, and takes no new configuration"])
@@ -155,12 +162,12 @@ class LocalGroups:
             return changes
 
     async def check_filters(self, names: Iterable[str]) -> None:
-        """Ask the brokers about the filters of some groups. Raises ConfigError where one is refused."""
+        """Ask the brokers about the filters of some groups. Raises ConfigError if one is refused."""
         await self._check_filters(self._state.config, names, self._clients.current)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The groups of this process."""
+        """The names of this process's groups."""
         return tuple(self._groups)
 
     def stop(self) -> None:
@@ -177,7 +184,7 @@ class LocalGroups:
 
     @property
     def stopping(self) -> bool:
-        """Whether the end was asked for."""
+        """Whether `stop` was called."""
         return self._stop.is_set()
 
     @property
@@ -208,9 +215,9 @@ class LocalGroups:
                 continue
             try:
                 groups[name] = self._build_group(name, config, clients[config.cluster_name(name)])
-            except ConfigError as error:  # a hook that cannot be used is a problem of all groups, told once
+            except ConfigError as error:  # a broken hook concerns all groups, and is reported once
                 problems += [problem for problem in error.problems if problem not in problems]
-            except RmqdError as error:  # a name or an expression that only the engine finds wrong
+            except RmqdError as error:  # a name or an expression that only the engine checks
                 problems.append(_problem(config, name, error))
         if problems:
             raise ConfigError(problems)
@@ -227,7 +234,8 @@ class LocalGroups:
         return GroupSupervisor(name, build, options.shutdown_timeout_seconds, self._clock, Backoff(), edge)
 
     def _build_on_spark(self, name: str, options: ConsumerOptions, config: RootConfig) -> Consumer:
-        """By the configuration in force, where that has the group unchanged: a later one may log at another level."""
+        """Build a consumer on Spark. If the present configuration has the group unchanged, it is used instead of
+        `config`, since other settings, such as the log level, may have changed since."""
         now = self._state.config
         is_same = now.groups.get(name) == config.groups[name]
         return self._engine.build_spark_consumer(name, options, now if is_same else config)
@@ -236,7 +244,7 @@ class LocalGroups:
         self, name: str, settings: GroupConfig, options: ConsumerOptions, client: Client, loaded: list[LoadedHandler]
     ) -> Callable[[], Consumer]:
         def build() -> Consumer:
-            # A handler serves one consumer: what comes after a failure starts with a fresh one.
+            # A handler serves one consumer: the next one, after a failure, gets a new handler.
             handler = loaded.pop() if loaded else self._engine.load_handler(name, settings)
             return self._engine.build_consumer(options, handler, client)
 
@@ -285,7 +293,7 @@ class LocalGroups:
 
 
 def _problem(config: RootConfig, group: str, error: RmqdError) -> object:
-    """What a broker or the engine has against a group, at its place in the configuration where that is known."""
+    """An error about a group as a problem of the configuration, with its place if that is known."""
     namespace = config.cluster_of(group).client.namespace
     text = without_namespace(str(error), namespace)
     if isinstance(error, FilterRefusedError):

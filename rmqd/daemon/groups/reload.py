@@ -1,4 +1,7 @@
-"""Taking over a new configuration while the old one runs: all of it, or nothing."""
+"""Compares two configurations for a reload: what changes, what a running group takes over, what is refused.
+
+A reload applies all of the new configuration, or nothing.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +18,18 @@ from rmqd.daemon.groups.host import GroupChanges
 
 @dataclass(frozen=True, slots=True)
 class ReloadReport:
-    """How a reload ended. With problems nothing was changed."""
+    """The outcome of a reload. If it has problems, nothing was changed."""
 
     changes: GroupChanges = field(default_factory=GroupChanges)
     problems: tuple[str, ...] = ()
 
     @property
     def successful(self) -> bool:
-        """Whether the new configuration is in force."""
+        """Whether the new configuration was applied."""
         return not self.problems
 
     def as_document(self) -> dict[str, Any]:
-        """For the API and the command."""
+        """The report as JSON, for the API and the command."""
         if self.problems:
             error = "the configuration was not taken over; the old one stays in force"
             return {"result": "refused", "error": error, "problems": list(self.problems)}
@@ -35,25 +38,25 @@ class ReloadReport:
 
 @dataclass(frozen=True, slots=True)
 class ConfigState:
-    """The configuration in force together with what it points to: `files` holds its certificates, by cluster."""
+    """A configuration and the contents of the files that it names: `files` has certificates by cluster."""
 
     config: RootConfig
     files: Mapping[str, tuple[bytes, ...]]
 
     @classmethod
     def of(cls, config: RootConfig) -> ConfigState:
-        """Reads the files that clients read; one that cannot be read counts as empty, and the client complains."""
+        """Read the files that clients use. One that cannot be read counts as empty; the client reports it."""
         tls = {name: cluster.client.tls for name, cluster in config.known_clusters.items()}
         paths = {name: (one.ca_file, one.cert_file, one.key_file) for name, one in tls.items()}
         return cls(config, {name: tuple(_contents(path) for path in found if path) for name, found in paths.items()})
 
     def same_client(self, other: ConfigState, cluster: str) -> bool:
-        """Whether one client of a cluster serves both; its keys and TLS settings can be replaced while it runs."""
+        """Whether one client of a cluster can serve both configurations. Its keys and TLS settings may differ."""
         ours, theirs = self._options(cluster), other._options(cluster)
         return ours is not None and theirs is not None and _without_security(ours) == _without_security(theirs)
 
     def same_security(self, other: ConfigState, cluster: str) -> bool:
-        """Whether it also goes by the same keys and certificates for both."""
+        """Whether keys and certificates for a cluster are the same in both configurations."""
         is_same = self._options(cluster) == other._options(cluster)
         return is_same and self.files.get(cluster) == other.files.get(cluster)
 
@@ -96,12 +99,12 @@ LIVE_KEYS: Final = frozenset(
         "on_offset_illegal",
     }
 )
-"""What a running group takes over (`Consumer.change`). Of the subscriptions only the filters: other topics are other
-queues, and whose they are takes a rebalance that begins anew."""
+"""The keys that a running group takes over (`Consumer.change`). Of the subscriptions only the filters are taken over:
+other topics mean other queues, and a group starts anew to have these divided."""
 
 
 def changes_while_running(before: GroupConfig, after: GroupConfig) -> bool:
-    """Whether a group that runs as `before` says can go on as `after` says, without leaving. On Spark none can."""
+    """Whether a running group can change from `before` to `after` without leaving. A group on Spark cannot."""
     if after.engine == "spark":
         return False
     differing = {key for key in GroupConfig.model_fields if getattr(before, key) != getattr(after, key)}
@@ -109,7 +112,10 @@ def changes_while_running(before: GroupConfig, after: GroupConfig) -> bool:
 
 
 def plan_changes(old: ConfigState, new: ConfigState) -> GroupChanges:
-    """Which groups a reload touches: all of a cluster whose client changes, those on Spark where only its keys do."""
+    """The groups that a reload changes.
+
+    If the client of a cluster is replaced, all groups on it restart. If only its keys change, groups on Spark restart.
+    """
     before, after = old.config.groups, new.config.groups
     kept = [name for name in after if name in before]
     stay = {name for name in kept if _keeps_client(name, old, new)}
@@ -137,13 +143,13 @@ def _keeps_client(group: str, old: ConfigState, new: ConfigState) -> bool:
 
 
 def filtered_anew(old: RootConfig, new: RootConfig, changes: GroupChanges) -> list[str]:
-    """The groups whose filters brokers may refuse: new ones, those that start anew, and those with another filter."""
+    """The groups whose filters brokers have to accept: new ones, restarted ones, and those with another filter."""
     updated = [name for name in changes.updated if old.groups[name].subscriptions != new.groups[name].subscriptions]
     return [*updated, *changes.restarted, *changes.started]
 
 
 def refused_changes(old: RootConfig, new: RootConfig) -> tuple[str, ...]:
-    """What a reload cannot do, each with what to do instead."""
+    """Changes that a reload cannot make, each with what to do instead."""
     fixed: tuple[tuple[str, object, object], ...] = (
         ("http.listen", old.http.listen, new.http.listen),
         ("state_dir", old.state_dir, new.state_dir),
@@ -157,5 +163,5 @@ def refused_changes(old: RootConfig, new: RootConfig) -> tuple[str, ...]:
 
 
 def config_hash(config: RootConfig) -> str:
-    """A short hash to compare configurations by. Secrets have no part in it, as they have none in the `repr`."""
+    """A short hash of a configuration, for comparisons. It is made of the `repr`, which has no secrets."""
     return hashlib.sha256(repr(config).encode()).hexdigest()[:16]

@@ -1,7 +1,7 @@
-"""A group on Spark as the daemon sees it: a consumer like any other, over a process that drives Spark.
+"""A group on Spark as a consumer of the daemon, over a process that drives Spark.
 
-The driver process, its Java machine and Spark's Python processes are a process group of their own, so that nothing of
-them is left when the driver has ended, however that was.
+The driver process, its Java machine and Spark's Python processes are a process group of their own, so that none of them
+is left when the driver has ended, however it ended.
 """
 
 from __future__ import annotations
@@ -31,42 +31,42 @@ log = structlog.get_logger(__name__)
 ENGINE: Final = "spark"
 DRIVER_MODULE: Final = "rmqd.spark.driver"
 ASK_SECONDS: Final = 1.0
-# Java's garbage collection, and a machine that has too much to do, may keep the driver from answering for a while.
+# Java's garbage collection, or a busy machine, may keep the driver from answering for a while.
 SILENT_SECONDS: Final = 30.0
 
 
 class SparkDriverError(RmqdError):
-    """The process that drives Spark for a group has ended, or could not begin."""
+    """The process that drives Spark for a group has ended, or could not be started."""
 
 
 class SparkDriver(Protocol):
-    """The process, as the group uses it."""
+    """The driver process as SparkGroup uses it."""
 
     pid: int
     last_snapshot: GroupSnapshot | None
 
     async def read(self) -> int:
-        """Take what it tells until it is gone; its exit code."""
+        """Receive what the process sends until it is gone. Returns its exit code."""
 
     async def ask(self, action: Action, argument: object = None) -> object:
-        """Ask it. Raises ConfigError, ChildGoneError."""
+        """Send a request and wait for the answer. Raises ConfigError, ChildGoneError."""
 
     def tell(self, action: Action, argument: object = None) -> None:
-        """Tell it."""
+        """Send a request without waiting for the answer."""
 
     def kill(self) -> None:
-        """End it, and all that it has started."""
+        """Kill the process, and all that it has started."""
 
 
 class SparkDriverProcess(ChildProcess[GroupSnapshot]):
-    """The real one."""
+    """The driver process of a running daemon."""
 
     name = "Spark driver"
     own_group = True
 
     @classmethod
     async def spawn(cls) -> Self:
-        """Start one that waits for its order. Raises OSError."""
+        """Start a driver process, which waits for its order. Raises OSError."""
         return await cls.start((DRIVER_MODULE,))
 
     def _snapshot_in(self, value: object) -> GroupSnapshot | None:
@@ -74,7 +74,7 @@ class SparkDriverProcess(ChildProcess[GroupSnapshot]):
 
 
 class SparkGroup:
-    """Runs one group on Spark. What it tells is at most a second old."""
+    """Runs one group on Spark. Its snapshot is at most a second old."""
 
     def __init__(
         self,
@@ -99,9 +99,10 @@ class SparkGroup:
         self._handles_what_is_there = spark is not None and spark.trigger == AVAILABLE_NOW
 
     async def run(self) -> None:
-        """Until `stop` and the drain after it; a group that only handles what is there waits for `stop`, too.
+        """Run the group until `stop` and the drain after it.
 
-        Raises SparkDriverError, with what the driver said was wrong, and ConfigError.
+        A group with `trigger: available_now` waits for `stop` after its last batch. Raises SparkDriverError with the
+        driver's reason, and ConfigError.
         """
         try:
             driver = self._driver = await self._start()
@@ -121,29 +122,29 @@ class SparkGroup:
         await self._stop.wait()
 
     def stop(self, *, shutdown_timeout_seconds: float | None = None) -> None:
-        """Have the micro-batch under way end, up to the group's shutdown timeout, and its offsets committed."""
+        """Let the micro-batch under way end, for at most the group's shutdown timeout, and commit its offsets."""
         self._stop.set()
         if self._driver is not None:
             self._driver.tell("stop", shutdown_timeout_seconds)
 
     def hurry(self) -> None:
-        """Have the micro-batch under way given up: it is repeated at the next start."""
+        """Give up the micro-batch under way. It is repeated at the next start."""
         self._stop.set()
         if self._driver is not None:
             self._driver.tell("hurry")
 
     async def change(self, options: ConsumerOptions) -> None:
-        """Not for this one: a reload starts a changed group anew. Raises RmqdError."""
+        """Raise RmqdError: a reload restarts a changed group on Spark."""
         raise RmqdError(f"group {self._name} is on Spark, and takes no other options while it runs")
 
     def pause(self, scope: PauseScope = WHOLE_GROUP) -> None:
-        """Take up no more micro-batches; the one under way is finished."""
+        """Begin no more micro-batches. The one under way is finished."""
         self._pauses.add(scope)
         if self._driver is not None:
             self._driver.tell("pause", scope)
 
     def resume(self, scope: PauseScope = WHOLE_GROUP) -> None:
-        """Go on."""
+        """Begin micro-batches again."""
         self._pauses.end(scope)
         if self._driver is not None:
             self._driver.tell("resume", scope)
@@ -154,7 +155,7 @@ class SparkGroup:
         return self._pauses.whole
 
     def snapshot(self) -> GroupSnapshot:
-        """What the driver told last."""
+        """The last snapshot that the driver sent."""
         told = None if self._driver is None else self._driver.last_snapshot
         group = replace(told or blank_snapshot(self._options), paused=self._pauses.whole, pauses=self._pauses.scopes)
         if self._ended:
@@ -165,12 +166,12 @@ class SparkGroup:
         return group
 
     async def _serve(self, driver: SparkDriver, reading: asyncio.Task[int]) -> None:
-        """Give the driver its order, and ask how it is until it has ended."""
+        """Give the driver its order, and ask it for snapshots until it has ended."""
         pauses = {self._name: self._pauses.scopes}
-        with suppress(ChildGoneError):  # its exit code says more
+        with suppress(ChildGoneError):  # its exit code is checked, and says more
             await driver.ask("build", BuildOrder(self._config, 1, 1, pauses, tuple(sys.path)))
             self._log.info("spark.driver_started", pid=driver.pid)
-            if self._stop.is_set():  # meanwhile
+            if self._stop.is_set():  # `stop` was called meanwhile
                 driver.tell("stop")
             while not reading.done():
                 await self._ask(driver)
@@ -200,7 +201,7 @@ class SparkGroup:
 
 
 def blank_snapshot(options: ConsumerOptions) -> GroupSnapshot:
-    """A group on Spark that begins."""
+    """The snapshot of a group on Spark before its driver has sent one."""
     return GroupSnapshot(
         name=options.group,
         engine=ENGINE,

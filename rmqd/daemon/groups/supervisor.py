@@ -1,7 +1,7 @@
 """Keeps one group running: a consumer that fails is replaced after a while, and the other groups do not notice.
 
-A failure is shown (state `failed`, with its reason) for as long as the group rests. The rest doubles from one second
-to a minute, and starts again at one second after the group was well for a minute.
+A failure is shown (state `failed`, with its reason) during the pause before the next consumer. The pause doubles from
+one second to a minute, and begins again at one second after the group was well for a minute.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 FIRST_REST_SECONDS = 1.0
 LONGEST_REST_SECONDS = 60.0
 HEALTHY_SECONDS = 60.0
-# A consumer ends by itself within its shutdown timeout; this is for the commits after it, and for one that does not.
+# A consumer ends by itself within its shutdown timeout. This is more time for its last commits.
 END_GRACE_SECONDS = 10.0
 HURRY_GRACE_SECONDS = 5.0
 
@@ -57,7 +57,7 @@ class GroupEndedError(Exception):
 
 
 class GroupSupervisor:
-    """One group of this process, over all the consumers that serve it one after the other."""
+    """One group of this process, and the consumers that run it one after the other."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class GroupSupervisor:
         backoff: Backoff,
         edge: GroupEdge | None = None,
     ) -> None:
-        """`build` makes the next consumer; what it raises counts as a failure of the group."""
+        """`build` makes the next consumer. An exception of it counts as a failure of the group."""
         self.name = name
         self.shutdown_timeout_seconds = shutdown_timeout_seconds
         self._build = build
@@ -98,44 +98,44 @@ class GroupSupervisor:
         self._stop.set()
 
     def hurry(self) -> None:
-        """End now: handlers still running are abandoned, what is finished is committed."""
+        """End now: running handlers are abandoned, finished messages are committed."""
         self._stop.set()
         self._hurry.set()
 
     def pause(self, scope: PauseScope = WHOLE_GROUP) -> None:
-        """Stop handing out messages, and keep the queues. Holds over restarts of the group."""
+        """Stop handing out messages, and keep the queues. A restart of the group keeps the pause."""
         self._pauses.add(scope)
         self._consumer.pause(self._edge.to_broker_names(scope))
 
     def resume(self, scope: PauseScope = WHOLE_GROUP) -> None:
-        """Go on with all that was paused within this scope."""
+        """End all pauses within this scope."""
         self._pauses.end(scope)
         self._consumer.resume(self._edge.to_broker_names(scope))
 
     @property
     def pauses(self) -> tuple[PauseScope, ...]:
-        """What is paused."""
+        """The scopes that are paused."""
         return self._pauses.scopes
 
     @property
     def failed(self) -> bool:
-        """Whether nothing runs now, until the rest after a failure is over."""
+        """Whether the group waits for the end of the pause after a failure."""
         return self._failure is not None
 
     async def change(self, options: ConsumerOptions, build: Callable[[], Consumer]) -> None:
-        """Have the running consumer go by other options; `build` makes those that come after it."""
+        """Have the running consumer take over other options. `build` makes later consumers with them."""
         self._build = build
         self.shutdown_timeout_seconds = options.shutdown_timeout_seconds
         await self._consumer.change(options)
 
     def inherit(self, past: GroupSnapshot, pauses: Iterable[PauseScope]) -> None:
-        """Go on with the counters of the group that this one replaces, and with its pauses."""
+        """Take over the counters and the pauses of the group that this one replaces."""
         self._past = past
         for scope in pauses:
             self.pause(scope)
 
     def snapshot(self) -> GroupSnapshot:
-        """The group now, with the counters of all its consumers."""
+        """The group's snapshot, with the counters of all its consumers so far."""
         group = self._edge.to_user_names(self._consumer.snapshot())
         if self._failure is not None:
             failure = without_namespace(self._failure, self._edge.namespace)

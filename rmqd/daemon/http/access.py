@@ -1,7 +1,7 @@
-"""Who may ask the HTTP endpoint for what.
+"""Who may use which part of the HTTP endpoint.
 
-Two dangers: a web page in an operator's browser that talks to the daemon (by a foreign Origin, or by a name that it
-made point here), and a stranger on the network who changes something.
+It guards against two attacks: a web page in an operator's browser that talks to the daemon, by a foreign Origin or by
+a name that it made point here (DNS rebinding); and a stranger on the network who changes something.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from urllib.parse import SplitResult, urlsplit
 
 _LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 _DEFAULT_PORTS = {"http": 80, "https": 443}
-# Headers that proxies add to the requests that they forward.
+# Headers by which a forwarded request is recognised: proxies add them.
 _FORWARDED = frozenset({"forwarded", "via", "x-real-ip", "x-client-ip", "true-client-ip"})
 _FORWARDED_PREFIXES = ("x-forwarded", "x-envoy-")
 
 
 @dataclass(frozen=True, slots=True)
 class HttpRefusal:
-    """Why a request is not served."""
+    """The reason why a request is refused."""
 
     status: int
     reason: str
@@ -29,13 +29,13 @@ class HttpRefusal:
 
 @dataclass(frozen=True, slots=True)
 class AccessPolicy:
-    """The rules of one configuration; a reload replaces it."""
+    """The access rules of one configuration. A reload replaces them."""
 
     token: str
     allowed_hosts: frozenset[str]
 
     def check_names(self, host: str | None, origin: str | None, own_address: str) -> HttpRefusal | None:
-        """For the page and the API: are Host, and Origin where there is one, names of this daemon?"""
+        """Check a request for the page or the API: Host, and Origin if there is one, must name this daemon."""
         own = _LOCAL_NAMES | self.allowed_hosts | {own_address.lower()}
         if host is None or _host_name(f"//{host}") not in own:
             what = f"Host {host}" if host else "a request without Host"
@@ -45,10 +45,10 @@ class AccessPolicy:
         return None
 
     def check_page(self, origin: str | None, host: str | None, own_port: int | None) -> HttpRefusal | None:
-        """Refuse a request that changes something if a web page sent it that is not this daemon's.
+        """Check a request that changes something: a web page that sent it must be this daemon's own.
 
-        Its name alone does not tell: other ports of localhost are other programs. The port is the one that the request
-        came in by, or the one that the browser asked, which a forwarded port may change.
+        The page's host name is not enough, since other ports of localhost belong to other programs. Its port must be
+        the one that the request came in by, or the one that the browser asked for, if a port was forwarded.
         """
         if origin is None:
             return None
@@ -56,7 +56,7 @@ class AccessPolicy:
         if page is not None and page.scheme in _DEFAULT_PORTS:
             default = _DEFAULT_PORTS[page.scheme]
             ports = {own_port, None if asked is None else _port(asked) or default}
-            # The default port too, for a name that the configuration allows: a proxy may end TLS there.
+            # Accept the default port too for a name that the configuration allows: a proxy may terminate TLS there.
             ports |= {default} if page.hostname in self.allowed_hosts else set()
             if (_port(page) or default) in ports:
                 return None
@@ -65,10 +65,11 @@ class AccessPolicy:
     def check_change(
         self, authorization: str | None, client_address: str, header_names: Iterable[str] = ()
     ) -> HttpRefusal | None:
-        """Refuse a request that changes something without the token; without a configured token, from other machines.
+        """Check a request that changes something: it needs the token, or, if none is configured, must be local.
 
-        A proxy's own connection comes from this machine, whoever it asks for. It gives itself away by a header, or by
-        an address of 127.0.0.0/8 that nobody has by default; one that does neither cannot be told from a person.
+        A proxy on this machine connects from this machine, whoever sent the request. It is recognised by the headers
+        that it adds, or by an address of 127.0.0.0/8 other than the default one. A proxy without either cannot be told
+        from a local user.
         """
         if self.token:
             return self._check_token(authorization)
@@ -94,7 +95,7 @@ def _host_name(url: str) -> str | None:
 
 
 def _split(url: str) -> SplitResult | None:
-    """The parts of a URL; None where it is none, or names a user, which no header does."""
+    """The parts of a URL; None for text that is not one, or has a user name, which such a header never has."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -103,7 +104,7 @@ def _split(url: str) -> SplitResult | None:
 
 
 def _port(parts: SplitResult) -> int | None:
-    """The port that is named, 0 (which no page has) where it cannot be one."""
+    """The port in a URL; 0, which no page has, for one that is invalid."""
     try:
         return parts.port
     except ValueError:

@@ -1,4 +1,4 @@
-"""What the HTTP endpoint answers: metrics, health, the status, the few things that an operator may change, one page."""
+"""The HTTP endpoint's answers: metrics, health, the status, a page, and the few changes that operators may make."""
 
 from __future__ import annotations
 
@@ -29,30 +29,30 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class DaemonControl(Protocol):
-    """The daemon as its HTTP endpoint sees it."""
+    """The daemon as its HTTP endpoint uses it."""
 
     host: GroupHost
     monitor: LoopMonitor
 
     @property
     def access(self) -> AccessPolicy:
-        """The rules in force; a reload replaces them."""
+        """The present access rules. A reload replaces them."""
 
     def facts(self, view: HostView) -> DaemonFacts:
-        """What the metrics say about the daemon itself."""
+        """The daemon's own figures for the metrics."""
 
     async def reload(self) -> ReloadReport:
-        """Read the configuration again and take it over, or say why not."""
+        """Read the configuration again and apply it, or report why not."""
 
 
 class HttpApi:
-    """The endpoints, over a daemon."""
+    """The HTTP endpoints of a daemon."""
 
     def __init__(self, daemon: DaemonControl) -> None:
         self._daemon = daemon
 
     def app(self) -> Starlette:
-        """The ASGI app."""
+        """The ASGI app with all endpoints."""
         named, changing = self._named, self._changing
         return Starlette(
             routes=[
@@ -68,18 +68,18 @@ class HttpApi:
         )
 
     async def livez(self, _request: Request) -> Response:
-        """200 as long as the event loop runs; the cluster has no say."""
+        """Answer 200 as long as the event loop runs, whatever the cluster does."""
         return _checks_response((self._daemon.monitor.liveness(),))
 
     async def readyz(self, _request: Request) -> Response:
-        """200 once each group has a route and its first assignment, else 503 with the reasons."""
+        """Answer 200 if each group has a route and its first assignment, else 503 with the reasons."""
         host = self._daemon.host
         return _checks_response(readiness(await host.view(), host.stopping))
 
     async def metrics(self, request: Request) -> Response:
-        """The exposition, rendered in a thread: with thousands of series it takes a while.
+        """The metrics, rendered in a thread, since thousands of series take a while.
 
-        The first scrape imports Prometheus' library, in a thread too: at the start it would compete with messages.
+        The first scrape imports Prometheus' library, in a thread too. At the start that would delay messages.
         """
         await in_own_thread(lambda: importlib.import_module("rmqd.daemon.metrics.exposition"))
         from rmqd.daemon.metrics.exposition import render
@@ -99,13 +99,13 @@ class HttpApi:
         return JSONResponse(status_document(await self._daemon.host.view()))
 
     async def page(self, _request: Request) -> Response:
-        """The status for a person."""
+        """The status as a page for people."""
         document = status_document(await self._daemon.host.view())
         headers = {"content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"}
         return HTMLResponse(status_page(document), headers=headers)
 
     async def pause(self, request: Request) -> Response:
-        """Pause one group, or the queues that `topic`, `broker` and `queue` name: they are kept, and stand still."""
+        """Pause one group, or its queues that `topic`, `broker` and `queue` name. Paused queues are kept."""
         return await self._switch(request, self._daemon.host.pause, "paused")
 
     async def resume(self, request: Request) -> Response:
@@ -113,7 +113,7 @@ class HttpApi:
         return await self._switch(request, self._daemon.host.resume, "resumed")
 
     async def reload(self, _request: Request) -> Response:
-        """Reload the configuration; 500 with the reasons, and nothing changed, where it is not taken over."""
+        """Reload the configuration. Answers 500 with the reasons, and changes nothing, if it has problems."""
         report = await self._daemon.reload()
         return JSONResponse(report.as_document(), 200 if report.successful else 500)
 
@@ -160,7 +160,7 @@ class HttpApi:
 
 
 def _scope(request: Request) -> PauseScope:
-    """What a request to pause or resume names. Raises ValueError."""
+    """The scope in a request to pause or resume. Raises ValueError."""
     given = dict(request.query_params)
     if unknown := given.keys() - {"topic", "broker", "queue"}:
         raise ValueError(f"{', '.join(sorted(unknown))}: not known here; accepted: topic, broker, queue")

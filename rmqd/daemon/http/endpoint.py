@@ -1,4 +1,4 @@
-"""The HTTP endpoint as the daemon holds it: what serves it is imported when somebody asks for the first time."""
+"""The HTTP endpoint as the daemon uses it. The server is imported when the first connection comes."""
 
 from __future__ import annotations
 
@@ -22,36 +22,36 @@ log = structlog.get_logger(__name__)
 
 
 class HttpEndpoint:
-    """Serves a daemon's API on a socket that listens already."""
+    """Serves a daemon's API on a listening socket."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.address = address_of(sock)
-        """Where it listens, as host:port; known also once it is closed."""
+        """The listening address as host:port, known also after the socket is closed."""
         self._socket = sock
         self._stop: Callable[[], None] = lambda: None
 
     def warn_of_strangers(self, token: str) -> None:
-        """Say that the network reaches it and no token keeps those out who reach it by way of this machine."""
+        """Log a warning if the network reaches the endpoint, and no token protects it against local proxies."""
         if not token and is_reachable_from_elsewhere(self._socket):
             log.warning("http.no_token", listen=self.address, next="set http.token or http.token_file")
 
     async def serve(self, daemon: DaemonControl) -> None:
-        """Answer until `stop`; a fault ends the endpoint and nothing else."""
+        """Answer requests until `stop`. An error ends the endpoint alone, not the daemon."""
         settle_garbage_collection()
         try:
             if not await self._knock():
                 return
-            # In a thread, as it takes a tenth of a second in which messages are handled already.
+            # Imported in a thread: it takes a tenth of a second, and messages are being handled meanwhile.
             api = await in_own_thread(lambda: importlib.import_module("rmqd.daemon.http.api"))
             server_module = await in_own_thread(lambda: importlib.import_module("rmqd.daemon.http.server"))
             server = server_module.HttpServer(api.HttpApi(daemon).app(), self._socket)
             self._stop = server.stop
             await server.run()
-        except Exception:  # the groups do not need it; probes notice, and so does the log
+        except Exception:  # the groups do not need the endpoint; probes fail, and the log has the error
             log.exception("http.failed")
 
     def stop(self) -> None:
-        """Accept nothing more; `serve` ends when answers under way are given, or after a second."""
+        """Accept no more connections. `serve` ends when answers under way are sent, or after a second."""
         self._stop()
 
     def close(self) -> None:
@@ -59,7 +59,7 @@ class HttpEndpoint:
         self._socket.close()
 
     async def _knock(self) -> bool:
-        """Wait for the first connection, as what serves it is not imported before; False if the daemon ends first."""
+        """Wait for the first connection. Returns False if `stop` is called first."""
         loop = asyncio.get_running_loop()
         knock: asyncio.Future[bool] = loop.create_future()
 

@@ -1,6 +1,6 @@
-"""The listening socket of the HTTP endpoint, taken before anything else so that a taken port is known at once.
+"""The listening socket of the HTTP endpoint. It is opened before anything else, so that a port in use is known at once.
 
-Nothing here imports the HTTP server: connections wait in the socket's queue until it is up.
+Nothing here imports the HTTP server: connections wait in the socket's queue until it runs.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ MIN_CONNECTIONS = 4
 
 
 class ListenError(RmqdError):
-    """The configured address cannot be listened on."""
+    """The daemon cannot listen on the configured address."""
 
 
 def share_of_descriptors() -> int:
-    """How many connections leave three quarters of the descriptors that this process may open to all the rest."""
+    """A quarter of the descriptors that this process may open: the rest is for brokers and handlers."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else max(MIN_CONNECTIONS, soft // 4)
 
 
 def split_listen_address(listen: str) -> tuple[str, int]:
-    """`host:port` or `[v6]:port` as its two parts."""
+    """Split `host:port` or `[v6]:port`."""
     host, _, port = listen.rpartition(":")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 def listen_on(listen: str) -> socket.socket:
-    """A non-blocking socket that listens on `host:port`. Raises ListenError."""
+    """Open a non-blocking socket that listens on `host:port`. Raises ListenError."""
     host, port = split_listen_address(listen)
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -55,11 +55,11 @@ def listen_on(listen: str) -> socket.socket:
 
 
 def address_of(sock: socket.socket) -> str:
-    """Where the socket listens, as `host:port` with the port that it really has."""
+    """The socket's listening address as `host:port`, with its actual port."""
     host, port = sock.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def is_reachable_from_elsewhere(sock: socket.socket) -> bool:
-    """Whether the socket listens on more than this machine's own loopback."""
+    """Whether the socket listens on another address than this machine's loopback."""
     return not ip_address(sock.getsockname()[0].partition("%")[0]).is_loopback

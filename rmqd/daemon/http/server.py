@@ -1,10 +1,12 @@
-"""The HTTP server inside our own event loop: uvicorn, with the limits that it does not have itself.
+"""The HTTP server in the daemon's event loop: uvicorn, with limits that it does not have itself.
 
-At most 256 connections, fewer where the process may open few descriptors; a request's header within 10 seconds and
-16 KiB, its body within 10 seconds and 64 KiB, and an answer that is not read for 10 seconds ends its connection.
+There are at most 256 connections, fewer if the process may open few descriptors. A request's header must come within
+10 seconds and 16 KiB, its body within 10 seconds and 64 KiB. An answer that is not read for 10 seconds ends its
+connection.
 
-A probe of liveness must be answered while others hold all connections: a connection too many is let in, and the one
-gives way whose client we have waited for longest. What takes work to answer queues up, and /livez overtakes it.
+A liveness probe must be answered even if other clients hold all connections. So a connection beyond the limit is
+accepted, and another one is closed: the one whose client we have waited for longest. Requests that take work wait in a
+queue, and /livez overtakes them.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ CLOSE_SECONDS = 1
 
 
 class LimitedProtocol(H11Protocol):
-    """A connection that ends where its client is slow with a header or does not read, or where others need room."""
+    """A connection that is closed if its client is slow or does not read, or to make room for another one."""
 
     _header_deadline: asyncio.TimerHandle | None = None
     _unread_deadline: asyncio.TimerHandle | None = None
@@ -46,7 +48,7 @@ class LimitedProtocol(H11Protocol):
     _gave_way = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """As uvicorn; another gives way where this one is too many, and the header has its time."""
+        """Do as uvicorn does, close another connection if this one is too many, and begin the time for the header."""
         super().connection_made(transport)
         transport.set_write_buffer_limits(high=0)  # pause_writing is called for whatever the client has not taken
         self._answered_at = self.loop.time()
@@ -54,7 +56,7 @@ class LimitedProtocol(H11Protocol):
         self._expect_header()
 
     def data_received(self, data: bytes) -> None:
-        """As uvicorn, and watch that a header that has begun also ends."""
+        """Do as uvicorn does, and watch that a header that has begun also ends in time."""
         if self.transport.is_closing():
             return
         super().data_received(data)
@@ -65,34 +67,34 @@ class LimitedProtocol(H11Protocol):
             self._expect_header()
 
     def on_response_complete(self) -> None:
-        """As uvicorn; while nothing arrives, its keep-alive timeout holds."""
+        """Do as uvicorn does, whose keep-alive timeout counts until the next header begins."""
         self._answered_at = self.loop.time()
         super().on_response_complete()
         self._header_arrived()
 
     def pause_writing(self) -> None:
-        """As uvicorn, and give the client the time to read."""
+        """Do as uvicorn does, and begin the time in which the client has to read."""
         super().pause_writing()
         self._unread_bytes = self.transport.get_write_buffer_size()
         self._unread_deadline = self.loop.call_later(UNREAD_SECONDS, self._give_up_unread)
 
     def resume_writing(self) -> None:
-        """As uvicorn: the client has read everything."""
+        """Do as uvicorn does, and end the time for reading: the client has read everything."""
         super().resume_writing()
         self._all_read()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """As uvicorn."""
+        """Do as uvicorn does, and end all timers."""
         self._header_arrived()
         self._all_read()
         super().connection_lost(exc)
 
     def _make_room(self) -> None:
-        """Let another connection give way if there are too many with this one.
+        """Close another connection if there are too many with this one.
 
-        First those whose client has the next move, to send or to read, and of them the one that was let wait longest:
-        whoever asks at once, as a probe does, is served before its turn comes. uvicorn counts a connection until it is
-        lost, also one that was closed with an answer that nobody takes; what gave way is as good as lost.
+        Connections whose client has the next move, to send or to read, are closed first, and of these the one that has
+        waited longest. So a client that sends its request at once, as a probe does, is served before it is its turn to
+        be closed. Connections that were chosen do not count, though uvicorn counts them until they are lost.
         """
         held = [one for one in self.connections if isinstance(one, LimitedProtocol) and not one._gave_way]
         limit = connection_limit()
@@ -120,7 +122,7 @@ class LimitedProtocol(H11Protocol):
             self._header_deadline = None
 
     def _give_up_unread(self) -> None:
-        """End the connection, or, where the client has read some of it, wait once more: lines may be slow."""
+        """Close the connection. If the client has read a part of the answer, wait once more: its line may be slow."""
         left = self.transport.get_write_buffer_size()
         if left < self._unread_bytes:
             self._unread_bytes = left
@@ -135,7 +137,7 @@ class LimitedProtocol(H11Protocol):
 
 
 def connection_limit() -> int:
-    """How many connections are held at once: brokers and handlers need descriptors, too."""
+    """How many connections there may be at once: brokers and handlers need descriptors too."""
     return min(MAX_CONNECTIONS, listener.share_of_descriptors())
 
 
@@ -152,7 +154,7 @@ class RequestLimits:
             return
         headers: list[tuple[bytes, bytes]] = scope["headers"]
         if {b"content-length", b"transfer-encoding"} <= {name for name, _ in headers}:
-            # A proxy in between may go by the other length, and then the next request is not what it seems.
+            # With two lengths a proxy may use the other one, and take a part of this request for the next one.
             await _refuse(send, 400, b"both Content-Length and Transfer-Encoding\n")
             return
         if sum(len(name) + len(value) + 4 for name, value in headers) + len(scope["raw_path"]) > MAX_HEADER_BYTES:
@@ -178,7 +180,7 @@ class RequestLimits:
 class AnswerQueue:
     """ASGI middleware: only a few requests are answered at once, so that many requests do not delay /livez.
 
-    A turn ends with the answer's first bytes, not with its last: a client that does not read holds nobody up.
+    A turn ends with the first bytes of the answer, not the last ones: a client that does not read delays no other.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -186,7 +188,7 @@ class AnswerQueue:
         self._turns = asyncio.Semaphore(MAX_ANSWERS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Call the app when it is this request's turn; a reload may wait for drains, and takes no turn."""
+        """Call the app when it is this request's turn. A reload takes no turn, since it may wait for drains."""
         if scope["type"] != "http" or scope["path"] == "/livez" or scope["method"] == "POST":
             await self._app(scope, receive, send)
             return
@@ -210,7 +212,7 @@ class AnswerQueue:
 
 
 def _in_origin_form(scope: Scope) -> Scope:
-    """The request as if its target were a path: for `GET http://host/path`, the target's host is the Host."""
+    """The request with a path as its target. For `GET http://host/path`, the target's host becomes the Host header."""
     raw_path: bytes = scope["raw_path"]
     if not raw_path.lower().startswith((b"http://", b"https://")):
         return scope
@@ -254,7 +256,7 @@ class _Server(uvicorn.Server):
 
 
 class HttpServer:
-    """Serves an ASGI app on a socket that listens already."""
+    """Serves an ASGI app on a listening socket."""
 
     def __init__(self, app: ASGIApp, sock: socket.socket) -> None:
         config = uvicorn.Config(
@@ -280,5 +282,5 @@ class HttpServer:
         await self._server.serve(sockets=[self._socket])
 
     def stop(self) -> None:
-        """Accept nothing more, let answers under way finish for a second, and end."""
+        """Accept no more connections, give answers under way a second, and end."""
         self._server.should_exit = True

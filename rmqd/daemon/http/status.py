@@ -1,4 +1,4 @@
-"""The JSON of /api/v1/status: what each group and each of its queues does right now. Times are Unix seconds."""
+"""The JSON of /api/v1/status: the state of each group and each of its queues. Times are Unix seconds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rmqd.wire.message_queue import MessageQueue
 
 
 def status_document(view: HostView) -> dict[str, Any]:
-    """The whole status. With workers, `client_id` of the daemon and of a group is null: each queue has its own."""
+    """The whole status. With workers, `client_id` of the daemon and of groups is null, and each queue has one."""
     whole = merge_processes(view.processes, view.past) if view.processes else None
     only = view.processes[0] if len(view.processes) == 1 and view.workers is None else None
     document: dict[str, Any] = {
@@ -30,7 +30,7 @@ def status_document(view: HostView) -> dict[str, Any]:
 
 
 def pause_document(view: HostView, group: str, scope: PauseScope) -> dict[str, Any]:
-    """What a pause or a resume came to: how many queues that the daemon has now are meant, and what is paused now."""
+    """The outcome of a pause or resume: how many of the daemon's queues are in its scope, and what is paused now."""
     members = [member for process in view.processes for member in process.groups if member.name == group]
     meant = sum(_is_meant(queue, scope) for member in members for queue in member.queues)
     pauses = dict.fromkeys(paused for member in members for paused in member.pauses)
@@ -38,7 +38,7 @@ def pause_document(view: HostView, group: str, scope: PauseScope) -> dict[str, A
 
 
 def _is_meant(queue: QueueSnapshot, scope: PauseScope) -> bool:
-    # the retry topic's queue is shown under the topic whose messages it holds, and is not paused with that
+    # a retry topic's queue is shown under the topic whose messages it has, but is not paused with that topic
     return not (queue.is_retry and scope.topic) and scope.names(MessageQueue(queue.topic, queue.broker, queue.queue))
 
 

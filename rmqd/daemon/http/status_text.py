@@ -9,12 +9,12 @@ from rmqd.wire.topics import is_retry_topic
 
 
 def rates_line(group: dict[str, Any]) -> str:
-    """What the handler's attempts come to, over the last minute."""
+    """The outcomes of the handler's attempts over the last minute."""
     return ", ".join(f"{name.replace('_', '-')} {rate:.1f}/s" for name, rate in group["per_second"].items())
 
 
 def last_error_line(group: dict[str, Any]) -> str:
-    """What the handler raised last, and when; empty where it never did."""
+    """The last error of the handler, with its time; empty if there was none."""
     error = group["last_error"]
     if error is None:
         return ""
@@ -23,12 +23,12 @@ def last_error_line(group: dict[str, Any]) -> str:
 
 
 def problem_line(problem: dict[str, Any]) -> str:
-    """A problem's cause and evidence, and what to do next."""
+    """A problem's cause, evidence and next step."""
     return f"{problem['cause']}: {problem['evidence']}. Next: {problem['next']}"
 
 
 def stall_lines(queues: list[dict[str, Any]]) -> list[str]:
-    """Which queues stand still, and why; the queues that have the same reason share a line."""
+    """The queues that make no progress, and why. Queues with the same reason share a line."""
     together: dict[str, list[str]] = {}
     for queue in queues:
         if queue["stall"] is not None:
@@ -38,7 +38,7 @@ def stall_lines(queues: list[dict[str, Any]]) -> list[str]:
 
 
 def slave_lines(queues: list[dict[str, Any]]) -> list[str]:
-    """Which queues are pulled from a slave, by slave."""
+    """The queues that are pulled from a slave, a line for each slave."""
     slaves: dict[str, list[str]] = {}
     for queue in queues:
         if queue["at_slave"]:
@@ -48,7 +48,7 @@ def slave_lines(queues: list[dict[str, Any]]) -> list[str]:
 
 
 def cell(queue: dict[str, Any], column: str) -> str:
-    """What the table of queues shows of a queue in a column."""
+    """The text of a queue in a column of the table of queues."""
     value = queue[column]
     if value is None:
         return "-"

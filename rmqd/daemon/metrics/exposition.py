@@ -1,7 +1,7 @@
-"""Snapshots as Prometheus series.
+"""Renders snapshots as Prometheus series.
 
-Nothing is registered once and updated: each scrape renders what the snapshot holds, so that a queue that was given
-away leaves no series behind.
+Nothing is registered and updated. Each scrape renders a snapshot, so that a queue that went to another member leaves no
+series behind.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from rmqd.histogram import HistogramSnapshot
 
 @dataclass(frozen=True, slots=True)
 class DaemonFacts:
-    """What the process knows beside its groups. `workers` is None where there are none."""
+    """The daemon's own figures. `workers` is None without workers."""
 
     config_hash: str
     reload_successful: bool
@@ -47,11 +47,11 @@ class DaemonFacts:
     workers: dict[str, int] | None = None
     worker_restarts: int = 0
     log_dropped: int = 0
-    """By this process, where its workers count their own."""
+    """Log lines that this process dropped, if it has workers, which count their own."""
 
 
 def render(process: ProcessSnapshot, facts: DaemonFacts, accept: str) -> tuple[bytes, str]:
-    """The exposition and its content type, in the format that the Accept header asks for."""
+    """The metrics and their content type, in the format that the Accept header asks for."""
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     GCCollector(registry=registry)
@@ -79,13 +79,13 @@ class _Snapshot(Collector):
 
 
 class _Series:
-    """The families of one scrape, all of them, in the catalogue's order."""
+    """All families of one scrape, in the order of the catalogue."""
 
     def __init__(self) -> None:
         self._families = {metric.name: _family(metric) for metric in names.CATALOGUE}
 
     def add(self, metric: names.Metric, labels: Iterable[str], value: float | None) -> None:
-        """One sample; None, not known yet, is left out."""
+        """Add a sample. None, for a value that is not known yet, is left out."""
         if value is None:
             return
         family = self._families[metric.name]

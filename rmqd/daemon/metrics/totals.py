@@ -1,6 +1,6 @@
-"""Snapshots of processes, and how they add up: over restarts of a group, and over worker processes.
+"""Adds up snapshots: over restarts of a group, and over worker processes.
 
-A consumer that ended, or a worker that died, takes its counters with it. What is exported must never fall, so the
+A consumer that ended, or a worker that died, takes its counters with it. An exported counter must never fall, so the
 last counters of each are kept and added to the living ones.
 """
 
@@ -25,13 +25,13 @@ from rmqd.histogram import HistogramSnapshot
 _Key = TypeVar("_Key")
 _Number = TypeVar("_Number", int, float)
 
-# Of several members of a group in one daemon, the state that most needs a look is the group's.
+# If a daemon has several members of a group, the group's state is the one that needs attention most.
 _STATE_PRECEDENCE = ("failed", "starting", "draining", "running", "stopped")
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessSnapshot:
-    """All groups of one process, and the client that they share. `worker` is None where there are no workers."""
+    """All groups of one process, and the client that they share. `worker` is None without workers."""
 
     worker: int | None
     pid: int
@@ -39,24 +39,24 @@ class ProcessSnapshot:
     groups: tuple[GroupSnapshot, ...]
     loop_delay: HistogramSnapshot
     log_dropped: int = 0
-    """Log lines that were dropped, as nobody read them or too many came."""
+    """Log lines that were dropped, because too many came or nobody read them."""
 
 
 def retired(process: ProcessSnapshot) -> ProcessSnapshot:
-    """What stays of a process that ended: its counters. It owns no queue and is connected to nobody."""
+    """The counters of a process that ended: without queues and connections."""
     groups = tuple(retired_group(group) for group in process.groups)
     return replace(process, client=replace(process.client, brokers_up={}, refused=()), groups=groups)
 
 
 def retired_group(group: GroupSnapshot) -> GroupSnapshot:
-    """What stays of a consumer that ended: its counters."""
+    """The counters of a consumer that ended."""
     shown = replace(group, state="stopped", queues=(), assigned={}, paused=False, pauses=(), problems=())
     shown = replace(shown, rates=HandlerRates())
     return replace(shown, ready=True, not_ready_reason=None)
 
 
 def add_counters(group: GroupSnapshot, past: GroupSnapshot | None) -> GroupSnapshot:
-    """The group as it is now, with the counters of its past added; what it counted on another engine is not its own."""
+    """The group's snapshot with the counters of its past added, unless these are of another engine."""
     if past is None or past.engine != group.engine:
         return group
     return replace(
@@ -73,7 +73,7 @@ def add_counters(group: GroupSnapshot, past: GroupSnapshot | None) -> GroupSnaps
 
 
 def merge_processes(living: Iterable[ProcessSnapshot], past: Iterable[ProcessSnapshot] = ()) -> ProcessSnapshot:
-    """Several processes as if they were one. Raises ValueError where there is none."""
+    """Merge several processes into one snapshot. Raises ValueError if there is none."""
     processes, gone = list(living), list(past)
     merged = [*processes, *gone]
     if not merged:
@@ -120,7 +120,7 @@ def _merge_group(living: list[GroupSnapshot], past: list[GroupSnapshot]) -> Grou
 
 
 def _each_once(queues: Iterable[QueueSnapshot]) -> tuple[QueueSnapshot, ...]:
-    """Each queue once: two workers may both show one for the moment in which it moves, and all pop the same ones."""
+    """Each queue once. Two workers may both show a queue while it moves between them, and all pop the same ones."""
     latest: dict[tuple[str, bool, str, int], QueueSnapshot] = {}
     for queue in queues:
         key = (queue.topic, queue.is_retry, queue.broker, queue.queue)
@@ -132,7 +132,7 @@ def _each_once(queues: Iterable[QueueSnapshot]) -> tuple[QueueSnapshot, ...]:
 
 
 def _popped_together(one: QueueSnapshot, other: QueueSnapshot) -> QueueSnapshot:
-    """What two workers have popped of one queue, in the state that comes first of theirs."""
+    """Merge a queue that two workers pop; its state is the one of theirs that comes first in QUEUE_STATES."""
     shown = min(one, other, key=lambda queue: QUEUE_STATES.index(queue.state))
     return replace(
         shown,
@@ -146,7 +146,7 @@ def _popped_together(one: QueueSnapshot, other: QueueSnapshot) -> QueueSnapshot:
 
 
 def add_client_counters(client: ClientSnapshot, past: ClientSnapshot | None) -> ClientSnapshot:
-    """The client as it is now, with the counters of the one that it replaced."""
+    """The client's snapshot with the counters of the client that it replaced."""
     if past is None:
         return client
     return replace(
@@ -159,12 +159,12 @@ def add_client_counters(client: ClientSnapshot, past: ClientSnapshot | None) -> 
 
 
 def merge_clients(clients: list[ClientSnapshot]) -> ClientSnapshot:
-    """Several clients as if they were one, under the id of the first."""
+    """Merge several clients into one snapshot, with the id of the first."""
     merged = clients[0]
     for other in clients[1:]:
         brokers_up = dict(merged.brokers_up)
         for address, up in other.brokers_up.items():
-            # Up for all or down: a broker that one process cannot reach deserves a look.
+            # A broker counts as up only if all processes reach it.
             brokers_up[address] = brokers_up.get(address, True) and up
         refused = tuple(dict.fromkeys((*merged.refused, *other.refused)))
         merged = replace(add_client_counters(merged, other), brokers_up=brokers_up, refused=refused)
@@ -185,7 +185,7 @@ def _add_batches(these: BatchesSnapshot | None, those: BatchesSnapshot | None) -
 
 
 def add_topics(these: tuple[TopicSnapshot, ...], those: tuple[TopicSnapshot, ...]) -> tuple[TopicSnapshot, ...]:
-    """The counters of topics, of those in both added up."""
+    """The counters of the topics of both; those of a topic in both are added up."""
     topics = {(topic.topic, topic.is_retry): topic for topic in these}
     for topic in those:
         key = (topic.topic, topic.is_retry)

@@ -1,7 +1,7 @@
-"""`--workers N`: the groups' queues shared by N processes, which this one starts, asks and replaces.
+"""The parent of `--workers N`: it starts N processes that share the groups' queues, asks them, and replaces them.
 
-All workers are members of the same groups, each with its own client id, so the brokers divide the queues among them
-as among any members. A worker that dies is replaced; what it had counted stays in the sums.
+All workers are members of the same groups, each with its own client id, so the queues are divided among them as among
+any members. A worker that dies is replaced, and its counters stay in the sums.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ log = structlog.get_logger(__name__)
 
 SNAPSHOT_SECONDS = 2.0
 SPAWN_SECONDS = 3.0
-# What a worker may take beyond its groups' drains, and after it was told to hurry, before it is killed.
+# How long a worker may take beyond its groups' drains, and after it was told to hurry, before it is killed.
 END_GRACE_SECONDS = 20.0
 HURRY_GRACE_SECONDS = 10.0
-# So often the counters of every worker are fetched, scraped or not: what a killed one counted since then is lost.
+# How often the counters of every worker are fetched, scraped or not. What a killed worker counted since then is lost.
 KEEP_SECONDS = 1.0
 
 
@@ -85,7 +85,7 @@ class WorkerPool:
                 await self._all_run.wait()
 
     async def view(self) -> HostView:
-        """All workers, now; of one that does not answer, what it said last."""
+        """All workers now; for a worker that does not answer, its last snapshot."""
         numbers = range(1, self._count + 1)
         answers = await asyncio.gather(*(self._snapshot(number) for number in numbers))
         return HostView(
@@ -112,9 +112,10 @@ class WorkerPool:
         await self._ask_all("resume", (group, scope))
 
     async def apply(self, config: RootConfig) -> GroupChanges:
-        """Check in a fresh worker, then have all change at once. Raises ConfigError with nothing changed.
+        """Check the configuration in a new worker, then have all workers change at the same time.
 
-        At once and not one by one: members of a group with different subscriptions take each other's messages away.
+        They do not change one by one, because members of a group with different subscriptions lose messages to each
+        other. Raises ConfigError, with nothing changed.
         """
         async with self._changing:
             if self.stopping:
@@ -126,10 +127,10 @@ class WorkerPool:
             for gone in self._pauses.keys() - config.groups.keys():
                 del self._pauses[gone]
             for number, problem in await self._ask_all("apply", config):
-                # It was right in a fresh process: a fresh one replaces the worker.
+                # The configuration was right in a new process, so a new process replaces the worker that refuses it.
                 log.error("worker.reload_failed", worker=number, error=problem, action="restart")
                 self._live[number].kill()
-            self._told_at = float("-inf")  # other keys may be refused for another reason
+            self._told_at = float("-inf")  # new keys may be refused for another reason, which is logged at once
             return changes
 
     def stop(self) -> None:
@@ -148,7 +149,7 @@ class WorkerPool:
 
     @property
     def stopping(self) -> bool:
-        """Whether the end was asked for."""
+        """Whether `stop` was called."""
         return self._stop.is_set()
 
     @property
@@ -253,7 +254,10 @@ class WorkerPool:
             return None, f"worker {number} of {self._count} has died; it is being restarted"
 
     async def _ask_all(self, action: Action, argument: object) -> list[tuple[int, str]]:
-        """Ask every worker; the numbers of those that refused, and why. One that is gone gets its orders anew."""
+        """Ask every worker. Returns the numbers of those that refused, and why.
+
+        A worker that is gone is left out: its successor gets the new order anyway.
+        """
 
         async def ask(number: int, worker: WorkerProcess) -> tuple[int, str] | None:
             try:
@@ -286,7 +290,7 @@ class WorkerPool:
             self._tell_refusals(reason for snapshot, _ in answers if snapshot for reason in snapshot.client.refused)
 
     def _tell_refusals(self, reasons: Iterable[str]) -> None:
-        """What servers refuse the workers, once a minute for all of them."""
+        """Log what servers refuse the workers, once a minute for all workers."""
         if (found := list(dict.fromkeys(reasons))) and self._clock.monotonic() - self._told_at >= TELL_SECONDS:
             self._told_at = self._clock.monotonic()
             tell_refusals(found)

@@ -1,7 +1,7 @@
-"""A worker process: some queues of every group, by order of the parent.
+"""The main program of a worker process, which runs the groups that its parent orders.
 
-It hears no signal but SIGTERM, and ends by itself when the parent does: the parent's end of the channel closes, and
-what runs is drained.
+It handles no signal but SIGTERM. It drains and ends by itself when the parent ends, since the parent's end of the
+channel is closed then.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ log = structlog.get_logger(__name__)
 
 
 def run_worker(descriptor: int) -> int:
-    """Serve the parent at the other end of the inherited socket; the exit code."""
+    """Serve the parent at the other end of the inherited socket. Returns the exit code."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     return run_in_loop(_serve(socket.socket(fileno=descriptor)))
@@ -58,7 +58,7 @@ async def _serve(sock: socket.socket) -> int:
         await _check(second, channel, groups)
         return ExitCode.OK
     if not isinstance(second, Request) or second.action != "run":
-        return ExitCode.OK  # only the check was wanted, or the parent is gone
+        return ExitCode.OK  # the parent only wanted a check, or is gone
     channel.post(ChildAnswer(second.number))
     return await WorkerMain(first.argument.worker, channel, groups, monitor).run()
 
@@ -85,7 +85,7 @@ async def _build(order: BuildOrder, monitor: LoopMonitor) -> LocalGroups:
 
 
 class WorkerMain:
-    """The running worker: its groups, and the parent's requests."""
+    """A running worker: its groups, and its answers to the parent's requests."""
 
     def __init__(self, number: int, channel: ChildChannel, groups: LocalGroups, monitor: LoopMonitor) -> None:
         self._number = number
@@ -120,7 +120,7 @@ class WorkerMain:
     async def _listen(self, tasks: asyncio.TaskGroup) -> None:
         while (request := await self._channel.receive()) is not None:
             assert isinstance(request, Request)
-            # Each in a task: a reload takes as long as its drains, and must not delay a snapshot.
+            # A task for each request: a reload takes as long as its drains, and must not delay a snapshot.
             tasks.create_task(self._answer(request), name=f"request {request.action}")
         if not self._groups.stopping:
             log.warning("worker.parent_gone", action="drain")
@@ -150,7 +150,7 @@ class WorkerMain:
             self._channel.post(ChildAnswer(request.number, value))
 
     async def _switch(self, action: str, group: str, scope: PauseScope) -> None:
-        if group in self._groups.names:  # else it runs in another worker
+        if group in self._groups.names:  # otherwise another worker runs the group
             await (self._groups.pause if action == "pause" else self._groups.resume)(group, scope)
 
 
