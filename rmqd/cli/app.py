@@ -1,4 +1,4 @@
-"""The `rmqd` command: every command is listed here, and nothing but the list is imported to show it."""
+"""The `rmqd` command. It lists all commands, and shows their list without importing what they need to run."""
 
 from __future__ import annotations
 
@@ -48,11 +48,14 @@ def main() -> None:
 
 
 def _open_standard_streams() -> None:
-    """Where one was closed by who started us: its number would be that of a connection, which gets what is written."""
+    """Open standard streams that the starting process has closed.
+
+    Otherwise a connection could get the number of a closed stream, and then everything that is written to the stream.
+    """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             stream = open(os.devnull, mode)  # noqa: SIM115  kept until the end; it takes the lowest number, this one's
-            os.set_inheritable(stream.fileno(), True)  # commands of handlers write there, too
+            os.set_inheritable(stream.fileno(), True)  # commands that handlers start write there too
             setattr(sys, name, stream)
 
 

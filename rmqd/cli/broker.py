@@ -61,7 +61,7 @@ def broker(
 
     put_off_garbage_collection()
 
-    # First of what logs: it keeps structlog from importing rich, see there.
+    # Before any module that logs: it keeps structlog from importing rich.
     from rmqd.process.logs.logs import configure_logging
 
     # isort: split
@@ -82,7 +82,7 @@ async def _run(options: EmbeddedOptions) -> int:
 
     stop = asyncio.Event()
     try:
-        # SIGHUP is the terminal's end here: there is nothing to be read again
+        # SIGHUP means that the terminal has gone: there is no configuration to be read again
         with signals_handled(lambda _: stop.set(), stop.set):
             async with embedded_rocketmq(options) as rocketmq:
                 print(f"nameserver: {rocketmq.nameserver}", flush=True)
@@ -111,7 +111,7 @@ def _warn_of_strangers(host: str) -> None:
 
 
 def _print_hints(options: EmbeddedOptions, nameserver: str, address: str) -> None:
-    """What a person wants to know next, after the line that programs read."""
+    """Print the next steps for a person, after the line that programs read."""
     kept = f"in {options.data_dir}" if options.data_dir else "in memory, until it ends (--data-dir keeps them)"
     topic = next(iter(options.topics), "orders")
     print(f"broker: {options.settings.brokerName} at {address}; messages are kept {kept}")

@@ -64,7 +64,7 @@ def check(
 
 
 def _checked(path: Path | None, overrides: list[str]) -> RootConfig:
-    """The configuration, its handlers made and thrown away. Raises ConfigError with all problems."""
+    """Load the configuration, and make its handlers once to see that they can be made. Raises ConfigError."""
     from rmqd.errors import ConfigError
     from rmqd.plugins.handlers import load_handler
     from rmqd.plugins.hooks import load_hooks
@@ -90,7 +90,7 @@ def _checked(path: Path | None, overrides: list[str]) -> RootConfig:
 
 
 def _spark_problems(config: RootConfig) -> list[object]:
-    """What the groups on Spark lack on this machine, which their drivers run on."""
+    """What groups on Spark need and this machine, on which their drivers run, does not have."""
     on_spark = [(name, group) for name, group in config.groups.items() if group.engine == "spark"]
     if not on_spark:
         return []

@@ -1,4 +1,4 @@
-"""What the commands against the cluster share: where it is, a client that joins nothing, and the exit codes."""
+"""The parts that commands against a cluster share: finding it, a client that joins no group, exit codes."""
 
 from __future__ import annotations
 
@@ -36,28 +36,28 @@ Cluster = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a command is about: the configuration, if one was read, and which of its clusters was asked for."""
+    """The target of a command: the configuration, if one was read, and the cluster that was asked for."""
 
     config: RootConfig | None
     cluster: str | None = None
     nameservers: tuple[str, ...] = ()
-    """In place of the cluster's own."""
+    """Name servers that replace the cluster's own."""
     without_config: ClientOptions | None = None
 
     @property
     def namespaces(self) -> tuple[str, ...]:
-        """What is left out of names that are shown."""
+        """The namespaces that are removed from names before they are shown."""
         if self.config is not None:
             return self.config.namespaces
         return () if self.without_config is None else (self.without_config.namespace,)
 
     @property
     def options(self) -> ClientOptions:
-        """How the cluster is reached; ends the command with 2 where it has to be named."""
+        """The client's options for the cluster. Ends the command with 2 if the cluster has to be named."""
         return self.options_of("")
 
     def options_of(self, group: str) -> ClientOptions:
-        """The same for what concerns a group of the configuration, which has a cluster of its own."""
+        """The client's options for the cluster of a group."""
         from dataclasses import replace
 
         if self.config is None:
@@ -76,10 +76,10 @@ class Target:
 def find_target(
     nameserver: str | None, config: Path | None, overrides: list[str] | None, cluster: str | None = None
 ) -> Target:
-    """The cluster at `--nameserver`, else the configuration's; ends the command with 78 where that is wrong.
+    """The cluster at `--nameserver`, else the configuration's. Ends the command with 78 if that is wrong.
 
-    With `--nameserver` alone no configuration is read, so the command works on a machine that has none; the keys are
-    then those in the environment. `--set` beside it may say more about the connections.
+    With `--nameserver` alone no configuration is read, so the command works on a machine without one. The keys then
+    come from the environment, and `--set` may give more settings of the connections.
     """
     from rmqd.client.routing.name_server import parse_addresses
     from rmqd.config.load import Loading, load_config
@@ -102,9 +102,9 @@ def find_target(
 
 
 def ask_cluster(options: ClientOptions, question: Callable[[ClientInstance], Awaitable[Answer]]) -> Answer:
-    """The answer to a question, by a client that is a member of nothing.
+    """Ask a question by a client that is a member of no group.
 
-    Ends the command with 69 where RocketMQ does not answer, and with 1 where it refuses.
+    Ends the command with 69 if RocketMQ does not answer, and with 1 if it refuses.
     """
     import asyncio
 
@@ -112,7 +112,7 @@ def ask_cluster(options: ClientOptions, question: Callable[[ClientInstance], Awa
     from rmqd.process.logs.logs import configure_logging
     from rmqd.wire.namespace import without_namespace
 
-    # What goes wrong is said once, by the exit message; standard output holds nothing but data.
+    # Errors are reported once, by the exit message. Standard output has data only.
     configure_logging("critical", "console")
     try:
         return asyncio.run(_with_client(options, question))
@@ -132,7 +132,7 @@ def fail(code: int, *lines: str) -> NoReturn:
 async def _with_client(options: ClientOptions, question: Callable[[ClientInstance], Awaitable[Answer]]) -> Answer:
     from rmqd.client.instance import ClientInstance
 
-    # Its `run` is never started, so it sends no heartbeat and no broker hears of a group.
+    # The client's `run` is not called, so it sends no heartbeats.
     client = ClientInstance(options)
     try:
         return await question(client)

@@ -1,4 +1,4 @@
-"""`rmqd check --connect`: whether the cluster agrees with the configuration. Looks only; no group is joined."""
+"""`rmqd check --connect`: whether the cluster agrees with the configuration. It changes nothing and joins no group."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Level = Literal["ok", "warning", "error", "unreachable"]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was looked at. `error` keeps the group from working as configured, `warning` may."""
+    """The outcome of one check. An `error` keeps the group from working as configured; a `warning` may."""
 
     level: Level
     subject: str
@@ -58,7 +58,7 @@ class Check:
 
 
 def exit_code(checks: Iterable[Check]) -> ExitCode:
-    """0 without errors, 69 where something did not answer, else 1."""
+    """0 without errors, 69 if a server did not answer, else 1."""
     levels = {check.level for check in checks}
     if "unreachable" in levels:
         return ExitCode.UNAVAILABLE
@@ -102,7 +102,7 @@ async def _check_name_servers(client: ClientInstance, prefix: str) -> list[Check
     for address, answer in answers.items():
         subject = f"{prefix}name server {address}"
         if isinstance(answer, RmqdError):
-            # one that is away is no harm while another answers, until that one goes away too
+            # a name server that does not answer is a warning while another one answers
             level: Level = "warning" if known else "unreachable"
             checks.append(Check(level, subject, f"does not answer ({answer})"))
         elif missing := everything - known[address]:
@@ -113,7 +113,7 @@ async def _check_name_servers(client: ClientInstance, prefix: str) -> list[Check
 
 
 class _GroupCheck:
-    """One group: its topics' routes, then every broker of theirs. `name` is the configuration's for it."""
+    """Checks one group: the routes of its topics, then every broker in them. `name` is the group's configured name."""
 
     def __init__(self, client: ClientInstance, name: str, group: ConsumerOptions) -> None:
         self._client = client
@@ -154,7 +154,7 @@ class _GroupCheck:
             return [Check("unreachable", self._subject, f"no address of {broker} is known: it is down")]
         topics = [topic for topic, route in routes.items() if any(b.broker_name == broker for b in route.broker_datas)]
         where = f"{broker} ({address})"
-        # all settings: a broker that is asked for one group's would make the group, and this command only looks
+        # ask for all groups: a broker that is asked for one group's settings may create the group
         settings, members, filters, modes = await asyncio.gather(
             _or_error(subscription_groups(self._client.remoting, address)),
             _or_error(consumer_connection(self._client.remoting, address, self._name)),
@@ -214,7 +214,7 @@ class _GroupCheck:
             yield Check("ok", self._subject, f"agrees with {_count(len(clients), 'member')} on {where}")
 
     def _differences(self, members: ConsumerConnection) -> Iterator[str]:
-        """In which the group's members (as the last heartbeat of any of them says) are not what is configured."""
+        """How the group's members, by the last heartbeat of any of them, differ from the configuration."""
         us, ours = "the configuration", {topic: _data(topic, it) for topic, it in self._group.subscriptions.items()}
         for difference in differences(members.subscription_table, ours, us):
             yield f"{difference.text}: {SUBSCRIPTION_RULE}"

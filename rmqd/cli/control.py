@@ -1,4 +1,4 @@
-"""`rmqd pause`, `resume` and `reload`: what an operator changes in the running daemon."""
+"""`rmqd pause`, `rmqd resume` and `rmqd reload`: changes in the running daemon."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def reload(config: Config = None, http: Http = None, token_file: TokenFile = Non
 
 
 def _paused(report: dict[str, Any]) -> str:
-    """What a person wants to hear of a pause; that nothing agrees with it now may be a slip of the pen."""
+    """The outcome of a pause for a person. That no queue is in its scope now may be a typing error, so it is said."""
     scope = _written(report["scope"])
     if not scope:
         return f"{report['group']} is paused"
@@ -111,7 +111,7 @@ def ask(
     token_file: Path | None,
     question: Callable[[DaemonClient], dict[str, Any]],
 ) -> dict[str, Any]:
-    """The running daemon's answer; ends the command with the documented exit code where there is none."""
+    """The running daemon's answer. Ends the command with the documented exit code if there is none."""
     from rmqd.cli.daemon_client import DaemonRefusedError, DaemonUnreachableError, find_daemon
     from rmqd.errors import ConfigError
     from rmqd.exit_codes import ExitCode

@@ -1,6 +1,6 @@
-"""Asks a running daemon over HTTP: where it listens and its token come from its configuration, or from the options.
+"""Asks a running daemon over HTTP. Its address and its token come from its configuration, or from options.
 
-A token is for the daemon whose configuration holds it: it goes to the address that this names, and along no redirect.
+A token is sent only to the address that the same configuration names, and never to the target of a redirect.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from rmqd.config.model.root import HttpConfig
 
 TIMEOUT_SECONDS = 10.0
-# A reload answers when the groups that it changes have drained.
+# A reload is answered after the groups that it changes have drained, so it has a longer timeout.
 RELOAD_TIMEOUT_SECONDS = 600.0
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
-# What rmqd's answers have, and others' hardly all.
+# Keys by which the answers of rmqd are recognised.
 _STATUS_KEYS = frozenset({"version", "client_id", "groups"})
 _SWITCH_KEYS = frozenset({"group", "result", "scope", "queues", "pauses"})
 _RELOAD_KEYS = frozenset({"unchanged", "updated", "restarted", "started", "stopped"})
@@ -36,7 +36,7 @@ class DaemonUnreachableError(RmqdError):
 
 
 class DaemonRefusedError(RmqdError):
-    """The daemon answered that it will not; `status` is HTTP's."""
+    """The daemon refused the request. `status` is the HTTP status."""
 
     def __init__(self, status: int, document: dict[str, Any]) -> None:
         super().__init__(str(document.get("error") or f"HTTP status {status}"))
@@ -58,25 +58,25 @@ class DaemonClient:
     def pause(
         self, group: str, topic: str | None = None, broker: str | None = None, queue: int | None = None
     ) -> dict[str, Any]:
-        """Pause a group, or the queues that agree with all that is given."""
+        """Pause a group, or its queues that have the given topic, broker and number."""
         return self._ask("POST", _switch(group, "pause", topic, broker, queue), _SWITCH_KEYS, TIMEOUT_SECONDS)
 
     def resume(
         self, group: str, topic: str | None = None, broker: str | None = None, queue: int | None = None
     ) -> dict[str, Any]:
-        """Resume a group, or the queues that agree with all that is given."""
+        """Resume a group, or its queues that have the given topic, broker and number."""
         return self._ask("POST", _switch(group, "resume", topic, broker, queue), _SWITCH_KEYS, TIMEOUT_SECONDS)
 
     def reload(self) -> dict[str, Any]:
-        """Have the configuration read again; answers when it is taken over."""
+        """Have the configuration read again. Returns when it is applied."""
         return self._ask("POST", "/api/v1/reload", _RELOAD_KEYS, RELOAD_TIMEOUT_SECONDS)
 
     def _ask(self, method: str, path: str, keys: frozenset[str], timeout_seconds: float) -> dict[str, Any]:
         headers = {"Accept": "application/json"}
-        if self.token and method != "GET":  # whoever only looks needs none
+        if self.token and method != "GET":  # a request that only reads needs no token
             headers["Authorization"] = f"Bearer {self.token}"
         request = urllib.request.Request(self.url + path, method=method, headers=headers)
-        # Not by a proxy from the environment: the daemon is ours, and mostly on this machine.
+        # Without a proxy from the environment: the daemon is usually on this machine.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect())
         try:
             with opener.open(request, timeout=timeout_seconds) as response:
@@ -102,7 +102,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
     """Follows no redirect: a daemon sends none, and its token must not go to another address."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
-        """Have the redirect be the answer."""
+        """Return None, so that the redirect itself is the answer."""
 
 
 def find_daemon(
@@ -111,7 +111,7 @@ def find_daemon(
     overrides: list[str] | None = None,
     token_file: Path | None = None,
 ) -> DaemonClient:
-    """The daemon at `--http`, else the one of the configuration. Raises ConfigError where that cannot be read."""
+    """The daemon at `--http`, else the one of the configuration. Raises ConfigError if that cannot be read."""
     given = None if token_file is None else _token_in(token_file)
     if address is not None:
         url = (address if "://" in address else f"http://{address}").rstrip("/")
@@ -128,7 +128,7 @@ def find_daemon(
 
 
 def _check_url(url: str) -> None:
-    """Raises ConfigError for what is no address to ask at."""
+    """Raise ConfigError if the URL is not an HTTP address."""
     try:
         parts = urlsplit(url)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -146,7 +146,7 @@ def _token_in(path: Path) -> str:
 
 
 def _own_token(url: str, config: Path | None, overrides: list[str] | None) -> str:
-    """`--http` needs no configuration. If there is one and the URL is its daemon's, its token is used."""
+    """The token for `--http`: that of the configuration, if there is one and the URL is that of its daemon."""
     from rmqd.config.load import load_config
 
     try:
@@ -159,9 +159,9 @@ def _own_token(url: str, config: Path | None, overrides: list[str] | None) -> st
 
 
 def _is_own(url: str, settings: HttpConfig, any_port: bool) -> bool:
-    """Whether the URL leads to where a daemon with these settings listens.
+    """Whether the URL is the address of a daemon with these settings.
 
-    A configuration that is named beside `--http` is said to be that daemon's: its port may have been chosen for it.
+    `any_port`: the configuration was named beside `--http`, so it is that daemon's, whose port may have been assigned.
     """
     from rmqd.daemon.http.listener import split_listen_address
 
@@ -173,7 +173,7 @@ def _is_own(url: str, settings: HttpConfig, any_port: bool) -> bool:
 
 
 def _reachable(listen: str) -> str:
-    """Where to connect to for an address that is listened on: 0.0.0.0 is every address, so also this machine's."""
+    """The address to connect to for a listening address: 0.0.0.0 stands for all addresses, so this machine's works."""
     host, _, port = listen.rpartition(":")
     if host in ("", "0.0.0.0", "*"):
         host = "127.0.0.1"

@@ -1,4 +1,4 @@
-"""`rmqd demo`: see it work, with nothing installed."""
+"""`rmqd demo`: a RocketMQ, a producer and a group in one process, with nothing else installed."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def handlers(
 
 
 def handler_lines(handler: HandlerDescription) -> list[str]:
-    """One handler or pipeline as a person reads it."""
+    """The lines about one handler or pipeline for a person."""
     name = handler.name if handler.kind == "handler" else f"{handler.name} ({handler.kind})"
     lines = [f"{name}  {handler.distribution} {handler.version}  {handler.target}"]
     if handler.error is not None:

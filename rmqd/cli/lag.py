@@ -59,7 +59,7 @@ def lag(
 
 
 def _ask(groups: list[str] | None, target: Target) -> tuple[list[TopicLag], dict[str, RmqdError]]:
-    """The lags, and what could not be asked; each group of the configuration from its own cluster."""
+    """Read the lags, each group from its own cluster. Returns them, and the errors."""
     by_cluster: dict[ClientOptions, dict[str, Iterable[str] | None]] = {}
     for name, topics in _topics_by_group(groups, target).items():
         by_cluster.setdefault(target.options_of(name), {})[name] = topics
@@ -87,7 +87,7 @@ async def _read(
         for group, topics in wanted.items()
     }
     lags, errors = without_namespace(await read_lags(LagReader(client, SystemClock()), asked), namespace)
-    if not lags and is_only:  # nothing at all could be asked: say what is wrong with the cluster, not with each group
+    if not lags and is_only:  # nothing could be read: report the cluster's error once, not one for each group
         for error in errors.values():
             if isinstance(error, RemotingError):
                 raise error

@@ -1,4 +1,4 @@
-"""For `rmqd check --connect`: whether the brokers have a group in POP mode pop its topics. Nothing is set."""
+"""For `rmqd check --connect`: whether brokers are set to have a POP group pop its topics. It changes nothing."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from rmqd.client.instance import ClientInstance
 
 Finding = tuple[Literal["ok", "warning", "error", "unreachable"], str, str]
-"""How bad it is, the topic, and the message."""
+"""The severity, the topic, and the message."""
 
 
 async def pop_findings(
     client: ClientInstance, address: str, where: str, group: str, topics: Iterable[str]
 ) -> list[Finding]:
-    """What one broker says about each topic. `where` names the broker."""
+    """Check each topic at one broker. `where` is the broker's name in messages."""
     return [await _finding(client, address, where, group, topic) for topic in topics]
 
 
@@ -40,7 +40,7 @@ async def _finding(client: ClientInstance, address: str, where: str, group: str,
 
 
 async def _mode(client: ClientInstance, address: str, group: str, topic: str) -> MessageRequestMode:
-    """As members are told, if there are any; else as it was set."""
+    """The mode that the broker tells members; if there are none, the mode that was set by an administrator."""
     body = QueryAssignmentRequestBody(topic, group, client.client_id)
     told = await query_assignment(client.remoting, address, body)
     if told:

@@ -1,4 +1,4 @@
-"""How commands print for people: tables, and lines in which others' words stand."""
+"""How commands print for people: tables, and lines with foreign text."""
 
 from __future__ import annotations
 
@@ -24,6 +24,6 @@ def say_json(document: object) -> None:
 
 
 def say(lines: Iterable[str], err: bool = False) -> None:
-    """Print lines; what brokers and producers chose of them does nothing to the terminal, and begins no line."""
+    """Print lines. Text that brokers or producers chose cannot control the terminal or begin a line of its own."""
     for line in lines:
         typer.echo(printable_lines(line), err=err)

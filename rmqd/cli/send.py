@@ -153,8 +153,8 @@ async def _send_all(
 async def _results(
     send_one: Callable[[], Coroutine[Any, Any, SendResult]], count: int, selector: MessageQueueSelector | None
 ) -> AsyncIterator[SendResult]:
-    """The results in the order of sending; the first failure ends it, when those before it have been given out."""
-    import asyncio  # not needed to show the help
+    """The results in the order of sending. The first failure is raised after the results before it."""
+    import asyncio  # imported here, as showing the help does not need it
 
     started, most = 0, IN_FLIGHT if selector is None else 1
     sending: list[asyncio.Task[SendResult]] = []
@@ -171,7 +171,7 @@ async def _results(
 
 
 class _Report:
-    """Tells what was sent, as it happens: a failure later takes nothing back."""
+    """Prints each result at once, so that a later failure does not hide what was sent."""
 
     def __init__(self, namespace: str) -> None:
         self.sent = 0
@@ -185,7 +185,7 @@ class _Report:
         raise NotImplementedError
 
     def end(self) -> None:
-        """After the last message."""
+        """Finish the output after the last message."""
 
 
 class _LineReport(_Report):
@@ -197,7 +197,7 @@ class _LineReport(_Report):
 
 
 class _JsonReport(_Report):
-    """One array, an element a line, complete also after a failure."""
+    """Prints a JSON array, one element on a line. It is complete also after a failure."""
 
     def write(self, result: SendResult) -> None:
         typer.echo(f"{',' if self.sent else '['}\n  {json.dumps(_document(result))}", nl=False)
@@ -219,7 +219,7 @@ def _document(result: SendResult) -> dict[str, Any]:
 
 
 def _body(text: str) -> bytes:
-    # surrogateescape: an argument's bytes that are no UTF-8 go out as they came in
+    # surrogateescape: bytes of an argument that are not UTF-8 are sent as they are
     return sys.stdin.buffer.read() if text == "-" else text.encode(errors="surrogateescape")
 
 
@@ -285,7 +285,7 @@ def _deliver_at_ms(deliver_at: str | None) -> int | None:
 
 
 def _properties(pairs: list[str], taken: Mapping[str, str]) -> dict[str, str]:
-    """The properties of `--property`; `taken` names those that another option sets, with that option."""
+    """The properties of `--property`. `taken` has the properties that other options set, with the options' names."""
     properties = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")

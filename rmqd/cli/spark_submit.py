@@ -52,7 +52,7 @@ def submit(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the command, and neither pack nor run")] = False,
 ) -> None:
     """Run a group on a cluster."""
-    import tempfile  # not for every `rmqd run`
+    import tempfile  # imported here, as other commands do not need it
 
     from rmqd.errors import ConfigError, RmqdError
     from rmqd.exit_codes import ExitCode
@@ -88,7 +88,7 @@ def submit(
 
 
 def _submission(order: GroupOrder, deploy_mode: str, archive: str, *, is_named: bool, passed: list[str]) -> Submission:
-    """On Kubernetes rmqd is in the image, unless an archive is named. Raises ConfigError."""
+    """The submission. On Kubernetes rmqd is in the image, unless an archive is named. Raises ConfigError."""
     from rmqd.spark.session import session_conf
     from rmqd.spark.submit.submission import NO_ENVIRONMENT, submission_of
 
@@ -100,7 +100,7 @@ def _submission(order: GroupOrder, deploy_mode: str, archive: str, *, is_named: 
 
 
 def _pack(order: GroupOrder, include: list[Path], archive: Path) -> None:
-    """Raises RmqdError, OSError."""
+    """Write the packed environment. Raises RmqdError, OSError."""
     from rmqd.spark.submit.packed_environment import pack
     from rmqd.spark.submit.packed_files import packed_files
 

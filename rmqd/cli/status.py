@@ -1,4 +1,4 @@
-"""`rmqd status`: what the running daemon does right now."""
+"""`rmqd status`: the groups and queues of the running daemon."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def status(
 
 
 def status_lines(document: dict[str, Any]) -> list[str]:
-    """The document of /api/v1/status as a person reads it."""
+    """The document of /api/v1/status as lines for a person."""
     from rmqd.daemon.http.status_text import cell, last_error_line, problem_line, rates_line, slave_lines, stall_lines
 
     workers = document.get("workers")
@@ -77,7 +77,7 @@ def status_lines(document: dict[str, Any]) -> list[str]:
 
 
 def _in_red(text: str) -> str:
-    """Red on a terminal; the colour is left out of what goes elsewhere."""
+    """The text in red. Typer removes the colour if the output is not a terminal."""
     return typer.style(text, fg=typer.colors.RED)
 
 

@@ -42,10 +42,10 @@ def run_cases(
 
     check_output(output)
     cases = _read(path, config)
-    configure_logging("critical", "auto")  # that handlers fail is what cases are about: what they raise is reported
+    configure_logging("critical", "auto")  # failures of handlers are what cases test; the report has them
     reports: list[CaseReport] = []
     for case in cases:
-        with contextlib.redirect_stdout(sys.stderr):  # what handlers print is no part of the answer
+        with contextlib.redirect_stdout(sys.stderr):  # what handlers print is not part of the report
             report = run_case(case)
         if output != "json":
             typer.echo("\n".join(_lines(report, is_first=not reports or reports[-1].case.file != case.file)))
@@ -59,7 +59,7 @@ def run_cases(
 
 
 def _read(path: Path, config: Path | None) -> list[Case]:
-    """All cases, or the end of the command: nothing is run while something is wrong."""
+    """Read all cases. Ends the command if one has a problem, so that none is run."""
     from rmqd.errors import ConfigError
     from rmqd.exit_codes import ExitCode
     from rmqd.testing.case_file import ENDING, find_case_files, read_cases

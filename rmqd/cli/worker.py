@@ -1,4 +1,4 @@
-"""`rmqd _worker`: how `rmqd run --workers N` starts its processes; of no use to a person, and hidden."""
+"""`rmqd _worker`: the hidden command by which `rmqd run --workers N` starts its processes."""
 
 from __future__ import annotations
 

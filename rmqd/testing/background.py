@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, for callers that are synchronous, or that have a loop of their own."""
+"""An event loop in a thread of its own, for synchronous callers, and for callers with another event loop."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from rmqd.process.loop import close_loop, keep_running
 
 T = TypeVar("T")
 
-GRACE_SECONDS: Final = 10.0  # what the end of a call may take beyond its own limit, with a handler that ignores it
+GRACE_SECONDS: Final = 10.0  # that a call may take beyond its own limit, such as with a handler that ignores it
 END_SECONDS: Final = 5.0
 
 
 class LoopBlockedError(RuntimeError):
-    """The event loop does not come to its turn: something that runs in it blocks it. The text has the place."""
+    """Code that runs in the event loop blocks it. The text has the place."""
 
 
 class BackgroundLoop:
@@ -29,7 +29,7 @@ class BackgroundLoop:
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
         self._is_over = False
-        # a daemon: a handler that blocks the loop for ever must not keep pytest from its end
+        # a daemon thread: a handler that blocks the loop forever must not keep pytest from ending
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
 
     def __enter__(self) -> Self:
@@ -42,10 +42,10 @@ class BackgroundLoop:
         self._thread.join(END_SECONDS)
 
     def run(self, work: Callable[[], Coroutine[Any, Any, T]], timeout_seconds: float) -> T:
-        """Run a coroutine to its end and return what it gives, or raise what it raises.
+        """Run a coroutine to its end. Returns what it returns, and raises what it raises.
 
-        It should end by itself in `timeout_seconds`. Raises LoopBlockedError if that is long over, and RuntimeError
-        where it would wait for itself.
+        The coroutine has to end by itself within `timeout_seconds`. Raises LoopBlockedError if it runs for much longer,
+        and RuntimeError if it is called in the loop's own thread, where it would wait for itself.
         """
         if threading.current_thread() is self._thread:
             raise RuntimeError(

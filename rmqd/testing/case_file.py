@@ -1,4 +1,4 @@
-"""Cases in YAML: messages for a handler, and what is to become of them. Errors have file, line and key.
+"""Reads cases from YAML: messages for a handler, and the expected outcome of each. Errors have file, line and key.
 
 A file has a `group`, as a configuration has it or by its name in one, and `cases` by name.
 """
@@ -41,7 +41,7 @@ class BodyForm(ValueKind):
 
 
 class NameForm(ValueKind):
-    """What a message is called in expectations: its keys, or its number."""
+    """The name of a message in expectations: its keys, or its number."""
 
     def check(self, value: object) -> str:
         if isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool)):
@@ -50,7 +50,7 @@ class NameForm(ValueKind):
 
 
 class DeadLettersForm(ValueKind):
-    """Messages that are given up, with what their reasons hold; a list names them alone."""
+    """Messages that are dead-lettered, each with a part of its reason. A list has the messages alone."""
 
     def check(self, value: object) -> dict[str, str]:
         if isinstance(value, list):
@@ -73,7 +73,7 @@ class MessageCase(Section):
 
 
 class Expectation(Section):
-    """What is to become of the messages. What is not named here is to become of none."""
+    """The expected outcomes of the messages. An outcome that is not given here is expected of no message."""
 
     acked: list[Annotated[str, NameForm()]] = Field(default_factory=list, description="messages that are done")
     retried: dict[str, Annotated[int, Whole(1)]] = Field(
@@ -114,7 +114,7 @@ class Case:
     timeout_seconds: float
 
     def label(self, index: int) -> str:
-        """What a message is called, by its place in the list."""
+        """The name of the message at an index of the list."""
         return self.messages[index].keys or str(index + 1)
 
     def labels(self) -> list[str]:
@@ -130,7 +130,7 @@ class Case:
 
 
 def find_case_files(path: Path) -> list[Path]:
-    """The file itself, or all `*.cases.yaml` below a folder but those in hidden ones and in virtual environments."""
+    """The file itself, or all `*.cases.yaml` below a folder, except in hidden folders and virtual environments."""
     if path.is_file():
         return [path]
     found = []
@@ -143,9 +143,9 @@ def find_case_files(path: Path) -> list[Path]:
 
 
 def read_cases(file: Path, config: Path | None = None) -> list[Case]:
-    """The cases of a file, with the handler imported. `config` is used where the file names no configuration.
+    """Read the cases of a file, and import the handler. `config` is used if the file names no configuration.
 
-    A module beside the file need not be installed. Raises ConfigError with all problems.
+    A handler's module in the folder of the file need not be installed. Raises ConfigError with all problems.
     """
     folder = str(file.parent.resolve())
     if folder not in sys.path:
@@ -182,7 +182,7 @@ def read_cases(file: Path, config: Path | None = None) -> list[Case]:
 
 
 def _base(file: Path, model: CasesConfig, node: Node, config: Path | None) -> tuple[str, Node]:
-    """The group's name and section, as the file has it or as the configuration that it is in does."""
+    """The group's name and section: from the file, or from the configuration in which the file names it."""
     if isinstance(node, Mapping):
         return re.sub(r"[^\w-]", "-", file.name.removesuffix(ENDING), flags=re.ASCII), node
     if not isinstance(node, Scalar) or not isinstance(node.value, str):
@@ -206,7 +206,7 @@ def _base(file: Path, model: CasesConfig, node: Node, config: Path | None) -> tu
 
 
 def _check_module(file: Path, group: GroupToRun) -> None:
-    """Refuse a handler's module of another folder where one of that name stands beside the file."""
+    """Refuse a handler's module that came from elsewhere, if a module of the same name is beside the file."""
     handler = group.settings.handler
     module = handler.plugin.partition(":")[0].partition(".")[0] if handler and ":" in handler.plugin else ""
     beside, loaded = file.parent / f"{module}.py", getattr(sys.modules.get(module), "__file__", None)
@@ -216,7 +216,7 @@ def _check_module(file: Path, group: GroupToRun) -> None:
 
 
 def _overlaid(base: Node, top: Node) -> Node:
-    """The keys of both, those of `top` where both have one."""
+    """The keys of both mappings; for a key in both, the value of `top`."""
     if not isinstance(base, Mapping) or not isinstance(top, Mapping):
         return top
     entries = dict(base.entries)

@@ -1,4 +1,4 @@
-"""Runs cases, and says where what became of the messages is not what was expected."""
+"""Runs cases, and reports messages whose outcome is not the expected one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rmqd.testing.rocketmq import RocketMQ
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """What became of the messages of one name. Reasons are in the order of the dead letters."""
+    """The outcomes of the messages with one name. Reasons are in the order of the dead letters."""
 
     acked: int
     retried: int
@@ -33,18 +33,18 @@ class Fate:
 
 @dataclass(frozen=True, slots=True)
 class CaseReport:
-    """How a case ended. `problems` are lines for a person; none where all was as expected."""
+    """The outcome of a case. `problems` are lines for a person; there are none if everything was as expected."""
 
     case: Case
     problems: tuple[str, ...]
     fates: dict[str, Fate]
     attempts: int
     elapsed_seconds: float
-    """By the broker's clock."""
+    """How long the case took by the broker's clock, which jumps over waits."""
 
 
 def run_case(case: Case) -> CaseReport:
-    """Run a case on a broker of its own. What its handler raises when it is made or started is a problem of it."""
+    """Run a case on a broker of its own. An error when its handler is made or started is a problem of the case."""
     with RocketMQ() as rocketmq:
         topics = list(case.group.settings.subscriptions)
         names: dict[str, str] = {}
@@ -89,7 +89,7 @@ def _fates(case: Case, result: RunResult, names: dict[str, str]) -> dict[str, Fa
 
 
 def _problems(case: Case, fates: dict[str, Fate]) -> Iterator[str]:
-    """One line for each message of which something else became than was expected, and the handler's error below it."""
+    """A line for each message with an unexpected outcome, and the handler's error below it."""
     acked = Counter(case.label_of(name) for name in case.expect.acked)
     retried: Counter[str | None] = Counter()
     for name, times in case.expect.retried.items():

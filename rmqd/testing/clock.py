@@ -1,4 +1,4 @@
-"""A clock that jumps: by it a broker's schedule and a consumer's rests end at once when nothing else is left to do."""
+"""A clock that jumps: delays of a broker and of a consumer end at once when nothing else is left to do."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from rmqd.clock import SystemClock
 
 
 class JumpingClock(SystemClock):
-    """The machine's clock, plus what was jumped over.
+    """The machine's clock plus the time that was jumped over.
 
-    Only `wall` and what `call_later` promises jump. `monotonic`, and all that waits by it, is the machine's own: by it
-    live heartbeats, locks, deadlines and the length of what handlers do, and they have to stay true.
+    Only `wall` and the callbacks of `call_later` jump. `monotonic`, and everything that waits by it, is the machine's
+    own: heartbeats, locks, deadlines and durations of handler calls depend on it, and must stay true.
     """
 
     def __init__(self) -> None:
@@ -24,22 +24,22 @@ class JumpingClock(SystemClock):
         self._order = itertools.count()
 
     def wall(self) -> float:
-        """Seconds since 1970 by this clock. May be asked in any thread."""
+        """Seconds since 1970 by this clock. May be called in any thread."""
         return time.time() + self.jumped_seconds
 
     def call_later(  # type: ignore[override]  # by this clock, not by the loop's
         self, delay_seconds: float, callback: Callable[..., object], *args: Any
     ) -> None:
-        """Call back when this clock is so much further: it jumps there, so nobody waits for it."""
+        """Call back when this clock has advanced by the delay. The clock jumps there, so no real time passes."""
         due = self.wall() + delay_seconds
         heapq.heappush(self._timers, (due, next(self._order), lambda: callback(*args)))
 
     def next_due(self) -> float | None:
-        """When the first callback is due, in seconds since 1970; None where none waits."""
+        """When the first callback is due, in seconds since 1970; None if none waits."""
         return self._timers[0][0] if self._timers else None
 
     def jump_to(self, wall: float) -> None:
-        """Go on to this time, unless it is over already, and call back what is due then."""
+        """Jump to a time, unless it is over already, and make the calls that are due then."""
         self.jumped_seconds += max(0.0, wall - self.wall())
         while self._timers and self._timers[0][0] <= self.wall():
             heapq.heappop(self._timers)[2]()

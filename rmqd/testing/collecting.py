@@ -1,4 +1,4 @@
-"""Files of cases as tests of pytest."""
+"""Makes tests of pytest from files of cases."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from rmqd.testing.case_run import run_case
 
 
 class CasesFile(pytest.File):
-    """One file; what is wrong with it is an error of the collection."""
+    """A file of cases. A problem with the file is an error of the collection."""
 
     def collect(self) -> Iterator[CaseItem]:
-        """Its cases."""
+        """The file's cases, one test for each."""
         try:
             cases = read_cases(self.path)
         except ConfigError as error:
@@ -27,18 +27,18 @@ class CasesFile(pytest.File):
 
 
 class CaseItem(pytest.Item):
-    """One case."""
+    """A case as a test."""
 
     def __init__(self, *, case: Case, **others: Any) -> None:
         super().__init__(**others)
         self._case = case
 
     def runtest(self) -> None:
-        """Fails with what became of which message."""
+        """Run the case. Fails with the messages whose outcome was not the expected one."""
         report = run_case(self._case)
         if report.problems:
             pytest.fail("\n".join([self._case.place, *report.problems]), pytrace=False)
 
     def reportinfo(self) -> tuple[Path, int, str]:
-        """Where it stands."""
+        """The file, line and name of the case."""
         return self.path, int(self._case.place.split(":")[-2]) - 1, self.name

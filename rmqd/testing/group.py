@@ -1,4 +1,4 @@
-"""From what `run_handler` is given to a group as the daemon would run it, with the daemon's own checks and errors."""
+"""Turns the arguments of `run_handler` into a group as the daemon runs it, with the daemon's checks and errors."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ _HANDLER_KEYS = HandlerConfig.model_fields.keys() - {"plugin"}
 
 @dataclass(frozen=True, slots=True)
 class GroupToRun:
-    """A group that was checked: its name, its settings, and the handler's object where it is not found by its name."""
+    """A checked group: its name, its settings, and the handler's object if it was not given by its name."""
 
     name: str
     settings: GroupConfig
     given: object = None
 
     def options(self, state_dir: Path) -> ConsumerOptions:
-        """What the consumer is told. Raises ConfigError."""
+        """The consumer's options. Raises ConfigError."""
         return options_of_group(self.settings, self.name, f"{state_dir}/offsets")
 
     def make_handler(self) -> LoadedHandler:
-        """The handler, made and not started. Raises ConfigError, or what its constructor raised."""
+        """Make the handler, without starting it. Raises ConfigError, and what its constructor raises."""
         try:
             return load_handler(self.name, self.settings, self.given)
         except ConfigError as error:
@@ -50,9 +50,9 @@ class GroupToRun:
 
 
 def group_of(handler: object, topic: str, name: str, keys: Mapping[str, Any]) -> GroupToRun:
-    """A group of one topic, by a handler and the keys that it would have in YAML.
+    """A group of one topic, made from a handler and the keys that the group would have in YAML.
 
-    `concurrency` and `options`, which stand below `handler` there, stand beside the others here. Raises ConfigError.
+    `concurrency` and `options` are below `handler` in YAML, and beside the other keys here. Raises ConfigError.
     """
     section = {"subscriptions": {topic: keys.get("expression", "*")}} if topic else {}
     section |= {key: value for key, value in keys.items() if key != "expression" and key not in _HANDLER_KEYS}
@@ -68,16 +68,16 @@ def group_of(handler: object, topic: str, name: str, keys: Mapping[str, Any]) ->
 
 
 def checked(name: str, section: yaml_tree.Node, *, by_name: bool = True) -> GroupConfig:
-    """A group by its section of a configuration; with `by_name` its handler is imported and its options validated.
+    """Check a group's section of a configuration. `by_name`: also import its handler and validate the options.
 
-    Where the section says nothing else the group starts at the first message. Raises ConfigError with all problems.
+    Unless the section says otherwise the group starts at the first message. Raises ConfigError with all problems.
     """
     place = section.place
     if isinstance(section, yaml_tree.Mapping):
         first = yaml_tree.Entry(place, yaml_tree.Scalar(place, "first_offset"))
         section = yaml_tree.Mapping(place, {"consume_from_where": first} | section.entries)
     root: dict[str, yaml_tree.Node] = {
-        "nameserver": yaml_tree.Scalar(place, "127.0.0.1:9876"),  # asked for; the broker's own is what is used
+        "nameserver": yaml_tree.Scalar(place, "127.0.0.1:9876"),  # required, but the test's own broker is used
         "groups": yaml_tree.Mapping(place, {name: yaml_tree.Entry(place, section)}),
     }
     tree = yaml_tree.Mapping(place, {key: yaml_tree.Entry(place, node) for key, node in root.items()})
@@ -91,7 +91,7 @@ def checked(name: str, section: yaml_tree.Node, *, by_name: bool = True) -> Grou
 
 
 def _plugin_object(handler: object) -> object:
-    """What a plugin could be: a function or a class. An object that was made already becomes a class of its methods."""
+    """The handler as a plugin: a function or a class. For an object, a class with the object's methods is made."""
     if callable(handler) or not hasattr(handler, "handle"):
         return handler
     methods = {name: getattr(handler, name) for name in ("handle", "start", "stop") if hasattr(handler, name)}
@@ -104,7 +104,7 @@ def _name(handler: object) -> str:
 
 
 def _tree(value: Any) -> yaml_tree.Node:
-    """Python's values as the tree of a configuration, which has them at this place."""
+    """Python values as the tree of a configuration, all at the place `_PLACE`."""
     if isinstance(value, Mapping):
         entries = {str(key): yaml_tree.Entry(_PLACE, _tree(inner)) for key, inner in value.items()}
         return yaml_tree.Mapping(_PLACE, entries)

@@ -1,4 +1,4 @@
-"""Where the log of broker and consumer goes while a test runs, if nobody has said so."""
+"""Sends the log of broker and consumer to `logging` while a test runs, unless the test has configured structlog."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import structlog
 
 @contextlib.contextmanager
 def logs_by_logging() -> Iterator[None]:
-    """Hand log events to the standard library's `logging`, whose lines pytest shows with a test that fails.
+    """Hand log events to the standard library's `logging`, whose lines pytest shows when a test fails.
 
-    A structlog that is configured already, by the tested program for instance, is left alone.
+    If structlog is configured already, such as by the tested program, it is not changed.
     """
     if structlog.is_configured():
         yield
@@ -30,7 +30,7 @@ def logs_by_logging() -> Iterator[None]:
 
 
 def _as_line(logger: object, name: str, event: MutableMapping[str, Any]) -> tuple[tuple[str], dict[str, Any]]:
-    """The event as text; an exception goes along as one, so that `logging` shows its traceback line by line."""
+    """The event as text, with its exception as `exc_info`, so that `logging` shows the traceback line by line."""
     error = event.pop("exc_info", None)
     text = " ".join([str(event.pop("event")), *(f"{key}={value!r}" for key, value in event.items())])
     return (text,), {"exc_info": error}

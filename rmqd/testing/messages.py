@@ -1,4 +1,4 @@
-"""Messages and batches made by hand, for tests that call a handler with no broker at all."""
+"""Makes messages and batches for tests that call a handler without a broker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rmqd.wire.messages.message_id import UniqueKeys
 from rmqd.wire.messages.properties import KEYS, TAGS, UNIQ_KEY
 
 Body = bytes | bytearray | memoryview | str | Mapping[str, Any] | list[Any]
-"""Text goes out as UTF-8; a mapping or a list as JSON."""
+"""The body of a message. Text is sent as UTF-8, a mapping or list as JSON."""
 
 TOPIC: Final = "TopicTest"  # RocketMQ's own examples' name
 BROKER_NAME: Final = "broker-a"
@@ -46,10 +46,10 @@ def make_message(
     flag: int = 0,
     sys_flag: int = 0,
 ) -> Message:
-    """A message as a handler gets it. Fields have RocketMQ's names; what is not given is as of a message sent just now.
+    """Make a message as a handler gets it. Fields have RocketMQ's names; the defaults are those of a message sent now.
 
-    `queue_offset` counts on from message to message. Timestamps are milliseconds since 1970. Raises InvalidMessageError
-    for what no broker could store.
+    `queue_offset` counts up from message to message. Timestamps are milliseconds since 1970. Raises InvalidMessageError
+    for a message that no broker could store.
     """
     now = time.time()
     properties = as_properties(properties or {})
@@ -84,10 +84,10 @@ def make_batch(
     auto_commit: bool = True,
     revoked: bool = False,
 ) -> Batch:
-    """A batch as a handler gets it; `batch.decisions()` afterwards tells what was decided, by the message's index.
+    """Make a batch as a handler gets it. Afterwards `batch.decisions()` has the decisions, by the message's index.
 
-    The messages must be of one queue; without any, one is made. In orderly groups batches know about locks: `revoked`
-    is what theirs say, and with `auto_commit=False` they have `commit()` and `rollback()`. Raises ValueError.
+    The messages must be of one queue; without any, one is made. In an orderly group `revoked` is whether the queue's
+    lock is lost, and with `auto_commit=False` the batch has `commit()` and `rollback()`. Raises ValueError.
     """
     messages = messages or (make_message(),)
     queues = dict.fromkeys(message.message_queue for message in messages)
@@ -104,7 +104,7 @@ def make_batch(
 
 
 def as_bytes(body: Body) -> bytes:
-    """The body as it is sent. Raises TypeError for what is none."""
+    """The body as it is sent. Raises TypeError for a value that cannot be a body."""
     if isinstance(body, str):
         return body.encode()
     if isinstance(body, bytes | bytearray | memoryview):
@@ -117,7 +117,7 @@ def as_bytes(body: Body) -> bytes:
 
 
 def as_properties(properties: Mapping[str, str]) -> dict[str, str]:
-    """The properties as they are sent. Raises TypeError for values that are no text."""
+    """The properties as they are sent. Raises TypeError for values that are not text."""
     for name, value in properties.items():
         if not isinstance(value, str):
             raise TypeError(f"property {name!r} cannot be {type(value).__name__}; accepted: text")

@@ -1,4 +1,4 @@
-"""The pytest plugin, by the entry point `rmqd`. Nothing but this is loaded before a test asks for a fixture."""
+"""The pytest plugin, found by the entry point `rmqd`. Only this module is loaded before a test uses a fixture."""
 
 from __future__ import annotations
 

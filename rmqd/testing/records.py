@@ -11,7 +11,7 @@ _AT_ONCE = 32
 
 
 def messages_of(broker: BrokerController, topic: str) -> list[Message]:
-    """All messages of a topic in the order in which they were stored; none where it does not exist."""
+    """All messages of a topic in the order in which they were stored; none if the topic does not exist."""
     config = broker.topics.get(topic)
     queues = 0 if config is None else config.read_queue_nums
     found = [message for queue_id in range(queues) for message in _of_queue(broker, topic, queue_id)]

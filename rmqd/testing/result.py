@@ -1,4 +1,4 @@
-"""What came of a handler's run: every attempt, and what became of the messages."""
+"""The result of a handler's run: every attempt, and the outcome of each message."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rmqd.handler import Outcome as Decided
 from rmqd.wire.messages.message import Message
 
 Outcome = Literal["acked", "retried", "dead_lettered", "dropped"]
-"""`dropped` is what fails in a broadcasting group: there is no second attempt."""
+"""What became of an attempt. A message that fails in a broadcasting group is `dropped`: there is no second attempt."""
 _RETRIED: Final[Outcome] = "retried"
 _DROPPED: Final[Outcome] = "dropped"
 
@@ -25,37 +25,37 @@ class Attempt:
 
     message: Message
     number: int
-    """1 the first time that the message was delivered, as its `reconsume_times` say."""
+    """The number of the attempt, from 1: one more than the message's `reconsume_times`."""
     outcome: Outcome
     error: BaseException | None
-    """What the handler raised, a Retry or a DeadLetter too."""
+    """What the handler raised, which may be a Retry or a DeadLetter."""
     at: float
 
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """What one `run_handler` did."""
+    """The result of one `run_handler`."""
 
     attempts: tuple[Attempt, ...]
-    """In the order in which the handler was called."""
+    """All attempts in the order of the handler's calls."""
     dead_letters: tuple[Message, ...]
-    """As they are in the dead letters now, the reason in their property RMQD_REASON."""
+    """The messages in the group's dead letters now. The reason is in their property RMQD_REASON."""
     elapsed_seconds: float
-    """How long it took by the broker's clock: what nobody waited for, retries and delays, is in it."""
+    """How long the run took by the broker's clock, with the delays that it jumped over."""
 
     @property
     def acked(self) -> list[Message]:
-        """The messages that the handler is done with."""
+        """The messages that the handler acknowledged."""
         return [attempt.message for attempt in self.attempts if attempt.outcome == "acked"]
 
     @property
     def retried(self) -> list[Message]:
-        """A message for each time that it was to come again: one that failed twice stands here twice."""
+        """The messages that were retried, each as often as it was: one that failed twice is here twice."""
         return [attempt.message for attempt in self.attempts if attempt.outcome == "retried"]
 
     @property
     def errors(self) -> list[BaseException]:
-        """What the handler raised, once for each attempt of a message."""
+        """The handler's exceptions, once for each attempt of a message."""
         return [attempt.error for attempt in self.attempts if attempt.error is not None]
 
     def attempts_of(self, message: str) -> list[Attempt]:
@@ -76,26 +76,26 @@ class _Call:
     at: float
     error: BaseException | None = None
     is_acked: bool = False
-    """By the handler; what it says of a message that hangs comes too late to matter."""
+    """Whether the handler acknowledged the message. A call past its deadline decides too late to count."""
 
 
 @dataclass(slots=True)
 class Recorder:
-    """Takes down each call of a handler, as a hook of its group. Handlers' threads call it side by side."""
+    """Records each call of a handler, as a hook of its group. Handlers' threads call it at the same time."""
 
     wall: Callable[[], float]
     comes_again: bool
-    """Whether what fails in the group is delivered again."""
+    """Whether messages that fail in the group are delivered again."""
     calls: list[_Call] = field(default_factory=list)
     handling: dict[int, tuple[Batch, float]] = field(default_factory=dict)
-    """The batches that handlers have now, and since when, by the batch's identity."""
+    """The batches that handlers have now, with the start of the call, by the batch's `id`."""
 
     def hook(self) -> Hook:
-        """What the consumer is given."""
+        """The hook to give to the consumer."""
         return Hook("rmqd.testing", self._before, self._after)
 
     def result(self, dead_letters: Iterable[Message], elapsed_seconds: float) -> RunResult:
-        """What there is at the end. A message's last attempt decided, those before it were retried."""
+        """The result. The last attempt of a message decided about it; the attempts before it were retried."""
         dead = tuple(dead_letters)
         dead_ids, last = {message.msg_id for message in dead}, {}
         for index, call in enumerate(self.calls):

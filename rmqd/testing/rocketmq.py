@@ -1,4 +1,4 @@
-"""A RocketMQ for one test: an embedded broker in a thread of its own, and what a test asks of it."""
+"""A RocketMQ for one test: an embedded broker in a thread of its own, and functions for tests."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ T = TypeVar("T")
 
 
 class RocketMQ:
-    """A name server and a broker in memory, between `with` and its end. Every method may be called in any thread.
+    """A name server and a broker in memory, for as long as a `with` block lasts. Methods may be called in any thread.
 
-    In an async handler, which shares the broker's event loop: `await asyncio.to_thread(rocketmq.send, ...)`.
+    An async handler runs in the broker's event loop, so it calls `await asyncio.to_thread(rocketmq.send, ...)`.
     """
 
     def __init__(self) -> None:
@@ -66,11 +66,11 @@ class RocketMQ:
         return self._embedded.nameserver
 
     def now(self) -> float:
-        """The broker's time in seconds since 1970: the machine's, and what was jumped over."""
+        """The broker's time in seconds since 1970: the machine's time plus the time that was jumped over."""
         return self._clock.wall()
 
     def create_topic(self, name: str, queues: int = 1) -> None:
-        """Make a topic, or give it more queues. Raises InvalidNameError."""
+        """Create a topic, or give it more queues. Raises InvalidNameError."""
         check_topic(name)
         if queues < 1:
             raise ValueError(f"a topic of {queues} queues; accepted: 1 or more")
@@ -89,10 +89,10 @@ class RocketMQ:
         sharding_key: str = "",
         queue_id: int | None = None,
     ) -> SendResult:
-        """Send a message, and say where it is stored: `msg_id`, `queue`, `queue_offset`.
+        """Send a message. Returns where it is stored: `msg_id`, `queue`, `queue_offset`.
 
-        Queues take turns, unless `queue_id` or `sharding_key` chooses one. A topic that does not exist is made with 4
-        queues, as by RocketMQ. Raises the RmqdError of a refusal.
+        Queues take turns, unless `queue_id` or `sharding_key` chooses one. A topic that does not exist is created with
+        4 queues, as by RocketMQ. Raises the RmqdError of a refusal.
         """
         message = OutgoingMessage(
             topic,
@@ -107,19 +107,19 @@ class RocketMQ:
         return self._run(lambda: self._client.producer.send(message, selector=selector))
 
     def messages(self, topic: str) -> list[Message]:
-        """Everything that a topic has, in the order of storing; nothing is consumed by that."""
+        """All messages of a topic, in the order in which they were stored. This consumes nothing."""
         return self._do(lambda: messages_of(self._embedded.broker, topic))
 
     def dead_letters(self, group: str) -> list[Message]:
-        """What a group gave up, in that order; the reason is in the property RMQD_REASON."""
+        """The dead letters of a group, in their order. The reason is in the property RMQD_REASON."""
         return self.messages(dlq_topic(group))
 
     def retries(self, group: str) -> list[Message]:
-        """What was delivered to a group again, in that order, each with its `reconsume_times`."""
+        """The messages that were delivered to a group again, in their order, each with its `reconsume_times`."""
         return self._do(lambda: self._retries(group))
 
     def offsets(self, group: str, topic: str) -> dict[int, int]:
-        """A group's committed offsets by queue id; without the queues for which it never committed."""
+        """A group's committed offsets by queue id. Queues for which it never committed are left out."""
         return self._do(lambda: dict(sorted(self._embedded.broker.offsets.queues(group, topic).items())))
 
     def run_handler(
@@ -134,15 +134,15 @@ class RocketMQ:
     ) -> RunResult:
         """Have a group consume until nothing is left to do, retries and delayed messages included, and end it.
 
-        With `until` it ends once that gives something true, which must happen before nothing is left to do.
+        With `until` the run ends once that returns something true, which must happen before nothing is left to do.
 
-        `handler` is a function, a class or an object as a plugin may be, or the name of one. `group_keys` are those of
-        the group in YAML, `options` and `concurrency` among them; `expression` filters the topic, `subscriptions` may
-        stand in the place of `topic`. A second run goes on where the first committed.
+        `handler` is a function, a class or an object as a plugin may be, or the name of one. `group_keys` are the keys
+        of the group in YAML, with `options` and `concurrency` among them. `expression` filters the topic;
+        `subscriptions` may be given instead of `topic`. A second run goes on where the first one committed.
 
-        Nobody waits for delays: the broker's clock and the consumer's jump when nothing but time is missing. What the
-        handler takes is real: `timeout` is in real seconds. Raises StillBusyError after them, ConfigError for what a
-        group cannot have, and what the handler's constructor, `start` or `stop` raised.
+        Delays take no real time: the clocks of broker and consumer jump when there is nothing to do but wait. Handlers
+        take real time, and `timeout` is in real seconds. Raises StillBusyError after it, ConfigError for keys that a
+        group cannot have, and what the handler's constructor, `start` or `stop` raises.
         """
         if not group:
             raise TypeError("run_handler() needs a group, such as group='mailer'")
@@ -153,7 +153,7 @@ class RocketMQ:
     def run_group(
         self, group: GroupToRun, timeout: float = RUN_SECONDS, until: Callable[[], object] | None = None
     ) -> RunResult:
-        """The same for a group that was put together already."""
+        """The same for a group that was checked already."""
         options, handler = group.options(self._state_dir), group.make_handler()
 
         async def run() -> RunResult:
@@ -161,7 +161,7 @@ class RocketMQ:
             for topic in options.subscriptions:
                 if broker.topics.get(topic) is None:
                     raise RmqdError(f"topic {topic} does not exist: rocketmq.create_topic({topic!r}) makes it")
-                if options.consume_mode == "pop":  # what an administrator does by mqadmin setConsumeMode
+                if options.consume_mode == "pop":  # as an administrator does by mqadmin setConsumeMode
                     mode = SetMessageRequestModeRequestBody(topic, options.group, MessageRequestMode.POP)
                     broker.groups.set_request_mode(mode)
             return await HandlerRun(self._embedded, self._clock, options, handler, self._runs).run(timeout, until)
@@ -169,7 +169,7 @@ class RocketMQ:
         return self._run(run, timeout)
 
     def _retries(self, group: str) -> list[Message]:
-        """Of a group that pops, each topic has its own retry topic besides."""
+        """The messages of all retry topics of a group. A group that pops has one more for each topic."""
         broker = self._embedded.broker
         topics = {retry_topic(group), *filter(is_retry_topic, broker.offsets.topics_of(group))}
         found = [message for topic in topics for message in messages_of(broker, topic)]
@@ -182,7 +182,7 @@ class RocketMQ:
         return embedded
 
     def _do(self, work: Callable[[], T]) -> T:
-        """Call something in the loop's thread, where the broker's state is whole."""
+        """Call a function in the loop's thread, where the broker's state is consistent."""
 
         async def call() -> T:
             return work()

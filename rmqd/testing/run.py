@@ -1,4 +1,4 @@
-"""Runs a group against an embedded broker until nothing is left to do, without waiting for what only time brings."""
+"""Runs a group against an embedded broker until nothing is left to do. Delays take no real time."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from rmqd.testing.records import messages_of
 from rmqd.testing.result import Recorder, RunResult
 from rmqd.wire.topics import dlq_topic
 
-LOOK_SECONDS: Final = 0.001  # nobody tells when a cache is empty and a pull is held, so they are looked at
+LOOK_SECONDS: Final = 0.001  # no event says that all caches are empty and all pulls are held, so this is polled
 MOST_SHOWN: Final = 5
 
 
 class StillBusyError(RmqdError, TimeoutError):
-    """A run did not come to its end in time; the text says what is left to do."""
+    """A run did not end in time. The text says what is left to do."""
 
 
 class HandlerRun:
@@ -43,16 +43,16 @@ class HandlerRun:
     ) -> None:
         self._rocketmq = rocketmq
         self._clock = clock
-        self._all = beside  # the runs that are under way on this broker, while it runs with itself
+        self._all = beside  # all runs that are under way on this broker, this one included
         self._group = options.group
         self._recorder = Recorder(clock.wall, comes_again=options.message_model != "broadcasting")
         self._client = ClientInstance(ClientOptions(nameservers=(rocketmq.nameserver,)), clock=clock)
         self._consumer = PushConsumer(options, handler, self._client, clock, [self._recorder.hook()])
 
     async def run(self, timeout_seconds: float, until: Callable[[], object] | None = None) -> RunResult:
-        """Run to the end, or until that is true.
+        """Run until nothing is left to do, or until `until` returns something true.
 
-        Raises StillBusyError after `timeout_seconds`, and what the group failed by: its handler's start, say.
+        Raises StillBusyError after `timeout_seconds`, and the group's failure, such as that of its handler's `start`.
         """
         broker = self._rocketmq.broker
         stored_before = broker.store.end
@@ -80,7 +80,7 @@ class HandlerRun:
         return self._recorder.result(dead, self._clock.wall() - wall_began)
 
     async def _until_quiet(self, consuming: asyncio.Task[None], until: Callable[[], object] | None) -> None:
-        """Return when nothing is left to do, or the group failed, and jump on whenever only time is missing."""
+        """Wait until nothing is left to do, or the group failed. Jump to the next delay when all else is done."""
         schedule = self._rocketmq.broker.schedule
         while not consuming.done():
             if until is not None and until():
@@ -98,7 +98,7 @@ class HandlerRun:
             await asyncio.sleep(LOOK_SECONDS)
 
     def is_quiet(self) -> bool:
-        """Whether all goes on only by time: every pull is held, nothing is cached, and no request is open."""
+        """Whether there is nothing to do but wait: every pull is held, nothing is cached, no request is open."""
         if self._rocketmq.open_requests:
             return False
         assignments = self._consumer.assignments()
@@ -143,21 +143,21 @@ class HandlerRun:
 
 
 def is_at_rest(queue: ProcessQueue, held: set[tuple[str, int]]) -> bool:
-    """Whether nothing moves in a queue. What failed in it may rest until the clock says so: it need not be pulled."""
+    """Whether nothing happens in a queue: its pull is held, or its messages wait for a delay."""
     place = queue.message_queue
     is_held = not queue.pending and (place.topic, place.queue_id) in held
     return not queue.in_flight and (queue.retrying > 0 or is_held)
 
 
 def pops_rest(assignment: PopAssignment, held: set[Place]) -> bool:
-    """Whether nothing moves in what is popped: nothing came, or is acknowledged, and one pop waits for something."""
+    """Whether nothing happens in a popped assignment: no message is cached or being acknowledged, and a pop is held."""
     queue = assignment.message_queue
     places = [place for place in held if (place.topic, place.queue_id) == (queue.topic, queue.queue_id)]
     return assignment.is_acknowledged and assignment.loop.pops_under_way == len(places) == 1
 
 
 def _only_one(error: BaseException) -> BaseException:
-    """The error itself, where a group of tasks failed by one."""
+    """The error inside of an exception group that has only one."""
     inner = error
     while isinstance(inner, BaseExceptionGroup) and len(inner.exceptions) == 1:
         inner = inner.exceptions[0]
