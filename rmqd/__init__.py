@@ -2,8 +2,9 @@
 
 What a handler needs is here, and nothing else: `Batch`, `Message`, `MessageQueue`, `Retry`, `DeadLetter`, `Suspend`.
 
-The rooms of the house, from the top: `cli` the commands, `daemon` the process, `consumer` the engine of one group,
-`client` the connections to RocketMQ, `wire` bytes to values and back. Imports point down only.
+The packages, from the top: `cli` the commands; `demo`, `testing` and `spark`; `daemon` the process; `plugins` and
+`process`; `config`; `consumer` the engine of one group; `client` the connections to RocketMQ; `wire` bytes to values
+and back. Imports point down only. `broker` is the embedded RocketMQ. docs/architecture.md shows the way through them.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    # Loaded when first asked for: every command imports this package, and most never look at a message.
+    # Loaded at the first use: every command imports this package, and most of them need no message.
     if name in ("Message", "MessageQueue"):
         import rmqd.wire.messages.message
 

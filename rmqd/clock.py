@@ -1,7 +1,7 @@
-"""Time, passed in so that tests can turn it.
+"""The clock that rmqd's parts are given, so that tests can replace it.
 
-Consumers and clients read the time and wait only by the clock that they are given (tests/test_architecture.py), so a
-clock that somebody turns decides when each of their waits ends.
+Consumers and clients read the time and wait only by this clock (tests/test_architecture.py). So a test that sets its
+clock decides when each of their waits ends.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ F = TypeVar("F", bound="asyncio.Future[Any]")
 
 
 def suspended_seconds() -> float:
-    """For how long the machine was suspended since it was started, which its monotonic clock leaves out."""
+    """For how long the machine was suspended since its start. The monotonic clock does not count that time."""
     return _boottime() - time.monotonic()
 
 
@@ -33,10 +33,10 @@ class Timer(Protocol):
 
 
 class Clock(Protocol):
-    """Two times in seconds: one to measure durations and to wait with, one that people read."""
+    """Two times in seconds: one for durations and waits, and one that people read."""
 
     def monotonic(self) -> float:
-        """Seconds that never go back; only differences mean anything."""
+        """Seconds that never go back. Only differences of it have a meaning."""
         ...
 
     def wall(self) -> float:
@@ -62,7 +62,7 @@ class Clock(Protocol):
         ...
 
     def call_later(self, delay_seconds: float, callback: Callable[..., object], *args: Any) -> None:
-        """Have the running event loop call back so much later; for what RocketMQ's parameters say is to wait."""
+        """Have the running event loop call back after a delay of RocketMQ's, such as before a retry."""
         ...
 
 

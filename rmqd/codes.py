@@ -19,7 +19,7 @@ class _OpenCode(IntEnum):
 
 
 class RequestCode(_OpenCode):
-    """What a request asks for."""
+    """The codes of requests."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -114,7 +114,7 @@ class RequestCode(_OpenCode):
 
 
 class ResponseCode(_OpenCode):
-    """How a request ended. Judge a reply by this alone: successful replies may carry odd remarks."""
+    """The codes of responses. Only the code says whether a request succeeded: remarks may be odd in any reply."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -152,7 +152,7 @@ class ResponseCode(_OpenCode):
 
 
 class LanguageCode(IntEnum):
-    """The sender's language, by its byte in the binary header; the JSON header carries the name."""
+    """The sender's language: its byte in the binary header. A JSON header has its name."""
 
     JAVA = 0
     CPP = 1
@@ -171,7 +171,7 @@ class LanguageCode(IntEnum):
 
 
 class SerializeType(IntEnum):
-    """How a frame's header is written. Every frame says its own."""
+    """The format of a frame's header. Each frame names its own."""
 
     JSON = 0
     ROCKETMQ = 1

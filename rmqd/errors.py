@@ -9,14 +9,18 @@ from typing import ClassVar, Final
 
 from rmqd.codes import ResponseCode
 
-MOST_REMARK_CHARACTERS: Final = 4096  # of a server's reason; a frame has room for 16 MiB, and every log line for it
+MOST_REMARK_CHARACTERS: Final = 4096  # of a server's remark, which may be 16 MiB long and is in every log line about it
 
 
 class RmqdError(Exception):
     """Base of all errors of rmqd."""
 
     is_told: bool = False
-    """The client itself says it, once a minute: who gets one of these need not log it."""
+    """Whether the client reports this error by itself, once a minute. Who receives such an error need not log it.
+
+    Refusals and addresses that are left alone (`CircuitOpenError`) come again within seconds, at every queue. One line
+    for all of them is enough.
+    """
 
 
 class ProtocolError(RmqdError):
@@ -31,7 +35,7 @@ class BodyTooLargeError(ProtocolError):
 
 
 class InvalidNameError(RmqdError):
-    """A topic, a group or a tag expression that RocketMQ refuses; the text says the rule."""
+    """RocketMQ would refuse the name of a topic or group, or a tag expression. The text has the rule."""
 
 
 class InvalidMessageError(RmqdError):
@@ -39,7 +43,7 @@ class InvalidMessageError(RmqdError):
 
 
 class StaticTopicError(RmqdError):
-    """A topic whose queues move between brokers, where that is not followed."""
+    """A static topic, whose queues move between brokers, is used where rmqd does not support that."""
 
     def __init__(self, topic: str) -> None:
         super().__init__(
@@ -48,7 +52,7 @@ class StaticTopicError(RmqdError):
 
 
 class ConfigError(RmqdError):
-    """A configuration that cannot be used. `problems` holds one entry for each thing that is wrong."""
+    """A configuration cannot be used. `problems` has one entry for each problem."""
 
     def __init__(self, problems: list[object]) -> None:
         super().__init__("\n".join(str(problem) for problem in problems))
@@ -56,7 +60,7 @@ class ConfigError(RmqdError):
 
 
 class TlsFileError(RmqdError):
-    """A file of the TLS settings that cannot be used. `key` is its key below client.tls."""
+    """A file of the TLS settings cannot be used. `key` is its key below client.tls."""
 
     def __init__(self, key: str, message: str) -> None:
         super().__init__(f"client.tls.{key}: {message}")
@@ -69,11 +73,11 @@ class OffsetStoreError(RmqdError):
 
 
 class StorageError(RmqdError):
-    """The embedded broker's data dir cannot be had, read or written."""
+    """The embedded broker's data dir cannot be locked, read or written."""
 
 
 class InUseError(RmqdError):
-    """Another process has what only one may have. `owner` is that process as it wrote itself down, or empty."""
+    """Another process uses a folder that only one process may use. `owner` is its own name for itself, or empty."""
 
     def __init__(self, path: Path, owner: str) -> None:
         by = f"process {owner}" if owner else "another process"
@@ -86,7 +90,7 @@ class InUseError(RmqdError):
 
 
 class RemotingError(RmqdError):
-    """A request that got no answer. `address` is the peer's "host:port"."""
+    """A request got no answer. `address` is the peer's "host:port"."""
 
     def __init__(self, address: str, reason: str) -> None:
         super().__init__(f"{address}: {reason}")
@@ -99,35 +103,35 @@ class RemotingConnectError(RemotingError):
 
 
 class TlsError(RemotingConnectError):
-    """One of both ends does not trust the other one, or only one of them speaks TLS; the text says what to do."""
+    """One end does not trust the other one, or only one of them speaks TLS. The text says what to do."""
 
     is_told = True
 
 
 class CircuitOpenError(RemotingConnectError):
-    """Nothing was sent: the address did not answer a moment ago, and is left alone for a while. The text says why."""
+    """Nothing was sent, because the address failed a moment ago and is left alone. The text has the reason."""
 
     is_told = True
 
 
 class RemotingTimeoutError(RemotingError):
-    """The peer did not answer within the request's deadline; it may still have done what was asked, or still do it."""
+    """The peer did not answer within the request's deadline. It may have processed the request, or still do so."""
 
     on_late: Callable[[Callable[[bool], None]], None] | None = None
-    """Has a callback told of what comes later: True with the answer, False once none can come, as the connection ended.
-    None where nothing was sent."""
+    """Registers a callback for the time after the deadline. It is called once: with True when the answer comes, with
+    False when the connection ends, so that none can come. None if the request was never sent."""
 
 
 class RemotingClosedError(RemotingError):
-    """The connection ended while the answer was awaited; the peer may still have done what was asked."""
+    """The connection ended while the request waited for its answer. The peer may have processed the request."""
 
 
 class ConnectionRenewedError(RemotingClosedError):
-    """The connection was given up, for one with other TLS settings or to another address: ask again, at once."""
+    """The connection was replaced, by one with other TLS settings or to another address. Ask again at once."""
 
 
 class NameServerError(RemotingError):
-    """None of the name servers answered. `address` is all of theirs, separated by `;`."""
+    """None of the name servers answered. `address` has all their addresses, separated by `;`."""
 
     def __init__(self, address: str, message: str, *, is_told: bool = False) -> None:
         RmqdError.__init__(self, message)
@@ -154,7 +158,7 @@ class BrokerAwayError(RouteNotFoundError):
 
 
 class FilterRefusedError(RmqdError):
-    """A broker does not filter a topic by the expression that a group has for it; the text says what to do."""
+    """A broker refuses the expression by which a group filters a topic. The text says what to do."""
 
     def __init__(self, topic: str, message: str) -> None:
         super().__init__(message)
@@ -162,9 +166,9 @@ class FilterRefusedError(RmqdError):
 
 
 class DataLossError(RmqdError):
-    """Messages that were to be read are no longer on the broker; offsets are of `queue`, ends exclusive.
+    """Messages that were to be read are no longer on the broker. Offsets are of `queue`, with exclusive ends.
 
-    `held` is None where the name servers know the broker no more.
+    `held` is the range that the broker has; None if no name server knows the broker any more.
     """
 
     def __init__(self, queue: object, lost: tuple[int, int], held: tuple[int, int] | None) -> None:
@@ -179,7 +183,7 @@ class DataLossError(RmqdError):
 
 
 class GroupHeldElsewhereError(RmqdError):
-    """Another engine has the group; only one may. `client_id` is of the member that was found there."""
+    """The group runs on the other engine, and only one engine may have it. `client_id` is a member of that engine."""
 
     def __init__(self, group: str, here: str, engine: str, client_id: str, host: str) -> None:
         who = "a member on engine: spark" if engine == "spark" else "a member on engine: local, or of another client,"
@@ -194,7 +198,7 @@ class GroupHeldElsewhereError(RmqdError):
 
 
 class PopNotSupportedError(RmqdError):
-    """The group is to pop, and its brokers are of RocketMQ 4, which knows no POP."""
+    """The group is configured for POP, and its brokers are of RocketMQ 4, which does not have POP."""
 
     def __init__(self, group: str, address: str) -> None:
         super().__init__(
@@ -204,17 +208,17 @@ class PopNotSupportedError(RmqdError):
 
 
 class BrokerTooOldError(RmqdError):
-    """A broker is of a version that would take a request and do something else than was asked."""
+    """The broker is too old for a request: it would accept it and do something else."""
 
 
 class BrokerError(RmqdError):
-    """A broker or name server answered with an error code. `BrokerError.of` picks the class by code."""
+    """A broker or name server answered with an error code. `BrokerError.of` chooses the class by the code."""
 
     codes: ClassVar[dict[int, type[BrokerError]]] = {}
     retriable: ClassVar[bool] = False
-    """The same request may succeed a moment later."""
+    """Whether the same request may succeed a moment later."""
     stale_route: ClassVar[bool] = False
-    """The route that led here is out of date: refresh it, then try again."""
+    """Whether the route that led to this broker is out of date: then refresh it and try again."""
 
     def __init_subclass__(cls, *, code: ResponseCode | None = None) -> None:
         if code is not None:
@@ -229,7 +233,7 @@ class BrokerError(RmqdError):
 
     @classmethod
     def of(cls, code: int, remark: str | None, address: str) -> BrokerError:
-        """The error for a response code; codes without a class of their own give a plain BrokerError."""
+        """The error for a response code. A code without a class of its own makes a plain BrokerError."""
         remark = (remark or "")[:MOST_REMARK_CHARACTERS]
         if remark and (refusal := AccessRefusal.of(code, remark)) is not None:
             return AccessRefusedError(code, remark, address, refusal)
@@ -237,7 +241,7 @@ class BrokerError(RmqdError):
 
 
 class BrokerFailureError(BrokerError, code=ResponseCode.SYSTEM_ERROR):
-    """The broker's handler failed; the remark is its exception text."""
+    """The broker failed to process the request. The remark is the text of its exception."""
 
 
 class SystemBusyError(BrokerError, code=ResponseCode.SYSTEM_BUSY):
@@ -266,21 +270,21 @@ class NoPermissionError(BrokerError, code=ResponseCode.NO_PERMISSION):
 
 @dataclass(frozen=True, slots=True)
 class AccessRefusal:
-    """Why access control says no. `is_about_who`: it does not take us for who we say, so all requests are refused."""
+    """Why access control refuses. `is_about_who`: it does not accept our identity, so it refuses all requests."""
 
     is_about_who: bool
     advice: str
 
     @classmethod
     def of(cls, code: int, remark: str) -> AccessRefusal | None:
-        """What a server's answer says about access; None where it is about something else."""
+        """The refusal in a server's answer; None if the answer is about something else."""
         if code == ResponseCode.NO_PERMISSION or (code == ResponseCode.SYSTEM_ERROR and "AclException" in remark):
             return next((refusal for words, refusal in _REFUSALS if words in remark), None)
         return None
 
 
 class AccessRefusedError(NoPermissionError):
-    """Access control refuses who asks, or what is asked for."""
+    """Access control refuses the client, or the request."""
 
     is_told = True
 
@@ -300,7 +304,7 @@ _DISABLED: Final = AccessRefusal(True, "whoever runs the cluster can enable the 
 _EXPIRED: Final = AccessRefusal(True, "replace client.security_token and its keys, then `rmqd reload`")
 _FAILED: Final = AccessRefusal(True, "are client.access_key, client.secret_key and client.security_token right?")
 _FORBIDDEN: Final = AccessRefusal(False, "whoever runs the cluster can permit it; docs/security.md lists what it takes")
-# Words of RocketMQ 5's remarks, then of 4's; the first that are found count.
+# Words in RocketMQ 5's remarks, then in RocketMQ 4's. The first ones that are found count.
 _REFUSALS: Final = (
     ("has no permission to access", _FORBIDDEN),
     ("username cannot be null", _MISSING),
@@ -329,7 +333,7 @@ class TopicNotExistError(BrokerError, code=ResponseCode.TOPIC_NOT_EXIST):
 
 
 class QueryNotFoundError(BrokerError, code=ResponseCode.QUERY_NOT_FOUND):
-    """Nothing is stored under what was asked for, such as a group's offset."""
+    """The broker has nothing stored for the request, such as no offset of the group."""
 
 
 class SubscriptionParseError(BrokerError, code=ResponseCode.SUBSCRIPTION_PARSE_FAILED):

@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """How the process ended."""
+    """The exit codes of the command."""
 
     OK = 0
     FAILURE = 1

@@ -23,7 +23,7 @@ class Outcome(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The handler's word about one message."""
+    """What a handler decided about one message."""
 
     outcome: Outcome
     delay_level: int | None = None
@@ -48,7 +48,7 @@ class Batch(Sequence["Message"]):
     __slots__ = ("_messages", "_positions", "decided", "message_queue")
 
     def __init__(self, messages: list[Message], message_queue: MessageQueue) -> None:
-        # Made once per message where batches are of one message: nothing is allocated before a decision asks for it.
+        # With batches of one message this runs for every message: nothing is allocated before a decision needs it.
         self._messages = messages
         self.message_queue = message_queue
         self.decided: dict[int, Decision] | None = None
@@ -108,7 +108,7 @@ class Batch(Sequence["Message"]):
         self.decided = {i: ACK if i <= index else retry for i in range(len(self._messages))}
 
     def decisions(self) -> Mapping[int, Decision]:
-        """What was decided so far, by the message's index in the batch; the engine's side of `ack` and the others."""
+        """The decisions so far, by the message's index in the batch, as the engine reads them."""
         return _NOTHING_DECIDED if self.decided is None else self.decided
 
     def commit(self) -> None:
@@ -158,11 +158,11 @@ class Lease(Protocol):
 
     @property
     def valid(self) -> bool:
-        """Whether nobody else can have the queue. May be asked in any thread."""
+        """Whether no other member can have the queue. May be asked in any thread."""
 
 
 class OrderlyBatch(Batch):
-    """A batch of an orderly group, which knows the lock under which it was handed out."""
+    """A batch of an orderly group. It has the lease of the queue's lock under which it was handed out."""
 
     __slots__ = ("_lease",)
 
@@ -246,7 +246,7 @@ class Suspend(Exception):
 
 
 def checked_level(delay_level: object) -> int | None:
-    """The level itself. Raises ValueError for what RocketMQ has no meaning for."""
+    """Return the level. Raises ValueError for a value that is not a delay level."""
     if delay_level is None:
         return None
     if isinstance(delay_level, int) and -1 <= delay_level <= _HIGHEST_LEVEL:
@@ -259,7 +259,7 @@ def checked_level(delay_level: object) -> int | None:
 
 
 def checked_seconds(seconds: object) -> float | None:
-    """The seconds of a rest. Raises ValueError for what is no number."""
+    """Return the seconds of a rest. Raises ValueError for a value that is not a number."""
     if seconds is None:
         return None
     if isinstance(seconds, int | float) and seconds == seconds:  # all but NaN
@@ -270,7 +270,7 @@ def checked_seconds(seconds: object) -> float | None:
 
 
 def reason_text(reason: object) -> str:
-    """What is told of the reason for a dead letter; of an exception without a text, its class."""
+    """The text of a reason for a dead letter; the class name of an exception without a text."""
     from rmqd.plain_text import class_name, text_of  # here, as `import rmqd` loads nothing but this module
 
     if reason is None:
@@ -286,7 +286,7 @@ def _shown(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LoadedHandler:
-    """A handler plugin, found, given its options, and ready to be started."""
+    """A handler plugin that was made with its options, and can be started."""
 
     name: str
     """As the configuration names it, for logs and metrics."""

@@ -1,4 +1,4 @@
-"""Counts of observed values by size, cheap enough for every message and plain enough to cross processes."""
+"""Histograms that are cheap enough for every message. Their snapshots can be sent to other processes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class HistogramSnapshot:
-    """What a Histogram held at one moment.
+    """The counts of a Histogram at one moment.
 
     `counts[i]` is the number of values above `bounds[i - 1]` and not above `bounds[i]`; the last count, one more than
     there are bounds, is of the values above them all. `sum` is the total of the values.
@@ -25,7 +25,7 @@ class HistogramSnapshot:
         return sum(self.counts)
 
     def merge(self, other: HistogramSnapshot) -> HistogramSnapshot:
-        """Both together. Raises ValueError if their bounds differ."""
+        """Add up both snapshots. Raises ValueError if their bounds differ."""
         if self.bounds != other.bounds:
             raise ValueError(f"histograms with bounds {self.bounds} and {other.bounds} cannot be added")
         counts = tuple(mine + theirs for mine, theirs in zip(self.counts, other.counts, strict=True))
@@ -50,5 +50,5 @@ class Histogram:
         self._sum += value * count
 
     def snapshot(self) -> HistogramSnapshot:
-        """The counts so far, as a value that does not change any more."""
+        """The counts so far, as an immutable value."""
         return HistogramSnapshot(self.bounds, tuple(self._counts), self._sum)

@@ -1,8 +1,8 @@
-"""Threads for what rmqd itself runs beside the event loop: files, name look-ups, imports, what takes CPU time.
+"""Threads for rmqd's own blocking calls: files, name look-ups, imports, work that takes CPU time.
 
-asyncio's default executor is left to handlers: calls of theirs that hang would keep ours from beginning. For the same
-reason there are as many threads as calls are under way at once. They are daemons, so that a call which hangs never
-delays the exit, and one that had nothing to do for a while ends.
+asyncio's default executor is left to handlers: if their calls hang in it, ours could not begin. For the same reason
+there are as many threads as calls are under way at once. They are daemon threads, so that a call that hangs never
+delays the exit. An idle thread ends after a while.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ IDLE_SECONDS: Final = 30.0
 
 
 async def in_own_thread(function: Callable[[], T]) -> T:
-    """Call the function in a thread; return what it returns, raise what it raises.
+    """Call the function in a thread. Returns what it returns, and raises what it raises.
 
-    A caller that is cancelled does not wait: the call goes on to its end, and its result is dropped.
+    If the caller is cancelled, the call goes on to its end in its thread, and its result is dropped.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
@@ -47,7 +47,7 @@ async def in_own_thread(function: Callable[[], T]) -> T:
 
 
 def call_in_loop(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
-    """Call back in the loop's thread; if the loop has ended, nobody waits for it any more."""
+    """Call back in the loop's thread. Does nothing if the loop has ended."""
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(callback)
 
@@ -64,7 +64,7 @@ class _OwnThread(threading.Thread):
             except queue.Empty:
                 try:
                     _idle.remove(self)
-                except ValueError:  # somebody has just taken it out, and gives it work
+                except ValueError:  # a caller has just taken this thread out of the list, and gives it work
                     continue
                 return
             work()

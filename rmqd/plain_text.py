@@ -9,12 +9,12 @@ import traceback
 from collections.abc import Callable
 from typing import Any, Final
 
-# by the type's own descriptor: a metaclass may have a __name__ of its own, which could be anything
+# the descriptor of `type` itself: a metaclass may define a __name__ that is anything
 _name_of: Final[Callable[[type], str]] = type.__dict__["__name__"].__get__
 
 
 def encodable(text: str) -> str:
-    """The text with halves of surrogate pairs written out: JSON may bring them, and UTF-8 has no room for them."""
+    """The text with lone surrogates escaped: JSON may contain them, and UTF-8 cannot encode them."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -24,9 +24,9 @@ def class_name(value: object) -> str:
 
 
 def text_of(value: object, make: Callable[[Any], str] = str) -> str:
-    """What `make` gives, `str` or `repr`; where that raises, the name of the class."""
+    """The object's `str` or `repr` (`make`); the name of its class if that raises."""
     try:
-        text = str.__str__(make(value))  # of a class that inherits from str, the plain text
+        text = str.__str__(make(value))  # a plain string, also if the result's class inherits from str
     except BaseException:  # noqa: BLE001  it is not our code, and its failure is nobody's result
         return f"<{class_name(value)} without a text>"
     return encodable(text)
@@ -39,7 +39,7 @@ def describe(error: BaseException) -> str:
 
 
 def traceback_of(error: BaseException) -> str:
-    """The traceback as Python prints it; where that fails, the exception alone."""
+    """The traceback as Python prints it; the exception alone if printing it fails."""
     try:
         text = "".join(traceback.format_exception(error))
     except BaseException:  # noqa: BLE001  as above: attributes of the exception are asked for
