@@ -4,6 +4,7 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 NAME ?= churn
 ENGINE ?= local
+ROOM ?=
 VERSION ?= 5.5.0
 ifeq (campaign,$(firstword $(MAKECMDGOALS)))  # `make campaign churn` is `make campaign NAME=churn`
 ifneq (,$(word 2,$(MAKECMDGOALS)))
@@ -13,8 +14,11 @@ $(NAME): ; @:
 endif
 endif
 
+# What a run has compiled, the next one takes: half of the time of collecting the tests, where an image forbids it.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
-.PHONY: help venv spark demo test check format bench bench-spark campaign conformance
+.PHONY: help venv spark demo unit test check format bench bench-spark campaign conformance
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,8 +52,15 @@ $(VENV)/.spark: $(VENV)/.installed
 demo: $(if $(filter spark,$(ENGINE)),spark,venv) ## a RocketMQ, a producer and rmqd in one process, live; ENGINE=spark: the group on Spark; ARGS="--seconds 30" ends by itself
 	@if [ -t 0 ]; then set -m; fi; $(VENV)/bin/rmqd demo --engine $(ENGINE) $(ARGS)
 
-test: venv ## every test; those against a real RocketMQ need Java and Maven, those on Spark `make spark`
-	$(PYTHON) -m pytest $(ARGS)
+# Most of these wait for a socket or a timer most of the time, so that four workers suit two cores. `make check` has the
+# import rules. For a debugger: ARGS="-n 0".
+unit: venv ## the tests that are quick and start no process; of one room: make unit ROOM=consumer/pull
+	$(PYTHON) -m pytest -q -n 4 --dist worksteal -m 'not process and not rocketmq and not spark and not slow' \
+		--ignore tests/test_architecture.py $(addprefix tests/,$(ROOM)) $(ARGS)
+
+# loadgroup: what needs a real RocketMQ stays on one worker, and so has one broker; the same for Spark.
+test: venv ## every test, or ROOM=wire, or ARGS="tests/wire -x"; those against a real RocketMQ need Java and Maven, those on Spark `make spark`
+	$(PYTHON) -m pytest -n auto --dist loadgroup $(addprefix tests/,$(ROOM)) $(ARGS)
 
 check: spark ## lint, formatting, types and the import rules
 	$(VENV)/bin/ruff check .

@@ -3,12 +3,40 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from typing import Any
 
+import hypothesis
 import pytest
 import structlog
 
-pytest_plugins = ["tests.rocketmq.fixtures", "tests.spark.fixtures", "tests.conformance.plugin"]
+pytest_plugins = [
+    "tests.processes",
+    "tests.rocketmq.fixtures",
+    "tests.spark.fixtures",
+    "tests.conformance.plugin",
+]
+
+
+def pytest_configure() -> None:
+    """What a test finds does not depend on the tests before it in its process, nor on how busy the machine is."""
+    configure = structlog.configure
+
+    def configure_uncached(*arguments: Any, **options: Any) -> None:
+        # a logger that is cached keeps the output of the first test that used it, and later ones capture nothing
+        configure(*arguments, **{**options, "cache_logger_on_first_use": False})
+
+    structlog.configure = configure_uncached
+    hypothesis.settings.register_profile("rmqd", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+    hypothesis.settings.load_profile("rmqd")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """pytest-xdist sends reports as UTF-8, and what a test logs may have half a character in it."""
+    report = yield
+    report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
+    return report
 
 
 @pytest.fixture(autouse=True)

@@ -98,6 +98,7 @@ def imports(path: Path) -> Iterator[str]:
             yield from [f"rmqd.{alias.name}" for alias in node.names] if module == "rmqd" else [module]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_imports_point_down(path: Path) -> None:
     """A room imports only rooms below it, its own third-party packages, and does I/O only where that is its job."""

@@ -15,6 +15,8 @@ from bench.contenders import ROOT
 from bench.floods.cases import Case, Stage, unknown_requests
 from rmqd.codes import RequestCode
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,6 +32,7 @@ def test_rows_are_those_of_the_answers() -> None:
     assert {len(body) for batch in batches for body in batch.column("body").to_pylist()} == {256}
 
 
+@pytest.mark.process
 def test_the_engine_handles_all_of_them() -> None:
     """In a process of its own, as with Spark: it takes signals, and the pulls from everybody else in its process."""
     program = (

@@ -12,6 +12,8 @@ from rmqd.wire.trace import ContextCode, sub_after_record, sub_before_record
 from tests.rocketmq import ClusterSpec, RealCluster, release
 from tests.rocketmq.producer import Producer
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RealCluster]:

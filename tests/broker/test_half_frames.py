@@ -48,6 +48,7 @@ async def test_the_oldest_gives_way_where_all_hold_too_much(
         assert (await peer.send("T")).code == 0
 
 
+@pytest.mark.slow
 async def test_a_frame_that_does_not_end_is_given_up(
     embedded: EmbeddedRocketMQ, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

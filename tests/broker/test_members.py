@@ -250,6 +250,7 @@ async def test_silent_clients_are_looked_for(monkeypatch: pytest.MonkeyPatch) ->
         assert embedded.broker.consumers.get("g") is None
 
 
+@pytest.mark.slow
 async def test_rmqds_own_members_share_the_queues(embedded: EmbeddedRocketMQ) -> None:
     """Each notice is a rebalance: nobody waits for the next one by the clock, not when a member dies either."""
     seen = Seen()
@@ -276,6 +277,7 @@ async def test_rmqds_own_members_share_the_queues(embedded: EmbeddedRocketMQ) ->
             await share(other)
 
 
+@pytest.mark.slow
 async def test_rmqds_own_orderly_members_hand_their_locks_over(
     embedded: EmbeddedRocketMQ, peers: tuple[Peer, Peer]
 ) -> None:

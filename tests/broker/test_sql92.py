@@ -360,6 +360,7 @@ def pulled(link: socket.socket, topic: str, condition: str) -> dict[bytes, Messa
     return {message.body: message for message in decode_messages(answer.body, MessageQueue(topic, "b", 0)).messages}
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.lists(st.sampled_from([*WORDS, *LITERALS, *NAMES, "é", "\x00", '"']), max_size=12), st.data())
 def test_nothing_but_refusals_comes_of_what_anybody_may_send(words: list[str], data: st.DataObject) -> None:

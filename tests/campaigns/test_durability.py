@@ -11,6 +11,8 @@ import pytest
 from tests.campaigns.durability import Durability, DurabilityPlan
 from tests.campaigns.durability_load import GROUP, TOPIC
 
+pytestmark = pytest.mark.process
+
 PLAN = DurabilityPlan(seed=3, kills=4, load_seconds=(0.1, 1.0))
 
 

@@ -65,6 +65,7 @@ def test_a_bad_line_loses_nothing(rocketmq_faulty: RealCluster, tmp_path: Path) 
     assert sum(result.damaged.values()) >= 20
 
 
+@pytest.mark.process
 def test_what_is_done_is_not_done_again(tmp_path: Path) -> None:
     """A series whose runs are all there adds its row, once, and says whether all promises were kept."""
     page = tmp_path / "page.md"

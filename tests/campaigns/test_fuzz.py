@@ -15,6 +15,7 @@ SEED = 11
 COUNTS = ("cases", "commands", "messages", "corrupt", "bodies", "refused")
 
 
+@pytest.mark.slow
 def test_parts_make_one_run(tmp_path: Path) -> None:
     """The frames are those of the same number in one go, whatever the parts; and a part that was cut is done again."""
     Fuzz(400, SEED, tmp_path, part_frames=200).run()
@@ -49,6 +50,7 @@ def test_the_slowest_case_and_the_most_memory_decide() -> None:
     assert not FuzzResult(SEED, [large, good]).passed
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("campaign", ["fuzz", "churn"])
 def test_a_row_goes_to_the_campaigns_own_table(tmp_path: Path, campaign: str) -> None:
     """Below its last row, in the page as it is, and nothing else changes."""

@@ -16,6 +16,8 @@ import pytest
 from rmqd.client.client_id import local_address
 from tests.cli.command import TOP, Ended, rmqd
 
+pytestmark = pytest.mark.process
+
 
 @contextlib.contextmanager
 def running(*arguments: str | Path, listen: str = "127.0.0.1:0") -> Iterator[tuple[subprocess.Popen[str], str]]:

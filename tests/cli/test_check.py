@@ -81,6 +81,7 @@ def test_a_bad_configuration_prints_every_problem_on_stderr_and_exits_with_78() 
     assert result.stderr.splitlines() == BAD_LINES
 
 
+@pytest.mark.process
 def test_the_real_command_does_the_same() -> None:
     Path("config").mkdir()
     Path("config/rmqd.yaml").write_text(BAD)
@@ -163,6 +164,7 @@ def test_version_and_no_arguments() -> None:
     assert "Usage: rmqd" in rmqd().output
 
 
+@pytest.mark.process
 def test_help_imports_nothing_that_a_command_needs() -> None:
     code = "import sys, rmqd.cli.app; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()

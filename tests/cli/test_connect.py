@@ -21,6 +21,8 @@ from rmqd.wire.filter import tag_subscription
 from tests.cli.command import Ended, rmqd
 from tests.rocketmq.cluster import RealCluster
 
+pytestmark = pytest.mark.process
+
 Check = Callable[..., Ended]
 
 

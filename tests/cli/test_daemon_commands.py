@@ -21,6 +21,8 @@ from rmqd.exit_codes import ExitCode
 from tests.cli.command import Ended, rmqd
 from tests.daemon.daemon_process import daemon, write_config
 
+pytestmark = pytest.mark.process
+
 
 async def ask(*arguments: str | Path) -> Ended:
     """A command, while the daemon's log is read beside it."""

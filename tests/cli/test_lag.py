@@ -250,6 +250,7 @@ def test_a_group_that_nobody_knows(rocketmq: RealCluster, group: str) -> None:
 # --- without a cluster
 
 
+@pytest.mark.process
 def test_without_a_cluster_it_exits_with_69() -> None:
     ended = rmqd("lag", "mailer", "-n", "127.0.0.1:1")
 
@@ -258,6 +259,7 @@ def test_without_a_cluster_it_exits_with_69() -> None:
     assert "127.0.0.1:1" in ended.err
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -16,6 +16,8 @@ from tests.certificates import CA, server_context
 from tests.cli.command import Ended, rmqd
 from tests.client.peer import Peer, Reply, route_of, routes, stored
 
+pytestmark = pytest.mark.process
+
 ROUTE, SEND = RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.SEND_MESSAGE_V2
 KEYS = {"RMQD_ACCESS_KEY": "the-user", "RMQD_SECRET_KEY": "the-secret", "RMQD_SECURITY_TOKEN": "the-token"}
 WHO = Credentials(*KEYS.values())

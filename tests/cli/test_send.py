@@ -16,6 +16,8 @@ from tests.cli.command import rmqd
 from tests.conformance import behaviour
 from tests.rocketmq.cluster import RealCluster
 
+pytestmark = pytest.mark.process
+
 NOBODY = "127.0.0.1:1"
 
 DELAYS = behaviour(

@@ -222,6 +222,7 @@ async def test_a_heartbeat_that_opens_the_connection_is_not_doubled(world: World
     assert len(peer.got(HEART_BEAT)) == 1
 
 
+@pytest.mark.slow
 async def test_a_failure_asks_for_fresh_routes(world: World, peer: Peer) -> None:
     """The broker may have moved: its new address must not wait for the next interval."""
     world.routes.watch("T")
@@ -256,6 +257,7 @@ async def test_cancelling_leaves_nothing_under_way(peer: Peer) -> None:
         await patient.heartbeat.beat_address(peer.address)
 
 
+@pytest.mark.slow
 async def test_a_broker_that_was_found_silent_is_asked_at_once(
     world: World, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -309,6 +311,7 @@ async def test_settled_waits_for_a_heartbeat_that_nobody_waits_for_any_more(worl
     await settled
 
 
+@pytest.mark.slow
 async def test_pulls_that_get_no_answer_are_followed_by_a_heartbeat(
     brisk: World, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

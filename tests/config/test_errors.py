@@ -373,6 +373,7 @@ def test_what_is_no_configuration_at_all_is_told_with_its_place(text: str, expec
     assert f"test.yaml:{expected}" in problems(text)
 
 
+@pytest.mark.slow
 def test_aliases_of_aliases_do_not_fill_the_memory() -> None:
     bomb = "a: &a [x, x, x, x, x, x, x, x, x, x]\n"
     for name, before in zip("bcdefghij", "abcdefghi", strict=True):
@@ -476,6 +477,7 @@ CONFIGURATIONS = section(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(CONFIGURATIONS)
 def test_whatever_stands_in_a_configuration_it_loads_or_has_located_problems(data: dict[str, object]) -> None:

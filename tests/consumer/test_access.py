@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+import pytest
 from structlog.testing import capture_logs
 
 from rmqd.client.options import ClientOptions
@@ -78,6 +79,7 @@ async def test_a_secret_that_is_replaced_under_load_costs_nothing(broker: Script
     assert "old-secret" not in str(logs)
 
 
+@pytest.mark.slow
 async def test_a_group_that_starts_with_wrong_keys_begins_once_they_are_right(broker: ScriptedBroker) -> None:
     """Without being started again."""
     [queue] = broker.create_topic(TOPIC)

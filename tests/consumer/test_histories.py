@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 
 @pytest.mark.parametrize(("kind", "count"), [("offsets", 300), ("hand_over", 40)])
 def test_histories(kind: str, count: int) -> None:

@@ -203,6 +203,7 @@ async def test_what_is_left_out_counts_as_consumed(broker: ScriptedBroker, queue
     assert {(one.group, one.message_queue, one.outcome) for one in told} == {(GROUP, queue, None)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_async", [True, False])
 async def test_a_group_with_a_broken_hook_consumes_as_without(
     broker: ScriptedBroker, queue: MessageQueue, is_async: bool

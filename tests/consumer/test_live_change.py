@@ -308,6 +308,7 @@ async def test_a_broker_that_is_busy_refuses_nothing(broker: ScriptedBroker, que
 # --- limits
 
 
+@pytest.mark.slow
 async def test_a_changed_rate_limit_holds_for_who_waits_already(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen
 ) -> None:
@@ -323,6 +324,7 @@ async def test_a_changed_rate_limit_holds_for_who_waits_already(
         await eventually(lambda: [pull.max_msg_nums for pull in broker.pulls][-1] == 1, "one at a time is asked for")
 
 
+@pytest.mark.slow
 async def test_changed_thresholds_and_sizes_hold_from_the_next_pull_on(
     broker: ScriptedBroker, queue: MessageQueue
 ) -> None:

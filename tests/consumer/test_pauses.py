@@ -88,6 +88,7 @@ async def test_a_paused_queue_stands_still_and_the_others_go_on(broker: Scripted
         await broker.committed(GROUP, held, 4)
 
 
+@pytest.mark.slow
 async def test_a_pause_holds_when_the_queue_comes_back(broker: ScriptedBroker, seen: Seen) -> None:
     """It is this process that does not consume it; another member that gets it does."""
     [queue] = broker.create_topic(TOPIC)

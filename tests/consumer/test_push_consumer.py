@@ -81,6 +81,7 @@ async def test_a_handler_that_does_not_start_ends_the_group(broker: ScriptedBrok
     assert not broker.peer.got(RequestCode.HEART_BEAT)
 
 
+@pytest.mark.slow
 async def test_a_topic_that_comes_later_is_consumed_from_then_on(broker: ScriptedBroker) -> None:
     """Until it has a route the group is not ready, and says why."""
     bodies: list[bytes] = []
@@ -116,6 +117,7 @@ async def test_a_stop_does_not_wait_for_servers_that_are_down(broker: ScriptedBr
         assert m.consumer.snapshot().state == "stopped"
 
 
+@pytest.mark.slow
 async def test_a_broker_that_forgot_its_members_is_told_again(broker: ScriptedBroker) -> None:
     """As one that was restarted: without its own id in the list a member would have no queue."""
     broker.create_topic(TOPIC, 2)

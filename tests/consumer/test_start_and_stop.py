@@ -116,6 +116,7 @@ async def test_a_function_begins_though_the_loops_executor_is_full() -> None:
         await asyncio.gather(*hanging)
 
 
+@pytest.mark.slow
 async def test_one_that_ignores_its_cancellation_is_left_behind() -> None:
     """Nothing could end otherwise: not the group, not the process."""
     is_over = asyncio.Event()

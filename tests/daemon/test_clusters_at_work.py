@@ -26,6 +26,8 @@ from tests.daemon.seeing_handler import PLUGIN, seen
 from tests.daemon.waiting import until
 from tests.rocketmq.spec import free_port
 
+pytestmark = pytest.mark.process
+
 QUEUES = 2
 UNIT, UNIT_SUB = 1, 2  # of topicSysFlag
 IN_SHOP = [MessageQueue("shop%orders", "broker-a", number) for number in range(QUEUES)]

@@ -16,6 +16,8 @@ from rmqd.exit_codes import ExitCode
 from tests.daemon.daemon_process import daemon, write_config
 from tests.daemon.waiting import until
 
+pytestmark = pytest.mark.process
+
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_stop_signal_drains_and_exits_with_zero(tmp_path: Path, number: signal.Signals) -> None:

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 TOP = Path(__file__).parents[2]
 LEVELS = {"exception": "error"} | {name: name for name in ("debug", "info", "warning", "error", "critical")}
 
@@ -24,6 +26,7 @@ def logged() -> Iterator[tuple[str, str, str]]:
                 yield event, LEVELS[node.func.attr], f"{path.relative_to(TOP)}:{node.lineno}"
 
 
+@pytest.mark.slow
 def test_the_document_lists_every_event_with_its_level() -> None:
     """An alert may be written from the document alone."""
     rows = re.findall(r"^\| `([\w.]+)` \| ([\w, ]+) \|", (TOP / "docs" / "log-events.md").read_text(), re.MULTILINE)
@@ -34,6 +37,7 @@ def test_the_document_lists_every_event_with_its_level() -> None:
     assert documented == found
 
 
+@pytest.mark.slow
 def test_event_names_are_words_without_values() -> None:
     """Subject and what happened; the facts are fields. One name is older than that rule."""
     for event, _, place in logged():

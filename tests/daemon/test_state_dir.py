@@ -64,6 +64,7 @@ def test_one_that_cannot_be_made_is_told_with_its_place(tmp_path: Path, no_room_
     )
 
 
+@pytest.mark.process
 def test_a_read_only_one_is_refused(tmp_path: Path) -> None:
     config = load(write_config(tmp_path, "mailer", more=BROADCASTING))
     with small_disk(tmp_path / "state") as disk:
@@ -96,6 +97,7 @@ def test_a_file_system_without_locks_is_refused(tmp_path: Path, monkeypatch: pyt
         refuse_second_process(config)
 
 
+@pytest.mark.process
 async def test_the_daemon_exits_before_it_connects(tmp_path: Path, no_room_for_it: str) -> None:
     async with daemon(write_config(tmp_path, "mailer", more=BROADCASTING)) as running:
         assert await running.exit_code() == ExitCode.CONFIG
@@ -103,6 +105,7 @@ async def test_the_daemon_exits_before_it_connects(tmp_path: Path, no_room_for_i
         assert no_room_for_it in line
 
 
+@pytest.mark.process
 async def test_a_second_daemon_is_refused_and_told_by_whom(tmp_path: Path) -> None:
     """One line, exit code 1: a service manager may try again, as the first may be about to end."""
     config = write_config(tmp_path, "mailer", more=BROADCASTING)
@@ -119,6 +122,7 @@ async def test_a_second_daemon_is_refused_and_told_by_whom(tmp_path: Path) -> No
             await third.event("daemon.started")
 
 
+@pytest.mark.process
 async def test_the_status_says_that_a_group_is_broadcasting(tmp_path: Path) -> None:
     """Else nobody knows why the brokers have no progress of it."""
     async with daemon(write_config(tmp_path, "mailer", more=BROADCASTING)) as running:
@@ -128,6 +132,7 @@ async def test_the_status_says_that_a_group_is_broadcasting(tmp_path: Path) -> N
         assert " broadcasting</small></h2>" in (await client.get("/")).text
 
 
+@pytest.mark.process
 async def test_groups_that_share_no_file_do_not_keep_each_other_out(tmp_path: Path) -> None:
     async with daemon(write_config(tmp_path, "mailer")) as first:
         await first.event("daemon.started")
@@ -135,6 +140,7 @@ async def test_groups_that_share_no_file_do_not_keep_each_other_out(tmp_path: Pa
             await second.event("daemon.started")
 
 
+@pytest.mark.process
 async def test_a_reload_keeps_the_lock(tmp_path: Path) -> None:
     """Also where the group drains and starts anew."""
     config = write_config(tmp_path, "mailer", more=BROADCASTING)
@@ -147,6 +153,7 @@ async def test_a_reload_keeps_the_lock(tmp_path: Path) -> None:
             assert await second.exit_code() == ExitCode.FAILURE
 
 
+@pytest.mark.process
 async def test_with_workers_the_first_one_has_it(tmp_path: Path) -> None:
     config = write_config(tmp_path, "mailer", more=BROADCASTING)
     lock = tmp_path / "state" / "offsets" / "process.lock"
@@ -162,6 +169,7 @@ async def test_with_workers_the_first_one_has_it(tmp_path: Path) -> None:
         await first.event("config.reloaded")
 
 
+@pytest.mark.process
 async def test_a_reload_refuses_a_group_that_could_not_keep_its_offsets(tmp_path: Path, no_room_for_it: str) -> None:
     async with daemon(write_config(tmp_path, "mailer")) as running:
         await running.event("daemon.started")
@@ -216,6 +224,7 @@ def test_a_secret_that_everybody_can_read_is_told(tmp_path: Path, mode: int, tex
         assert "abc" not in str(problem)
 
 
+@pytest.mark.process
 async def test_a_daemon_says_which_of_its_secrets_everybody_can_read(tmp_path: Path) -> None:
     """It runs all the same."""
     path = write_config(tmp_path, "mailer", extra="client: {access_key: AK, secret_key: SK}\n")

@@ -68,7 +68,7 @@ def test_a_socket_that_is_gone_is_no_failure() -> None:
     ServiceManager({"NOTIFY_SOCKET": "/nowhere/notify"}).ready("up")
 
 
-@pytest.mark.parametrize(("pid", "seconds"), [(os.getpid(), 30.0), (1, None)])
+@pytest.mark.parametrize(("pid", "seconds"), [(os.getpid(), 30.0), (1, None)], ids=["this", "another"])
 def test_the_watchdog_is_for_the_named_process(pid: int, seconds: float | None) -> None:
     """A wrapper's watchdog is not ours to feed."""
     environment = {"NOTIFY_SOCKET": "/n", "WATCHDOG_USEC": "30000000", "WATCHDOG_PID": str(pid)}

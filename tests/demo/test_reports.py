@@ -45,6 +45,7 @@ for retries in (0, 1):
 """
 
 
+@pytest.mark.process
 async def test_the_ledger_hears_of_every_message(tmp_path: Path) -> None:
     install_reporter(tmp_path)
     ledger = Ledger("mailer", SystemClock())

@@ -64,6 +64,7 @@ def test_it_listens_where_the_outside_reaches_it_and_asks_itself_there_for_its_h
     assert health == ["rmqd", "status", "--http", f"http://127.0.0.1:{last('EXPOSE')}"]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("command", ["run", "status"])
 def test_the_commands_are_ones_that_rmqd_has(command: str) -> None:
     done = subprocess.run([sys.executable, "-m", "rmqd", command, "--help"], capture_output=True, text=True, check=True)
@@ -72,6 +73,7 @@ def test_the_commands_are_ones_that_rmqd_has(command: str) -> None:
     assert all(option in done.stdout for option in options)
 
 
+@pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_docker_builds_it_and_it_runs_on_a_read_only_root() -> None:

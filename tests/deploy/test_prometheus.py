@@ -33,11 +33,13 @@ def promtool(*arguments: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.process
 def test_prometheus_takes_the_configuration_and_the_rules() -> None:
     promtool("check", "config", "prometheus.yml")
     promtool("check", "rules", RULES.name)
 
 
+@pytest.mark.process
 def test_the_rules_fire_when_they_should_and_only_then() -> None:
     promtool("test", "rules", "rmqd-alerts.test.yml")
 

@@ -28,6 +28,7 @@ def service() -> configparser.SectionProxy:
     return parser["Service"]
 
 
+@pytest.mark.process
 def test_systemd_has_nothing_to_say_against_it(tmp_path: Path) -> None:
     analyze = require("systemd-analyze", package="systemd")
     unit = tmp_path / "rmqd.service"
@@ -40,6 +41,7 @@ def test_systemd_has_nothing_to_say_against_it(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
+@pytest.mark.process
 def test_the_sandbox_leaves_little() -> None:
     analyze = require("systemd-analyze", package="systemd")
     done = subprocess.run(
@@ -72,6 +74,7 @@ def test_a_wrong_configuration_is_not_started_again(service: configparser.Sectio
     assert set(service["RestartPreventExitStatus"].split()) == {str(int(ExitCode.USAGE)), str(int(ExitCode.CONFIG))}
 
 
+@pytest.mark.process
 def test_the_command_is_one_that_rmqd_has(service: configparser.SectionProxy) -> None:
     program, *arguments = service["ExecStart"].split()
     assert program.endswith("/rmqd")

@@ -19,6 +19,8 @@ from rmqd_handlers.exec import CommandFailed, Exec
 from tests.handlers.messages import make_batch, make_message
 from tests.integration.waiting import wait_until
 
+pytestmark = pytest.mark.process
+
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "asyncio": asyncio.new_event_loop,
     "uvloop": uvloop.new_event_loop,

@@ -213,6 +213,7 @@ def _has_begun(ledger: Path) -> bool:
     return ledger.exists() and ledger.read_bytes().count(b"\n") >= 50
 
 
+@pytest.mark.process
 def test_processes_share_the_file_and_one_may_be_killed_at_any_moment(tmp_path: Path) -> None:
     path = tmp_path / "orders.jsonl"
     ledgers = [tmp_path / f"acknowledged-{writer}" for writer in range(3)]

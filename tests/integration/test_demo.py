@@ -12,6 +12,8 @@ import pytest
 from tests.cli.command import rmqd
 from tests.demo.terminal import TOP, on_terminal
 
+pytestmark = pytest.mark.process
+
 DEMO = [sys.executable, "-m", "rmqd", "demo"]
 CTRL_C = "\x03"
 ALTERNATE_SCREEN, NORMAL_SCREEN = "\x1b[?1049h", "\x1b[?1049l"

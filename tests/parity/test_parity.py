@@ -21,6 +21,7 @@ from tests.spark.needed import need
 
 need("pyspark", "pyarrow")
 
+
 BATCHES = 10
 IN_ORDER = 6
 MESSAGES = [
@@ -59,7 +60,10 @@ ATTEMPTS = {
     "orderly": 4 * IN_ORDER + 3 + 3,
     "timeouts": 2 + 1 + 2,
 }
-pytestmark = pytest.mark.timeout(300)  # a JVM, five queries, and messages that are delayed by 10 s
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.timeout(300),
+]  # a JVM, five queries, and messages that are delayed by 10 s
 SPARK, ROCKETMQ = pytest.mark.spark, pytest.mark.rocketmq
 
 

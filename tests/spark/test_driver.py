@@ -25,6 +25,8 @@ from tests.daemon.waiting import until
 from tests.spark.embedded_broker import EmbeddedBroker
 from tests.spark.needed import need
 
+pytestmark = pytest.mark.process
+
 need("pyspark", "pyarrow")
 
 SECONDS = 30.0

@@ -12,6 +12,8 @@ import pytest
 from rmqd.errors import RmqdError
 from rmqd.spark.java import find_java, provide_java
 
+pytestmark = pytest.mark.process
+
 
 def java(folder: Path, script: str) -> Path:
     """A JAVA_HOME whose java is a shell script."""

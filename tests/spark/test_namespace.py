@@ -63,6 +63,7 @@ def handled_order(broker: EmbeddedBroker) -> GroupOrder:
     return order_of(broker, handler=handler, consume_from_where="first_offset")
 
 
+@pytest.mark.slow
 def test_a_handler_sees_names_without_it_and_the_broker_with_it(broker: EmbeddedBroker) -> None:
     broker.create_topic("shop%orders", 1)
     broker.send("shop%orders", "one")

@@ -122,6 +122,7 @@ def test_a_stream_has_no_end() -> None:
         options.refuse_batch_only()
 
 
+@pytest.mark.process
 def test_pure_parts_load_neither_pyspark_nor_pyarrow() -> None:
     """`rmqd check` may look at a group's options where Spark is not installed."""
     code = (

@@ -36,6 +36,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     sys.modules.pop("shop_mail", None)
 
 
+@pytest.mark.slow
 def test_it_has_rmqd_the_plugins_and_what_they_need_and_nothing_of_sparks_or_of_the_tests() -> None:
     names = {file.name for file in packed_files()}
     tops = {name.partition("/")[0] for name in names}
@@ -55,6 +56,7 @@ def test_it_has_the_libraries_that_sparks_python_needs_without_their_tests() -> 
     assert not any(name.startswith(("pyarrow/tests/", "pandas/tests/", "pyarrow/include/")) for name in names)
 
 
+@pytest.mark.process
 def test_a_bare_python_elsewhere_runs_from_it(here: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Nothing but the archive and an interpreter without packages: as on a node of a cluster."""
     archive = here / "environment.tar.gz"
@@ -87,6 +89,7 @@ def bare_python() -> str:
     return str(found)
 
 
+@pytest.mark.process
 def test_a_node_without_the_right_python_says_what_is_missing(tmp_path: Path) -> None:
     program = tmp_path / "environment" / "bin" / "python"
     program.parent.mkdir(parents=True)
@@ -112,6 +115,7 @@ def test_a_node_without_the_right_python_says_what_is_missing(tmp_path: Path) ->
     assert "spark.executorEnv.RMQD_PYTHON" in done.stderr
 
 
+@pytest.mark.process
 def test_a_named_python_comes_first_and_what_is_packed_before_what_the_node_has(tmp_path: Path) -> None:
     program = tmp_path / "e n v" / "bin" / "python"
     program.parent.mkdir(parents=True)
@@ -130,6 +134,7 @@ def test_a_named_python_comes_first_and_what_is_packed_before_what_the_node_has(
     assert done.stdout.strip() == f"{bare_python()} {[str(tmp_path / 'e n v' / 'lib'), '/of/the/node']}"
 
 
+@pytest.mark.slow
 def test_modules_of_the_working_directory_and_included_ones_are_packed(here: Path) -> None:
     package = here / "shop"
     (package / "texts").mkdir(parents=True)
@@ -142,6 +147,7 @@ def test_modules_of_the_working_directory_and_included_ones_are_packed(here: Pat
     assert "shop_mail.py" not in {file.name for file in packed_files(["log"])}
 
 
+@pytest.mark.slow
 def test_what_cannot_be_packed_is_named(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RmqdError, match=r"^the module shop_male cannot be packed: it is not found$"):
         packed_files(["shop_male:handle"])
@@ -182,6 +188,7 @@ def test_the_archive_tells_nobody_who_packed_it_and_everybody_may_read_it(tmp_pa
     assert entries == {"bin/python": (0o755, 0, ""), "lib/module.py": (0o644, 0, "")}
 
 
+@pytest.mark.slow
 def test_secrets_beside_a_package_are_left_out_and_named(tmp_path: Path) -> None:
     """An archive goes to many machines; what was the owner's alone would be everybody's there."""
     package, outside = tmp_path / "shop", tmp_path / "outside.txt"

@@ -135,6 +135,7 @@ async def test_a_driver_does_not_start_where_a_local_member_consumes(broker: Emb
         ]
 
 
+@pytest.mark.slow
 async def test_a_local_member_does_not_start_where_a_driver_has_the_group(broker: EmbeddedBroker) -> None:
     """It pulls nothing, says why, and leaves; and the driver stays."""
     seen = Seen()
@@ -164,6 +165,7 @@ async def test_a_local_member_starts_once_the_driver_has_left(broker: EmbeddedBr
         await has_everything(one)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delay_seconds", [0.0, 0.005, 0.01, 0.02, 0.04])
 async def test_of_two_that_start_at_once_one_has_the_group(broker: EmbeddedBroker, delay_seconds: float) -> None:
     """Whoever it is: never both, and never neither."""
@@ -203,6 +205,7 @@ class Stubborn:
         self.on_consumer_ids_changed = lambda: None
 
 
+@pytest.mark.slow
 async def test_a_driver_leaves_to_a_member_that_stays(broker: EmbeddedBroker) -> None:
     """As of the Java client: the driver bears with it for a time, and then says who has the group."""
     async with driver(broker) as presence, operator(broker) as (client, _):
@@ -213,6 +216,7 @@ async def test_a_driver_leaves_to_a_member_that_stays(broker: EmbeddedBroker) ->
             await watching
 
 
+@pytest.mark.slow
 async def test_a_local_member_that_runs_leaves_to_a_driver_that_stays(broker: EmbeddedBroker) -> None:
     """One that was cut off from the brokers while both started, say. What was handled is committed first."""
     seen = Seen()

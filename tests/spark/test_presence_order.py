@@ -75,6 +75,7 @@ async def test_a_driver_that_is_new_leaves_to_a_member_that_is_new(scripted: Scr
     assert scripted.members[GROUP] == [LOCAL]
 
 
+@pytest.mark.slow
 async def test_a_local_member_that_is_new_waits_for_such_a_driver_to_leave(scripted: ScriptedBroker) -> None:
     """It pulls nothing until then."""
     later = asyncio.get_running_loop().call_later
@@ -92,6 +93,7 @@ async def test_a_local_member_that_is_new_waits_for_such_a_driver_to_leave(scrip
             await eventually(lambda: len(one.owned()) == 2, "it has all queues")
 
 
+@pytest.mark.slow
 async def test_a_local_member_that_runs_gives_no_queue_to_a_driver_that_looks_in(scripted: ScriptedBroker) -> None:
     async with member(scripted.peer.address, Seen()) as one:
         await eventually(lambda: len(one.owned()) == 2, "it has all queues")
@@ -103,6 +105,7 @@ async def test_a_local_member_that_runs_gives_no_queue_to_a_driver_that_looks_in
         assert len(one.owned()) == 2
 
 
+@pytest.mark.slow
 async def test_a_driver_that_runs_looks_often_while_somebody_is_there(scripted: ScriptedBroker) -> None:
     presence = presence_at(scripted.peer.address)
     await presence.join()

@@ -52,6 +52,7 @@ def offsets(records: Records, tags: frozenset[str] = frozenset()) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 @settings(deadline=None)  # Arrow's first call takes longer
 @given(st.lists(STORABLE, max_size=4))
 @example([replace(STORED, sys_flag=0, born_host=born, store_host=store) for born in HOSTS for store in HOSTS])
@@ -203,6 +204,7 @@ def test_wrong_sizes_and_magic_are_protocol_errors(at: int, value: int) -> None:
         table(bytes(record), "body")
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.lists(STORABLE, min_size=1, max_size=2), st.data())
 def test_any_damage_is_a_protocol_error_or_a_row(stored: list[StoredMessage], data: st.DataObject) -> None:

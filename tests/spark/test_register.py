@@ -18,6 +18,8 @@ need("pyspark", "pyarrow")
 
 import pyspark  # noqa: E402
 
+pytestmark = pytest.mark.process
+
 TOP = Path(__file__).parents[2]
 
 

@@ -165,6 +165,7 @@ def test_what_is_written_again_can_be_told(embedded: RocketMQ) -> None:
     assert {(sequence, body) for *_, sequence, body in marks} == {(str(n), str(n)) for n in range(100)}
 
 
+@pytest.mark.slow
 def test_a_broker_that_comes_back_is_waited_for(broker: EmbeddedBroker) -> None:
     """A row is tried again for as long as the option says; the task fails after that."""
     broker.create_topic("orders", 2)

@@ -92,6 +92,7 @@ settle_output()
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("form", ["json", "console"])
 def test_what_a_child_writes_is_in_the_log(form: str) -> None:
     """In the log's own format, whatever that is."""

@@ -14,6 +14,8 @@ import pytest
 from tests.spark.fixtures import TOP
 from tests.spark.needed import need
 
+pytestmark = pytest.mark.process
+
 need("pyspark")
 
 # a task is one number; where there is none, the pipe is closed

@@ -250,6 +250,7 @@ def test_a_handler_of_another_folder_is_not_taken_for_the_one_beside_the_file(ca
     )
 
 
+@pytest.mark.process
 def test_it_runs_without_pytest(cases: UserFolder) -> None:
     cases.write("good.cases.yaml", GOOD)
     code, out = cases.python(
@@ -259,12 +260,14 @@ def test_it_runs_without_pytest(cases: UserFolder) -> None:
     assert code == 0, out
 
 
+@pytest.mark.process
 def test_the_example_of_the_handlers_holds() -> None:
     ended = command.rmqd("test", TOP / "handlers" / "examples")  # in a process where no other `mailer` was imported
     assert ended.code == 0, ended.out
     assert "3 cases: 3 as expected, 0 not" in ended.out
 
 
+@pytest.mark.process
 def test_pytest_runs_them_too(cases: UserFolder) -> None:
     cases.write("good.cases.yaml", GOOD)
     cases.write("test_bad.cases.yaml", GROUP + "  a case:\n    messages: [{body: x}]\n    expect: {}\n")
@@ -276,6 +279,7 @@ def test_pytest_runs_them_too(cases: UserFolder) -> None:
     assert "test_bad.cases.yaml:5:3" in out
 
 
+@pytest.mark.process
 def test_pytest_tells_what_is_wrong_with_a_file(cases: UserFolder) -> None:
     cases.write("bad.cases.yaml", GROUP + "  a case:\n    mesages: []\n    expect: {}\n")
     code, out = cases.pytest()

@@ -8,6 +8,8 @@ import pytest
 
 from tests.testing.user_folder import TOP, UserFolder
 
+pytestmark = pytest.mark.process
+
 PAGE = (TOP / "docs" / "testing.md").read_text()
 
 

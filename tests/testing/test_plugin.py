@@ -29,6 +29,7 @@ def test_the_fixtures_are_there(rocketmq, run_handler, make_message, make_batch)
 """
 
 
+@pytest.mark.process
 def test_it_needs_nothing_but_pytest(folder: UserFolder) -> None:
     folder.write("test_user.py", WITHOUT_ASYNCIO)
     code, out = folder.pytest()
@@ -36,6 +37,7 @@ def test_it_needs_nothing_but_pytest(folder: UserFolder) -> None:
     assert "1 passed" in out
 
 
+@pytest.mark.process
 def test_in_an_async_test_of_pytest_asyncio(folder: UserFolder) -> None:
     folder.write(
         "test_user.py",
@@ -55,6 +57,7 @@ async def test_both_kinds_of_handlers(rocketmq, run_handler):
     assert code == 0, out
 
 
+@pytest.mark.process
 def test_what_is_heavy_is_loaded_when_a_test_asks_for_it(folder: UserFolder) -> None:
     code, out = folder.python(
         "-c",
@@ -65,6 +68,7 @@ def test_what_is_heavy_is_loaded_when_a_test_asks_for_it(folder: UserFolder) -> 
     assert (code, out.split()) == (0, ["rmqd.handler", "rmqd.testing", "rmqd.testing.plugin"])
 
 
+@pytest.mark.process
 def test_what_failed_is_shown_with_the_test(folder: UserFolder) -> None:
     folder.write(
         "test_user.py",
@@ -84,6 +88,7 @@ def test_it(rocketmq, run_handler):
     assert "handler.failed" in out
 
 
+@pytest.mark.process
 def test_the_example_of_the_handlers_runs_as_it_stands(folder: UserFolder) -> None:
     shutil.copytree(TOP / "handlers" / "examples", folder.path, dirs_exist_ok=True)
     code, out = folder.pytest()
@@ -91,6 +96,7 @@ def test_the_example_of_the_handlers_runs_as_it_stands(folder: UserFolder) -> No
     assert "7 passed" in out, "four tests, and three cases"
 
 
+@pytest.mark.slow
 def test_a_handler_that_blocks_the_loop_is_shown_where_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
     let_go = threading.Event()
 

@@ -162,6 +162,7 @@ def test_an_orderly_message_is_given_up_where_it_stands(rocketmq: RocketMQ, run_
     assert 20 <= result.elapsed_seconds < 25
 
 
+@pytest.mark.slow
 def test_an_orderly_handler_that_fails_for_ever_is_told(rocketmq: RocketMQ, run_handler: Run) -> None:
     rocketmq.create_topic("orders")
     rocketmq.send("orders", "poison", keys="order-1")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.wire.apart import figures
 from tests.wire.fuzz import run
 
@@ -16,6 +18,7 @@ print(*tracemalloc.get_traced_memory())
 """
 
 
+@pytest.mark.slow
 def test_damaged_frames() -> None:
     """Ten thousand of them: no other exception, no case that takes long. tests/campaigns runs many more."""
     report = run(10_000, seed=1)
@@ -28,6 +31,7 @@ def test_damaged_frames() -> None:
     assert report.bodies > 500
 
 
+@pytest.mark.process
 def test_damaged_frames_take_no_memory() -> None:
     """Neither while they are decoded nor afterwards."""
     left, peak = figures(TRACED)

@@ -91,6 +91,7 @@ async def test_what_waits_on_a_silent_connection_is_to_be_asked_again_at_once(
             await pull
 
 
+@pytest.mark.slow
 async def test_new_connections_that_are_silent_too_are_replaced_as_well(
     remoting: RemotingClient, line: SilentLine
 ) -> None:
@@ -106,6 +107,7 @@ async def test_new_connections_that_are_silent_too_are_replaced_as_well(
     await eventually(lambda: line.open == 1, "the others are closed")
 
 
+@pytest.mark.slow
 async def test_over_tls_too() -> None:
     remoting = RemotingClient(security=Security(ClientOptions(tls=TlsOptions(enabled=True, ca_file=str(CA)))))
     async with Peer(server_context()) as peer, SilentLine(peer.port) as line:
@@ -158,6 +160,7 @@ async def test_a_server_that_was_stopped_goes_on_by_its_first_connection(remotin
     await asyncio.gather(probe, return_exceptions=True)
 
 
+@pytest.mark.slow
 async def test_a_stopped_server_is_not_stormed(remoting: RemotingClient, line: SilentLine) -> None:
     """Its kernel takes every connection. There are two at any time, and pauses between one attempt and the next."""
     await go_silent(remoting, line)

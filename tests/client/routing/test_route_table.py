@@ -128,6 +128,7 @@ async def test_a_broker_without_a_master_is_asked_for_more_often(
         assert len(peer.got(ASKED)) == asked
 
 
+@pytest.mark.slow
 async def test_known_topics_are_asked_for_again_soon_when_no_name_server_answered(
     remoting: RemotingClient, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,6 +231,7 @@ async def test_a_topic_that_comes_later_is_found_soon(remoting: RemotingClient, 
         await eventually(lambda: table.queues("T"), "the new topic's route")
 
 
+@pytest.mark.slow
 async def test_a_topic_that_stays_unknown_is_asked_for_as_often_as_promised(
     remoting: RemotingClient, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,6 +244,7 @@ async def test_a_topic_that_stays_unknown_is_asked_for_as_often_as_promised(
         await peer.received(ASKED, 12)  # doubling delays would take minutes for it
 
 
+@pytest.mark.slow
 async def test_a_crowd_of_errors_causes_one_refresh(remoting: RemotingClient, peer: Peer) -> None:
     """A topic is asked for at most once a second, however many pulls fail."""
     table = Table(remoting, peer, refresh_interval_seconds=30)

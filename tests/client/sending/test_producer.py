@@ -229,6 +229,7 @@ async def test_a_dead_broker_is_passed_over(world: World, brokers: list[Peer]) -
     assert counts(brokers) == [counts(brokers)[0], 0, 6 - counts(brokers)[0]]
 
 
+@pytest.mark.slow
 async def test_a_broker_that_hangs_leaves_time_for_another(world: World, brokers: list[Peer]) -> None:
     """The total timeout holds for all tries together, and no single try may use it up."""
     brokers[0].on(SEND, None)
@@ -237,6 +238,7 @@ async def test_a_broker_that_hangs_leaves_time_for_another(world: World, brokers
         assert result.queue.broker_name != "b0"
 
 
+@pytest.mark.slow
 async def test_the_timeout_is_for_all_tries_together(world: World, brokers: list[Peer]) -> None:
     """Three silent brokers take no longer than one."""
     for peer in brokers:

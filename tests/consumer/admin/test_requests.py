@@ -211,6 +211,7 @@ async def test_a_queue_is_given_up_only_when_the_batch_from_before_a_reset_is_do
     assert broker.offsets[GROUP, queue] == 2
 
 
+@pytest.mark.slow
 async def test_a_reset_reaches_a_queue_that_is_just_being_taken(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen
 ) -> None:
@@ -402,6 +403,7 @@ async def test_what_is_asked_of_an_unknown_group_or_with_an_unknown_code_is_refu
         assert incomplete.code == ResponseCode.SYSTEM_ERROR
 
 
+@pytest.mark.slow
 async def test_a_reset_of_very_many_queues_costs_no_more_for_each_of_them(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen
 ) -> None:

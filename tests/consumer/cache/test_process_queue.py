@@ -263,6 +263,7 @@ def take(queue: ProcessQueue, most: int) -> list[Message]:
     return queue.take(most) if queue.pending else []
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_any_order_of_finishing_keeps_the_offset_right(data: st.DataObject) -> None:
     """Against the plain definition: the smallest offset that is wanted and not finished, else the next one to pull."""

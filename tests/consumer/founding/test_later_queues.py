@@ -54,6 +54,7 @@ def know(broker: ScriptedBroker, *queues: MessageQueue, retries: bool = True) ->
         broker.offsets[GROUP, MessageQueue(RETRY, broker.name, 0)] = 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", WHERES)
 async def test_nothing_is_passed_over_where_the_topic_of_a_running_group_grows(
     broker: ScriptedBroker, seen: Seen, where: str
@@ -93,6 +94,7 @@ async def test_nothing_is_passed_over_where_the_topic_grows_while_the_group_is_a
     assert [starts[str(queue)] for queue in queues] == [(1, "committed"), (1, "committed"), (100, "later_queue")]
 
 
+@pytest.mark.slow
 async def test_nothing_is_passed_over_in_a_topic_that_is_made_while_the_group_waits_for_it(
     broker: ScriptedBroker, seen: Seen
 ) -> None:
@@ -123,6 +125,7 @@ async def test_a_message_that_makes_the_topic_as_the_group_starts_is_consumed(
         await seen.has(b"first")
 
 
+@pytest.mark.slow
 async def test_nothing_is_passed_over_at_a_broker_that_is_added(two: Two, seen: Seen) -> None:
     """While the group runs, and while it is away."""
     [queue] = two.a.create_topic(TOPIC)
@@ -335,6 +338,7 @@ async def test_brokers_of_4_9_say_0_where_they_have_nothing(
     assert [broker.pulled_offsets(queue)[0] for queue in queues] == ([1, 1, 50] if known else [0, 0, 51])
 
 
+@pytest.mark.slow
 async def test_a_queue_that_the_broker_lost_goes_on_where_this_member_left_it(
     broker: ScriptedBroker, seen: Seen
 ) -> None:

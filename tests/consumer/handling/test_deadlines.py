@@ -21,6 +21,7 @@ from tests.consumer.scripted_broker import ScriptedBroker
 GRACE_SECONDS = 5.5  # and a little: for a cancelled handler to end
 
 
+@pytest.mark.slow
 async def test_an_async_handler_is_cancelled_at_its_deadline(pool: StartPool, broker: ScriptedBroker) -> None:
     """Its batch is sent back with delay level 3, the slot goes on, and the next call has a deadline of its own."""
     clock, gate = ManualClock(), Gate()
@@ -158,6 +159,7 @@ async def test_a_sync_handler_is_left_to_its_thread(pool: StartPool, broker: Scr
     assert len(broker.sent_back) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_async", [True, False])
 async def test_the_group_fails_when_every_slot_hangs(
     pool: StartPool, broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch, is_async: bool
@@ -245,6 +247,7 @@ async def test_time_that_a_send_back_takes_is_not_the_next_batchs(pool: StartPoo
     assert handled(queue) == {"acked": 1, "retried": 1}
 
 
+@pytest.mark.slow
 async def test_a_handler_that_blocks_the_event_loop_is_named(pool: StartPool) -> None:
     """After a second; one that awaits as long is not."""
 

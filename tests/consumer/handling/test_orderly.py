@@ -84,6 +84,7 @@ async def test_queues_are_locked_under_the_groups_own_name_before_the_first_pull
     assert not broker.locks
 
 
+@pytest.mark.slow
 async def test_a_queue_that_another_member_holds_is_waited_for_without_end(broker: ScriptedBroker) -> None:
     """It is shown as locked out and not pulled; once it is free it is taken at once, from the broker's offset."""
     [queue], seen = broker.create_topic(TOPIC), Seen()
@@ -100,6 +101,7 @@ async def test_a_queue_that_another_member_holds_is_waited_for_without_end(broke
         await seen.has(b"2", b"3")
 
 
+@pytest.mark.slow
 async def test_queues_move_between_members_without_duplicates_and_without_two_handlers_at_once(
     broker: ScriptedBroker,
 ) -> None:

@@ -145,6 +145,7 @@ async def test_a_rest_is_never_longer_than_half_a_minute(pool: StartPool, monkey
         await eventually(done(queue), "it is handled")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["leave", "drop"])
 async def test_a_queue_that_is_given_up_while_it_rests_is_not_handed_out_again(pool: StartPool, end: str) -> None:
     """What rested is the next owner's."""
@@ -162,6 +163,7 @@ async def test_a_queue_that_is_given_up_while_it_rests_is_not_handed_out_again(p
         assert queue.commit_offset() == (0 if end == "leave" else 2)
 
 
+@pytest.mark.slow
 async def test_a_resting_queue_keeps_no_slot_from_the_others(pool: StartPool) -> None:
     """And what comes for it meanwhile waits behind the failed batch."""
     handle = Attempts(1, error=Suspend(LONG_SECONDS))
@@ -177,6 +179,7 @@ async def test_a_resting_queue_keeps_no_slot_from_the_others(pool: StartPool) ->
     assert handle.offsets == [0, 0, 1, 2, 3, 4, 0, 1, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("limit", "attempts"), [(0, 1), (2, 3)])
 async def test_the_last_attempt_ends_in_the_dead_letters(
     pool: StartPool, broker: ScriptedBroker, limit: int, attempts: int
@@ -229,6 +232,7 @@ async def test_an_async_call_past_its_deadline_is_cancelled_and_repeated(pool: S
     assert handled(queue) == {"acked": 2, "expired": 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_async", [False, True])
 async def test_a_call_that_goes_on_past_its_deadline_blocks_its_queue_and_no_slot(
     pool: StartPool, is_async: bool
@@ -284,6 +288,7 @@ async def test_as_many_hanging_calls_as_slots_end_the_group(pool: StartPool) -> 
         let_go.set()
 
 
+@pytest.mark.slow
 async def test_a_paused_group_hands_out_nothing_also_after_a_rest(pool: StartPool) -> None:
     """What rested meanwhile is handed out after the pause."""
     handle = Attempts(1, error=Suspend(LONG_SECONDS))

@@ -84,7 +84,7 @@ async def test_any_other_awaitable_is_one_too() -> None:
         await call(lambda _: Patient())
 
 
-@pytest.mark.parametrize("result", [None, 0, True, "done", ["x"], iter(())], ids=repr)
+@pytest.mark.parametrize("result", [None, 0, True, "done", ["x"], iter(())], ids=lambda result: type(result).__name__)
 async def test_what_cannot_be_awaited_is_no_result(result: object) -> None:
     """Whatever a function happens to return: it returned, so its batch is handled."""
     await call(lambda _: result)

@@ -79,6 +79,7 @@ async def test_queues_take_turns(pool: StartPool) -> None:
     assert Counter(order[:6]).most_common() == [(0, 2), (1, 2), (2, 2)] or Counter(order[:7])[0] <= 3
 
 
+@pytest.mark.slow
 async def test_a_handler_that_never_waits_lets_the_others_through(pool: StartPool) -> None:
     """The loop gets its turn, and so do heartbeats and pulls."""
 

@@ -118,6 +118,7 @@ async def test_a_queue_whose_slots_others_have_says_so(broker: ScriptedBroker, l
         await eventually(lambda: stall(m, 0) is None and stall(m, 1) is None, "both go on")
 
 
+@pytest.mark.slow
 async def test_a_pause_is_told_and_keeps_its_state(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, logs: Logs
 ) -> None:
@@ -148,6 +149,7 @@ async def test_a_queue_of_which_nothing_is_cached_stands_still_too(
     assert not broker.pulled_offsets(queue)
 
 
+@pytest.mark.slow
 async def test_messages_that_no_broker_takes_back_are_told(
     broker: ScriptedBroker, queue: MessageQueue, logs: Logs
 ) -> None:
@@ -167,6 +169,7 @@ async def test_messages_that_no_broker_takes_back_are_told(
         await goes_on(m, logs, "retry_refused")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("reply", "cause"),
     [
@@ -193,6 +196,7 @@ async def test_pulls_that_fail_again_and_again_say_why(
     assert events(logs, "queue.stalled")[0]["log_level"] == "error"
 
 
+@pytest.mark.slow
 async def test_a_broker_that_is_gone_is_told(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, logs: Logs
 ) -> None:
@@ -208,6 +212,7 @@ async def test_a_broker_that_is_gone_is_told(
         await goes_on(m, logs, "broker_unreachable")
 
 
+@pytest.mark.slow
 async def test_a_pull_that_nobody_answers_is_told_and_pulled_anew(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, logs: Logs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,6 +229,7 @@ async def test_a_pull_that_nobody_answers_is_told_and_pulled_anew(
     assert broker.pulled_offsets(queue)[:2] == [0, 0]
 
 
+@pytest.mark.slow
 async def test_a_broker_that_answers_again_ends_it_before_the_next_pull_does(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, logs: Logs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -238,6 +244,7 @@ async def test_a_broker_that_answers_again_ends_it_before_the_next_pull_does(
     assert set(broker.pulled_offsets(queue)) == {0}
 
 
+@pytest.mark.slow
 async def test_a_queue_that_cannot_be_taken_over_is_shown(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, logs: Logs
 ) -> None:
@@ -252,6 +259,7 @@ async def test_a_queue_that_cannot_be_taken_over_is_shown(
         await goes_on(m, logs, "no_permission")
 
 
+@pytest.mark.slow
 async def test_queues_that_stand_still_together_are_one_line(broker: ScriptedBroker, logs: Logs) -> None:
     """And one line only, while the cause is the same."""
     queues = broker.create_topic(TOPIC, 3)
@@ -266,6 +274,7 @@ async def test_queues_that_stand_still_together_are_one_line(broker: ScriptedBro
     assert (entry["topic"], entry["queues"]) == (TOPIC, [0, 1, 2])
 
 
+@pytest.mark.slow
 async def test_a_topic_that_nobody_knows_is_a_problem_of_the_group(broker: ScriptedBroker, logs: Logs) -> None:
     """There is no queue that could show it."""
     async with member(broker.peer.address, Seen(), subscriptions=["missing"]) as m:
@@ -306,6 +315,7 @@ async def test_a_handler_that_fails_at_everything_is_a_problem_of_the_group(
     assert [entry["cause"] for entry in events(logs, "group.problem_ended")] == ["failing_handler"]
 
 
+@pytest.mark.slow
 async def test_name_servers_that_do_not_answer_are_a_problem_of_the_group(logs: Logs) -> None:
     """Nobody knows then whether the topic exists."""
     async with Peer() as gone:
@@ -320,6 +330,7 @@ async def test_name_servers_that_do_not_answer_are_a_problem_of_the_group(logs: 
             await eventually(lambda: not m.consumer.snapshot().problems, "it is over")
 
 
+@pytest.mark.slow
 async def test_a_fall_at_a_take_over_is_told_and_the_brokers_value_holds(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, logs: Logs
 ) -> None:

@@ -245,6 +245,7 @@ async def test_a_reset_holds_although_it_could_not_be_stored_yet(
     assert on_disk(tmp_path) == {A: 3}
 
 
+@pytest.mark.process
 async def test_a_real_disk_fills_up_turns_read_only_and_recovers(tmp_path: Path, clock: ManualClock) -> None:
     with small_disk(tmp_path / "disk") as disk:
         store = LocalFileOffsetStore(str(disk.path / "offsets"), "g", clock)
@@ -263,6 +264,7 @@ async def test_a_real_disk_fills_up_turns_read_only_and_recovers(tmp_path: Path,
         assert OffsetsFile(disk.path / "offsets" / "g").load() == {A: 5}
 
 
+@pytest.mark.process
 async def test_a_start_on_a_full_disk_goes_on_from_the_file(tmp_path: Path, clock: ManualClock) -> None:
     with small_disk(tmp_path / "disk") as disk:
         OffsetsFile(disk.path / "offsets" / "g").save({A: 1})
@@ -289,6 +291,7 @@ async def test_damage_to_both_files_is_told(tmp_path: Path, clock: ManualClock) 
         await LocalFileOffsetStore(str(tmp_path / "offsets"), "g", clock).open()
 
 
+@pytest.mark.process
 async def test_two_processes_do_not_share_a_directory(tmp_path: Path, clock: ManualClock) -> None:
     directory = tmp_path / "offsets"
     directory.mkdir()

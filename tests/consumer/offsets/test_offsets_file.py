@@ -221,6 +221,7 @@ def test_what_cannot_be_stored_leaves_the_file_as_it_was(tmp_path: Path, monkeyp
     assert OffsetsFile(tmp_path).load() == {A: 1}
 
 
+@pytest.mark.process
 def test_a_full_disk_and_a_read_only_one_keep_what_was_stored(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk") as disk:
         file = stored(disk.path / "g")

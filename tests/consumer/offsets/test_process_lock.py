@@ -17,6 +17,8 @@ from rmqd.consumer.offsets import process_lock
 from rmqd.errors import InUseError
 from tests.consumer.offsets.disks import disk_error, small_disk
 
+pytestmark = pytest.mark.process
+
 FORKER = """
 import os, sys
 from pathlib import Path

@@ -29,6 +29,7 @@ def header(reply: Reply, **changes: int) -> Reply:
     return replace(reply, ext_fields=fields.ext_fields())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("with_master", [True, False], ids=["master_there", "master_away"])
 async def test_a_slave_moves_no_offset(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, with_master: bool

@@ -112,6 +112,7 @@ async def test_a_pop_asks_for_what_the_group_is_told(pop: PopBroker, seen: Seen)
     assert fields["bornTime"] == "0"  # the broker's own clock
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("body", [b"", b"{}", b'{"messageQueueAssignments":null}'])
 async def test_an_answer_that_tells_nothing_changes_nothing_and_is_asked_for_again(
     pop: PopBroker, seen: Seen, body: bytes
@@ -130,6 +131,7 @@ async def test_an_answer_that_tells_nothing_changes_nothing_and_is_asked_for_aga
         await seen.has(b"x")
 
 
+@pytest.mark.slow
 async def test_an_answer_without_queues_ends_the_popping(pop: PopBroker, seen: Seen) -> None:
     async with member(pop.address, seen, consume_mode="pop") as one:
         await eventually(lambda: popping(one), "it pops")

@@ -83,6 +83,7 @@ async def test_a_queue_that_comes_later_is_popped_from_its_first_message(pop: Po
     assert Counter(seen.bodies) == {b"new": 4, b"more": 16, b"away": 24}
 
 
+@pytest.mark.slow
 async def test_what_a_handler_has_is_kept_hidden_for_as_long_as_it_takes(pop: Popping) -> None:
     calls: Counter[bytes] = Counter()
     handler = Blocked()
@@ -106,6 +107,7 @@ async def test_what_a_handler_has_is_kept_hidden_for_as_long_as_it_takes(pop: Po
     assert await pop.lag() == 0
 
 
+@pytest.mark.slow
 async def test_what_no_handler_has_in_time_is_left_to_others(pop: Popping) -> None:
     first = Blocked()
     second = Seen()
@@ -154,6 +156,7 @@ async def test_a_member_that_leaves_shows_the_others_what_it_did_not_begin(pop: 
     assert one.topic().handled["acked"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("looks_often")
 async def test_what_was_popped_is_told_by_its_own_topic_when_it_is_pulled_and_retried(
     pop: Popping, monkeypatch: pytest.MonkeyPatch
@@ -179,6 +182,7 @@ async def test_what_was_popped_is_told_by_its_own_topic_when_it_is_pulled_and_re
     assert attempts == [(TOPIC, TOPIC), (TOPIC, retry), (TOPIC, f"%RETRY%{GROUP}")]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("looks_often")
 async def test_a_group_that_is_to_pull_again_also_reads_what_it_had_popped(pop: Popping) -> None:
     first, second = Blocked(), Seen()
@@ -203,6 +207,7 @@ async def test_a_group_that_is_to_pull_again_also_reads_what_it_had_popped(pop: 
         await eventually(lambda: b"popped" in second.bodies, "it handles what it pops")
 
 
+@pytest.mark.slow
 async def test_what_was_pulled_is_finished_and_committed_before_the_group_pops(pop: Popping) -> None:
     handler, other = Blocked(), Seen()
     await pop.set_mode("PULL")

@@ -49,6 +49,7 @@ async def test_a_commit_of_another_member_is_no_reset(
         assert m.topic().falls["operator"] == 0
 
 
+@pytest.mark.slow
 async def test_a_reset_in_the_late_answer_to_a_former_owners_pull_is_obeyed(
     broker: ScriptedBroker, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,6 +20,7 @@ from tests.consumer.scripted_broker import ScriptedBroker
 # --- thresholds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("reason", "options", "most"),
     [
@@ -133,6 +134,7 @@ async def test_a_group_may_be_paused_before_it_runs(broker: ScriptedBroker) -> N
 # --- a rate limit
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", [20])
 async def test_a_rate_limit_spaces_the_pulls(broker: ScriptedBroker, rate: int) -> None:
     """On average, over all queues of the group."""

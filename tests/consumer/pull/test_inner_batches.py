@@ -84,6 +84,7 @@ async def test_a_member_is_retried_by_itself(broker: ScriptedBroker, queue: Mess
     assert not broker.sent_back
 
 
+@pytest.mark.slow
 async def test_a_member_is_dead_lettered_by_itself(broker: ScriptedBroker, queue: MessageQueue) -> None:
     """Also where the broker refuses it at first: never by a send-back."""
 

@@ -188,6 +188,7 @@ async def test_commits_go_on_after_a_reset_that_could_not_be_committed(
         await broker.committed(GROUP, queue, 50)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", [ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST])
 async def test_a_broker_without_our_subscription_gets_a_heartbeat(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, code: ResponseCode

@@ -61,6 +61,7 @@ async def test_a_restarted_queue_goes_on_where_it_was(broker: ScriptedBroker, qu
     assert broker.pulled_offsets(queue)[:3] == [0, 1, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("why", ["count", "paused"])
 async def test_a_reset_reaches_a_queue_that_is_held_back(broker: ScriptedBroker, queue: MessageQueue, why: str) -> None:
     """It asks for one message now and then, without waiting and without taking it."""
@@ -91,6 +92,7 @@ def cached(m: Member) -> int:
     return 0 if held is None else held.cached
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("why", ["count", "paused"])
 async def test_what_was_pulled_is_handled_though_the_broker_let_it_go(
     broker: ScriptedBroker, queue: MessageQueue, why: str
@@ -147,6 +149,7 @@ async def test_an_offset_that_is_moved_nowhere_is_asked_for_again_after_a_while(
         await broker.committed(GROUP, queue, 3)
 
 
+@pytest.mark.slow
 async def test_a_queue_whose_broker_lost_its_end_goes_on_there_after_what_is_in_memory(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen
 ) -> None:

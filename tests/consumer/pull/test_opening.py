@@ -92,6 +92,7 @@ async def test_a_body_above_max_body_size_is_corrupt(
     assert (entry["offset"], entry["reason"]) == (1, f"the body decompresses to more than {3 * MIB} bytes")
 
 
+@pytest.mark.slow
 @KINDS
 async def test_many_bodies_that_are_too_large_cost_one_more_pull(
     broker: ScriptedBroker, queue: MessageQueue, kind: CompressionType

@@ -145,6 +145,7 @@ async def test_a_dead_master_that_the_route_still_names_is_passed_over_and_retur
     assert seen.bodies == [b"0", b"1", b"2"]
 
 
+@pytest.mark.slow
 async def test_a_silent_master_is_passed_over(cluster: Replicated, seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
     """It holds a pull and will never answer: once it is known to be silent, the slave is asked instead."""
     broker, queue = cluster.broker, cluster.queue
@@ -192,6 +193,7 @@ async def test_a_master_that_is_gone_leaves_its_slave_the_commits_too_and_gets_t
     assert min(cluster.pulls_at(cluster.slave), key=lambda pull: pull.queue_offset).queue_offset >= 2
 
 
+@pytest.mark.slow
 async def test_a_slave_that_becomes_master_at_its_own_address(
     cluster: Replicated, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -275,6 +277,7 @@ async def test_a_new_connection_carries_a_heartbeat_before_a_pull(cluster: Repli
         assert not refused
 
 
+@pytest.mark.slow
 async def test_a_slave_that_has_not_got_as_far_is_asked_patiently(cluster: Replicated, seen: Seen) -> None:
     """It says so at once and moves nothing: what it lacks comes from the master, later."""
     broker, queue = cluster.broker, cluster.queue
@@ -319,6 +322,7 @@ async def test_a_broker_that_goes_away_is_pulled_by_another_connection_at_once(c
     assert not [entry for entry in logs if entry["event"] == "pull.failed"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", [ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL])
 async def test_a_broker_that_is_busy_is_asked_less_and_less_often(
     cluster: Replicated, seen: Seen, monkeypatch: pytest.MonkeyPatch, code: ResponseCode

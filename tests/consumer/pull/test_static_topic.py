@@ -75,6 +75,7 @@ async def test_offsets_are_those_of_the_logical_queue(broker: ScriptedBroker, qu
     assert sorted(offsets) == [1000, 1001]
 
 
+@pytest.mark.slow
 async def test_a_queue_that_was_moved_is_read_from_its_new_broker(
     broker: ScriptedBroker, queue: MessageQueue, other: Peer, seen: Seen
 ) -> None:

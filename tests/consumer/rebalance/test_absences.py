@@ -34,6 +34,7 @@ def held(member: Member) -> dict[str, int]:
     return dict(Counter(queue.broker for queue in member.consumer.snapshot().queues))
 
 
+@pytest.mark.slow
 async def test_queues_of_a_dead_broker_wait_for_it_and_go_on_where_they_were(
     two: Two, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -67,6 +68,7 @@ async def test_queues_of_a_dead_broker_wait_for_it_and_go_on_where_they_were(
     assert two.b.commits_of(queue) == sorted(two.b.commits_of(queue))
 
 
+@pytest.mark.slow
 async def test_what_a_handler_finishes_while_its_broker_is_away_is_committed_later(two: Two) -> None:
     queue, release = place(two.b), asyncio.Event()
     bodies: list[bytes] = []
@@ -89,6 +91,7 @@ async def test_what_a_handler_finishes_while_its_broker_is_away_is_committed_lat
     assert bodies == [b"b0"]
 
 
+@pytest.mark.slow
 async def test_a_broker_that_is_away_for_long_is_given_up(
     two: Two, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,6 +104,7 @@ async def test_a_broker_that_is_away_for_long_is_given_up(
         await eventually(lambda: held(m) == {"a": 2}, "they are given up")
 
 
+@pytest.mark.slow
 async def test_a_broker_that_serves_the_topic_no_more_is_given_up(
     two: Two, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,6 +130,7 @@ async def test_a_broker_that_is_in_no_route_for_a_moment_is_consumed_on(two: Two
         assert held(m) == {"a": 2, "b": 2}
 
 
+@pytest.mark.slow
 async def test_a_silent_broker_delays_no_commit_to_another_one(
     two: Two, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,6 +152,7 @@ async def test_a_silent_broker_delays_no_commit_to_another_one(
         await two.b.peer.down()  # or it would be waited for at the end
 
 
+@pytest.mark.slow
 async def test_members_are_asked_of_a_broker_that_answers(two: Two, seen: Seen) -> None:
     """Where one is down, it is not waited for."""
     async with two.member(seen) as m:
@@ -161,6 +167,7 @@ async def test_members_are_asked_of_a_broker_that_answers(two: Two, seen: Seen) 
         assert not [entry for entry in logs if entry["event"] == "rebalance.no_member_list"]
 
 
+@pytest.mark.slow
 async def test_a_broker_that_is_back_for_a_moment_is_not_believed_about_who_is_gone(
     broker: ScriptedBroker, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -98,6 +98,7 @@ async def test_the_brokers_are_told_and_asked_for_nothing_else(
     assert broker.peer.got(RequestCode.UNREGISTER_CLIENT)
 
 
+@pytest.mark.slow
 async def test_a_queue_that_is_added_is_taken_without_a_member_list(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, place: Place
 ) -> None:
@@ -251,6 +252,7 @@ async def test_kill_9_repeats_what_was_not_stored_and_loses_nothing(
         await seen.has(b"a", b"b", b"c", b"c")
 
 
+@pytest.mark.slow
 async def test_a_queue_that_is_not_in_the_file_came_later(broker: ScriptedBroker, place: Place, seen: Seen) -> None:
     """While the member ran, and while it was away: from the first message. A new group's file has all queues."""
     queues = broker.create_topic(TOPIC, 2)
@@ -326,6 +328,7 @@ async def test_lag_and_committed_offsets_come_from_the_file(
 # --- bad disks
 
 
+@pytest.mark.process
 async def test_a_full_disk_stops_no_handler_and_is_made_up_for(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, tmp_path: Path
 ) -> None:

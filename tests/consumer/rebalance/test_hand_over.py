@@ -38,6 +38,7 @@ def owners(*members: Member) -> list[int]:
     return [len(one.owned()) for one in members]
 
 
+@pytest.mark.slow
 async def test_a_joining_member_waits_for_the_old_owners_commit(broker: ScriptedBroker) -> None:
     """Nothing that was finished is handled again, although the handlers are slow and offsets are persisted rarely."""
     queues = broker.create_topic(TOPIC, QUEUES)
@@ -141,6 +142,7 @@ async def test_an_owner_that_does_not_give_up_is_waited_for_until_the_time_is_ov
     assert entry["queue"] == str(queue)
 
 
+@pytest.mark.slow
 async def test_a_killed_members_locks_are_broken(broker: ScriptedBroker) -> None:
     """By those who saw it, for whoever takes its queues: nobody waits for it."""
     broker.create_topic(TOPIC, 6)
@@ -158,6 +160,7 @@ async def test_a_killed_members_locks_are_broken(broker: ScriptedBroker) -> None
             assert killed_id not in broker.locks.values()
 
 
+@pytest.mark.slow
 async def test_who_is_alone_waits_for_nobody(broker: ScriptedBroker) -> None:
     """A lock of a member that nobody knows can only be of one that has gone: it ends by itself, and is then taken."""
     [queue] = broker.create_topic(TOPIC)
@@ -191,6 +194,7 @@ async def test_who_is_listed_again_is_waited_for_though_nobody_told(
         assert new.consumer.snapshot().handover_timeouts == 0
 
 
+@pytest.mark.slow
 async def test_a_broker_that_refuses_locks_leaves_the_bounded_wait(broker: ScriptedBroker) -> None:
     """Said once, not asked in circles; the members go on as if the time had passed."""
     broker.peer.on(RequestCode.LOCK_BATCH_MQ, Reply(ResponseCode.NO_PERMISSION, "no sub permission on the group"))
@@ -209,6 +213,7 @@ async def test_a_broker_that_refuses_locks_leaves_the_bounded_wait(broker: Scrip
     assert refusals[0]["lock"] == f"{GROUP}-rmqd-owner"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["handed over", "stopped"])
 async def test_a_former_owner_commits_only_upward(broker: ScriptedBroker, way: str) -> None:
     """A Java member does not wait, and may have committed more already."""
@@ -230,6 +235,7 @@ async def test_a_former_owner_commits_only_upward(broker: ScriptedBroker, way: s
     assert [broker.offsets[GROUP, queue] for queue in queues] == [15, 15]
 
 
+@pytest.mark.slow
 async def test_a_queue_that_comes_back_while_it_is_given_up_is_taken_again(broker: ScriptedBroker) -> None:
     """And the rebalance is counted and logged once a change, not once a second."""
     queues = broker.create_topic(TOPIC, 2)
@@ -259,6 +265,7 @@ async def test_a_queue_that_comes_back_while_it_is_given_up_is_taken_again(broke
     assert [broker.offsets[GROUP, queue] for queue in queues] == [1, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["handed over", "stopped"])
 async def test_the_commits_of_a_queue_come_one_after_the_other(
     broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch, way: str
@@ -303,6 +310,7 @@ async def test_the_commits_of_a_queue_come_one_after_the_other(
     assert most == 1
 
 
+@pytest.mark.slow
 async def test_where_brokers_tell_nobody_a_joining_member_is_seen_all_the_same(broker: ScriptedBroker) -> None:
     """The owner looks at the list of members itself. Its time to finish begins when it must have seen it."""
     broker.notifies = False

@@ -17,6 +17,7 @@ LIST = RequestCode.GET_CONSUMER_LIST_BY_GROUP
 NOTICE = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
 
 
+@pytest.mark.slow
 async def test_many_notices_bring_one_pass_a_second(broker: ScriptedBroker, seen: Seen) -> None:
     """A deployment replaces members one by one, and brokers tell every other one of each change."""
     broker.create_topic(TOPIC)
@@ -44,6 +45,7 @@ async def test_a_notice_after_a_quiet_second_is_obeyed_at_once(
         await broker.peer.received(LIST, asked + 1)
 
 
+@pytest.mark.slow
 async def test_a_topic_that_does_not_exist_brings_no_passes(
     broker: ScriptedBroker, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -224,6 +224,7 @@ async def test_a_thread_is_told_as_well(broker: ScriptedBroker) -> None:
         await eventually(told.is_set, "it is told")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("silence", [None, Reply(ResponseCode.SYSTEM_ERROR, "busy")])
 async def test_a_lock_that_cannot_be_renewed_is_lost_before_the_broker_forgets_it(
@@ -255,6 +256,7 @@ async def test_a_lock_that_cannot_be_renewed_is_lost_before_the_broker_forgets_i
     assert holding.seen == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.slow
 async def test_a_hand_over_waits_for_a_handler_that_outlives_it_and_tells_it(broker: ScriptedBroker) -> None:
     """The lock is kept meanwhile, so what is finished late is committed, and nobody handles it a second time."""
     queues = broker.create_topic(TOPIC, 2)
@@ -284,6 +286,7 @@ async def test_a_hand_over_waits_for_a_handler_that_outlives_it_and_tells_it(bro
     assert sorted(seen) == [(number, offset) for number in range(2) for offset in range(5)]
 
 
+@pytest.mark.slow
 async def test_a_handler_that_never_ends_holds_a_hand_over_up_no_longer_than_java(
     broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -366,6 +369,7 @@ async def test_a_lock_that_is_granted_too_late_is_given_back(broker: ScriptedBro
     await client.remoting.close()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick")
 async def test_a_broker_that_refuses_locks_is_told_of_once(broker: ScriptedBroker) -> None:
     """And asked on: its access control may change. Nothing is pulled without the lock."""
@@ -397,6 +401,7 @@ async def test_a_lock_does_not_outlive_a_suspended_machine(
     await client.remoting.close()
 
 
+@pytest.mark.slow
 async def test_a_lock_counts_for_nothing_until_the_next_connection_granted_it(
     broker: ScriptedBroker, queue: MessageQueue
 ) -> None:
@@ -422,6 +427,7 @@ async def test_a_lock_counts_for_nothing_until_the_next_connection_granted_it(
     await client.remoting.close()
 
 
+@pytest.mark.slow
 async def test_who_was_locked_out_lets_the_owner_find_a_restarted_broker_first(
     broker: ScriptedBroker, queue: MessageQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:

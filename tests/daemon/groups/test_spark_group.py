@@ -196,6 +196,7 @@ async def test_a_pause_holds_before_and_after_the_start() -> None:
         assert not group.snapshot().paused
 
 
+@pytest.mark.slow
 async def test_a_silent_driver_is_not_ready(capsys: pytest.CaptureFixture[str]) -> None:
     """Until it answers again."""
     driver = FakeDriver()

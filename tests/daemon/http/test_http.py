@@ -269,6 +269,7 @@ async def test_a_page_of_another_port_changes_nothing(served: Served, host: str,
     assert served.engine.last("mailer").paused == (status == 200)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("listen", "token", "warned"), [("0.0.0.0:0", "", 1), ("0.0.0.0:0", "secret", 0), ("127.0.0.1:0", "", 0)]
 )
@@ -287,6 +288,7 @@ def _written(path: Path, text: str) -> Path:
     return path
 
 
+@pytest.mark.process
 async def test_256_silent_clients_do_not_keep_a_probe_from_the_daemon(tmp_path: Path) -> None:
     """The real program, its real limit."""
     async with daemon(write_config(tmp_path, "mailer")) as running:

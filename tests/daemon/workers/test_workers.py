@@ -8,11 +8,14 @@ import signal
 from pathlib import Path
 
 import httpx
+import pytest
 
 from rmqd.exit_codes import ExitCode
 from tests.certificates import CA, OTHER_CA, SERVER_EXPIRED, server_context
 from tests.daemon.daemon_process import DaemonProcess, daemon, write_config
 from tests.daemon.waiting import until
+
+pytestmark = pytest.mark.process
 
 FRAGILE = """
 import os, pathlib

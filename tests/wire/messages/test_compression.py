@@ -91,6 +91,7 @@ except ProtocolError as error:
 """
 
 
+@pytest.mark.process
 @KINDS
 def test_bomb_is_defused(kind: CompressionType) -> None:
     """A small body that would fill the memory is given up at the limit, and costs no more than a few times that."""
