@@ -4,12 +4,12 @@
 A handler's failure is an outcome of its batch; any other failure ends the group. The services differ by consume mode:
 a concurrent group hands batches of a queue out side by side, an orderly one a batch at a time under the queue's lock.
 
-    slots               HandlerSlots: the line of queues with messages, the workers, their deadlines
-                        (`consume_timeout`)
+    line                Line: the queues with messages, and the workers that sleep until there are some
+    slots               HandlerSlots: the workers and their deadlines (`consume_timeout`)
     worker              Worker: takes a batch, calls the handler, finishes or settles
     threads             a thread for each slot of a synchronous handler; calls of a handler's `start` and `stop`
     concurrently        the service of concurrent and popping groups
-    orderly             the service of orderly groups, and its worker
+    orderly             the service of orderly groups
     settlement          what becomes of each message: acknowledge, retry, dead-letter
     orderly_settlement  the same in order: what failed is repeated before what follows
     send_back           SendBack: retries and dead letters as requests to a broker

@@ -9,7 +9,7 @@ from rmqd.clock import Clock
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.handling.settlement import EXPIRED, Settlement
 from rmqd.consumer.handling.slots import HandlerSlots
-from rmqd.consumer.handling.worker import Worker
+from rmqd.consumer.handling.worker import Turn, Worker
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.services import WaysBack
 from rmqd.handler import Batch, LoadedHandler
@@ -20,15 +20,23 @@ class ConsumeMessageConcurrentlyService(HandlerSlots):
 
     def __init__(self, options: ConsumerOptions, handler: LoadedHandler, send_back: WaysBack, clock: Clock) -> None:
         super().__init__(options, handler, clock)
-        self.settlement = Settlement(send_back, options.delay_level_when_next_consume, self.submit, clock)
+        self.settlement = Settlement(send_back, options.delay_level_when_next_consume, self.line.submit, clock)
 
-    def settle_at_once(self, queue: ProcessQueue, batch: Batch) -> bool | None:
+    def begin_turn(self) -> Turn | None:
+        """Take the next queue, which stays in the line for other workers too, until they find it empty."""
+        queues = self.line.queues
+        process_queue = queues[0]
+        queues.rotate(-1)  # whoever comes next begins with the next queue
+        process_queue.begin_turn()
+        return process_queue, Batch, process_queue.pending, ProcessQueue.end_turn
+
+    def settle_at_once(self, process_queue: ProcessQueue, batch: Batch) -> bool | None:
         """Acknowledge the batch, if the handler said nothing else about any message."""
-        return False if self.settlement.acknowledge(queue, batch) else None
+        return False if self.settlement.acknowledge(process_queue, batch) else None
 
-    async def settle(self, queue: ProcessQueue, batch: Batch, error: BaseException | None) -> bool:
+    async def settle(self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None) -> bool:
         """Acknowledge, send back or dead-letter each message; the queue goes on meanwhile."""
-        await self.settlement.settle(queue, batch, error)
+        await self.settlement.settle(process_queue, batch, error)
         return False
 
     def is_settling(self) -> bool:
@@ -37,12 +45,12 @@ class ConsumeMessageConcurrentlyService(HandlerSlots):
 
     def _give_up(self, worker: Worker) -> Callable[[], None]:
         if worker.replaced:  # else it settles the batch itself
-            assert worker.queue is not None
+            assert worker.process_queue is not None
             assert worker.batch is not None
-            settling = self._settle_replaced(worker.queue, worker.batch)
+            settling = self._settle_replaced(worker.process_queue, worker.batch)
             self._apart.add(asyncio.create_task(settling, name="settle-expired"))
         return super()._give_up(worker)
 
-    async def _settle_replaced(self, queue: ProcessQueue, batch: Batch) -> None:
-        await self.settlement.settle(queue, batch, EXPIRED)
-        queue.end_turn()
+    async def _settle_replaced(self, process_queue: ProcessQueue, batch: Batch) -> None:
+        await self.settlement.settle(process_queue, batch, EXPIRED)
+        process_queue.end_turn()

@@ -1,20 +1,21 @@
-"""The slots of a group: a line of queues with messages, and workers that take batches from it.
+"""The slots of a group: its workers, their deadlines, their threads, their end.
 
-What is the same however batches are taken: how workers sleep and wake, their deadlines, their threads, their end.
+This is the same however batches are taken; that, and how a batch ends, is the business of the consume mode.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable
 
 import structlog
 
 from rmqd.clock import Clock
 from rmqd.consumer.cache.process_queue import ProcessQueue
+from rmqd.consumer.handling.line import Line
 from rmqd.consumer.handling.threads import HandlerThread, call_handler
-from rmqd.consumer.handling.worker import Worker
+from rmqd.consumer.handling.worker import Worker, WorkerService
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.services import RunningCall
 from rmqd.errors import RmqdError
@@ -23,7 +24,6 @@ from rmqd.handler import Batch, LoadedHandler
 log = structlog.get_logger(__name__)
 
 TICK_SECONDS = 0.25
-TRICKLE = 4  # messages that are handled sooner than a turn of the loop is worth waiting for
 CANCEL_GRACE_SECONDS = 5.0  # for a handler that was cancelled at its deadline to end
 
 
@@ -31,17 +31,16 @@ class HandlerHungError(RmqdError):
     """Every slot of the group is taken by a call that did not end at its deadline."""
 
 
-class HandlerSlots:
-    """`concurrency` workers and the line that they serve. How a batch ends is the business of the consume mode."""
+class HandlerSlots(WorkerService):
+    """`concurrency` workers and the line that they serve."""
 
     def __init__(self, options: ConsumerOptions, handler: LoadedHandler, clock: Clock) -> None:
         self.clock = clock
         self.handler_name = handler.name
         self.batch_size = options.consume_message_batch_max_size
-        self.line: deque[ProcessQueue] = deque()
-        self.queued: set[ProcessQueue] = set()  # not to be put into the line: they stand in it
-        self.sleepers: list[asyncio.Future[None]] = []
-        self.wall_offset = clock.wall() - clock.monotonic()  # turns monotonic time into wall time
+        self.line = Line()
+        self.submit = self.line.submit
+        self.wall_offset = clock.wall() - clock.monotonic()
         self.abandoned = 0  # calls past their deadline that have not ended
         self.ended = False
         self.calls_left = True  # until the end shows that there are none
@@ -49,75 +48,26 @@ class HandlerSlots:
         self._handler = handler
         self._concurrency = options.concurrency
         self._timeout = options.consume_timeout_seconds
-        self._wake_planned = False
-        self.paused = False
-        self._held: deque[ProcessQueue] = deque()  # the line of a paused group
         self._workers: dict[Worker, asyncio.Task[None]] = {}
         self._apart: set[asyncio.Task[None]] = set()  # workers that hang, and what their messages need
         self._threads: dict[Worker, HandlerThread] = {}
-        self.can_wake = False  # somebody sleeps, and nobody who was woken is still on the way
         self._last_tick = clock.monotonic()
-
-    def submit(self, queue: ProcessQueue) -> None:
-        """A queue has messages to hand out."""
-        if queue.pending and queue not in self.queued:
-            self.queued.add(queue)
-            (self._held if self.paused else self.line).append(queue)
-        if not self.line or not self.can_wake or self._wake_planned:
-            return
-        if len(queue.pending) <= TRICKLE:
-            self.wake()
-        else:  # one turn of the loop later, so that the next pulls leave before handlers take the loop
-            self._wake_planned = True
-            asyncio.get_running_loop().call_soon(self._wake_now)
 
     def pause(self) -> None:
         """Hand out nothing more; handlers finish what they have."""
-        if not self.paused:
-            self.paused = True
-            self._held.extend(self.line)
-            self.line.clear()
-            for worker in self._workers:
-                worker.halted = True
+        self.line.pause()
+        for worker in self._workers:
+            worker.halted = True
 
     def resume(self) -> None:
         """Go on handing out."""
-        if self.paused:
-            self.paused = False
-            self.line.extend(self._held)
-            self._held.clear()
-            if self.line and self.can_wake:
-                self.wake()
+        self.line.resume()
 
-    def halt(self, queue: ProcessQueue) -> None:
+    def halt(self, process_queue: ProcessQueue) -> None:
         """Begin no further batch of this queue in the turns that are under way."""
         for worker in self._workers:
-            if worker.queue is queue:
+            if worker.process_queue is process_queue:
                 worker.halted = True
-
-    def wake(self) -> None:
-        """Wake one worker, which wakes the next if there is more than it can take: most handlers need only one."""
-        self.can_wake = False
-        sleeper = self.sleepers.pop()
-        if not sleeper.done():
-            sleeper.set_result(None)
-
-    def _wake_now(self) -> None:
-        self._wake_planned = False
-        if self.line and self.can_wake:
-            self.wake()
-
-    async def rest(self) -> None:
-        """Wait until there is work; called by workers."""
-        sleeper = asyncio.get_running_loop().create_future()
-        self.sleepers.append(sleeper)
-        self.can_wake = True
-        try:
-            await sleeper
-        finally:
-            if sleeper in self.sleepers:
-                self.sleepers.remove(sleeper)
-            self.can_wake = bool(self.sleepers)
 
     async def run(self) -> None:
         """Work until cancelled. Raises HandlerHungError when no slot is left that can work."""
@@ -133,26 +83,18 @@ class HandlerSlots:
     def calls(self) -> list[RunningCall]:
         """What handlers do now."""
         return [
-            RunningCall(worker.queue, worker.batch, worker.started)
+            RunningCall(worker.process_queue, worker.batch, worker.started)
             for worker in self._workers
-            if worker.queue is not None and worker.batch is not None
+            if worker.process_queue is not None and worker.batch is not None
         ]
 
     async def call_apart(self, batch: Batch, ended: Callable[[], None]) -> None:
         """Call the handler outside of the slots."""
         await call_handler(self._handler, batch, ended)
 
-    def settle_at_once(self, queue: ProcessQueue, batch: Batch) -> bool | None:
-        """As `settle`, for a batch whose handler returned; None, and nothing done, if a broker must be asked."""
-        raise NotImplementedError
-
-    async def settle(self, queue: ProcessQueue, batch: Batch, error: BaseException | None) -> bool:
-        """See to what becomes of a batch; whether nothing more of its queue is to be handed out for now."""
-        raise NotImplementedError
-
+    @abstractmethod
     def is_settling(self) -> bool:
         """Whether batches are being settled that should be before the group fails."""
-        raise NotImplementedError
 
     def took_long(self, started: float) -> None:
         """A handler call took over a second; if no tick came through meanwhile, it kept the event loop to itself."""
@@ -166,13 +108,10 @@ class HandlerSlots:
         if not self._handler.is_async:
             thread = HandlerThread(self._handler, number)
             call = thread.call
-        worker = self._worker(call, number)
+        worker = Worker(self, call, number)
         if thread is not None:
             self._threads[worker] = thread
         self._workers[worker] = asyncio.create_task(worker.run(), name=f"worker:{number}")
-
-    def _worker(self, call: Callable[[Batch], Awaitable[object]], number: int) -> Worker:
-        return Worker(self, call, number)
 
     def _tick(self) -> None:
         now = self._last_tick = self.clock.monotonic()

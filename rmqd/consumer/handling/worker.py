@@ -7,33 +7,61 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sized
-from typing import TYPE_CHECKING
+from typing import Final
 
-import structlog
-
+from rmqd.clock import Clock
 from rmqd.consumer.cache.process_queue import ProcessQueue
+from rmqd.consumer.handling.line import Line
 from rmqd.consumer.handling.settlement import EXPIRED
 from rmqd.consumer.handling.threads import HandlerNotAwaitedError, check_result
 from rmqd.handler import Batch
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import Message
 
-if TYPE_CHECKING:
-    from rmqd.consumer.handling.slots import HandlerSlots
-
-log = structlog.get_logger(__name__)
-
 TIME_SLICE_SECONDS = 0.005  # a handler that never awaits must still let heartbeats and pulls through
-BLOCKED_SECONDS = 1.0
+BLOCKED_SECONDS: Final = 1.0
+
+
+# A worker's time at one queue: the queue, how its batches are made, what other workers may take of it meanwhile, and
+# what is to be called with the queue at the end, unless the worker is replaced.
+Turn = tuple[ProcessQueue, Callable[[list[Message], MessageQueue], Batch], Sized, Callable[[ProcessQueue], None]]
+
+
+class WorkerService(ABC):
+    """What a worker asks of the service that it works for."""
+
+    clock: Clock
+    line: Line
+    handler_name: str
+    batch_size: int
+    wall_offset: float
+    """Turns monotonic time into wall time."""
+
+    @abstractmethod
+    def begin_turn(self) -> Turn | None:
+        """Take the first queue of the line, which has messages; None if they are not to be handed out now."""
+
+    @abstractmethod
+    def settle_at_once(self, process_queue: ProcessQueue, batch: Batch) -> bool | None:
+        """As `settle`, for a batch whose handler returned; None, and nothing done, if a broker must be asked."""
+
+    @abstractmethod
+    async def settle(self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None) -> bool:
+        """See to what becomes of a batch; whether nothing more of its queue is to be handed out for now."""
+
+    @abstractmethod
+    def took_long(self, started: float) -> None:
+        """A call that began then (monotonic seconds) took over a second."""
 
 
 class Worker:
-    """Runs until its service ends or replaces it. While a handler has a batch, `queue` is where it came from."""
+    """Runs until its service ends or replaces it. While a handler has a batch, `process_queue` is its queue."""
 
-    def __init__(self, service: HandlerSlots, call: Callable[[Batch], Awaitable[object]], number: int) -> None:
+    def __init__(self, service: WorkerService, call: Callable[[Batch], Awaitable[object]], number: int) -> None:
         self.number = number
-        self.queue: ProcessQueue | None = None
+        self.process_queue: ProcessQueue | None = None
         self.started = 0.0
         self.expired = False  # the call is past its deadline: what it returns or raises is not its result any more
         self.replaced = False  # nobody waits for the result: the call ignored its cancellation, or the service ends
@@ -58,47 +86,63 @@ class Worker:
                 await self._take_cancellations_back()
 
     async def _serve(self) -> None:
-        """Take batches for ever; a queue stays in the line while it has messages, for other workers too."""
+        """Take turns at the queues of the line."""
         service = self._service
-        line, queued = service.line, service.queued
-        while True:
-            if not line:
-                await service.rest()
+        line = service.line
+        queues, queued = line.queues, line.queued
+        while not self.replaced:
+            if not queues:
+                await line.rest()
                 continue
-            queue = line[0]
-            if not queue.pending:  # all taken, or given up meanwhile
-                queued.discard(line.popleft())
+            if not queues[0].pending:  # all taken, or given up meanwhile
+                queued.discard(queues.popleft())
                 continue
-            line.rotate(-1)  # whoever comes next begins with the next queue
-            self.queue = queue
+            turn = service.begin_turn()
+            if turn is None:
+                continue
+            self.process_queue, make, for_others, end_turn = turn
             self.halted = False
-            queue.begin_turn()
             try:
-                await self._work_at(queue, Batch, queue.pending)
+                await self._work_at(self.process_queue, make, for_others)
             finally:
                 if not self.replaced:
-                    queue.end_turn()
-            if self.replaced:
-                return
+                    end_turn(self.process_queue)
 
     async def _work_at(
-        self, queue: ProcessQueue, make: Callable[[list[Message], MessageQueue], Batch], for_others: Sized
+        self,
+        process_queue: ProcessQueue,
+        make: Callable[[list[Message], MessageQueue], Batch],
+        for_others: Sized,
     ) -> None:
-        """Handle batches of one queue until it has none left or the time slice is over: the hot path.
+        """Hand the pending messages of a queue to the handler, batch by batch: the hot path.
 
-        `for_others` is what other workers may take meanwhile, beside the other queues in the line.
+        Every message of the group passes here, so what stays the same is read before the loop, and a batch that is
+        simply acknowledged costs no more calls than you see.
+
+        A call ends in one of four ways. It returns: the batch is acknowledged, unless the handler decided something
+        else (`batch.decided`) or the queue was dropped meanwhile. It raises, and the batch is settled by the error,
+        whatever class it has. It returns what would still have to be run (HandlerNotAwaitedError): no message's fault,
+        so it ends the group. Or it is cancelled; the handler may have swallowed that, or it waits for the next `await`.
+        It is taken back, as nothing that follows is to be cut short. The service cancels at the deadline (`expired`):
+        the result is EXPIRED then, whatever the call returned. It also cancels where nobody waits for the result any
+        more (`replaced`): the batch is settled elsewhere, and neither it nor the queue is touched here. If it was the
+        handler that cancelled, the call counts as it ended.
+
+        The turn is over when nothing is pending, when the service halts it, when the queue is to rest (an orderly
+        one, after a failure), when the time slice is used up, and then the event loop gets its turn, or when the worker
+        was replaced.
         """
-        service, call, pending = self._service, self._call, queue.pending
+        service, call, pending = self._service, self._call, process_queue.pending
         assert self._task is not None
         is_cancelled = self._task.cancelling
-        clock, size, line = service.clock.monotonic, service.batch_size, service.line
-        message_queue, stats, finish = queue.handed_as, queue.stats, queue.finish
+        clock, size, line, queues = service.clock.monotonic, service.batch_size, service.line, service.line.queues
+        message_queue, stats, finish = process_queue.handed_as, process_queue.stats, process_queue.finish
         self.started = started = clock()
         slice_end = started + TIME_SLICE_SECONDS
         while pending and not self.halted:
-            messages = [pending.popleft()] if size == 1 else queue.take(size)
-            if service.can_wake and (for_others or len(line) > 1):
-                service.wake()
+            messages = [pending.popleft()] if size == 1 else process_queue.take(size)
+            if line.can_wake and (for_others or len(queues) > 1):
+                line.wake()
             self.batch = batch = make(messages, message_queue)
             error: BaseException | None = None
             try:
@@ -118,12 +162,12 @@ class Worker:
                     self.expired = False
                     error = EXPIRED
             ended = clock()
-            if error is None and batch.decided is None and not queue.dropped:
+            if error is None and batch.decided is None and not process_queue.dropped:
                 age = ended + service.wall_offset - messages[0].store_timestamp * 0.001
                 finish(messages)
                 stats.acknowledged(messages, ended - started, age)
             else:
-                is_resting = await self._settle(queue, batch, messages, error)
+                is_resting = await self._settle(process_queue, batch, messages, error)
                 error = None  # its traceback leads to this frame: without this only the garbage collector frees them
                 if is_resting:
                     return
@@ -136,16 +180,17 @@ class Worker:
             self.started = started = ended
 
     async def _settle(
-        self, queue: ProcessQueue, batch: Batch, messages: list[Message], error: BaseException | None
+        self, process_queue: ProcessQueue, batch: Batch, messages: list[Message], error: BaseException | None
     ) -> bool:
         """Whether nothing more of the queue is to be handed out for now."""
-        now = self._service.clock.monotonic()
-        age = now + self._service.wall_offset - messages[0].store_timestamp * 0.001
-        queue.stats.handled_in(messages, now - self.started, age)
-        if error is None and (is_resting := self._service.settle_at_once(queue, batch)) is not None:
+        service = self._service
+        now = service.clock.monotonic()
+        age = now + service.wall_offset - messages[0].store_timestamp * 0.001
+        process_queue.stats.handled_in(messages, now - self.started, age)
+        if error is None and (is_resting := service.settle_at_once(process_queue, batch)) is not None:
             return is_resting
         # in a task of its own: a handler may have kept this one, and cancel it while the broker is asked
-        settling = asyncio.create_task(self._service.settle(queue, batch, error), name="settle")
+        settling = asyncio.create_task(service.settle(process_queue, batch, error), name="settle")
         while not settling.done():
             if self.replaced:
                 settling.cancel()

@@ -67,7 +67,7 @@ async def test_queues_that_come_together_are_handled_together(pool: StartPool) -
     """One worker wakes the next."""
     gate = Gate()
     async with pool(gate, concurrency=4, **ORDERLY) as running:
-        await eventually(lambda: len(running.service.sleepers) == 4, "every worker waits for work")
+        await eventually(lambda: len(running.service.line.sleepers) == 4, "every worker waits for work")
         queues = [running.queue(1, number) for number in range(2)]
         await eventually(lambda: gate.at_once == 2, "both are handled")
         gate.open.set()

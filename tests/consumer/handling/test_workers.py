@@ -21,7 +21,7 @@ async def test_as_many_batches_at_once_as_the_concurrency_says(pool: StartPool, 
     """All slots are taken, also by one queue alone, and never more."""
     gate = Gate()
     async with pool(gate, concurrency=concurrency) as running:
-        await eventually(lambda: len(running.service.sleepers) == concurrency, "every worker waits for work")
+        await eventually(lambda: len(running.service.line.sleepers) == concurrency, "every worker waits for work")
         queue = running.queue(50)
         await eventually(lambda: gate.at_once == concurrency, f"{concurrency} batches are handled at once")
         gate.open.set()
@@ -164,7 +164,7 @@ async def test_a_pause_takes_effect_at_once(pool: StartPool) -> None:
 
     async with pool(handle, concurrency=1) as running:
         queue = running.queue(10)
-        await eventually(lambda: running.service.paused and queue.in_flight == 0, "it is paused")
+        await eventually(lambda: running.service.line.paused and queue.in_flight == 0, "it is paused")
         await asyncio.sleep(0.02)
         assert calls == 3
         running.service.resume()

@@ -1,0 +1,80 @@
+"""The line of queues that have messages for a handler, and the workers that sleep until there are some."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Final
+
+from rmqd.consumer.cache.process_queue import ProcessQueue
+
+TRICKLE: Final = 4  # messages that are handled sooner than a turn of the loop is worth waiting for
+
+
+class Line:
+    """The queues that workers take batches from, in turn.
+
+    Most handlers need one worker only, so one is woken at a time; it wakes the next if there is more than it can take.
+    """
+
+    def __init__(self) -> None:
+        self.queues: deque[ProcessQueue] = deque()
+        self.queued: set[ProcessQueue] = set()  # those that are not to be put into the line, as they stand in it
+        self.can_wake = False  # somebody sleeps, and nobody who was woken is still on the way
+        self.paused = False
+        self.sleepers: list[asyncio.Future[None]] = []
+        self._held: deque[ProcessQueue] = deque()  # the line of a paused group
+        self._wake_planned = False
+
+    def submit(self, process_queue: ProcessQueue) -> None:
+        """Put a queue into the line if it has messages to hand out."""
+        if process_queue.pending and process_queue not in self.queued:
+            self.queued.add(process_queue)
+            (self._held if self.paused else self.queues).append(process_queue)
+        if not self.queues or not self.can_wake or self._wake_planned:
+            return
+        if len(process_queue.pending) <= TRICKLE:
+            self.wake()
+        else:  # one turn of the loop later, so that the next pulls leave before handlers take the loop
+            self._wake_planned = True
+            asyncio.get_running_loop().call_soon(self._wake_now)
+
+    def pause(self) -> None:
+        """Hand out no queue until `resume`."""
+        if not self.paused:
+            self.paused = True
+            self._held.extend(self.queues)
+            self.queues.clear()
+
+    def resume(self) -> None:
+        """Go on handing out."""
+        if self.paused:
+            self.paused = False
+            self.queues.extend(self._held)
+            self._held.clear()
+            if self.queues and self.can_wake:
+                self.wake()
+
+    def wake(self) -> None:
+        """Wake one worker, where `can_wake`."""
+        self.can_wake = False
+        sleeper = self.sleepers.pop()
+        if not sleeper.done():
+            sleeper.set_result(None)
+
+    async def rest(self) -> None:
+        """Wait until there is work; called by workers."""
+        sleeper = asyncio.get_running_loop().create_future()
+        self.sleepers.append(sleeper)
+        self.can_wake = True
+        try:
+            await sleeper
+        finally:
+            if sleeper in self.sleepers:
+                self.sleepers.remove(sleeper)
+            self.can_wake = bool(self.sleepers)
+
+    def _wake_now(self) -> None:
+        self._wake_planned = False
+        if self.queues and self.can_wake:
+            self.wake()
