@@ -74,7 +74,6 @@ FLOORS = {
     "| access prepare | queue_range | cluster group_order | source | handlers sink | format pipelines "
     "| __init__ | discovery session | engine | driver submit",
 }
-rebuilt = pytest.mark.xfail(reason="the consumer's folders still know each other")
 PURE = {"backoff", "codes", "errors", "exit_codes", "histogram", "plain_text", "wire", "handler"}
 IO = set("asyncio socket ssl selectors threading subprocess logging time".split())
 PUBLIC = set("Batch Message MessageQueue Retry DeadLetter Suspend __version__".split())
@@ -166,7 +165,6 @@ def test_a_room_has_floors(room: str) -> None:
             assert floor[own[other]] <= floor[part], f"{name} may not import {other}, which is on a floor above it"
 
 
-@rebuilt
 def test_no_modules_import_each_other() -> None:
     """No circle of imports, lazy ones and those for types included."""
     graph = {name: modules_imported(path) - {name} for name, path in BY_NAME.items()}
