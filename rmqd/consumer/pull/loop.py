@@ -7,7 +7,6 @@ from typing import Final
 
 import structlog
 
-from rmqd.codes import ResponseCode
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.pull.arrivals import Arrivals
 from rmqd.consumer.pull.backoff import PullBackoff
@@ -15,7 +14,7 @@ from rmqd.consumer.pull.corrupt_messages import CorruptMessages
 from rmqd.consumer.pull.evidence import PullEvidence
 from rmqd.consumer.pull.offset_moves import OffsetMoves
 from rmqd.consumer.pull.opening import open_pulled
-from rmqd.consumer.pull.pulled_queue import PulledQueue
+from rmqd.consumer.pull.pulled_queue import FOUND, MOVED, NOTHING, PulledQueue
 from rmqd.consumer.pull.request import AskedAnewError
 from rmqd.consumer.stats.problem import Problem
 from rmqd.errors import (
@@ -48,9 +47,6 @@ SUSPEND_MS: Final = 15_000  # Java: brokerSuspendMaxTimeMillis
 UNHELD_SECONDS: Final = 0.01
 MOST_ALIKE: Final = 5  # impossible answers, before the queue counts as stuck
 
-_FOUND: Final = int(ResponseCode.SUCCESS)
-_NOTHING: Final = frozenset((int(ResponseCode.PULL_NOT_FOUND), int(ResponseCode.PULL_RETRY_IMMEDIATELY)))
-_ILLEGAL: Final = int(ResponseCode.PULL_OFFSET_MOVED)
 # The broker's idea of the group's filter is missing or older than ours: a heartbeat brings it.
 SUBSCRIPTION_AWAY: Final = (
     SubscriptionNotExistError,
@@ -93,7 +89,7 @@ class PullLoop(PulledQueue):
                 await self._wait_for_relief(reason)
                 continue
             if self.process_queue.reaches_past():
-                await self._wait_until_handled()
+                await self._wait_while(self.process_queue.reaches_past)
                 continue
             if context.rate_limit.per_second:
                 await self._wait_for_rate()
@@ -101,7 +97,7 @@ class PullLoop(PulledQueue):
                 reply = await self._pull()
                 if self._moves.must_look and await self._moves.look_back(reply):
                     pass
-                elif reply.code == _FOUND:
+                elif reply.code == FOUND:
                     await self._found(reply)
                 else:
                     await self._not_found(reply)
@@ -215,7 +211,7 @@ class PullLoop(PulledQueue):
 
     async def _not_found(self, reply: RemotingCommand) -> None:
         self._had_trouble = True
-        if reply.code in _NOTHING:
+        if reply.code in NOTHING:
             header = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
             self.request.broker_id, self.max_offset = header.suggest_which_broker_id, header.max_offset
             asked = self.process_queue.next_offset
@@ -225,7 +221,7 @@ class PullLoop(PulledQueue):
                 await asyncio.sleep(self._backoff.after_nothing())
                 return
             self._is_well(self.process_queue.next_offset)
-        elif reply.code == _ILLEGAL:
+        elif reply.code == MOVED:
             await self.offset_moved(reply)
         else:
             raise BrokerError.of(reply.code, reply.remark, self._queue.broker_name)

@@ -23,15 +23,12 @@ more.
 
 from __future__ import annotations
 
-from typing import Final
-
 import structlog
 
 from rmqd.client.remoting.connection import RemotingConnection
-from rmqd.codes import ResponseCode
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.pull.offset_doubt import OffsetDoubt
-from rmqd.consumer.pull.pulled_queue import PulledQueue
+from rmqd.consumer.pull.pulled_queue import FOUND, MOVED, NOTHING, PulledQueue
 from rmqd.consumer.pull.request import OPERATOR_RESET
 from rmqd.consumer.stats.problem import Problem
 from rmqd.errors import BrokerError, ProtocolError, RmqdError
@@ -41,10 +38,6 @@ from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import frame_messages
 
 log = structlog.get_logger(__name__)
-
-_FOUND: Final = int(ResponseCode.SUCCESS)
-_MOVED: Final = int(ResponseCode.PULL_OFFSET_MOVED)
-_HAS_OFFSET: Final = frozenset((_FOUND, int(ResponseCode.PULL_NOT_FOUND), int(ResponseCode.PULL_RETRY_IMMEDIATELY)))
 
 
 class OffsetMoves:
@@ -72,7 +65,7 @@ class OffsetMoves:
 
         `reply` is to a pull, and counts for nothing then. Raises RmqdError.
         """
-        if reply.code not in _HAS_OFFSET:
+        if reply.code != FOUND and reply.code not in NOTHING:
             return False
         loop, connection = self._loop, self._loop.request.connection
         asked, unseen = loop.process_queue.next_offset, await self._first_unseen()
@@ -104,10 +97,10 @@ class OffsetMoves:
         if found >= process_queue.next_offset:
             return None
         reply = await request.ask(found, 0, 0, 1)
-        if reply.code not in (_FOUND, _MOVED):
+        if reply.code not in (FOUND, MOVED):
             return None
         header = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
-        if reply.code == _MOVED:
+        if reply.code == MOVED:
             if reply.remark == OPERATOR_RESET:
                 request.reset_to = header.next_begin_offset  # it is told once
             return None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Final
 
 import structlog
@@ -31,10 +32,9 @@ log = structlog.get_logger(__name__)
 RECHECK_SECONDS: Final = 1.0
 PROBE_SECONDS: Final = 10.0  # how soon an operator's reset reaches a queue that is held
 
-_HAS_OFFSET: Final = frozenset(
-    (int(ResponseCode.SUCCESS), int(ResponseCode.PULL_NOT_FOUND), int(ResponseCode.PULL_RETRY_IMMEDIATELY))
-)
-_MOVED: Final = int(ResponseCode.PULL_OFFSET_MOVED)
+FOUND: Final = int(ResponseCode.SUCCESS)
+NOTHING: Final = frozenset((int(ResponseCode.PULL_NOT_FOUND), int(ResponseCode.PULL_RETRY_IMMEDIATELY)))
+MOVED: Final = int(ResponseCode.PULL_OFFSET_MOVED)
 
 
 class PulledQueue(ABC):
@@ -94,9 +94,9 @@ class PulledQueue(ABC):
         asked = self.process_queue.next_offset if offset is None else offset
         try:
             reply = await self.request.ask(asked, 0, 0, 1)
-            if reply.code in _HAS_OFFSET:
+            if reply.code == FOUND or reply.code in NOTHING:
                 self.max_offset = PullMessageResponseHeader.from_ext_fields(reply.ext_fields).max_offset
-            elif reply.code == _MOVED and (offset is None or reply.remark == OPERATOR_RESET):
+            elif reply.code == MOVED and (offset is None or reply.remark == OPERATOR_RESET):
                 await self.offset_moved(reply)
         except RmqdError as error:
             log.debug("probe.failed", queue=str(self._queue), error=str(error))
@@ -132,14 +132,18 @@ class PulledQueue(ABC):
 
     async def _wait_for_relief(self, reason: Reason) -> None:
         """Wait until the reason to hold back has gone; it is counted once."""
-        queue, context = self.process_queue, self._context
-        queue.stats.held_back(reason, queue.oldest())
+        self.process_queue.stats.held_back(reason, self.process_queue.oldest())
+        await self._wait_while(lambda: self._hold_back() == reason, reason)
+
+    async def _wait_while(self, is_held: Callable[[], bool], reason: Reason | None = None) -> None:
+        """Wait until nothing holds the queue back, or an operator moves it. The time counts for the `reason`."""
+        queue, clock = self.process_queue, self._context.clock
         self.held_by = reason
-        self._probed_at = since = context.clock.monotonic()
+        self._probed_at = since = clock.monotonic()
         try:
-            while self.process_queue is queue and self.request.reset_to is None and self._hold_back() == reason:
-                self.looked_at = context.clock.monotonic()
-                if context.clock.monotonic() - self._probed_at >= PROBE_SECONDS:
+            while self.process_queue is queue and self.request.reset_to is None and is_held():
+                self.looked_at = clock.monotonic()
+                if self.looked_at - self._probed_at >= PROBE_SECONDS:
                     await self.probe()
                     continue
                 await self._relieved(queue)
@@ -148,17 +152,6 @@ class PulledQueue(ABC):
             self._count_hold(queue, reason, since)
             self.held_by = None
 
-    async def _wait_until_handled(self) -> None:
-        """Wait until what is cached from the next offset on is finished, or an operator moves the queue."""
-        queue, clock = self.process_queue, self._context.clock
-        self._probed_at = clock.monotonic()
-        while self.process_queue is queue and self.request.reset_to is None and queue.reaches_past():
-            self.looked_at = clock.monotonic()
-            if clock.monotonic() - self._probed_at >= PROBE_SECONDS:
-                await self.probe()
-            else:
-                await self._relieved(queue)
-
     async def _relieved(self, queue: ProcessQueue) -> None:
         """Wait until messages were finished, or for a second."""
         context = self._context
@@ -166,7 +159,8 @@ class PulledQueue(ABC):
             async with asyncio.timeout(RECHECK_SECONDS):
                 await (context.resumed.wait() if context.paused else queue.wait_relief())
 
-    def _count_hold(self, queue: ProcessQueue, reason: Reason, since: float) -> float:
+    def _count_hold(self, queue: ProcessQueue, reason: Reason | None, since: float) -> float:
         now = self._context.clock.monotonic()
-        queue.stats.held_for(reason, now - since, queue.oldest())
+        if reason is not None:
+            queue.stats.held_for(reason, now - since, queue.oldest())
         return now
