@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from rmqd.consumer.assigned.leaving import Leaving
-from rmqd.consumer.assigned.status import AssignmentStatus, Loop
+from rmqd.consumer.assigned.loop import Loop
+from rmqd.consumer.assigned.status import AssignmentStatus
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.stats.snapshot import QueueSnapshot

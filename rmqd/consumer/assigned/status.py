@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Protocol
 
+from rmqd.consumer.assigned.loop import Loop
 from rmqd.consumer.assigned.stall import Stall
-from rmqd.consumer.cache.flow_control import Reason
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.stats.problem import STUCK_CAUSES, Problem
@@ -16,30 +15,6 @@ from rmqd.errors import RmqdError
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import Message
 from rmqd.wire.topics import topic_of_pop_retry
-
-
-class Loop(Protocol):
-    """What brings an assignment its messages, by pulls or by pops."""
-
-    held_by: Reason | None
-    failure: RmqdError | None
-    """Of the last request."""
-    asked_at: float
-    """When the last request was sent (monotonic)."""
-
-    @property
-    def process_queues(self) -> Sequence[ProcessQueue]:
-        """The caches of the queues that messages came from."""
-
-    @property
-    def is_behind(self) -> bool:
-        """Whether messages wait on the broker, as far as it has told."""
-
-    def take_over(self) -> int:
-        """Go by what the group is told to do now; returns how many cached messages the new filter lets go."""
-
-    def apply_pauses(self) -> None:
-        """Take over what an operator paused or resumed."""
 
 
 class AssignmentStatus(ABC):

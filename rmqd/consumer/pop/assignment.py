@@ -62,13 +62,13 @@ class PopAssignment(Assignment):
             self._show_waiting()
             await self._leaving.drain(self.loop.process_queues)
             keeping.cancel()
-        for queue in self.loop.process_queues:
-            for block in list(queue.blocks):
+        for process_queue in self.loop.process_queues:
+            for block in list(process_queue.blocks):
                 assert isinstance(block, PopBlock)
-                queue.settle_finished(block)
+                process_queue.settle_finished(block)
         await self._receipts.flush(HURRIED_FLUSH_SECONDS if self._leaving.hurried.is_set() else FLUSH_SECONDS)
-        for queue in self.loop.process_queues:
-            queue.drop(self._leaving.cause)
+        for process_queue in self.loop.process_queues:
+            process_queue.drop(self._leaving.cause)
 
     async def _pop(self) -> None:
         await begin(self._context, self.message_queue)
@@ -76,14 +76,14 @@ class PopAssignment(Assignment):
 
     def _show_waiting(self) -> None:
         """Hand out nothing more, and let the others have what no handler has."""
-        for queue in self.loop.process_queues:
-            for block in list(queue.blocks):
+        for process_queue in self.loop.process_queues:
+            for block in list(process_queue.blocks):
                 assert isinstance(block, PopBlock)
-                offsets = queue.waiting_of(block)
+                offsets = process_queue.waiting_of(block)
                 if offsets:
                     self._receipts.show_again(block, offsets)
-                    queue.let_go_waiting(block)
-            queue.leave()
+                    process_queue.let_go_waiting(block)
+            process_queue.leave()
 
     async def _keep(self, tasks: asyncio.TaskGroup) -> None:
         """Acknowledge what is finished of blocks that are not, and keep hidden what handlers have."""
@@ -93,18 +93,18 @@ class PopAssignment(Assignment):
                 await self.loop.cached.wait()
             await asyncio.sleep(KEEP_SECONDS)
             now = self._context.clock.monotonic()
-            for queue in self.loop.process_queues:
-                for block in list(queue.blocks):
+            for process_queue in self.loop.process_queues:
+                for block in list(process_queue.blocks):
                     assert isinstance(block, PopBlock)
-                    queue.settle_finished(block)
+                    process_queue.settle_finished(block)
                     if now >= block.look_at:
-                        self._look_at(tasks, queue, block)
+                        self._look_at(tasks, process_queue, block)
 
-    def _look_at(self, tasks: asyncio.TaskGroup, queue: PopProcessQueue, block: PopBlock) -> None:
+    def _look_at(self, tasks: asyncio.TaskGroup, process_queue: PopProcessQueue, block: PopBlock) -> None:
         """The messages of a block are about to be shown to others: keep those that a handler has."""
-        waiting = queue.waiting_of(block)
+        waiting = process_queue.waiting_of(block)
         if waiting:
-            queue.let_go_waiting(block)
+            process_queue.let_go_waiting(block)
             self.loop.swamped = True
             log.warning(
                 "pop.left_to_others",

@@ -9,6 +9,7 @@ from typing import Final
 import structlog
 
 from rmqd.codes import ResponseCode
+from rmqd.consumer.assigned.loop import Loop
 from rmqd.consumer.cache.flow_control import Reason
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.pop.block import PopBlock, divided
@@ -44,31 +45,27 @@ _FULL: Final = int(ResponseCode.POLLING_FULL)
 _NOTHING: Final = frozenset((int(ResponseCode.POLLING_TIMEOUT), int(ResponseCode.PULL_NOT_FOUND)))
 
 
-class PopLoop:
+class PopLoop(Loop):
     """The pops of one assignment, for as long as this member has it."""
 
-    def __init__(self, context: GroupContext, receipts: PopReceipts, place: MessageQueue) -> None:
-        self.queues: dict[MessageQueue, PopProcessQueue] = {}  # of the messages, which name their queue themselves
-        self.held_by: Reason | None = None
-        self.failure: RmqdError | None = None  # of the last pop
+    def __init__(self, context: GroupContext, receipts: PopReceipts, message_queue: MessageQueue) -> None:
+        super().__init__(context, message_queue)
+        self._by_message_queue: dict[MessageQueue, PopProcessQueue] = {}  # messages name their queue themselves
         self.rest = 0  # messages that wait on the broker, as the last reply tells
         self.swamped = False  # messages were left to others, as no handler was free for them
         self.cached = asyncio.Event()  # set by whatever is put into the queues
-        self.answered_at = self.asked_at = context.clock.monotonic()
         self.moved_at = self.asked_at  # when messages came or went
-        self._context = context
         self._receipts = receipts
-        self._place = place
         self._relief = asyncio.Event()
         self._more = asyncio.Event()  # messages wait on the broker
         self._arrivals = Arrivals(context.service, context.hooks, context.rate_limit)
-        self._request = PopRequest(context.client, place, self._came_late)
+        self._request = PopRequest(context.client, message_queue, self._came_late)
         self._configure()
 
     @property
     def process_queues(self) -> list[PopProcessQueue]:
         """The caches of the queues that messages came from."""
-        return list(self.queues.values())
+        return list(self._by_message_queue.values())
 
     @property
     def is_behind(self) -> bool:
@@ -78,37 +75,27 @@ class PopLoop:
     @property
     def unacknowledged(self) -> int:
         """Messages that wait for a handler, or that one has."""
-        return sum(queue.cached_count for queue in self.queues.values())
+        return sum(process_queue.cached_count for process_queue in self.process_queues)
 
     @property
     def pops_under_way(self) -> int:
         """Pops that were sent and are not answered; one of them is held by the broker while nothing is there."""
         return self._request.under_way
 
-    @property
-    def is_paused(self) -> bool:
-        """Whether an operator paused all of it."""
-        return self._context.pauses.hold(self._place)
-
     async def run(self) -> None:
         """Pop until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for number in range(POPS_AT_ONCE):
-                tasks.create_task(self._pop(is_first=number == 0), name=f"pop:{self._place}:{number}")
+                tasks.create_task(self._pop(is_first=number == 0), name=f"pop:{self._message_queue}:{number}")
 
     def take_over(self) -> int:
         """Go by what the group is told to do now. Returns how many cached messages the new filter lets go."""
         self._configure()
-        return sum(map(self._arrivals.let_go, self.queues.values()))
+        return sum(map(self._arrivals.let_go, self.process_queues))
 
     def apply_pauses(self) -> None:
         """Take over what an operator paused or resumed."""
-        for queue in self.queues.values():
-            if self.is_paused or self._context.pauses.hold(queue.message_queue):
-                queue.pause()
-            elif queue.is_paused:
-                queue.resume()
-                self._context.service.submit(queue)
+        super().apply_pauses()
         self._relief.set()
 
     def relieve(self) -> None:
@@ -119,7 +106,7 @@ class PopLoop:
 
     def _configure(self) -> None:
         context = self._context
-        options, subscription = context.options, context.subscriptions[self._place.topic]
+        options, subscription = context.options, context.subscriptions[self._message_queue.topic]
         self._revision = context.revision
         self._threshold, self._batch = options.pop_threshold_for_queue, options.pop_batch_nums
         self._interval = options.pull_interval_seconds
@@ -162,17 +149,17 @@ class PopLoop:
             self._more.set()
         else:
             self._more.clear()
-        stats = context.stats[self._place.topic]
+        stats = context.stats[self._message_queue.topic]
         stats.pull_took(seconds)
         while True:
             left: list[Message] = []
             if framed.is_closed:
                 left = await open_bodies(framed, context.options.max_body_size_bytes, self._room(), unwraps=False)
             for block in self._divided(framed, header, arrived):
-                queue = self._queue(block)
+                process_queue = self._process_queue_of(block)
                 if block.corrupt:
-                    await self._set_aside(block, queue)
-                self._arrivals.take(block, queue, 0)
+                    await self._set_aside(block, process_queue)
+                self._arrivals.take(block, process_queue, 0)
             if not left:
                 break
             framed = framed.of(left)
@@ -185,20 +172,21 @@ class PopLoop:
 
     def _read(self, reply: RemotingCommand) -> tuple[PopMessageResponseHeader, MessageBlock]:
         header = PopMessageResponseHeader.from_ext_fields(reply.ext_fields)
-        block = frame_readable(reply.payload, self._place, reply.body_start, self._context.options.namespace)
+        block = frame_readable(reply.payload, self._message_queue, reply.body_start, self._context.options.namespace)
         if block.broken is not None:
             # nothing names them to the broker, so they can only be left alone: they come again when their time is over
             self._context.client.remoting.traffic.doubted_replies += 1
-            log.warning("pop.doubted", queue=str(self._place), reason=block.broken)
+            log.warning("pop.doubted", queue=str(self._message_queue), reason=block.broken)
         return header, block
 
     def _divided(self, found: MessageBlock, header: PopMessageResponseHeader, arrived: float) -> list[PopBlock]:
         due = arrived + header.invisible_time / 1000
-        return divided(found, self._place, self._context.options.group, header, due)
+        return divided(found, self._message_queue, self._context.options.group, header, due)
 
     def _room(self) -> int:
         """Bytes that bodies may become: what is popped counts for the queue's size threshold, opened."""
-        return self._context.thresholds.size_bytes - sum(queue.cached_bytes for queue in self.queues.values())
+        cached_bytes = sum(process_queue.cached_bytes for process_queue in self.process_queues)
+        return self._context.thresholds.size_bytes - cached_bytes
 
     async def _wait_for_room(self, until: float) -> bool:
         """Wait until handlers are done with what is cached; False if they are not by then (monotonic seconds)."""
@@ -210,37 +198,37 @@ class PopLoop:
                     await self._relief.wait()
         return self._room() >= 0
 
-    def _queue(self, block: PopBlock) -> PopProcessQueue:
+    def _process_queue_of(self, block: PopBlock) -> PopProcessQueue:
         """The cache of the block's queue, made with its first message."""
-        place = block.queue
-        queue = self.queues.get(place)
-        if queue is None:
+        message_queue = block.queue
+        process_queue = self._by_message_queue.get(message_queue)
+        if process_queue is None:
             context = self._context
-            stats = context.stats.get(place.topic) or context.stats[retry_topic(context.options.group)]
-            queue = self.queues[place] = PopProcessQueue(
-                place, stats, context.options.namespace, self._receipts, self.relieve
+            stats = context.stats.get(message_queue.topic) or context.stats[retry_topic(context.options.group)]
+            process_queue = self._by_message_queue[message_queue] = PopProcessQueue(
+                message_queue, stats, context.options.namespace, self._receipts, self.relieve
             )
-            if self.is_paused or context.pauses.hold(place):
-                queue.pause()
-        return queue
+            if self.is_paused or context.pauses.hold(message_queue):
+                process_queue.pause()
+        return process_queue
 
-    async def _set_aside(self, block: PopBlock, queue: PopProcessQueue) -> None:
+    async def _set_aside(self, block: PopBlock, process_queue: PopProcessQueue) -> None:
         """Treat corrupt messages as `on_corrupt_message` says. By `stop` they come again, which stops no others."""
         context, policy = self._context, self._context.options.on_corrupt_message
         for corrupt in block.corrupt:
-            message = corrupt.message
-            tell_corrupt(queue, message, message.queue_offset, corrupt.reason, policy)
+            message, reason = corrupt.message, corrupt.reason
+            tell_corrupt(process_queue, message, message.queue_offset, reason, policy)
             if policy == "skip" or (
-                policy == "dead_letter" and await dead_letter_corrupt(context.send_back, queue, message, corrupt.reason)
+                policy == "dead_letter" and await dead_letter_corrupt(context.send_back, process_queue, message, reason)
             ):
-                self._receipts.acknowledge(block, [message.queue_offset], queue.stats)
+                self._receipts.acknowledge(block, [message.queue_offset], process_queue.stats)
 
     async def _not_found(self, reply: RemotingCommand, seconds: float) -> None:
         self._more.clear()
         if reply.code == _FULL:
             await asyncio.sleep(EXCEPTION_DELAY_SECONDS)
         elif reply.code not in _NOTHING:
-            raise BrokerError.of(reply.code, reply.remark, self._place.broker_name)
+            raise BrokerError.of(reply.code, reply.remark, self._message_queue.broker_name)
         elif self._request.was_refused_as_late(reply) or seconds < UNHELD_SECONDS:
             # keeps from asking in circles a broker that says "nothing" without waiting
             await asyncio.sleep(UNHELD_DELAY_SECONDS)
@@ -257,25 +245,25 @@ class PopLoop:
             await asyncio.sleep(BROKER_FLOW_CONTROL_SECONDS)
             return
         if not error.is_told:
-            log.warning("pop.failed", queue=str(self._place), error=str(error))
+            log.warning("pop.failed", queue=str(self._message_queue), error=str(error))
         if isinstance(error, SUBSCRIPTION_AWAY):
             client.heartbeat.beat_soon()
         if not isinstance(error, BrokerError) or error.stale_route:
-            client.routes.refresh_soon([self._place.topic])
+            client.routes.refresh_soon([self._message_queue.topic])
         await asyncio.sleep(after_error())
 
     def _hold_back(self) -> Reason | None:
         """Java's check, and room for what the pops under way may bring."""
         if self._context.paused or self.is_paused:
             return "paused"
-        if self.swamped and any(queue.in_flight for queue in self.queues.values()):
+        if self.swamped and any(process_queue.in_flight for process_queue in self.process_queues):
             return "count"
         reserved = self._request.under_way * self._batch
         return "count" if self.unacknowledged + reserved > self._threshold else None
 
     async def _wait_for_relief(self, reason: Reason, *, counted: bool) -> None:
         """Wait until the reason to hold back has gone; it is counted once."""
-        context, stats = self._context, self._context.stats[self._place.topic]
+        context, stats = self._context, self._context.stats[self._message_queue.topic]
         since = context.clock.monotonic()
         if counted:
             stats.held_back(reason, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import structlog
 
@@ -15,7 +16,7 @@ from rmqd.wire.pop import ANY_QUEUE
 log = structlog.get_logger(__name__)
 
 
-async def begin(context: GroupContext, place: MessageQueue) -> None:
+async def begin(context: GroupContext, message_queue: MessageQueue) -> None:
     """Have the group founded before the first pop of an assignment. Tries until it is.
 
     The queues of a new group have offsets then. So a broker that meets a queue without one, which is new to it, and of
@@ -24,15 +25,15 @@ async def begin(context: GroupContext, place: MessageQueue) -> None:
     while True:
         try:
             await context.founding.ensure()
-            for queue in context.client.routes.queues(place.topic):
-                is_own = queue.broker_name == place.broker_name and place.queue_id in (ANY_QUEUE, queue.queue_id)
+            for queue in context.client.routes.queues(message_queue.topic):
+                is_own = message_queue in (queue, replace(queue, queue_id=ANY_QUEUE))
                 if is_own and context.founding.is_owed(queue):
                     await _store_start(context, queue)
             return
         except RmqdError as error:
             if not error.is_told:
-                log.warning("queue.start_failed", queue=str(place), error=str(error))
-            context.client.routes.refresh_soon([place.topic])
+                log.warning("queue.start_failed", queue=str(message_queue), error=str(error))
+            context.client.routes.refresh_soon([message_queue.topic])
             await asyncio.sleep(after_error())
 
 

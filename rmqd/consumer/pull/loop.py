@@ -59,19 +59,17 @@ SUBSCRIPTION_AWAY: Final = (
 class PullLoop(PulledQueue):
     """One queue's pulls, for as long as it is owned."""
 
-    def __init__(self, context: GroupContext, queue: MessageQueue, offset: int) -> None:
-        super().__init__(context, queue, offset)
+    def __init__(self, context: GroupContext, message_queue: MessageQueue, offset: int) -> None:
+        super().__init__(context, message_queue, offset)
         self._namespace = context.options.namespace
-        self._origin = topic_of_pop_retry(context.options.group, queue.topic)
-        self.failure: RmqdError | None = None  # of the last pull
+        self._origin = topic_of_pop_retry(context.options.group, message_queue.topic)
         self._had_trouble = False  # since the broker last gave messages, or held a pull until there were some
         self._alike = 0  # impossible answers that say the same, one after the other
-        self.answered_at = self.asked_at = self.looked_at
         self._backoff = PullBackoff()
-        self._moves = OffsetMoves(self, context, queue)
-        self._corrupt = CorruptMessages(self, context, queue)
+        self._moves = OffsetMoves(self, context, message_queue)
+        self._corrupt = CorruptMessages(self, context, message_queue)
         self._arrivals = Arrivals(context.service, context.hooks, context.rate_limit)
-        self._evidence = PullEvidence(queue, context.client.remoting.traffic)
+        self._evidence = PullEvidence(message_queue, context.client.remoting.traffic)
         self._configure()
 
     async def run(self) -> None:
@@ -109,12 +107,14 @@ class PullLoop(PulledQueue):
 
     async def move_to(self, offset: int) -> None:
         """Go on at `offset`, as an operator says, whatever is cached or was committed. Not while `run` runs."""
-        log.warning("offset.moved", queue=str(self._queue), offset=self.process_queue.next_offset, moved_to=offset)
+        log.warning(
+            "offset.moved", queue=str(self._message_queue), offset=self.process_queue.next_offset, moved_to=offset
+        )
         try:
             await self._moves.begin_at(offset)
         except RmqdError as error:  # the next round of commits has it
             if not error.is_told:
-                log.warning("offset.commit_failed", queue=str(self._queue), offset=offset, error=str(error))
+                log.warning("offset.commit_failed", queue=str(self._message_queue), offset=offset, error=str(error))
 
     def start_again(self, offset: int, because: str) -> None:
         """Let go of what is cached; what handlers have now counts no more, and as handled twice `because`."""
@@ -143,7 +143,7 @@ class PullLoop(PulledQueue):
 
     def _configure(self) -> bool:
         """Take over what the group is told to do, again whenever that changed; says whether the filter did."""
-        context, topic = self._context, self._queue.topic
+        context, topic = self._context, self._message_queue.topic
         self._revision = context.revision
         options, subscription = context.options, context.subscriptions[topic]
         self._interval = options.pull_interval_seconds
@@ -167,13 +167,15 @@ class PullLoop(PulledQueue):
     async def _found(self, reply: RemotingCommand) -> None:
         header = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
         self.request.broker_id, self.max_offset = header.suggest_which_broker_id, header.max_offset
-        block = frame_messages(reply.payload, self._queue, reply.body_start, self._namespace, header.offset_delta)
+        block = frame_messages(
+            reply.payload, self._message_queue, reply.body_start, self._namespace, header.offset_delta
+        )
         block.origin = self._origin
-        queue = self.process_queue
-        asked = queue.next_offset
+        process_queue = self.process_queue
+        asked = process_queue.next_offset
         if not block.is_closed and self._evidence.is_plain(block, asked, header):
-            queue.stats.pull_took(self.answered_at - self.asked_at)
-            self._arrivals.take(block, queue, header.next_begin_offset)
+            process_queue.stats.pull_took(self.answered_at - self.asked_at)
+            self._arrivals.take(block, process_queue, header.next_begin_offset)
             self.stuck = None
             if self._had_trouble:
                 self._is_well(header.next_begin_offset)
@@ -182,14 +184,16 @@ class PullLoop(PulledQueue):
 
     async def _take_believed(self, block: MessageBlock, asked: int, header: PullMessageResponseHeader) -> None:
         """Take what is believed of a reply, and wait or ask again for the rest."""
-        queue, passes_over = self.process_queue, self._corrupt.policy != "stop"
+        process_queue, passes_over = self.process_queue, self._corrupt.policy != "stop"
         believed = self._evidence.found(block, asked, header, passes_over=passes_over)
         if block.is_closed:
-            if not await open_pulled(block, self._context, queue):
+            if not await open_pulled(block, self._context, process_queue):
                 return
             believed = self._evidence.opened(block, asked, believed, passes_over=passes_over)
-        queue.stats.pull_took(self.answered_at - self.asked_at)
-        self._arrivals.take(block, queue, believed.next_offset, self._corrupt.hold(believed.bad) if passes_over else ())
+        process_queue.stats.pull_took(self.answered_at - self.asked_at)
+        self._arrivals.take(
+            block, process_queue, believed.next_offset, self._corrupt.hold(believed.bad) if passes_over else ()
+        )
         if believed.next_offset > asked:
             self.stuck = None
             if self._had_trouble:
@@ -224,7 +228,7 @@ class PullLoop(PulledQueue):
         elif reply.code == MOVED:
             await self.offset_moved(reply)
         else:
-            raise BrokerError.of(reply.code, reply.remark, self._queue.broker_name)
+            raise BrokerError.of(reply.code, reply.remark, self._message_queue.broker_name)
 
     async def offset_moved(self, reply: RemotingCommand) -> None:
         """A broker answered PULL_OFFSET_MOVED. Raises RmqdError."""
@@ -240,15 +244,15 @@ class PullLoop(PulledQueue):
             self._contradicted(error, before)
         is_again = isinstance(error, SystemBusyError) and isinstance(before, SystemBusyError)
         if not (error.is_told or is_again or isinstance(error, FlowControlError | GoAwayError)):
-            log.warning("pull.failed", queue=str(self._queue), error=str(error))
+            log.warning("pull.failed", queue=str(self._message_queue), error=str(error))
         if isinstance(error, TopicNotExistError):
             self._moves.look_again()
-        retry_topic_is_gone = isinstance(error, TopicNotExistError) and is_retry_topic(self._queue.topic)
+        retry_topic_is_gone = isinstance(error, TopicNotExistError) and is_retry_topic(self._message_queue.topic)
         if retry_topic_is_gone or isinstance(error, SUBSCRIPTION_AWAY):
             client.heartbeat.beat_soon()  # it makes the retry topic anew, which is deleted together with the group
         if not isinstance(error, BrokerError) or error.stale_route:
             self.request.broker_id = 0
-            client.routes.refresh_soon([self._queue.topic])
+            client.routes.refresh_soon([self._message_queue.topic])
         if not (isinstance(error, RemotingError) and self.request.has_another()):
             await asyncio.sleep(self._backoff.after(error, at_master=self.request.at_master))
 

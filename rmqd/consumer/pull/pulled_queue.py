@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import Final
 
 import structlog
 
 from rmqd.codes import ResponseCode
+from rmqd.consumer.assigned.loop import Loop
 from rmqd.consumer.cache.flow_control import Reason, exceeded
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.context import GroupContext
@@ -37,21 +38,20 @@ NOTHING: Final = frozenset((int(ResponseCode.PULL_NOT_FOUND), int(ResponseCode.P
 MOVED: Final = int(ResponseCode.PULL_OFFSET_MOVED)
 
 
-class PulledQueue(ABC):
+class PulledQueue(Loop):
     """What is known and cached of a queue. `process_queue` is replaced when an operator moves the offset."""
 
-    def __init__(self, context: GroupContext, queue: MessageQueue, offset: int) -> None:
-        self.process_queue = ProcessQueue(queue, offset, context.stats[queue.topic], context.options.namespace)
+    def __init__(self, context: GroupContext, message_queue: MessageQueue, offset: int) -> None:
+        super().__init__(context, message_queue)
+        options, topic = context.options, message_queue.topic
+        self.process_queue = ProcessQueue(message_queue, offset, context.stats[topic], options.namespace)
         self.formers: list[ProcessQueue] = []  # those before it, of which handlers may still have batches
-        self.request = PullRequest(context.client, context.options.group, queue, context.subscriptions[queue.topic])
-        self.held_by: Reason | None = None
+        self.request = PullRequest(context.client, options.group, message_queue, context.subscriptions[topic])
         self.stuck: Problem | None = None  # why nothing is pulled until an operator acts
         self.waits_for_rate = False
         self.max_offset: int | None = None
         self.measured_at = 0.0  # when the broker was last asked for it, beside the pulls
-        self.looked_at = self._probed_at = context.clock.monotonic()
-        self._context = context
-        self._queue = queue
+        self.looked_at = self._probed_at = self.asked_at
 
     @property
     def process_queues(self) -> tuple[ProcessQueue]:
@@ -69,21 +69,14 @@ class PulledQueue(ABC):
 
     def start_again(self, offset: int, because: str) -> None:
         """Let go of what is cached; what handlers have now counts no more, and as handled twice `because`."""
-        queue = self.process_queue
-        queue.drop(because)
-        self.formers = [former for former in (*self.formers, queue) if former.in_flight]
+        process_queue = self.process_queue
+        process_queue.drop(because)
+        self.formers = [former for former in (*self.formers, process_queue) if former.in_flight]
         self.stuck = None
-        self.process_queue = ProcessQueue(self._queue, offset, queue.stats, self._context.options.namespace)
+        self.process_queue = ProcessQueue(
+            self._message_queue, offset, process_queue.stats, self._context.options.namespace
+        )
         self.apply_pauses()
-
-    def apply_pauses(self) -> None:
-        """Take over what an operator paused or resumed."""
-        queue = self.process_queue
-        if self._context.pauses.hold(self._queue):
-            queue.pause()
-        elif queue.is_paused:
-            queue.resume()
-            self._context.service.submit(queue)
 
     async def probe(self, offset: int | None = None) -> None:
         """Ask for one message, without waiting and without taking it: an operator's reset is told in such a reply.
@@ -99,7 +92,7 @@ class PulledQueue(ABC):
             elif reply.code == MOVED and (offset is None or reply.remark == OPERATOR_RESET):
                 await self.offset_moved(reply)
         except RmqdError as error:
-            log.debug("probe.failed", queue=str(self._queue), error=str(error))
+            log.debug("probe.failed", queue=str(self._message_queue), error=str(error))
 
     async def pause(self) -> None:
         """Wait as after an error."""
@@ -137,30 +130,30 @@ class PulledQueue(ABC):
 
     async def _wait_while(self, is_held: Callable[[], bool], reason: Reason | None = None) -> None:
         """Wait until nothing holds the queue back, or an operator moves it. The time counts for the `reason`."""
-        queue, clock = self.process_queue, self._context.clock
+        process_queue, clock = self.process_queue, self._context.clock
         self.held_by = reason
         self._probed_at = since = clock.monotonic()
         try:
-            while self.process_queue is queue and self.request.reset_to is None and is_held():
+            while self.process_queue is process_queue and self.request.reset_to is None and is_held():
                 self.looked_at = clock.monotonic()
                 if self.looked_at - self._probed_at >= PROBE_SECONDS:
                     await self.probe()
                     continue
-                await self._relieved(queue)
-                since = self._count_hold(queue, reason, since)
+                await self._relieved(process_queue)
+                since = self._count_hold(process_queue, reason, since)
         finally:
-            self._count_hold(queue, reason, since)
+            self._count_hold(process_queue, reason, since)
             self.held_by = None
 
-    async def _relieved(self, queue: ProcessQueue) -> None:
+    async def _relieved(self, process_queue: ProcessQueue) -> None:
         """Wait until messages were finished, or for a second."""
         context = self._context
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(RECHECK_SECONDS):
-                await (context.resumed.wait() if context.paused else queue.wait_relief())
+                await (context.resumed.wait() if context.paused else process_queue.wait_relief())
 
-    def _count_hold(self, queue: ProcessQueue, reason: Reason | None, since: float) -> float:
+    def _count_hold(self, process_queue: ProcessQueue, reason: Reason | None, since: float) -> float:
         now = self._context.clock.monotonic()
         if reason is not None:
-            queue.stats.held_for(reason, now - since, queue.oldest())
+            process_queue.stats.held_for(reason, now - since, process_queue.oldest())
         return now

@@ -1,0 +1,51 @@
+"""What brings an assignment its messages, by pulls or by pops: what the rest of the group sees of it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from rmqd.consumer.cache.flow_control import Reason
+from rmqd.consumer.cache.process_queue import ProcessQueue
+from rmqd.consumer.context import GroupContext
+from rmqd.errors import RmqdError
+from rmqd.wire.message_queue import MessageQueue
+
+
+class Loop(ABC):
+    """One assignment's requests for messages. Times are monotonic."""
+
+    def __init__(self, context: GroupContext, message_queue: MessageQueue) -> None:
+        self.held_by: Reason | None = None
+        self.failure: RmqdError | None = None  # of the last request
+        self.answered_at = self.asked_at = context.clock.monotonic()
+        self._context = context
+        self._message_queue = message_queue
+
+    @property
+    @abstractmethod
+    def process_queues(self) -> Sequence[ProcessQueue]:
+        """The caches of the queues that messages came from."""
+
+    @property
+    @abstractmethod
+    def is_behind(self) -> bool:
+        """Whether messages wait on the broker, as far as it has told."""
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether an operator paused all of it."""
+        return self._context.pauses.hold(self._message_queue)
+
+    @abstractmethod
+    def take_over(self) -> int:
+        """Go by what the group is told to do now; returns how many cached messages the new filter lets go."""
+
+    def apply_pauses(self) -> None:
+        """Take over what an operator paused or resumed."""
+        for process_queue in self.process_queues:
+            if self.is_paused or self._context.pauses.hold(process_queue.message_queue):
+                process_queue.pause()
+            elif process_queue.is_paused:
+                process_queue.resume()
+                self._context.service.submit(process_queue)
