@@ -1,12 +1,22 @@
 """How a body dataclass is read from the JSON that brokers and clients write, and written to it.
 
 A field's name on the wire is its own in camel case, and its type says what must stand there: str, int (64 bits), bool,
-float, MessageQueue, another Body, a tuple or frozenset of such, a dict or Mapping, or Any of these or None. `Wire` in
-the annotation says what name and type do not. A field that is left out, or null, has its default; without one a
-collection is empty, and anything else a ProtocolError. Fields that are not known are ignored.
+float, MessageQueue, another Body, a tuple or frozenset of these, a dict or Mapping, or one of these or None. `Wire` in
+the annotation says what name and type do not:
 
-Fields are written in the order of their names, as fastjson does it, sets in the order of their items; a field that is
-None is left out. What a class has to do is found out once, when its first body is read or written.
+    @dataclass(frozen=True, slots=True)
+    class LockBatchRequestBody(Body):
+        consumer_group: str                                             # {"consumerGroup":"g",
+        queues: Annotated[tuple[MessageQueue, ...], Wire("mqSet")]      #  "mqSet":[{"brokerName":"b",...}],
+        only_this_broker: bool = False                                  #  "onlyThisBroker":false}
+
+Reading: a field that is left out or null has its default. Without a default, a collection is empty, and anything else
+is a ProtocolError that names the field. Numbers with a fraction may be left out and not be null. Fields that the class
+does not have are ignored. Writing: fields stand in the order of their names, as fastjson writes them, and sets in the
+order of their items; a field that is None is left out.
+
+A class's annotations are looked at once, when its first body is read or written. What they say is kept as a plan: a
+function for each field to read it, and one to write it.
 """
 
 from __future__ import annotations
@@ -39,10 +49,10 @@ class Wire:
     """How a field stands in the JSON, as far as its name and type do not say it; part of its annotation."""
 
     name: str | None = None
-    last: bool = False  # written behind all fields that are not
-    absent: str | None = None  # what is read where the field is left out, if not the default
-    read: Read | None = None
-    write: Write | None = None  # None of it leaves the field out
+    last: bool = False  # written after the fields that are not last
+    absent: str | None = None  # what is read if the field is left out or null, instead of the default
+    read: Read | None = None  # instead of the reader for the type
+    write: Write | None = None  # instead of the writer for the type; if it returns None, the field is left out
 
 
 _PLAIN: Final = Wire()
@@ -52,9 +62,9 @@ _PLAIN: Final = Wire()
 class Body:
     """Base of all bodies and of the objects inside them."""
 
-    called: ClassVar[str] = "a body"  # by the error where something else is in the place of this object
-    bare_keys: ClassVar[bool] = False  # whether numbers that are keys are written without quotes
-    constants: ClassVar[Mapping[str, Any]] = {}  # written like fields, and not read
+    called: ClassVar[str] = "a body"  # what an error calls this object if it is something else, inside a body
+    bare_keys: ClassVar[bool] = False  # whether numbers that are map keys are written without quotes
+    constants: ClassVar[Mapping[str, Any]] = {}  # fields that are written with these values, and not read
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON object."""
@@ -97,16 +107,16 @@ class Body:
         return cls(**values)
 
 
-# Plain tuples, which are taken apart faster than named ones: large bodies have 10,000s of objects.
-# To read: the field, its name on the wire, its reader, what stands for a value that is left out, and what for null or
-# an absent None (MISSING: the dataclass's default). To write: the field, its name, its writer (None: as it is).
+# Large bodies have tens of thousands of objects, and Python takes plain tuples apart faster than named ones.
+# (field, name on the wire, reader, value if left out, value if null or if that is None); MISSING: the class's default
 _ReadField = tuple[str, str, Read, Any, Any]
+# (field, name on the wire, writer; None if the value is JSON as it is)
 _WrittenField = tuple[str, str, Write | None]
 
 
 class _Plan(NamedTuple):
     reads: tuple[_ReadField, ...]
-    names: dict[str, Any]  # all names on the wire in their order, with the values of the constants
+    names: dict[str, Any]  # in the order in which they are written; constants with their values, fields with None
     writes: tuple[_WrittenField, ...]
 
 
@@ -128,10 +138,10 @@ def _make_plan(cls: type[Body]) -> _Plan:
 
 
 def _without_value(field: dataclasses.Field[Any], hint: Any, wire: Wire) -> tuple[Any, Any]:
-    """What stands for a value that is left out, and for one that is null."""
+    """What is read for a value that is left out, and for one that is null."""
     has_default = (field.default, field.default_factory) != (dataclasses.MISSING, dataclasses.MISSING)
     if hint is float and has_default:
-        return field.default, None  # Java's numbers are never null
+        return field.default, None
     if wire.absent is not None:
         return wire.absent, wire.absent
     if has_default:

@@ -13,6 +13,7 @@ from rmqd.wire.bodies.data_version import DataVersion
 
 
 def _by_level(value: object, what: str) -> dict[int, int]:
+    """Levels and offsets; unlike elsewhere, whatever `int` takes is a number."""
     try:
         return {int(level): int(offset) for level, offset in fields.as_object(value, what).items()}
     except (TypeError, ValueError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Final, Self
 
@@ -38,6 +39,7 @@ class QueueData(Body):
 
 
 def _by_broker_id(value: object, what: str) -> dict[int, str]:
+    """The addresses in the order of the ids: the master's is the first."""
     addresses = {
         fields.as_integer(broker_id, "a broker id"): fields.as_text(address, what)
         for broker_id, address in fields.as_object(value, what).items()
@@ -81,7 +83,7 @@ class TopicRouteData(Body):
     logical queues, which move from broker to broker.
     """
 
-    constants: ClassVar[dict[str, Any]] = {"filterServerTable": {}}
+    constants: ClassVar[Mapping[str, Any]] = {"filterServerTable": {}}
 
     queue_datas: tuple[QueueData, ...] = ()
     broker_datas: tuple[BrokerData, ...] = ()

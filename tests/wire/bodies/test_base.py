@@ -1,0 +1,117 @@
+"""What the fields, types and annotations of a body's class mean for its JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar
+
+import pytest
+
+from rmqd.errors import ProtocolError
+from rmqd.wire.bodies.base import Body, QueueId, Topic, Wire
+from rmqd.wire.message_queue import MessageQueue
+
+QUEUE = MessageQueue("T", "b", 3)
+
+
+@dataclass(frozen=True, slots=True)
+class Part(Body):
+    """Inside of another."""
+
+    called: ClassVar[str] = "a part"
+
+    size: int
+    rate: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Whole(Body):
+    """Of every kind of field one."""
+
+    constants: ClassVar[Mapping[str, Any]] = {"middle": {}}
+
+    group_name: str
+    other_name: Annotated[str, Wire("z")] = "default"
+    ended: Annotated[str | None, Wire(last=True)] = None
+    model: Annotated[str, Wire(absent="")] = "AVG"
+    is_on: bool = True
+    part: Part | None = None
+    parts: tuple[Part, ...]
+    tags: frozenset[str] = frozenset()
+    by_topic: Mapping[Topic, Part] = field(default_factory=dict)
+    lists: dict[Topic, tuple[str, ...]] = field(default_factory=dict)
+    offsets: dict[MessageQueue, int]
+    ids: dict[QueueId, QueueId] = field(default_factory=dict)
+    producers: Annotated[tuple[str, ...], Wire(read=lambda value, what: tuple(value), write="".join)] = ()
+
+
+FULL = Whole(
+    group_name="g",
+    ended="e",
+    part=Part(1, 0.5),
+    parts=(Part(2),),
+    tags=frozenset({"b", "a"}),
+    by_topic={"T": Part(3)},
+    lists={"T": ("x",)},
+    offsets={QUEUE: 7},
+    ids={0: 1},
+    producers=("p", "q"),
+)
+FULL_JSON = (
+    b'{"byTopic":{"T":{"rate":0.0,"size":3}},"groupName":"g","ids":{"0":1},"isOn":true,"lists":{"T":["x"]},"middle":{},'
+    b'"model":"AVG","offsets":{{"brokerName":"b","queueId":3,"topic":"T"}:7},"part":{"rate":0.5,"size":1},'
+    b'"parts":[{"rate":0.0,"size":2}],"producers":"pq","tags":["a","b"],"z":"default","ended":"e"}'
+)
+
+
+def test_fields_stand_in_the_order_of_their_names_but_for_the_last() -> None:
+    assert FULL.to_json() == FULL_JSON
+    assert Whole.from_json(FULL_JSON) == FULL
+
+
+def test_what_is_none_is_not_written() -> None:
+    bare = Whole(group_name="g", parts=(), offsets={})
+    assert bare.to_json() == (
+        b'{"byTopic":{},"groupName":"g","ids":{},"isOn":true,"lists":{},"middle":{},"model":"AVG","offsets":{},'
+        b'"parts":[],"producers":"","tags":[],"z":"default"}'
+    )
+
+
+@pytest.mark.parametrize("nulls", [b"", b',"parts":null,"offsets":null,"z":null,"model":null,"isOn":null,"part":null'])
+def test_what_is_left_out_or_null_has_its_default(nulls: bytes) -> None:
+    """Collections are empty without one, and `absent` comes before the class's own."""
+    assert Whole.from_json(b'{"groupName":"g","unknown":[1]' + nulls + b"}") == Whole(
+        group_name="g", parts=(), offsets={}, model=""
+    )
+
+
+def test_integers_and_keys_may_be_strings() -> None:
+    key = rb'"{\"topic\":\"T\",\"brokerName\":\"b\",\"queueId\":\"3\"}"'
+    body = b'{"groupName":"g","part":{"size":"5"},"ids":{1:"2"},"offsets":{' + key + b':"7"}}'
+    read = Whole.from_json(body)
+    assert (read.part, read.ids, read.offsets) == (Part(5), {1: 2}, {QUEUE: 7})
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        (b'"x":1', "groupName must be a string, and is None"),
+        (b'"groupName":1', "groupName must be a string, and is 1"),
+        (b'"groupName":"g","z":2', "z must be a string, and is 2"),
+        (b'"groupName":"g","isOn":"true"', "isOn must be true or false, and is 'true'"),
+        (b'"groupName":"g","part":[]', r"a part must be an object, and is \[\]"),
+        (b'"groupName":"g","part":{}', "size must be an integer of 64 bits, and is None"),
+        (b'"groupName":"g","part":{"size":1,"rate":null}', "rate must be a number, and is None"),
+        (b'"groupName":"g","parts":[7]', "a part must be an object, and is 7"),
+        (b'"groupName":"g","parts":{}', "parts must be a list, and is {}"),
+        (b'"groupName":"g","tags":[1]', "tags must be a string, and is 1"),
+        (b'"groupName":"g","byTopic":{1:{}}', "a topic must be a string, and is 1"),
+        (b'"groupName":"g","lists":{"T":7}', "T must be a list, and is 7"),
+        (b'"groupName":"g","ids":{"1":true}', "a queue id must be an integer of 64 bits, and is True"),
+        (b'"groupName":"g","offsets":{"{}":1}', "topic must be a string, and is None"),
+    ],
+)
+def test_an_error_names_the_field_and_shows_what_is_there(fields: bytes, text: str) -> None:
+    with pytest.raises(ProtocolError, match=f"^{text}$"):
+        Whole.from_json(b"{" + fields + b"}")
