@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Mapping
-from json import JSONDecoder
+from json import JSONDecoder, JSONEncoder
 from typing import Any, Final, NoReturn
 
 from rmqd.errors import ProtocolError
@@ -63,8 +64,12 @@ def loads(data: bytes | str) -> Any:
 def dumps(value: object, *, bare_keys: bool = False) -> bytes:
     """Write a body: maps with ObjectKey keys get real objects as keys, which is what Java reads.
 
-    With `bare_keys`, numbers that are keys stand without quotes, as brokers write them.
+    With `bare_keys`, numbers that are keys stand without quotes, as brokers write them. Neither is JSON, and only JSON
+    can be left to the standard library, which is several times faster.
     """
+    if not bare_keys:
+        with contextlib.suppress(TypeError):  # of a key that is an object
+            return _ENCODER.encode(value).encode()
     parts: list[str] = []
     _write(value, parts, bare_keys)
     return "".join(parts).encode()
@@ -74,6 +79,7 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON value")
 
 
+_ENCODER: Final = JSONEncoder(separators=(",", ":"))
 STRICT_DECODER: Final = JSONDecoder(parse_constant=_refuse_constant)
 
 
@@ -201,7 +207,7 @@ def _write(value: object, parts: list[str], bare_keys: bool) -> None:
             if number:
                 parts.append(",")
             if isinstance(key, ObjectKey):
-                _write(key.as_dict(), parts, bare_keys)
+                parts.append(dumps(key.as_dict(), bare_keys=bare_keys).decode())
             else:
                 parts.append(json.dumps(key if isinstance(key, str) or bare_keys else json.dumps(key)))
             parts.append(":")
