@@ -30,7 +30,7 @@ class ConsumeMessageService(Protocol):
     async def run(self) -> None:
         """Work until cancelled. Raises what the group cannot go on after."""
 
-    def submit(self, queue: ProcessQueue) -> None:
+    def submit(self, process_queue: ProcessQueue) -> None:
         """A queue has messages to hand out."""
 
     def pause(self) -> None:
@@ -39,7 +39,7 @@ class ConsumeMessageService(Protocol):
     def resume(self) -> None:
         """Go on handing out."""
 
-    def halt(self, queue: ProcessQueue) -> None:
+    def halt(self, process_queue: ProcessQueue) -> None:
         """Begin no further batch of this queue in the turns that are under way."""
 
     def calls(self) -> list[RunningCall]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
 
-from rmqd.consumer.handling.settlement import default_decision
+from rmqd.consumer.handling.verdict import default_decision
 from rmqd.consumer.hooks import Hook, HookContext
 from rmqd.handler import Batch
 from rmqd.handler import Outcome as Decided

@@ -10,7 +10,7 @@ from typing import Final
 import structlog
 
 from rmqd.consumer.context import GroupContext
-from rmqd.consumer.handling.settlement import ConsumeTimeoutError, default_decision
+from rmqd.consumer.handling.verdict import ConsumeTimeoutError, default_decision
 from rmqd.consumer.pull.opening import open_bodies
 from rmqd.errors import ProtocolError, RmqdError
 from rmqd.handler import Batch, Closing, DeadLetter, ManualBatch, OrderlyBatch, Outcome, Retry, Suspend

@@ -10,9 +10,9 @@ a concurrent group hands batches of a queue out side by side, an orderly one a b
     threads             a thread for each slot of a synchronous handler; calls of a handler's `start` and `stop`
     concurrently        the service of concurrent and popping groups
     orderly             the service of orderly groups
+    verdict             what a handler call means for each message of its batch
     settlement          what becomes of each message: acknowledge, retry, dead-letter
     orderly_settlement  the same in order: what failed is repeated before what follows
     send_back           SendBack: retries and dead letters as requests to a broker
-    verdict             what a call means for each message, for traces
     message_trace       RocketMQ's message trace: a hook that makes records
 """

@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 from rmqd.clock import Clock
 from rmqd.consumer.cache.process_queue import ProcessQueue
-from rmqd.consumer.handling.settlement import EXPIRED, Settlement
+from rmqd.consumer.handling.settlement import Settlement
 from rmqd.consumer.handling.slots import HandlerSlots
+from rmqd.consumer.handling.verdict import EXPIRED
 from rmqd.consumer.handling.worker import Turn, Worker
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.services import WaysBack

@@ -9,8 +9,8 @@ from functools import partial
 from rmqd.clock import Clock
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.handling.orderly_settlement import OrderlySettlement
-from rmqd.consumer.handling.settlement import EXPIRED
 from rmqd.consumer.handling.slots import HandlerSlots
+from rmqd.consumer.handling.verdict import EXPIRED
 from rmqd.consumer.handling.worker import Turn, Worker
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.services import Leases, WaysBack

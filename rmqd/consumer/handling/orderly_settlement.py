@@ -10,15 +10,8 @@ import structlog
 
 from rmqd.clock import Clock
 from rmqd.consumer.cache.process_queue import ProcessQueue
-from rmqd.consumer.handling.settlement import (
-    DEAD_LETTER_LEVEL,
-    EXPIRED,
-    dead_letter_cause,
-    default_decision,
-    report,
-    rest_asked_for,
-    told_of_fault,
-)
+from rmqd.consumer.handling.settlement import alone, given_up, report
+from rmqd.consumer.handling.verdict import EXPIRED, dead_letter_cause, default_decision, rest_asked_for
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.services import WaysBack
 from rmqd.handler import ACK, Batch, Closing, Decision, ManualBatch, Outcome
@@ -49,37 +42,36 @@ class OrderlySettlement:
         self._rest_seconds = options.suspend_current_queue_time_seconds
         self._rest = rest
 
-    async def settle(self, queue: ProcessQueue, batch: Batch, error: BaseException | None) -> bool:
+    async def settle(self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None) -> bool:
         """Finish what is done, and repeat the rest later; whether the queue rests until then."""
-        report(queue, batch, error, self._clock.wall())
-        if queue.dropped:
-            for message in batch:
-                queue.stats.of(message).may_repeat(queue.dropped_because, 1)
+        if not report(process_queue, batch, error, self._clock.wall()):
             return False
         reasons = self._reasons(batch, default_decision(error))
         lost = await self._dead_letter(batch, reasons, error) if reasons else {}
-        if queue.dropped:
+        if process_queue.dropped:
             return False
-        return self._carry_out(queue, batch, error, lost)
+        return self._carry_out(process_queue, batch, error, lost)
 
-    def settle_at_once(self, queue: ProcessQueue, batch: Batch) -> bool | None:
+    def settle_at_once(self, process_queue: ProcessQueue, batch: Batch) -> bool | None:
         """The same for a batch whose handler returned; None, and nothing done, where a dead letter is to be sent."""
-        if queue.dropped or self._reasons(batch, ACK):
+        if process_queue.dropped or self._reasons(batch, ACK):
             return None
-        return self._carry_out(queue, batch, None, {})
+        return self._carry_out(process_queue, batch, None, {})
 
-    def _carry_out(self, queue: ProcessQueue, batch: Batch, error: BaseException | None, lost: dict[int, bool]) -> bool:
+    def _carry_out(
+        self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None, lost: dict[int, bool]
+    ) -> bool:
         """Whether the queue rests; `lost` says by index whether a broker took what was given up."""
         manual = batch if isinstance(batch, ManualBatch) else None
         if manual is not None and manual.closing is Closing.ROLLBACK:
-            return self._roll_back(queue, batch, error)
+            return self._roll_back(process_queue, batch, error)
         decisions, default = batch.decisions(), default_decision(error)
         done: list[Message] = []
         gone: list[Message] = []
         again: list[Message] = []
         for index, message in enumerate(batch):
             outcome = decisions.get(index, default).outcome
-            stats = queue.stats.of(message)
+            stats = process_queue.stats.of(message)
             if lost.get(index):
                 stats.count("dead_lettered")
                 decision = decisions.get(index, default)
@@ -93,62 +85,50 @@ class OrderlySettlement:
                 if outcome is not Outcome.ACK:
                     message.count_attempt()
                 again.append(message)
-        queue.finish(gone)
+        process_queue.finish(gone)
         if manual is None:
-            queue.finish(done)
+            process_queue.finish(done)
         else:
-            queue.hold_uncommitted(done)
+            process_queue.hold_uncommitted(done)
             if manual.closing is Closing.COMMIT:
-                queue.commit()
-        return self._repeat(queue, again, error)
+                process_queue.commit()
+        return self._repeat(process_queue, again, error)
 
     def _reasons(self, batch: Batch, default: Decision) -> dict[int, str]:
         """Why messages are given up, by the handler or by the number of their attempts; none of a rollback."""
         if isinstance(batch, ManualBatch) and batch.closing is Closing.ROLLBACK:
             return {}
         decisions = batch.decisions()
-        return {
-            index: reason
-            for index, message in enumerate(batch)
-            if (reason := self._given_up(message, decisions.get(index, default))) is not None
-        }
+        reasons: dict[int, str] = {}
+        for index, message in enumerate(batch):
+            decision = decisions.get(index, default)
+            reason = given_up(self._send_back, message, decision, decision.delay_level)
+            if reason is not None:
+                reasons[index] = reason
+        return reasons
 
     async def _dead_letter(self, batch: Batch, reasons: dict[int, str], error: BaseException | None) -> dict[int, bool]:
-        """Send dead letters; by index, whether a broker took it."""
+        """Send dead letters; by index, whether a broker took it. What none took is repeated."""
         sent = await asyncio.gather(
-            *(self._dead_letter_alone(batch[index], reason, error) for index, reason in reasons.items())
+            *(
+                alone(batch[index], self._send_back.dead_letter(batch[index], reason, error))
+                for index, reason in reasons.items()
+            )
         )
-        return dict(zip(reasons, sent, strict=True))
+        return {index: bool(one) for index, one in zip(reasons, sent, strict=True)}
 
-    async def _dead_letter_alone(self, message: Message, reason: str, error: BaseException | None) -> bool:
-        """Whether a broker took the dead letter; after a fault of ours the message is repeated."""
-        try:
-            return await self._send_back.dead_letter(message, reason, error)
-        except Exception as fault:  # noqa: BLE001  logged in `told_of_fault`
-            told_of_fault(message, fault)
-            return False
-
-    def _given_up(self, message: Message, decision: Decision) -> str | None:
-        if decision.outcome is Outcome.DEAD_LETTER:
-            return decision.reason
-        if decision.outcome is Outcome.ACK:
-            return None
-        if decision.delay_level == DEAD_LETTER_LEVEL:
-            return "delay level -1"
-        return self._send_back.limit if self._send_back.is_last_attempt(message) else None
-
-    def _roll_back(self, queue: ProcessQueue, batch: Batch, error: BaseException | None) -> bool:
+    def _roll_back(self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None) -> bool:
         """Repeat all since the last commit; as in Java that counts as no attempt."""
         for message in batch:
-            queue.stats.of(message).count("expired" if error is EXPIRED else "retried")
-        return self._repeat(queue, [*queue.roll_back(), *batch], error)
+            process_queue.stats.of(message).count("expired" if error is EXPIRED else "retried")
+        return self._repeat(process_queue, [*process_queue.roll_back(), *batch], error)
 
-    def _repeat(self, queue: ProcessQueue, messages: list[Message], error: BaseException | None) -> bool:
+    def _repeat(self, process_queue: ProcessQueue, messages: list[Message], error: BaseException | None) -> bool:
         if not messages:
             return False
         asked = rest_asked_for(error)
         if asked is None:
-            self._rest(queue, messages, self._rest_seconds)
+            self._rest(process_queue, messages, self._rest_seconds)
         else:
-            self._rest(queue, messages, min(max(asked, SHORTEST_REST_SECONDS), LONGEST_REST_SECONDS))
+            self._rest(process_queue, messages, min(max(asked, SHORTEST_REST_SECONDS), LONGEST_REST_SECONDS))
         return True

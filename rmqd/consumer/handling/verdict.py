@@ -1,11 +1,36 @@
-"""What a handler call means for each message of its batch, as traces tell it."""
+"""What a handler call means for each message of its batch; `settlement` carries it out, and traces tell it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Final, TypeVar
 
-from rmqd.consumer.handling.settlement import default_decision
-from rmqd.handler import Batch, Closing, Decision, ManualBatch, Outcome
+from rmqd.handler import (
+    ACK,
+    Batch,
+    Closing,
+    DeadLetter,
+    Decision,
+    ManualBatch,
+    Outcome,
+    Retry,
+    Suspend,
+    checked_level,
+    checked_seconds,
+    reason_text,
+)
+
+T = TypeVar("T")
+
+EXPIRED_DELAY_LEVEL: Final = 3  # Java: cleanExpiredMsg
+DEAD_LETTER_LEVEL: Final = -1
+
+
+class ConsumeTimeoutError(Exception):
+    """A handler took longer than the group's consume_timeout."""
+
+
+EXPIRED: Final = ConsumeTimeoutError("the handler took longer than consume_timeout")
 
 
 def not_acknowledged(batch: Batch, error: BaseException | None) -> Mapping[int, Decision]:
@@ -17,3 +42,37 @@ def not_acknowledged(batch: Batch, error: BaseException | None) -> Mapping[int, 
     decisions, rest = batch.decisions(), default_decision(error)
     decided = ((index, decisions.get(index, rest)) for index in range(len(batch)))
     return {index: decision for index, decision in decided if decision.outcome is not Outcome.ACK}
+
+
+def default_decision(error: BaseException | None) -> Decision:
+    """What an exception means for the messages that the handler did not decide about."""
+    if error is None:
+        return ACK
+    if error is EXPIRED:
+        return Decision(Outcome.RETRY, delay_level=EXPIRED_DELAY_LEVEL)
+    # classes that inherit from ours may set the attributes later, to anything
+    if isinstance(error, Retry):
+        return Decision(Outcome.RETRY, delay_level=_asked(error, "delay_level", checked_level))
+    if isinstance(error, DeadLetter):
+        return Decision(Outcome.DEAD_LETTER, reason=_asked(error, "reason", reason_text) or "")
+    return Decision(Outcome.RETRY)
+
+
+def rest_asked_for(error: BaseException | None) -> float | None:
+    """The seconds that an orderly queue is to rest, if the exception says so."""
+    return _asked(error, "seconds", checked_seconds) if isinstance(error, Suspend) else None
+
+
+def dead_letter_cause(decision: Decision, level: int | None) -> str:
+    """Why a message is given up that the handler decided so about: one of DEAD_LETTER_CAUSES."""
+    if decision.outcome is Outcome.DEAD_LETTER:
+        return "handler"
+    return "level" if level == DEAD_LETTER_LEVEL else "limit"
+
+
+def _asked(error: BaseException, name: str, check: Callable[[object], T]) -> T | None:
+    """An attribute of the handler's own exception, checked; None where it is of no use."""
+    try:
+        return check(getattr(error, name))
+    except Exception:  # noqa: BLE001  it may be a property that raises
+        return None

@@ -14,7 +14,8 @@ from rmqd.clock import Clock, SystemClock
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.handling.send_back import SendBack, reconsume_limit
-from rmqd.consumer.handling.settlement import EXPIRED, LOCAL_RETRY_SECONDS, Settlement
+from rmqd.consumer.handling.settlement import LOCAL_RETRY_SECONDS, Settlement
+from rmqd.consumer.handling.verdict import EXPIRED
 from rmqd.consumer.stats.counters import TopicStats
 from rmqd.handler import Batch, DeadLetter, Retry
 from rmqd.testing.clock import JumpingClock
