@@ -16,7 +16,7 @@ from rmqd.wire.messages.message import Message
 class RunningCall:
     """A batch that a handler has now, since `started` (monotonic seconds)."""
 
-    queue: ProcessQueue
+    process_queue: ProcessQueue
     batch: Batch
     started: float
 

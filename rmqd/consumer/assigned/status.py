@@ -104,7 +104,9 @@ class AssignmentStatus(ABC):
             oldest=""
             if oldest is None
             else f"message {oldest.msg_id} at offset {oldest.queue_offset} (retried {oldest.reconsume_times} times)",
-            call_seconds=max((now - call.started for call in calls if call.queue in process_queues), default=None),
+            call_seconds=max(
+                (now - call.started for call in calls if call.process_queue in process_queues), default=None
+            ),
             slots=context.options.concurrency,
             busy_slots=len(calls),
             longest_call_seconds=max((now - call.started for call in calls), default=0.0),
