@@ -15,6 +15,7 @@ from rmqd.consumer.pop.process_queue import PopProcessQueue
 from rmqd.consumer.pop.receipts import PopReceipts
 from rmqd.consumer.pop.start import begin
 from rmqd.consumer.pop.status import PopStatus
+from rmqd.consumer.pull.backoff import until_answered
 from rmqd.wire.message_queue import MessageQueue
 
 log = structlog.get_logger(__name__)
@@ -71,7 +72,8 @@ class PopAssignment(Assignment):
             process_queue.drop(self._leaving.cause)
 
     async def _pop(self) -> None:
-        await begin(self._context, self.message_queue)
+        context, queue = self._context, self.message_queue
+        await until_answered(context, queue, lambda: begin(context, queue))
         await self.loop.run()
 
     def _show_waiting(self) -> None:

@@ -15,6 +15,6 @@ passed over silently.
     corrupt_messages  messages that are stored corrupt: `on_corrupt_message`
     offset_moves      OffsetMoves: a broker refuses an offset, an operator resets the group
     offset_doubt      how long a broker must say that its queue ends before the committed offset
-    backoff           PullBackoff: the pause before the next pull, after each kind of answer
+    backoff           PullBackoff: the pause before the next pull, after each kind of answer; `until_answered`: a start
     status            QueueStatus: a queue's state and figures, and what is seen of it when it stands still
 """

@@ -9,7 +9,7 @@ import structlog
 from rmqd.consumer.assigned.assignment import Assignment
 from rmqd.consumer.context import Floor, GroupContext
 from rmqd.consumer.founding.start_offset import Start
-from rmqd.consumer.pull.backoff import after_error
+from rmqd.consumer.pull.backoff import until_answered
 from rmqd.consumer.pull.giving_up import GivingUp
 from rmqd.consumer.pull.loop import PullLoop
 from rmqd.consumer.pull.status import QueueStatus
@@ -93,18 +93,7 @@ class AssignedQueue(Assignment):
     async def _own(self) -> None:
         context, queue = self._context, self.message_queue
         self._in_peace = await context.ownership.acquire(queue, self._lost, context.notice_seconds)
-        while True:
-            try:
-                start = await self._start()
-                break
-            except RmqdError as error:
-                self.status.start_failure = error
-                if isinstance(error, AccessRefusedError):  # where the queue ends, too, must be permitted here
-                    context.client.remoting.security.refusals.needed(error)
-                elif not error.is_told:
-                    log.warning("queue.start_failed", queue=str(queue), error=str(error))
-                context.client.routes.refresh_soon([queue.topic])
-                await asyncio.sleep(after_error())
+        start = await until_answered(context, queue, self._start)
         self.status.start_failure = None
         start.tell(queue)
         self.status.loop = loop = PullLoop(context, queue, start.offset)
@@ -114,6 +103,15 @@ class AssignedQueue(Assignment):
 
     async def _start(self) -> Start:
         """Where to begin, which is stored before the first pull. Raises RmqdError."""
+        try:
+            return await self._find_start()
+        except RmqdError as error:
+            self.status.start_failure = error
+            if isinstance(error, AccessRefusedError):  # where the queue ends, too, must be permitted here
+                self._context.client.remoting.security.refusals.needed(error)
+            raise
+
+    async def _find_start(self) -> Start:
         context, queue = self._context, self.message_queue
         stored = await context.store.read(queue)
         if stored is None and (floor := context.floors.get(queue)) is not None:
@@ -159,14 +157,7 @@ class AssignedQueue(Assignment):
         context, queue = self._context, self.message_queue
         await context.ownership.acquire(queue, self._lost)
         self._is_doubtful = False
-        while True:
-            try:
-                stored = await context.store.read(queue)
-                break
-            except RmqdError as error:
-                if not error.is_told:
-                    log.warning("queue.start_failed", queue=str(queue), error=str(error))
-                await asyncio.sleep(after_error())
+        stored = await until_answered(context, queue, lambda: context.store.read(queue))
         committed = context.store.committed.get(queue)
         may_be_less = committed is not None and context.store.may_be_lost(queue)
         if stored is None or context.store.wrote(queue, stored) or (may_be_less and stored < (committed or 0)):

@@ -1,11 +1,20 @@
-"""How long a pull loop waits before it asks again."""
+"""How long the pulls and pops of a queue wait before they ask again."""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+import structlog
 
 from rmqd.backoff import doubled, spread
+from rmqd.consumer.context import GroupContext
 from rmqd.errors import FlowControlError, GoAwayError, RmqdError, SystemBusyError
+from rmqd.wire.message_queue import MessageQueue
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 EXCEPTION_DELAY_SECONDS: Final = 1.0  # Java: pullTimeDelayMillsWhenException
 BROKER_FLOW_CONTROL_SECONDS: Final = 0.02  # Java: PULL_TIME_DELAY_MILLS_WHEN_BROKER_FLOW_CONTROL
@@ -18,6 +27,18 @@ MOST_BUSY_SECONDS: Final = 8.0
 def after_error() -> float:
     """Seconds after a failure of which nothing more is known."""
     return spread(EXCEPTION_DELAY_SECONDS)
+
+
+async def until_answered(context: GroupContext, queue: MessageQueue, ask: Callable[[], Awaitable[T]]) -> T:
+    """What `ask` returns. It is called again while it raises an RmqdError: the queue cannot be started without it."""
+    while True:
+        try:
+            return await ask()
+        except RmqdError as error:
+            if not error.is_told:
+                log.warning("queue.start_failed", queue=str(queue), error=str(error))
+            context.client.routes.refresh_soon([queue.topic])
+            await context.clock.sleep(after_error())
 
 
 class PullBackoff:
