@@ -7,7 +7,7 @@ import socket
 
 
 def numeric_host(host: str) -> str:
-    """A host's IP address, of the fourth version where it has one. Raises OSError for a name that is unknown."""
+    """A host's IP address, IPv4 if it has one. Raises OSError for an unknown name."""
     if host in ("", "*"):
         return "0.0.0.0"
     found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
@@ -16,7 +16,7 @@ def numeric_host(host: str) -> str:
 
 
 def announced_host(listened: str, broker_ip1: str) -> str:
-    """`broker_ip1` where it is set, as for the real broker; where every address is listened at, the machine's own."""
+    """The host to announce: `broker_ip1` if it is set; else the listening host, or the machine's own for 0.0.0.0."""
     if broker_ip1:
         return broker_ip1
     address = ipaddress.ip_address(listened)
@@ -29,9 +29,10 @@ def joined(host: str, port: int) -> str:
 
 
 def _own_host(version: int) -> str:
-    """By the default route, without a packet: connecting a datagram socket only asks the kernel. Loopback if offline.
+    """This machine's address on the default route; loopback if it is offline.
 
-    The peers are addresses reserved for documentation, which stand for "anywhere".
+    No packet is sent: connecting a datagram socket only asks the kernel for a route. The peers are addresses that are
+    reserved for documentation.
     """
     family, anywhere, loopback = (
         (socket.AF_INET6, "2001:db8::1", "::1") if version == 6 else (socket.AF_INET, "192.0.2.1", "127.0.0.1")

@@ -1,4 +1,4 @@
-"""Counters of what the broker takes and gives, over the last minute, hour and day (`BrokerStatsManager.java`)."""
+"""Counts messages in and out of the broker, over the last minute, hour and day (`BrokerStatsManager.java`)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NUMS, _SIZE = "_NUMS", "_SIZE"
 
 
 class _Sample(NamedTuple):
-    """How far a counter was at a time (loop time)."""
+    """The value of a counter at a moment (loop time)."""
 
     at: float
     messages: int
@@ -26,7 +26,7 @@ class _Sample(NamedTuple):
 
 
 class StatsSnapshot(NamedTuple):
-    """What a counter gained in a span of time, how much that is a second, and for each message."""
+    """The growth of a counter over a span of time: in all, per second, and per message."""
 
     total: int = 0
     per_second: float = 0.0
@@ -34,7 +34,7 @@ class StatsSnapshot(NamedTuple):
 
 
 class StatsItem:
-    """Counts messages and their bytes, and remembers how far it was at times during the last day."""
+    """Counts messages and their bytes, and keeps samples of both counters for a day."""
 
     __slots__ = ("_coarse", "_fine", "_next", "messages", "size_bytes")
 
@@ -46,7 +46,7 @@ class StatsItem:
         self._next = now + _SAMPLE_SECONDS
 
     def add(self, now: float, messages: int, size_bytes: int) -> None:
-        """Count."""
+        """Count messages and their bytes."""
         if now >= self._next:
             sample = _Sample(now, self.messages, self.size_bytes)
             self._fine.append(sample)
@@ -57,12 +57,12 @@ class StatsItem:
         self.size_bytes += size_bytes
 
     def nums(self, now: float, seconds: float) -> StatsSnapshot:
-        """The messages of the last seconds, at most a day; samples' distance is how exact that is."""
+        """The messages of the last seconds, at most a day. It is as exact as the samples are close."""
         gained, span = self._gained(now, seconds)
         return StatsSnapshot(gained.messages, gained.messages / span, 1.0 if gained.messages else 0.0)
 
     def size(self, now: float, seconds: float) -> StatsSnapshot:
-        """The same for their bytes."""
+        """The bytes of the last seconds, at most a day."""
         gained, span = self._gained(now, seconds)
         each = gained.size_bytes / gained.messages if gained.messages else 0.0
         return StatsSnapshot(gained.size_bytes, gained.size_bytes / span, each)
@@ -74,7 +74,7 @@ class StatsItem:
         later = _Sample(now, self.messages, self.size_bytes)
         for sample in reversed(samples):
             if sample.at <= now - seconds:
-                # what was counted after a sample was so within the distance: else there would be another one
+                # what came after a sample came within the samples' distance: otherwise there would be a later sample
                 base = later if sample.at + distance <= now - seconds else sample
                 break
             later = sample
@@ -91,12 +91,12 @@ class BrokerStatsManager:
         self.puts = StatsItem(now())
         self.gets = StatsItem(now())
         self.get_misses = StatsItem(now())
-        """Pulls that found nothing."""
+        """Counts pulls that found nothing."""
         self.puts_at_midnights = self.gets_at_midnights = (0, 0)
-        """How many messages there were yesterday morning, and this morning."""
+        """The number of messages at the last two midnights."""
         self._topics: dict[str, StatsItem] = {}
         self._groups: dict[str, StatsItem] = {}
-        # RocketMQ's names begin with these, and end with what is counted
+        # the first parts of RocketMQ's names; the rest is the topic or group
         self._tables: Final = {
             "TOPIC_PUT": self._topics,
             "GROUP_GET": self._groups,
@@ -105,7 +105,7 @@ class BrokerStatsManager:
         }
 
     def arrived(self, arrival: Arrival) -> None:
-        """A message was stored."""
+        """Count a stored message."""
         now, size = self.now(), len(arrival.record)
         self.puts.add(now, 1, size)
         item = self._topics.get(arrival.topic)
@@ -114,7 +114,7 @@ class BrokerStatsManager:
         item.add(now, 1, size)
 
     def pulled(self, group: str, topic: str, count: int, size_bytes: int) -> None:
-        """A pull was answered with so many messages."""
+        """Count the messages of an answer to a pull."""
         now = self.now()
         if not count:
             self.get_misses.add(now, 1, 0)
@@ -143,13 +143,13 @@ class BrokerStatsManager:
         return lambda seconds: gained(self.now(), seconds)
 
     def forget_topic(self, topic: str) -> None:
-        """The topic is gone."""
+        """Forget the counters of a topic that was deleted."""
         self._topics.pop(topic, None)
         for key in [key for key in self._groups if key.startswith(_group_key("", topic))]:
             del self._groups[key]
 
     async def run(self) -> None:
-        """Take note of each midnight, until cancelled."""
+        """Sample the totals at each midnight, until cancelled."""
         while True:
             now = datetime.fromtimestamp(self._clock.wall()).astimezone()
             midnight = datetime.combine(now.date() + timedelta(days=1), datetime.min.time()).astimezone()
@@ -157,7 +157,7 @@ class BrokerStatsManager:
             self.begin_day()
 
     def begin_day(self) -> None:
-        """It is midnight."""
+        """Sample the totals for "yesterday" and "today"."""
         self.puts_at_midnights = self.puts_at_midnights[1], self.puts.messages
         self.gets_at_midnights = self.gets_at_midnights[1], self.gets.messages
 

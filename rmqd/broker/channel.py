@@ -25,31 +25,31 @@ _opaques = itertools.count()
 
 
 class Server(Protocol):
-    """The server that a channel belongs to, as the channel uses it."""
+    """The server of a channel, as the channel uses it."""
 
     def now(self) -> float:
         """The loop's time in seconds."""
 
     def opened(self, channel: Channel) -> None:
-        """A client connected."""
+        """Note a new connection."""
 
     def lost(self, channel: Channel) -> None:
-        """A client's connection ended."""
+        """Note the end of a connection."""
 
     def half_frame(self, channel: Channel, held_bytes: int, *, begins: bool) -> None:
-        """A channel holds so much of a frame that has not ended; `begins` where an earlier one ended just now."""
+        """Note how many bytes of an incomplete frame a channel holds. `begins`: the frame before it has just ended."""
 
     def flush_soon(self, channel: Channel) -> None:
-        """A channel has frames to send at the end of this turn."""
+        """Have `flush` called at the end of this turn of the event loop."""
 
     def flush(self) -> None:
         """Send what channels have queued."""
 
     def dispatch(self, channel: Channel, request: RemotingCommand) -> None:
-        """Have a request answered."""
+        """Answer a request by the processor of its code."""
 
     def answer(self, channel: Channel, request: RemotingCommand, processor: Processor) -> None:
-        """Have a request answered by this processor."""
+        """Answer a request by this processor."""
 
 
 class Channel(asyncio.Protocol):
@@ -84,7 +84,7 @@ class Channel(asyncio.Protocol):
         self.write(_response(request.opaque, reply))
 
     def answer(self, request: RemotingCommand, processor: Processor) -> None:
-        """Have a request that waited answered by this processor, as if it came now."""
+        """Answer a request that was held, by this processor, as if it came now."""
         self._server.answer(self, request, processor)
 
     def send_oneway(self, code: int, ext_fields: Mapping[str, str] = NO_FIELDS, body: bytes = b"") -> None:
@@ -113,13 +113,13 @@ class Channel(asyncio.Protocol):
             del self._calls[opaque]
 
     def write(self, frame: bytes) -> None:
-        """Queue a frame. It leaves at the end of this turn of the loop, when what was stored in it is durable."""
+        """Queue a frame. It is sent at the end of this turn of the loop, after the messages of the turn are durable."""
         if not self._out:
             self._server.flush_soon(self)
         self._out.append(frame)
 
     def refuse(self, reply: Reply) -> None:
-        """Put `reply` in the place of every reply that is queued; the server's own requests stay."""
+        """Replace every queued reply by `reply`. Requests of the server stay."""
         queued, self._out = self._out, []
         for frame in queued:
             command = decode_command(frame[4:])
@@ -129,19 +129,19 @@ class Channel(asyncio.Protocol):
                 self._out.append(frame)
 
     def flush(self) -> None:
-        """Give the queued frames to the socket; called by the server."""
+        """Write the queued frames to the socket. Called by the server."""
         if self._transport is not None:
             self._transport.write(self._out[0] if len(self._out) == 1 else b"".join(self._out))
         self._out.clear()
 
     def close(self) -> None:
-        """Close the connection; what is queued still leaves."""
+        """Close the connection after sending what is queued."""
         if self._transport is not None:
             self._server.flush()
             self._transport.close()
 
     def abort(self) -> None:
-        """End the connection at once."""
+        """Close the connection at once, without sending what is queued."""
         if self._transport is not None:
             self._transport.abort()
 

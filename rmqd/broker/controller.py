@@ -1,4 +1,4 @@
-"""BrokerController: what one broker consists of, and which processor answers which request."""
+"""BrokerController: the parts of one broker, and the processors of its requests."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from rmqd.wire.pop import ANY_QUEUE
 class BrokerController:
     """The parts that processors share. `clock` stamps and schedules messages, and may jump in tests.
 
-    Whether clients and locks live is measured by the loop's own time.
+    The lifetime of clients and locks is measured by the event loop's own time, which does not jump.
     """
 
     def __init__(self, settings: BrokerSettings, clock: Clock, log: RecordLog, journal: Journal, address: str) -> None:
@@ -70,14 +70,14 @@ class BrokerController:
         return self.settings.brokerName
 
     def change_settings(self, settings: BrokerSettings) -> None:
-        """Go on with other settings. Raises UnknownSettingError, and changes nothing, where delay levels are none."""
+        """Apply other settings. Raises UnknownSettingError, with nothing changed, if the delay levels are invalid."""
         self.schedule.change_settings(settings)
         self.settings = self.groups.settings = self.topics.settings = self.offsets.settings = settings
         self.held_pops.settings = self.held_notifications.settings = self.revive.settings = settings
         self.store.change_retention(settings)
 
     def now(self) -> float:
-        """The loop's time in seconds, by which clients and locks live."""
+        """The loop's time in seconds, by which the lifetime of clients and locks is measured."""
         return self._loop.time()
 
     def now_ms(self) -> int:
@@ -85,7 +85,7 @@ class BrokerController:
         return round(self.clock.wall() * 1000)
 
     async def run(self) -> None:
-        """Deliver what is due, until cancelled."""
+        """Deliver delayed messages and show popped ones again, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.schedule.run(), name="schedule")
             tasks.create_task(self.housekeeping.run(self.settings.channelExpiredTimeout / 1000), name="housekeeping")
@@ -93,7 +93,7 @@ class BrokerController:
             tasks.create_task(self.stats.run(), name="stats")
 
     def _free_of_order(self, key: OrderKey) -> None:
-        """A queue that an orderly pop had closed is open again."""
+        """Wake pops that wait for a queue, which an orderly pop had closed, and which is open again."""
         topic, group, queue_id = key
         if not self.held_pops.wake(Place(topic, group, ANY_QUEUE)):
             self.held_pops.wake(Place(topic, group, queue_id))
@@ -101,7 +101,7 @@ class BrokerController:
         self.held_notifications.wake(Place(topic, group, queue_id))
 
     def _consumer_ids_changed(self, group: str, members: Collection[Channel]) -> None:
-        """40, which leaves before the reply to the heartbeat that brought the change."""
+        """Send NOTIFY_CONSUMER_IDS_CHANGED (40) to members; before the reply to the heartbeat that caused it."""
         if self.settings.notifyConsumerIdsChangedEnable:
             header = NotifyConsumerIdsChangedRequestHeader(consumer_group=group)
             for channel in members:

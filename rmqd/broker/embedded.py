@@ -23,7 +23,7 @@ from rmqd.clock import Clock, SystemClock
 from rmqd.wire.bodies.settings import TopicConfig
 
 LOOPBACK: Final = "127.0.0.1"
-VIP_DISTANCE: Final = 2  # a broker's second port is that much below its own; old clients can be set to send there
+VIP_DISTANCE: Final = 2  # the VIP port is the broker's own port minus this; clients can be set to send there
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +39,12 @@ class EmbeddedOptions:
     data_dir: Path | None = None
     settings: BrokerSettings = field(default_factory=BrokerSettings)
     topics: Mapping[str, int] = field(default_factory=dict)
-    """Topics to make, with their numbers of queues, unless they exist."""
+    """Topics to create if they do not exist, with their numbers of queues."""
 
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedRocketMQ:
-    """A running name server and broker. `nameserver` is what clients want."""
+    """A running name server and broker. `nameserver` is the address for clients."""
 
     nameserver: str
     broker: BrokerController
@@ -52,7 +52,7 @@ class EmbeddedRocketMQ:
 
     @property
     def open_requests(self) -> int:
-        """Requests that came and are neither answered nor held."""
+        """The number of requests that are neither answered nor held."""
         return sum(server.open_requests for server in self.servers)
 
 
@@ -62,7 +62,7 @@ async def embedded_rocketmq(
 ) -> AsyncIterator[EmbeddedRocketMQ]:
     """Run both until the end of the block.
 
-    Raises OSError where an address cannot be listened at, and StorageError where the data dir cannot be had.
+    Raises OSError if it cannot listen on an address, and StorageError if the data dir cannot be used.
     """
     options = options or EmbeddedOptions()
     if options.data_dir is None:
@@ -83,7 +83,7 @@ async def _running(
         host = numeric_host(options.host)
         announced = announced_host(host, options.settings.brokerIP1)
         port = await _listen(broker_server, host, options.broker_port)
-        if options.broker_port > VIP_DISTANCE:  # below a port that was not named, another one's may be
+        if options.broker_port > VIP_DISTANCE:  # with an automatic port, the port below may belong to another process
             await _listen(broker_server, host, options.broker_port - VIP_DISTANCE)
         settings = replace(options.settings, brokerIP1=announced)
         broker = BrokerController(settings, clock or SystemClock(), log, journal, joined(announced, port))

@@ -1,8 +1,8 @@
 """Long polling: pulls that found nothing wait here for a message, or for their time (`PullRequestHoldService.java`).
 
-A pull ends when its time is over, and not up to five seconds later, as with the real broker, which looks at its held
-pulls every five seconds. What that look is good for is kept: a pull whose queue grew by messages that it does not want
-is answered after five seconds, so that the consumer's offset goes on.
+The real broker looks at its held pulls every five seconds, so it answers up to five seconds late. Here a pull is
+answered when its time is over. One effect of that look is kept: if the queue grew by messages that the pull's filter
+does not let through, the pull is answered after five seconds, so that the consumer's offset advances.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PASSED_SECONDS: Final = 5.0  # Java: the pause between two looks at all held pul
 
 
 class HeldPull:
-    """A pull that waits. `again` answers it, with the queue as it is then."""
+    """A pull that is held. `again` answers it with the state of the queue at that time."""
 
     __slots__ = ("again", "channel", "group", "queue_id", "request", "timer", "topic", "wanted")
 
@@ -44,7 +44,7 @@ class HeldPull:
 
 
 class PullRequestHoldService:
-    """Pulls by queue, in the order in which they came."""
+    """The held pulls of each queue, in the order in which they came."""
 
     def __init__(self) -> None:
         self._held: dict[tuple[str, int], dict[HeldPull, None]] = {}
@@ -53,26 +53,26 @@ class PullRequestHoldService:
 
     @property
     def count(self) -> int:
-        """How many pulls wait."""
+        """The number of held pulls."""
         return sum(map(len, self._held.values()))
 
     def waiting(self, topic: str, queue_id: int) -> int:
-        """How many wait at a queue."""
+        """The number of held pulls of a queue."""
         return len(self._held.get((topic, queue_id), ()))
 
     def queues_of(self, group: str) -> set[tuple[str, int]]:
-        """The queues, by topic and id, at which a pull of the group waits."""
+        """The queues, by topic and id, for which a pull of the group is held."""
         return {queue for queue, pulls in self._held.items() if any(pull.group == group for pull in pulls)}
 
     def hold(self, pull: HeldPull, seconds: float) -> None:
-        """Keep a pull until a message that it wants comes, at most so long, or until its connection ends."""
+        """Hold a pull until a message passes its filter, its time is over, or its connection ends."""
         self._held.setdefault((pull.topic, pull.queue_id), {})[pull] = None
         self._by_channel[pull.channel].add(pull)
         pull.channel.on_close(self._lost)
         pull.timer = self._loop.call_later(seconds, self._expire, pull)
 
     def arrived(self, arrival: Arrival) -> None:
-        """A message came: whoever wants it is answered in the next turn of the loop."""
+        """Note a new message: pulls whose filter it passes are answered in the next turn of the loop."""
         held = self._held.get((arrival.topic, arrival.queue_id))
         if not held:
             return

@@ -1,4 +1,4 @@
-"""Clients that fell silent are taken for gone, though their connection stands (`ClientHousekeepingService.java`)."""
+"""Removes clients that send no heartbeats, though their connection is open (`ClientHousekeepingService.java`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SCAN_SECONDS: Final = 10.0
 
 
 class ClientHousekeepingService:
-    """Looks after members and producers by the loop's own time."""
+    """Removes silent members and producers, by the event loop's own time."""
 
     def __init__(self, consumers: ConsumerManager, producers: ProducerManager) -> None:
         self._consumers = consumers

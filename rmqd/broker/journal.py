@@ -1,4 +1,4 @@
-"""What survives the process: one row per topic, group, offset and so on, beside the messages' records."""
+"""The small state that survives the process: a row for each topic, group, offset and so on, beside the messages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class Kind(StrEnum):
-    """What a row of the journal's table is about."""
+    """The kinds of rows in the journal."""
 
     TOPIC = "topic"
     GROUP = "group"
@@ -26,28 +26,31 @@ class Kind(StrEnum):
 
 
 class Journal(Protocol):
-    """Keeps small state by kind and key. What is put during one turn of the loop becomes durable together, with the
-    records stored in it, before any reply of that turn leaves."""
+    """Keeps small state by kind and key.
+
+    All that is put in one turn of the event loop becomes durable together with the messages stored in that turn, before
+    any reply of the turn is sent.
+    """
 
     def put(self, kind: Kind, key: str, value: str) -> None:
-        """Keep a value, in place of what was there."""
+        """Store a value, and replace the former one."""
 
     def delete(self, kind: Kind, key: str) -> None:
         """Forget a value; no error where there is none."""
 
     def items(self, kind: Kind) -> Iterator[tuple[str, str]]:
-        """What was kept before this start, by key."""
+        """The values of a kind that were stored before this start, by key."""
 
 
 class NoJournal:
-    """Of a broker that lives in memory only."""
+    """The journal of a broker in memory: it keeps nothing."""
 
     def put(self, kind: Kind, key: str, value: str) -> None:
-        """Keep nothing."""
+        """Do nothing."""
 
     def delete(self, kind: Kind, key: str) -> None:
-        """Nothing is kept."""
+        """Do nothing: no value is kept."""
 
     def items(self, kind: Kind) -> Iterator[tuple[str, str]]:
-        """Nothing was kept."""
+        """Return an empty mapping: no value is kept."""
         return iter(())

@@ -1,4 +1,4 @@
-"""Who may consume a queue of an orderly group (`RebalanceLockManager.java`). In memory only, as there."""
+"""Queue locks: which member may consume a queue of an orderly group (`RebalanceLockManager.java`). In memory only."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ LOCK_SECONDS: Final = 60.0  # Java: rocketmq.broker.rebalance.lockMaxLiveTime
 
 
 class RebalanceLockManager:
-    """Locks by group and queue: an owner's client id, and until when. `now` gives monotonic seconds."""
+    """The locks of queues by group: the owner's client id, and the lock's end. `now` returns monotonic seconds."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._locks: dict[str, dict[MessageQueue, tuple[str, float]]] = {}
 
     def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> frozenset[MessageQueue]:
-        """Take or renew what is free, expired or the client's own; returns what the client has now."""
+        """Lock queues that are free, whose lock has expired, or that the client owns. Returns those that it owns."""
         held, now = self._locks.setdefault(group, {}), self._now()
         got = set()
         for queue in queues:
@@ -29,7 +29,7 @@ class RebalanceLockManager:
         return frozenset(got)
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
-        """Give up what the client owns."""
+        """Unlock those of the queues that the client owns."""
         held = self._locks.get(group, {})
         for queue in queues:
             if held.get(queue, ("", 0.0))[0] == client_id:

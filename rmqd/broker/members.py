@@ -1,4 +1,4 @@
-"""Who consumes and who produces (`ConsumerManager.java`, `ConsumerGroupInfo.java`, `ProducerManager.java`)."""
+"""Members of consumer and producer groups (`ConsumerManager`, `ConsumerGroupInfo`, `ProducerManager`)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from rmqd.wire.bodies.heartbeat import ConsumerData, MessageModel, SubscriptionD
 from rmqd.wire.topics import pop_retry_topic, pop_retry_topic_v2
 
 ConsumerIdsChangeListener = Callable[[str, Collection[Channel]], None]
-"""Told a group's name and the connections of those who are its members now."""
+"""Called with a group's name and the connections of its present members, when these have changed."""
 
 
 @dataclass(slots=True)
 class ClientChannel:
-    """A client's connection as its heartbeats told it. `heard_at` is the last one, in loop time in seconds."""
+    """A client's connection, with the values of its heartbeats. `heard_at` is the time of the last one (loop time)."""
 
     channel: Channel
     client_id: str
@@ -27,7 +27,7 @@ class ClientChannel:
 
 @dataclass(slots=True)
 class ConsumerGroupInfo:
-    """A group with at least one connected member. The last heartbeat of any member holds for all of them."""
+    """A group with at least one member. The last heartbeat of any member sets the subscriptions of the group."""
 
     group: str
     consume_type: str
@@ -38,12 +38,12 @@ class ConsumerGroupInfo:
 
     @property
     def client_ids(self) -> list[str]:
-        """One for each connection, in the order in which they came."""
+        """The members, one for each connection, in the order in which they came."""
         return [client.client_id for client in self.channels.values()]
 
     @property
     def is_broadcasting(self) -> bool:
-        """Whether each member gets all messages: then members need not know of each other."""
+        """Whether the group is broadcasting: then members are not told of each other."""
         return self.message_model == MessageModel.BROADCASTING
 
     def client(self, client_id: str) -> ClientChannel | None:
@@ -51,7 +51,7 @@ class ConsumerGroupInfo:
         return next((client for client in self.channels.values() if client.client_id == client_id), None)
 
     def join(self, client: ClientChannel) -> bool:
-        """A member's heartbeat; says whether it is new."""
+        """Note a member's heartbeat. Returns whether the member is new."""
         known = self.channels.get(client.channel)
         if known is not None and known.client_id == client.client_id:
             known.heard_at = client.heard_at
@@ -60,7 +60,7 @@ class ConsumerGroupInfo:
         return known is None
 
     def subscribe(self, new: Collection[SubscriptionData]) -> bool:
-        """Take the whole set of subscriptions over; says whether topics were added or removed."""
+        """Replace the group's subscriptions. Returns whether topics were added or removed."""
         topics = {one.topic for one in new}
         changed = topics != self.subscriptions.keys()
         for topic in self.subscriptions.keys() - topics:
@@ -73,7 +73,7 @@ class ConsumerGroupInfo:
 
 
 class ConsumerManager:
-    """Groups by name while they have members. `changed` is told what a group's members are to hear of."""
+    """The groups that have members, by name. `changed` is called when the members of a group are to be notified."""
 
     def __init__(self, changed: ConsumerIdsChangeListener) -> None:
         self._changed = changed
@@ -81,7 +81,7 @@ class ConsumerManager:
         self._popped: set[tuple[str, str]] = set()
 
     def get(self, group: str) -> ConsumerGroupInfo | None:
-        """A group with members."""
+        """The group of this name; None if it has no members."""
         return self._groups.get(group)
 
     def all(self) -> list[ConsumerGroupInfo]:
@@ -89,12 +89,12 @@ class ConsumerManager:
         return list(self._groups.values())
 
     def note_popped(self, group: str, topic: str) -> None:
-        """A pop subscribes its group to the topic and to its retries, whatever heartbeats say."""
+        """Subscribe a group that pops to the topic and its retry topic, whatever its heartbeats say."""
         for one in (topic, pop_retry_topic(group, topic), pop_retry_topic_v2(group, topic)):
             self._popped.add((group, one))
 
     def may_consume(self, group: str, topic: str) -> bool:
-        """Whether the group subscribes to the topic, as far as that is known: it is only while it has members."""
+        """Whether the group subscribes to the topic. This is known only while the group has members."""
         info = self._groups.get(group)
         known = info is None or not info.subscriptions or topic in info.subscriptions
         return known or (group, topic) in self._popped
@@ -107,7 +107,7 @@ class ConsumerManager:
     def register(
         self, data: ConsumerData, client: ClientChannel, *, notify: bool = True, without_sub: bool = False
     ) -> None:
-        """A member's heartbeat. `without_sub`: it has no subscriptions, those that are known go on."""
+        """Note a member's heartbeat. `without_sub`: it has no subscriptions, so the known ones stay."""
         info = self._groups.get(data.group_name)
         if info is None:
             info = ConsumerGroupInfo(data.group_name, data.consume_type, data.message_model, data.consume_from_where)
@@ -121,7 +121,7 @@ class ConsumerManager:
             self._tell(info)
 
     def unregister(self, group: str, channel: Channel, *, notify: bool = True) -> None:
-        """A member says good-bye. The others hear of it also where it was none."""
+        """Remove a member that unregisters. The others are notified even if it was not a member."""
         info = self._groups.get(group)
         if info is not None:
             self._remove(info, channel)
@@ -129,13 +129,13 @@ class ConsumerManager:
                 self._tell(info)
 
     def channel_closed(self, channel: Channel) -> None:
-        """A connection ended. The members hear of it also where their group's configuration switches that off."""
+        """Remove the members of a connection that ended. The others are notified whatever the group's settings say."""
         for info in self.all():
             if self._remove(info, channel):
                 self._tell(info)
 
     def remove_silent(self, heard_before: float) -> list[ClientChannel]:
-        """Forget members whose last heartbeat is older, and return them. The others are not told."""
+        """Remove members whose last heartbeat is older than this, and return them. The others are not notified."""
         silent = [
             (info, client) for info in self.all() for client in info.channels.values() if client.heard_at < heard_before
         ]
@@ -155,7 +155,7 @@ class ConsumerManager:
 
 
 class ProducerManager:
-    """Producers by group."""
+    """The producers by group."""
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[Channel, ClientChannel]] = {}
@@ -169,24 +169,24 @@ class ProducerManager:
         return {group: list(clients.values()) for group, clients in self._groups.items()}
 
     def register(self, group: str, client: ClientChannel) -> None:
-        """A producer's heartbeat."""
+        """Note a producer's heartbeat."""
         known = self._groups.setdefault(group, {}).setdefault(client.channel, client)
         known.heard_at = client.heard_at
 
     def unregister(self, group: str, channel: Channel) -> None:
-        """A producer says good-bye."""
+        """Remove a producer that unregisters."""
         clients = self._groups.get(group, {})
         clients.pop(channel, None)
         if not clients:
             self._groups.pop(group, None)
 
     def channel_closed(self, channel: Channel) -> None:
-        """A connection ended."""
+        """Remove the producers of a connection that ended."""
         for group in [name for name, clients in self._groups.items() if channel in clients]:
             self.unregister(group, channel)
 
     def remove_silent(self, heard_before: float) -> list[ClientChannel]:
-        """Forget producers whose last heartbeat is older, and return them."""
+        """Remove producers whose last heartbeat is older than this, and return them."""
         silent = [
             (group, client)
             for group, clients in self._groups.items()

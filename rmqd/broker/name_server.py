@@ -1,6 +1,6 @@
-"""The name server's side: where topics are (`ClientRequestProcessor`, `DefaultRequestProcessor`, `RouteInfoManager`).
+"""The name server: routes of topics (`ClientRequestProcessor`, `DefaultRequestProcessor`, `RouteInfoManager`).
 
-It has the one broker that it stands beside; others are not taken up (103 is answered as unsupported).
+It knows the one broker beside it. No other broker can register (REGISTER_BROKER, 103, is answered as unsupported).
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ _PROTECTED: Final = frozenset({"configBlackList", "configStorePath", "kvConfigPa
 
 
 class _OwnView(NamedTuple):
-    """What an administrator made of a topic here: its queues, None where it was taken off.
+    """A change of a topic that an administrator made on the name server: its queues; None if it was deleted.
 
-    It holds until the broker changes the topic, which is not `config` then, or registers anew, at `until` (loop time).
+    It holds until the broker changes the topic (then its configuration is not `config`), or registers again, at `until`
+    (loop time).
     """
 
     config: TopicConfig | None
@@ -51,7 +52,7 @@ class _OwnView(NamedTuple):
 
 
 class NameServer:
-    """Knows one broker, and reads its topics where they are."""
+    """The name server of one broker, whose topics it reads directly."""
 
     def __init__(self, broker: BrokerController) -> None:
         self.settings = NameServerSettings()
@@ -61,7 +62,7 @@ class NameServer:
         self._now = asyncio.get_running_loop().time
 
     def processors(self) -> Processors:
-        """The requests that it answers."""
+        """The functions that answer requests, by request code."""
         return {
             RequestCode.PUT_KV_CONFIG: self.put_kv,
             RequestCode.GET_KV_CONFIG: self.get_kv,
@@ -210,7 +211,7 @@ class NameServer:
         return len(view)
 
     def _view(self) -> dict[str, QueueData]:
-        """The topics that are told, and their queues."""
+        """The topics that clients are told about, with their queues."""
         names = dict.fromkeys([*self._broker.topics.all(), *self._own])
         return {topic: queues for topic in names if (queues := self._queues(topic)) is not None}
 

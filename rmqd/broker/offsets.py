@@ -1,4 +1,4 @@
-"""Where groups are in their queues (`ConsumerOffsetManager.java`): committed, pulled, and reset by an operator."""
+"""The offsets of groups (`ConsumerOffsetManager.java`): committed, pulled, and reset by an operator."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _Table = dict[tuple[str, str], dict[int, int]]
 
 
 class ConsumerOffsetManager:
-    """Offsets by group, topic and queue id. `settings` is asked anew each time: it may change while the broker runs."""
+    """Offsets by group, topic and queue id. `settings` is called each time, since settings may change at runtime."""
 
     def __init__(self, settings: BrokerSettings, journal: Journal) -> None:
         self.settings = settings
@@ -27,16 +27,16 @@ class ConsumerOffsetManager:
                 table[group, topic][int(queue_id)] = int(value)
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Where the group goes on: the reset that no pull was told yet, or the committed offset."""
+        """The group's offset in a queue: a reset that no pull was told yet, else the committed offset."""
         reset = self.pending_reset(group, topic, queue_id)
         if reset is not None:
             return reset
         queues = self._committed.get((group, topic))
         offset = -1 if queues is None else queues.get(queue_id, -1)
-        return offset if offset >= 0 else None  # groups may commit less than 0, which means nothing
+        return offset if offset >= 0 else None  # a group may commit less than 0, which means no offset
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Keep an offset, also one below the former."""
+        """Store an offset, also one below the former one."""
         self._committed[group, topic][queue_id] = offset
         self._journal.put(Kind.OFFSET, _key(group, topic, queue_id), str(offset))
 
@@ -53,23 +53,23 @@ class ConsumerOffsetManager:
         return [group for group, one in self._committed if one == topic]
 
     def committed_table(self) -> dict[str, dict[int, int]]:
-        """All committed offsets by `topic@group`, as request 43 tells them."""
+        """All committed offsets by `topic@group`, as the reply to GET_ALL_CONSUMER_OFFSET (43) has them."""
         return _by_name(self._committed)
 
     def pulled_table(self) -> dict[str, dict[int, int]]:
-        """How far all groups pulled, by `topic@group`."""
+        """The pulled offsets of all groups, by `topic@group`."""
         return _by_name(self._pulled)
 
     def note_pulled(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """The group pulled up to this offset."""
+        """Note that a group pulled up to an offset."""
         self._pulled[group, topic][queue_id] = offset
 
     def pulled(self, group: str, topic: str, queue_id: int) -> int | None:
-        """How far the group pulled, since the broker's start."""
+        """How far the group has pulled since the broker's start."""
         return self._pulled.get((group, topic), {}).get(queue_id)
 
     def clone(self, group: str, to_group: str, topic: str) -> None:
-        """Give a group all offsets that another has in a topic, in place of its own."""
+        """Replace a group's offsets in a topic by those of another group."""
         queues = self.queues(group, topic)
         if not queues:
             return
@@ -78,7 +78,7 @@ class ConsumerOffsetManager:
             self.commit(to_group, topic, queue_id, offset)
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """An operator's reset: it holds at once, and the next pull of the queue is told."""
+        """Reset a group's offset, as an operator asks. It holds at once, and the answer to the next pull tells it."""
         self._resets[group, topic][queue_id] = offset
         self._journal.put(Kind.RESET, _key(group, topic, queue_id), str(offset))
         self.commit(group, topic, queue_id, offset)
@@ -89,7 +89,7 @@ class ConsumerOffsetManager:
         return None if queues is None or not self.settings.useServerSideResetOffset else queues.get(queue_id)
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
-        """The same, which is told now, and forgotten."""
+        """Return the reset that no pull was told yet, and forget it."""
         offset = self.pending_reset(group, topic, queue_id)
         if offset is not None:
             del self._resets[group, topic][queue_id]

@@ -1,4 +1,4 @@
-"""What a processor answers: a reply, a refusal by exception, or nothing yet."""
+"""The answers of processors: a reply, a refusal (an exception), or None if the answer comes later."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from rmqd.codes import ResponseCode
 from rmqd.errors import RmqdError
 
 SEE_FAQ: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
-"""How many remarks of the real servers end."""
+"""The end of many remarks of the real servers."""
 
 NO_FIELDS: Final[Mapping[str, str]] = MappingProxyType({})
 
-NO_CODE: Final = "not set any response code"  # what Java leaves in the remark of some replies that succeeded
+NO_CODE: Final = "not set any response code"  # the remark of some successful replies, which Java forgets to set
 
 
 class Reply(NamedTuple):
@@ -39,7 +39,7 @@ class Refusal(RmqdError):
 
 @contextlib.contextmanager
 def refusing_with(ext_fields: Mapping[str, str]) -> Iterator[None]:
-    """Refusals of the block carry these fields: Java's reply headers whose numbers nobody set."""
+    """Add these ext fields to every Refusal in the block, as Java replies with header numbers that were not set."""
     try:
         yield
     except Refusal as refusal:

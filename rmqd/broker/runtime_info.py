@@ -1,7 +1,7 @@
-"""What a broker tells about itself, under the names by which mqadmin and monitoring know it (the reply to 28).
+"""The runtime info of a broker, with the names that mqadmin and monitoring read (the reply to request 28).
 
-Everything that they read is there. This broker answers a request in the turn of the loop that reads it, and has neither
-queues in front of thread pools nor a page cache to wait for: these figures are constant.
+All their names are there. Figures of thread pools' queues and of the page cache are constant, as this broker has
+neither: it answers a request in the turn of the loop that reads it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _CONSTANT: Final = {
 
 
 def runtime_info(broker: BrokerController) -> dict[str, str]:
-    """The table, by name."""
+    """The runtime info, by name."""
     stats, store = broker.stats, broker.store
     puts, gets, oldest = stats.puts, stats.gets, store.oldest
     disk = shutil.disk_usage("/")
@@ -83,7 +83,7 @@ def runtime_info(broker: BrokerController) -> dict[str, str]:
 
 
 def _rates(now: float, *items: StatsItem) -> str:
-    """Three figures: over ten seconds, a minute and ten minutes."""
+    """Rates over ten seconds, a minute and ten minutes."""
     return " ".join(
         str(sum(item.nums(now, seconds).per_second for item in items)) for seconds in (10.0, MINUTE, 10 * MINUTE)
     )

@@ -1,4 +1,4 @@
-"""Messages that come later: by delay level (`ScheduleMessageService.java`), and by timer."""
+"""Delivers delayed messages: by delay level (`ScheduleMessageService.java`), and by timer."""
 
 from __future__ import annotations
 
@@ -26,38 +26,38 @@ from rmqd.wire.topics import SCHEDULE_TOPIC, TIMER_TOPIC
 log = structlog.get_logger(__name__)
 
 RETRY_SECONDS: Final = 1.0
-"""Between attempts while the store takes nothing."""
+"""The pause between attempts while the store refuses messages."""
 LOOK_AGAIN_SECONDS: Final = 1.0
-"""At most so long it sleeps while something waits: the machine's clock may be set, or the machine suspended."""
+"""The longest sleep while a message waits: the machine's clock may be set, or the machine suspended."""
 _MOST_AT_ONCE: Final = 1000
-"""Of one turn of the loop, so that requests are answered between."""
+"""The most deliveries in one turn of the loop, so that requests are answered in between."""
 _LEVELS: Final = re.compile(r"\s*\d+[smhd](\s+\d+[smhd])*\s*", re.ASCII)
 _UNIT_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _UNKNOWN_LEVEL_MS: Final = 1000  # Java: computeDeliverTimestamp
 
 
 class Delivery(Protocol):
-    """Something that comes later, by milliseconds since 1970."""
+    """A source of delayed deliveries. Times are milliseconds since 1970."""
 
     def next_due_ms(self) -> int | None:
-        """When the next one is due; None where nothing waits."""
+        """When the next delivery is due; None if nothing waits."""
 
     def deliver(self, now_ms: int, most: int) -> int:
-        """Deliver what is due, at most so much, and return how much it was. Raises Refusal as MessageStore.put."""
+        """Deliver what is due, up to a number. Returns how many were due. Raises Refusal as MessageStore.put does."""
 
 
 class Scheduled(NamedTuple):
-    """Where a message was stored, and as what: one that waits has another topic and more properties."""
+    """Where a message was stored, and the message as stored: a delayed one has another topic and more properties."""
 
     result: PutResult
     message: StoredMessage
 
 
 class ScheduleMessageService:
-    """Delivers what is due by `clock.wall`: at its time, in whole milliseconds, not at the next of 100 ms as RocketMQ.
+    """Delivers messages when they are due by `clock.wall`, to the millisecond. RocketMQ does so every 100 ms.
 
-    A delivery and the progress of its level go to the journal in one turn of the loop, hence together: after a restart
-    nothing comes twice, and nothing is missing. Raises UnknownSettingError for delay levels that are none.
+    A delivery and the progress of its level become durable together, in one turn of the loop: after a restart no
+    message comes twice, and none is missing. Raises UnknownSettingError if the delay levels are invalid.
     """
 
     def __init__(self, store: MessageStore, settings: BrokerSettings, clock: Clock, journal: Journal) -> None:
@@ -67,25 +67,25 @@ class ScheduleMessageService:
         self._timers = TimerMessageStore(store, journal)
         self._deliveries: list[Delivery] = [self._timers]
         self._offsets = {int(level): int(offset) for level, offset in journal.items(Kind.DELAY)}
-        self._wake_at = math.inf  # wall seconds up to which `run` sleeps
+        self._wake_at = math.inf  # wall time at which `run` wakes
         self._woken = asyncio.Event()
         self.change_settings(settings)
         store.keep(self._needed_from)
 
     def change_settings(self, settings: BrokerSettings) -> None:
-        """Go on with other settings. Raises UnknownSettingError for delay levels that are none."""
+        """Apply other settings. Raises UnknownSettingError if the delay levels are invalid."""
         self._delays_ms = _delays_ms(settings.messageDelayLevel)
         self._settings = settings
         self._woken.set()
 
     def deliver_also(self, delivery: Delivery) -> None:
-        """Have something else that comes later delivered with the messages."""
+        """Add another source of delayed deliveries."""
         self._deliveries.append(delivery)
 
     def put(self, message: StoredMessage) -> Scheduled:
-        """Store a message, to wait where its properties ask for a level or a time.
+        """Store a message; delayed, if its properties have a delay level or a time.
 
-        Raises as MessageStore.put, Refusal for a time too far ahead, and ProtocolError for a level that is no number.
+        Raises as MessageStore.put does, Refusal for a time too far ahead, and ProtocolError for an invalid level.
         """
         properties = message.properties
         if DELAY in properties and (level := delay_level(properties)) > 0:
@@ -110,11 +110,11 @@ class ScheduleMessageService:
         return min(times) / 1000 if times else None
 
     def progress(self) -> dict[int, tuple[int, int]]:
-        """By level, up to which offset it was delivered, and how many came."""
+        """By level, the offset up to which messages were delivered, and the end of its queue."""
         return {level: (offset, queue.max_offset) for level, queue, offset in self._levels()}
 
     def wake(self) -> None:
-        """The clock jumped: deliver what is due now."""
+        """Deliver what is due now, because the clock jumped."""
         self._deliver()
         self._woken.set()
 
@@ -144,12 +144,12 @@ class ScheduleMessageService:
         return Scheduled(stored, waiting)
 
     def wake_for(self, due_ms: int) -> None:
-        """Something is to be delivered at this time, in milliseconds since 1970."""
+        """Have `run` wake for a delivery at this time, in milliseconds since 1970."""
         if due_ms / 1000 < self._wake_at:
             self._woken.set()
 
     def _deliver(self) -> bool:
-        """Store what is due in its own topics; says whether that went well."""
+        """Deliver what is due. Returns False if the store refused a message."""
         now_ms = self._now_ms()
         try:
             room = _MOST_AT_ONCE
@@ -179,13 +179,13 @@ class ScheduleMessageService:
         return offset - start
 
     def _levels(self) -> Iterator[tuple[int, ConsumeQueue, int]]:
-        """Each level in which something was ever stored, its queue, and where in it the next message to deliver is."""
+        """Each level that ever had a message, with its queue, and the offset of the next message to deliver."""
         for queue_id, queue in self._store.queues(SCHEDULE_TOPIC).items():
             level = queue_id + 1
             yield level, queue, self._offsets.get(level, 0)
 
     def _due_ms(self, level: int, due_ms: int, now_ms: int) -> int:
-        """A message waits no longer than its level says now."""
+        """When a message is due: no later than the level's present delay says."""
         delay_ms = self._delays_ms[level - 1] if level <= len(self._delays_ms) else _UNKNOWN_LEVEL_MS
         return due_ms if due_ms <= now_ms + delay_ms else now_ms
 
@@ -193,17 +193,17 @@ class ScheduleMessageService:
         return self._offsets.get(queue_id + 1, 0) if topic == SCHEDULE_TOPIC else None
 
     def _now_ms(self) -> int:
-        # rounded, so that a clock that stands at `next_due` is not a millisecond short of it
+        # rounded, so that a clock that was set to `next_due` is not a millisecond short of it
         return round(self._clock.wall() * 1000)
 
 
 def delay_level(properties: Mapping[str, str]) -> int:
-    """The level that a message asks for; 0 for none. Raises ProtocolError for what is no number."""
+    """The delay level in a message's properties; 0 for none. Raises ProtocolError if it is not a number."""
     return parse_integer(properties.get(DELAY, "0"), DELAY)
 
 
 def _time_up(record: bytes) -> StoredMessage:
-    """A message that waited for its level, as it goes to its own topic: its properties stay as they are."""
+    """A delayed message as it is delivered to its own topic: its properties stay as they are."""
     message = decode_record(record)
     return replace(message, topic=message.properties[REAL_TOPIC], queue_id=int(message.properties[REAL_QUEUE_ID]))
 

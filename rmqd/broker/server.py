@@ -1,4 +1,4 @@
-"""The listening side of the remoting protocol: connections, requests to their processors, replies in one write."""
+"""The server side of the remoting protocol: connections, requests and their processors, replies in one write."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _IDLE_SCAN_SECONDS: Final = 10.0
 
 
 class RemotingServer:
-    """Serves one address. `before_flush` is called before the replies of a turn of the loop leave.
+    """Serves one address. `before_flush` is called before the replies of a turn of the loop are sent.
 
-    Where it raises StorageError, all of them say SERVICE_NOT_AVAILABLE instead.
+    If it raises StorageError, all these replies become SERVICE_NOT_AVAILABLE.
 
-    `open_requests` counts what came and is neither answered nor held by a processor that answered None.
+    `open_requests` counts requests that are neither answered nor held by a processor that returned None.
     """
 
     def __init__(self, name: str, before_flush: Callable[[], None] = lambda: None) -> None:
@@ -46,14 +46,14 @@ class RemotingServer:
         self._idle_scan: asyncio.TimerHandle | None = None
 
     def serve(self, processors: Processors) -> None:
-        """Answer these requests by these processors. Raises ValueError for a code that has one already."""
+        """Add processors by request code. Raises ValueError for a code that has one already."""
         for code, processor in processors.items():
             if int(code) in self._processors:
                 raise ValueError(f"two processors for {code.name}")
             self._processors[int(code)] = processor
 
     async def listen(self, host: str, port: int) -> int:
-        """Listen, on a port that is free for 0; returns the port. Raises OSError."""
+        """Listen; on a free port for port 0. Returns the port. Raises OSError."""
         server = await self._loop.create_server(lambda: Channel(self), host, port)
         self._servers.append(server)
         if self._idle_scan is None:
@@ -82,21 +82,22 @@ class RemotingServer:
         return self._loop.time()
 
     def opened(self, channel: Channel) -> None:
-        """A client connected; one too many is turned away."""
+        """Note a new connection. One that is too many is closed."""
         self.channels.add(channel)
         if len(self.channels) > MAX_CONNECTIONS:
             log.warning("broker.connections_full", server=self.name, limit=MAX_CONNECTIONS)
             channel.abort()
 
     def lost(self, channel: Channel) -> None:
-        """A client's connection ended."""
+        """Note the end of a connection."""
         self.channels.discard(channel)
         self.half_frame(channel, 0, begins=False)
 
     def half_frame(self, channel: Channel, held_bytes: int, *, begins: bool) -> None:
-        """A channel holds so much of a frame that has not ended; `begins` where an earlier one ended just now.
+        """Note how many bytes of an incomplete frame a channel holds. `begins`: the frame before it has just ended.
 
-        Where all of them hold too much, those that began first are given up: what a client sends at once is whole soon.
+        If all channels together hold too much, those whose frame began first are closed: a frame that a client sends at
+        once is complete soon.
         """
         self._half_frames_bytes += held_bytes - channel.half_frame_bytes
         if begins or not channel.half_frame_bytes:
@@ -116,13 +117,13 @@ class RemotingServer:
         channel.abort()
 
     def flush_soon(self, channel: Channel) -> None:
-        """A channel has frames to send at the end of this turn."""
+        """Have the channel's frames sent at the end of this turn of the event loop."""
         if not self._dirty:
             self._loop.call_soon(self.flush)
         self._dirty.append(channel)
 
     def dispatch(self, channel: Channel, request: RemotingCommand) -> None:
-        """Have a request answered."""
+        """Answer a request by the processor of its code."""
         processor = self._processors.get(request.code)
         if processor is None:
             remark = f" request type {request.code} not supported"
@@ -131,7 +132,7 @@ class RemotingServer:
         self.answer(channel, request, processor)
 
     def answer(self, channel: Channel, request: RemotingCommand, processor: Processor) -> None:
-        """Have a request answered by this processor."""
+        """Answer a request by this processor."""
         try:
             answer = processor(channel, request)
         except Exception as error:  # noqa: BLE001 - as the real broker, which answers with the exception's text

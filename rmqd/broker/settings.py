@@ -12,15 +12,15 @@ MASTER_ID: Final = 0
 
 
 class UnknownSettingError(RmqdError):
-    """A name that is no setting of this broker, or a value that it cannot have."""
+    """An unknown setting, or a value that a setting cannot have."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Settings:
-    """Values by RocketMQ's names, as text where administrators see them."""
+    """Settings under RocketMQ's names. Administrators see the values as text."""
 
     def changed(self, values: Mapping[str, str]) -> Self:
-        """The same with some values changed. Raises UnknownSettingError, which says what is accepted."""
+        """A copy with some values changed. Raises UnknownSettingError with what is accepted."""
         kinds = self._kinds()
         new: dict[str, Any] = {}
         for name, text in values.items():
@@ -31,9 +31,9 @@ class _Settings:
         return replace(self, **new)
 
     def updated(self, values: Mapping[str, str]) -> tuple[Self, dict[str, str]]:
-        """The same with what can be changed of these values, as RocketMQ does it, and the rest, which it ignores.
+        """A copy with those of the values that can be changed, and the rest, which RocketMQ ignores.
 
-        What is not `true` is false there.
+        As in RocketMQ a flag is false unless the value is `true`.
         """
         kinds, new, ignored = self._kinds(), dict[str, Any](), dict[str, str]()
         for name, text in values.items():
@@ -45,7 +45,7 @@ class _Settings:
         return replace(self, **new), ignored
 
     def as_properties(self) -> dict[str, str]:
-        """Every setting as text, as requests 26 and 319 tell it."""
+        """Every setting as text, as the replies to requests 26 and 319 have them."""
         return {field.name: _written(getattr(self, field.name)) for field in fields(self)}
 
     def _kinds(self) -> dict[str, type]:
@@ -54,7 +54,7 @@ class _Settings:
 
 @dataclass(frozen=True, slots=True)
 class BrokerSettings(_Settings):
-    """Names and defaults are RocketMQ's (`BrokerConfig`, `MessageStoreConfig`) where a comment says nothing else."""
+    """The broker's settings: names and defaults of `BrokerConfig` and `MessageStoreConfig`, except as noted."""
 
     brokerClusterName: str = "DefaultCluster"
     brokerName: str = "broker-a"  # RocketMQ: the machine's name
@@ -85,7 +85,7 @@ class BrokerSettings(_Settings):
 
 @dataclass(frozen=True, slots=True)
 class NameServerSettings(_Settings):
-    """Of the name server (`NamesrvConfig`)."""
+    """The name server's settings (`NamesrvConfig`)."""
 
     orderMessageEnable: bool = False
     enableTopicList: bool = True

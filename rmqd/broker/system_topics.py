@@ -1,4 +1,4 @@
-"""The topics that a broker has of itself, and the names that it keeps (`TopicConfigManager`, `TopicValidator`)."""
+"""The broker's own topics, and names that are reserved (`TopicConfigManager`, `TopicValidator`)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _RESERVED: Final = (
 
 
 def system_topics(settings: BrokerSettings) -> Iterator[TopicConfig]:
-    """What every broker has after its start, also for what this one does not do: tools expect to see it."""
+    """The topics that every broker has after its start. Tools expect also those of features that this one lacks."""
     cluster, broker = settings.brokerClusterName, settings.brokerName
     if settings.autoCreateTopicEnable:
         yield _topic(DEFAULT_TOPIC, settings.defaultTopicQueueNums, READ_WRITE | PERM_INHERIT)
@@ -56,7 +56,7 @@ def system_topics(settings: BrokerSettings) -> Iterator[TopicConfig]:
 
 
 def reserved_topics(settings: BrokerSettings) -> tuple[str, ...]:
-    """The names that request 305 tells."""
+    """The names in the reply to GET_SYSTEM_TOPIC_LIST_FROM_BROKER (305)."""
     cluster, broker = settings.brokerClusterName, settings.brokerName
     return (*_RESERVED, cluster, broker, f"{cluster}_REPLY_TOPIC")
 

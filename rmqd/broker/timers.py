@@ -1,4 +1,4 @@
-"""Messages for any time: they wait in `rmq_sys_wheel_timer` until their second has come (`TimerMessageStore.java`)."""
+"""Timer messages: they wait in `rmq_sys_wheel_timer` until their second has come (`TimerMessageStore.java`)."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ _QUEUE_ID: Final = 0
 
 
 def timer_out_ms(properties: Mapping[str, str], now_ms: int, settings: BrokerSettings) -> int | None:
-    """The second that a message with one of REQUESTED asks for, in milliseconds since 1970; None where it is over.
+    """The second at which a message with one of REQUESTED is due, in milliseconds since 1970; None if it is over.
 
-    Raises Refusal for a time too far ahead, and for what is no time. To take a message back is refused as well.
+    Raises Refusal for a time too far ahead, for an invalid one, and for a request to recall a message.
     """
     if TIMER_OUT_MS in properties:  # it was a timer already
         return None
@@ -67,20 +67,20 @@ def _illegal(settings: BrokerSettings) -> Refusal:
 
 
 class TimerMessageStore:
-    """What waits, by the millisecond since 1970 at which it is due. The journal has a row for each message."""
+    """Timer messages by the time at which they are due. The journal has a row for each."""
 
     def __init__(self, store: MessageStore, journal: Journal) -> None:
         self._store = store
         self._journal = journal
         self._due: list[tuple[int, int]] = []
-        """Heap of when, and of which queue offset."""
+        """A heap of due times (milliseconds since 1970) and queue offsets."""
         self._waiting: set[int] = set()
         for offset, due_ms in journal.items(Kind.TIMER):
             self._add(int(offset), int(due_ms))
         store.keep(self._needed_from)
 
     def hold(self, message: StoredMessage, out_ms: int) -> tuple[PutResult, StoredMessage]:
-        """Keep a message for its second; also returns it as it was stored. Raises as MessageStore.put."""
+        """Store a message until its second. Returns it as it was stored. Raises as MessageStore.put does."""
         properties = {
             **message.properties,
             TIMER_OUT_MS: str(out_ms),
@@ -100,7 +100,7 @@ class TimerMessageStore:
         return self._due[0][0] if self._due else None
 
     def deliver(self, now_ms: int, most: int) -> int:
-        """Store what is due in its own topics, and return how many were due. Raises Refusal as MessageStore.put."""
+        """Deliver messages that are due, and return their number. Raises Refusal as MessageStore.put does."""
         count = 0
         while count < most and self._due and self._due[0][0] <= now_ms:
             _, offset = self._due[0]

@@ -15,11 +15,11 @@ _LEAST, _MOST = -1, 2**63 - 1
 
 
 class TopicAttributeError(RmqdError):
-    """A change that is refused, in the words of the real broker."""
+    """A change is refused. The text is the real broker's."""
 
 
 class _Attribute(NamedTuple):
-    """`values` are the accepted ones, in the order of Java's hash set; none for an integer from -1 on."""
+    """An attribute. `values` are the accepted ones, in Java's order of them; empty for an integer from -1 on."""
 
     changeable: bool
     values: tuple[str, ...] = ()
@@ -36,7 +36,7 @@ _ATTRIBUTES: Final = {
 
 
 def parse_attributes(text: str) -> dict[str, str]:
-    """What a request wants to change, by key with its sign. Raises TopicAttributeError."""
+    """Parse the changes of a request: values by key, with the sign before it. Raises TopicAttributeError."""
     changes: dict[str, str] = {}
     for part in text.split(",") if text else ():
         key, equals, value = part.partition("=")
@@ -51,7 +51,7 @@ def parse_attributes(text: str) -> dict[str, str]:
 
 
 def altered(current: Mapping[str, str] | None, changes: Mapping[str, str]) -> dict[str, str]:
-    """The attributes of a topic after these changes; `current` is None for a new one. Raises TopicAttributeError."""
+    """The attributes of a topic after changes; `current` is None for a new topic. Raises TopicAttributeError."""
     seen = set()
     for signed in changes:
         key = signed[1:]

@@ -1,4 +1,4 @@
-"""The topics of the broker: made on request, at a send, and for a group's retries (`TopicConfigManager.java`)."""
+"""The topics of the broker: created on request, by a send, and for a group's retries (`TopicConfigManager.java`)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MAX_DERIVED_LENGTH: Final = 255
 
 
 def fault_of_topic(topic: str) -> str:
-    """What is wrong with a topic's name, in the words of `TopicValidator`; empty for a good one."""
+    """What is wrong with a topic's name, in the words of `TopicValidator`; empty for a valid name."""
     if not topic.strip():
         return "The specified topic is blank."
     if not _ALLOWED.fullmatch(topic):
@@ -47,12 +47,12 @@ def fault_of_topic(topic: str) -> str:
 
 
 class TopicConfigManager:
-    """Topic configurations by name. `settings` is asked anew each time: it may change while the broker runs."""
+    """Topic configurations by name. `settings` is called each time, since settings may change at runtime."""
 
     def __init__(self, settings: BrokerSettings, journal: Journal) -> None:
         self.settings = settings
         self.revision = 0
-        """Raised by every change: name servers tell it as the broker's data version."""
+        """Raised by every change. Name servers give it as the broker's data version."""
         self._journal = journal
         self._configs = {config.topic_name: config for config in system_topics(settings)}
         for _, value in journal.items(Kind.TOPIC):
@@ -83,7 +83,7 @@ class TopicConfigManager:
     def create_in_send(
         self, topic: str, default_topic: str, queue_nums: int, topic_sys_flag: int = 0
     ) -> TopicConfig | None:
-        """The topic, made after the default topic's pattern where it does not exist; None where that forbids it."""
+        """The topic. If it does not exist it is created like the default topic; None if the default forbids that."""
         known = self._configs.get(topic)
         if known is not None:
             return known
@@ -91,7 +91,7 @@ class TopicConfigManager:
         if default is None:
             return None
         if default_topic == DEFAULT_TOPIC and not self.settings.autoCreateTopicEnable:
-            # as in RocketMQ this lasts until the next start, also where the setting is changed back
+            # as in RocketMQ this holds until the next start, even if the setting is changed back
             self._configs[DEFAULT_TOPIC] = default = replace(default, perm=READ_WRITE)
         if not default.perm & PERM_INHERIT:
             return None
@@ -110,7 +110,7 @@ class TopicConfigManager:
     def create_in_send_back(
         self, topic: str, queue_nums: int, perm: int = READ_WRITE, topic_sys_flag: int = 0, *, order: bool = False
     ) -> TopicConfig:
-        """A retry or dead-letter topic, made where it does not exist; one that exists only follows `order`."""
+        """A retry or dead-letter topic, created if it does not exist. In an existing one only `order` is changed."""
         known = self._configs.get(topic)
         if known is not None:
             return known if known.order == order else self.put(replace(known, order=order))

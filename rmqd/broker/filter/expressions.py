@@ -1,6 +1,6 @@
-"""A condition as a tree. Each part says what it gives for a message's properties; None is SQL's "unknown".
+"""A condition as a tree. Each node is evaluated for a message's properties; None is SQL's "unknown".
 
-Its text is Java's, which errors show.
+The text of a node is Java's, as errors show it.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ Properties = Mapping[str, str]
 
 
 class Expression:
-    """A part that may give any value."""
+    """A node with a value of any kind."""
 
     __slots__ = ()
 
     def evaluate(self, properties: Properties) -> Value:
-        """Its value. Raises EvaluationError where Java throws."""
+        """The value for a message. Raises EvaluationError where Java throws."""
         raise NotImplementedError
 
 
 class Condition(Expression):
-    """A part that gives true, false or unknown: a whole condition must be one."""
+    """A node whose value is true, false or unknown. A whole condition must be one."""
 
     __slots__ = ()
 
     def evaluate(self, properties: Properties) -> bool | None:
-        """Its answer."""
+        """Whether the condition holds for a message; None for unknown."""
         raise NotImplementedError
 
 
@@ -64,12 +64,12 @@ class BooleanConstant(Condition):
 
 @dataclass(frozen=True, slots=True)
 class Property(Expression):
-    """A property of the message, by its exact name; unknown where the message has none."""
+    """A property of the message, by its exact name; unknown if the message does not have it."""
 
     name: str
 
     def evaluate(self, properties: Properties) -> str | None:
-        """Its text."""
+        """The text of the property."""
         return properties.get(self.name)
 
     def __str__(self) -> str:
@@ -78,7 +78,7 @@ class Property(Expression):
 
 @dataclass(frozen=True, slots=True)
 class PropertyAsCondition(Condition):
-    """A property where a condition is due: never true, since it is a string."""
+    """A property in the place of a condition. It is never true, since it is a string."""
 
     operand: Property
 
@@ -92,7 +92,7 @@ class PropertyAsCondition(Condition):
 
 @dataclass(frozen=True, slots=True)
 class Negation(Expression):
-    """The negative of a number; unknown for all else, a property included."""
+    """The negative of a number; unknown for anything else, also for a property."""
 
     operand: Expression
 
@@ -122,7 +122,7 @@ class Not(Condition):
 
 @dataclass(frozen=True, slots=True)
 class And(Condition):
-    """AND; the right side is asked unless the left says no."""
+    """AND. The right side is evaluated unless the left side is false."""
 
     left: Condition
     right: Condition
@@ -143,7 +143,7 @@ class And(Condition):
 
 @dataclass(frozen=True, slots=True)
 class Or(Condition):
-    """OR; the right side is asked unless the left says yes."""
+    """OR. The right side is evaluated unless the left side is true."""
 
     left: Condition
     right: Condition
@@ -170,7 +170,7 @@ class Equal(Condition):
     right: Expression
 
     def evaluate(self, properties: Properties) -> bool | None:
-        """Unknown where only the left side is; false where only the right side is."""
+        """Unknown if only the left side is unknown; false if only the right side is."""
         left, right = self.left.evaluate(properties), self.right.evaluate(properties)
         if left is None:
             return True if right is None else None
@@ -190,14 +190,14 @@ SIZES: Final[Mapping[str, Callable[[int], bool]]] = {
 
 @dataclass(frozen=True, slots=True)
 class SizeComparison(Condition):
-    """One of SIZES."""
+    """A comparison by one of the operators in SIZES."""
 
     left: Expression
     symbol: str
     right: Expression
 
     def evaluate(self, properties: Properties) -> bool | None:
-        """Unknown where a side is."""
+        """Compare both sides; unknown if one of them is."""
         left = self.left.evaluate(properties)
         if left is None:
             return None
@@ -234,7 +234,7 @@ TEXT_TESTS: Final[Mapping[str, Callable[[str, str], bool]]] = {
 
 @dataclass(frozen=True, slots=True)
 class TextTest(Condition):
-    """One of TEXT_TESTS. Without a text to look at or to look for it is false, negated or not."""
+    """A test by one of TEXT_TESTS. It is false, negated or not, if a side is not a text."""
 
     operand: Expression
     test: str

@@ -1,4 +1,4 @@
-"""The words of a condition. They are read one by one: what follows a whole condition is never looked at, as in Java."""
+"""Splits a condition into tokens, one at a time: text after a complete condition is never read, as in Java."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ _TOKEN_ERROR: Final = "org.apache.rocketmq.filter.parser.TokenMgrError"
 
 
 class ExpressionError(Exception):
-    """A condition that is none. The text is what the real broker says, with the name of Java's exception."""
+    """A condition is invalid. The text is the real broker's, with the name of Java's exception."""
 
 
 class UnexpectedTokenError(ExpressionError):
-    """A word stands where another was expected."""
+    """A token stands where another one was expected."""
 
 
 class Kind(StrEnum):
-    """What a word is, as Java's parser writes it; in the order in which that lists what it expected."""
+    """The kinds of token, as Java's parser writes them, in the order in which it lists the expected ones."""
 
     END = "<EOF>"
     NOT = '"NOT"'
@@ -54,7 +54,7 @@ KIND_ORDER: Final = {kind: number for number, kind in enumerate(Kind)}
 
 
 class Token(NamedTuple):
-    """A word, and where it begins, counted from 1."""
+    """A token, and where it begins, counted from 1."""
 
     kind: Kind
     text: str
@@ -77,14 +77,14 @@ _LITERALS: Final = {"double": Kind.DOUBLE, "integer": Kind.INTEGER, "string": Ki
 
 
 class Lexer:
-    """Reads the words of a text."""
+    """Reads the tokens of a text."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
 
     def next(self) -> Token:
-        """The next word; END for ever after the last. Raises ExpressionError for characters that begin none."""
+        """The next token; END after the last one. Raises ExpressionError for characters that begin no token."""
         text = self._text
         blank = _BLANK.match(text, self._at)
         start = self._at if blank is None else blank.end()
@@ -109,7 +109,7 @@ class Lexer:
         return lines + 1, index - self._text.rfind("\n", 0, index)
 
     def _error_at(self, start: int) -> str:
-        """Java names the character at which it gave up, or the end where that character was the last."""
+        """Java's error about characters that begin no token: it names the character, or the end of the text."""
         text = self._text
         if text[start] == "'" or text.startswith("/*", start):
             last = len(text) - 1
@@ -143,7 +143,7 @@ def _escaped(text: str) -> str:
 
 
 def unexpected(token: Token, expected: set[Kind]) -> UnexpectedTokenError:
-    """What Java says of a word where others were expected."""
+    """Java's error about a token where others were expected."""
     met = token.kind.value if token.kind is Kind.END else f' {token.kind.value} "{_escaped(token.text)} "'
     choices = "".join(f"{kind.value} ...\n    " for kind in sorted(expected, key=KIND_ORDER.__getitem__))
     return UnexpectedTokenError(

@@ -49,7 +49,7 @@ def compile_condition(text: str) -> Condition:
 
 
 class _Parser:
-    """Reads one condition. `_at` notes what it asks for in vain until the next word is taken: Java tells all of it."""
+    """Parses one condition. `_at` collects the kinds of token that were tried at a place: Java's errors list them."""
 
     def __init__(self, text: str) -> None:
         self._lexer = Lexer(text)
@@ -131,7 +131,7 @@ class _Parser:
             plus = self._take()
             try:
                 return self._unary()
-            except UnexpectedTokenError:  # Java looks as far as this before it takes the sign, and blames the sign
+            except UnexpectedTokenError:  # Java looks ahead so far before it takes the sign, and blames the sign
                 raise unexpected(plus, {*_OPERANDS, Kind.NOT, Kind.MINUS}) from None
         if self._at(Kind.MINUS):
             self._take()

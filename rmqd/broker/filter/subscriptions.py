@@ -1,7 +1,7 @@
-"""What a subscription lets through (`ExpressionMessageFilter.java`, `FilterAPI.java`).
+"""Which messages a subscription lets through (`ExpressionMessageFilter.java`, `FilterAPI.java`).
 
 The real broker keeps "filter data" of each group and topic beside the subscriptions, and a pull may find one of the two
-older than the other (28). Here a condition is made out of the subscription itself, so that this cannot be.
+older than the other (response code 28). Here a filter is made from the subscription itself, so this cannot happen.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _KEPT: Final = 1000  # filters, of groups that pull
 
 
 class TagFilter:
-    """By the hash of the tag: a message of another tag with the same hash passes, and the client drops it."""
+    """A filter by the tag's hash. A message of another tag with the same hash passes, and the client drops it."""
 
     def __init__(self, codes: frozenset[int]) -> None:
         self._codes = codes
@@ -33,22 +33,22 @@ class TagFilter:
         return tags_code in self._codes
 
     def matches_record(self, record: bytes) -> bool:
-        """Brokers look no further than the hash."""
+        """Return True: brokers compare only hashes of tags."""
         return True
 
 
 class SqlFilter:
-    """By a condition over properties."""
+    """A filter by a condition over properties."""
 
     def __init__(self, condition: Condition) -> None:
         self._condition = condition
 
     def matches_code(self, tags_code: int) -> bool:
-        """The hash says nothing here."""
+        """Return True: the tag's hash says nothing about the condition."""
         return True
 
     def matches_record(self, record: bytes) -> bool:
-        """Whether the condition is true; unknown, or no answer at all, is not."""
+        """Whether the condition is true. Unknown, or an error of its evaluation, counts as false."""
         try:
             return self._condition.evaluate(stored_properties(record)) is True
         except EvaluationError:
@@ -62,7 +62,7 @@ def is_tag_type(expression_type: str | None) -> bool:
 
 @lru_cache(_KEPT)
 def filter_of(subscription: SubscriptionData) -> MessageFilter | None:
-    """The filter of a subscription; None where it wants everything. Raises ExpressionError for a wrong condition."""
+    """The filter of a subscription; None if it lets everything through. Raises ExpressionError."""
     if subscription.class_filter_mode:
         return None
     if is_tag_type(subscription.expression_type):
@@ -72,7 +72,7 @@ def filter_of(subscription: SubscriptionData) -> MessageFilter | None:
 
 @lru_cache(_KEPT)
 def requested_subscription(topic: str, text: str | None, expression_type: str | None) -> SubscriptionData:
-    """The subscription that a pull brings itself. Raises InvalidNameError where Java's parser throws."""
+    """The subscription in a pull's own fields. Raises InvalidNameError where Java's parser throws."""
     if expression_type not in (None, EXPRESSION_TAG):
         if not text:
             raise InvalidNameError(f"an expression of type {expression_type} must not be empty")
@@ -86,9 +86,9 @@ def requested_subscription(topic: str, text: str | None, expression_type: str | 
 
 
 def compiled(expression_type: str, text: str) -> Condition:
-    """A condition. Raises ExpressionError, for a kind of expression that there is not, too."""
+    """Parse a condition. Raises ExpressionError, also for an unknown kind of expression."""
     if expression_type != EXPRESSION_SQL92:
-        raise ExpressionError(  # what Java says of its own null pointer
+        raise ExpressionError(  # the text of Java's NullPointerException
             'Cannot invoke "org.apache.rocketmq.filter.FilterSpi.compile(String)" because the return value of '
             '"org.apache.rocketmq.filter.FilterFactory.get(String)" is null'
         )

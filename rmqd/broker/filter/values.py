@@ -1,7 +1,7 @@
 """Values and their comparison as Java has them (`ComparisonExpression.java`).
 
-A property is a string; a constant is a string, a number or a boolean. What is compared with a number is read as one of
-that kind: "5.5" is no integer, and a message whose property cannot be read so is not wanted, whatever else it has.
+A property is a string; a constant is a string, a number or a boolean. A string that is compared with a number is parsed
+as a number of that kind: "5.5" is not an integer. A message whose property cannot be parsed does not pass the filter.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ _CONTROLS: Final = "".join(map(chr, range(33)))  # what Java's `trim` takes away
 
 
 class Long(int):
-    """An integer that stood in the condition as too large for Java's int, whose kind its negative keeps."""
+    """An integer that is too large for Java's int in the condition. Its negative is of the same kind."""
 
 
 class EvaluationError(Exception):
-    """The condition has no answer for this message: Java throws this text, and the broker gives it to nobody."""
+    """The condition cannot be evaluated for a message. Java throws this text, and the message does not pass."""
 
 
 def refused(text: str) -> ExpressionError:
-    """What Java says of a condition that is well written but makes no sense."""
+    """The error about a condition that is correct by syntax, but is refused by Java."""
     return ExpressionError(f"{_RUNTIME}: {text}")
 
 
 def integer_constant(text: str) -> int:
-    """An integer as it stands in a condition."""
+    """Parse an integer of a condition."""
     digits = text.rstrip("lL")
     if len(digits) > _MOST_DIGITS or int(digits) > _LONG_MAX:
         raise ExpressionError(f'java.lang.NumberFormatException: For input string: "{digits}"')
@@ -61,7 +61,7 @@ def negative(value: float) -> float:
 
 
 def double_constant(text: str) -> float:
-    """A number with a point or an exponent; zero is refused, being below the least that Java names."""
+    """Parse a number with a point or an exponent. Zero is refused: it is below Java's Double.MIN_VALUE."""
     value = float(text)
     if math.isinf(value):
         raise refused(f"{text} is greater than {_MOST_DOUBLE}")
@@ -71,7 +71,7 @@ def double_constant(text: str) -> float:
 
 
 def compare(left: str | float | bool, right: str | float | bool) -> int:
-    """Less than, equal to or greater than zero; of two kinds the one is read as the other where Java does so.
+    """Compare two values: the result is below, equal to or above zero. A kind is converted where Java converts it.
 
     Raises EvaluationError.
     """
@@ -148,7 +148,7 @@ def _no_number(text: str) -> EvaluationError:
 
 
 def _order(left: Any, right: Any) -> int:
-    """Of two values of one kind. Java's doubles are in one order: NaN is above all, and minus zero below zero."""
+    """Compare two values of one kind. Java orders doubles with NaN above all, and minus zero below zero."""
     if isinstance(left, float) or isinstance(right, float):
         left, right = _place(left), _place(right)
     return int(left > right) - int(left < right)

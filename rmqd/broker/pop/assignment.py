@@ -14,7 +14,7 @@ Allocate = Callable[[str, Sequence[MessageQueue], Sequence[str]], list[MessageQu
 
 
 def averagely(client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]) -> list[MessageQueue]:
-    """Contiguous shares; the first members get one more where it does not divide."""
+    """Give members contiguous shares. The first ones get one more if the queues do not divide evenly."""
     if client_id not in client_ids:
         return []
     index, (share, rest) = client_ids.index(client_id), divmod(len(queues), len(client_ids))
@@ -25,14 +25,14 @@ def averagely(client_id: str, queues: Sequence[MessageQueue], client_ids: Sequen
 def averagely_by_circle(
     client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
 ) -> list[MessageQueue]:
-    """Queues dealt out in turn."""
+    """Give queues to members in turn."""
     if client_id not in client_ids:
         return []
     return list(queues[client_ids.index(client_id) :: len(client_ids)])
 
 
 STRATEGIES: Final[Mapping[str, Allocate]] = MappingProxyType({"AVG": averagely, "AVG_BY_CIRCLE": averagely_by_circle})
-"""Those that brokers know, by the names that requests have for them."""
+"""The strategies that brokers have, by their names in requests."""
 
 
 def allocate_for_pop(
@@ -42,7 +42,7 @@ def allocate_for_pop(
     client_ids: Sequence[str],
     share_queues: int,
 ) -> set[MessageQueue]:
-    """A member's queues to pop: all of the broker's as one, or the own ones and those of `share_queues` others."""
+    """The queues that a member pops: all of the broker as one, or its own and those of `share_queues` others."""
     if share_queues <= 0 or share_queues >= len(client_ids) - 1:
         return {MessageQueue(queue.topic, queue.broker_name, ANY_QUEUE) for queue in queues}
     if len(client_ids) > len(queues):

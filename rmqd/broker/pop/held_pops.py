@@ -1,8 +1,8 @@
 """Long polling of POP: pops and notifications that found nothing wait here (`PopLongPollingService.java`).
 
-A message wakes one pop of each group that waits for any queue of its topic, and one that waits for its queue. A message
-of a pop retry topic, in either form of its name, wakes those who wait for the topic itself; the real broker does so for
-the second form alone, and has the first wait for the next pop.
+A message wakes, for each group, one pop that waits for any queue of its topic, and one that waits for its queue. A
+message of a pop retry topic wakes pops of the original topic. The real broker does so only for the second form of the
+retry topic's name; with the first form a message waits for the next pop.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rmqd.wire.topics import pop_retry_topic, pop_retry_topic_v2
 
 
 class Place(NamedTuple):
-    """What a pop waits for; the queue -1 is any."""
+    """What a pop waits for: a queue of a topic for a group. Queue -1 stands for any queue."""
 
     topic: str
     group: str
@@ -29,7 +29,7 @@ class Place(NamedTuple):
 
 
 class HeldPop:
-    """A pop that waits. `again` answers it, or has it wait once more."""
+    """A pop that is held. `again` answers it, or holds it again."""
 
     __slots__ = ("again", "channel", "place", "request", "timer", "wanted")
 
@@ -50,32 +50,32 @@ class HeldPop:
 
 
 class PopLongPollingService:
-    """Pops by what they wait for, in the order in which they came. `settings` may change while the broker runs."""
+    """The held pops by what they wait for, in the order in which they came. Settings may change at runtime."""
 
     def __init__(self, settings: BrokerSettings) -> None:
         self.settings = settings
         self.count = 0
-        """How many wait."""
+        """The number of held pops."""
         self._held: defaultdict[Place, dict[HeldPop, None]] = defaultdict(dict)
         self._by_channel: defaultdict[Channel, set[HeldPop]] = defaultdict(set)
         self._groups: defaultdict[str, dict[str, None]] = defaultdict(dict)
-        """Groups that ever waited for a topic."""
+        """The groups whose pops ever waited for a topic."""
         self._retries: dict[str, tuple[str, str]] = {}
-        """The topic and the group of each pop retry topic of those."""
+        """By pop retry topic of these groups: the original topic and the group."""
         self._loop = asyncio.get_running_loop()
 
     def waiting(self, place: Place) -> int:
-        """How many wait for this."""
+        """The number of pops that wait for this."""
         return len(self._held.get(place, ()))
 
     def places_of(self, group: str) -> set[Place]:
-        """What the group's pops wait for."""
+        """The places that pops of the group wait for."""
         return {place for place in self._held if place.group == group}
 
     def hold(self, pop: HeldPop, left_ms: int, poll_ms: int) -> ResponseCode | None:
-        """Keep a pop until something comes, for what is left of its time, or until its connection ends.
+        """Hold a pop until a message comes, its time is over, or its connection ends.
 
-        Returns why it is not held: POLLING_FULL, or POLLING_TIMEOUT where no time is left.
+        Returns None if it is held, else why not: POLLING_FULL, or POLLING_TIMEOUT if no time is left.
         """
         topic, group, _ = place = pop.place
         if left_ms <= 0 or poll_ms <= 0:
@@ -94,7 +94,7 @@ class PopLongPollingService:
         return None
 
     def arrived(self, arrival: Arrival) -> None:
-        """A message came: whoever wants it looks again in the next turn of the loop."""
+        """Note a new message: pops that wait for it look again in the next turn of the loop."""
         retried = self._retries.get(arrival.topic)
         if retried is not None:
             topic, group = retried
@@ -105,7 +105,7 @@ class PopLongPollingService:
             self._wake_for(Place(arrival.topic, group, arrival.queue_id), arrival)
 
     def wake(self, place: Place) -> bool:
-        """Have the first that waits for this look again; False where none waits."""
+        """Have the first pop that waits for this look again. Returns False if none waits."""
         pop = next(iter(self._held.get(place, ())), None)
         if pop is None:
             return False
@@ -129,7 +129,7 @@ class PopLongPollingService:
         self._answer(pop)
 
     def _answer(self, pop: HeldPop) -> None:
-        if not pop.channel.closed:  # else messages were hidden for nobody
+        if not pop.channel.closed:  # messages that are popped for a closed connection would be hidden in vain
             pop.channel.answer(pop.request, pop.again)
 
     def _lost(self, channel: Channel) -> None:

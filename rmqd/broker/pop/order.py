@@ -18,7 +18,7 @@ _SEPARATOR: Final = "@"  # names of topics and groups never contain it
 
 
 class OrderKey(NamedTuple):
-    """A group's queue."""
+    """A queue as one group pops it."""
 
     topic: str
     group: str
@@ -35,27 +35,27 @@ class OrderInfo:
     attempt_id: str | None = None
     acknowledged: list[int] = field(default_factory=list)
     next_visible: dict[int, int] = field(default_factory=dict)
-    """When messages are shown again that were hidden anew, by offset."""
+    """By offset, the time at which a message is shown again whose invisible time was changed."""
     tried: dict[int, int] = field(default_factory=dict)
-    """How often messages were popped before, by offset; without those that were not."""
+    """By offset, how often a message was popped before; messages that were not are left out."""
 
     @property
     def missing(self) -> list[int]:
-        """What is not acknowledged."""
+        """The offsets that are not acknowledged."""
         return [offset for offset in self.offsets if offset not in self.acknowledged]
 
     def free_at(self) -> int:
-        """When nothing of it is hidden any more; 0 where all is acknowledged."""
+        """The time from which no message of it is hidden; 0 if all are acknowledged."""
         usual = self.pop_time + self.invisible_time
         return max((self.next_visible.get(offset, usual) for offset in self.missing), default=0)
 
     def to_json(self) -> bytes:
-        """As it is kept."""
+        """The value as the journal stores it."""
         return loose_json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """What `to_json` wrote."""
+        """Read what `to_json` wrote."""
         data = fields.body_object(text)
         return cls(
             fields.integer(data, "pop_time"),
@@ -69,7 +69,7 @@ class OrderInfo:
 
 
 class ConsumerOrderInfoManager:
-    """What orderly pops took. `free` is told when a queue may be popped again, `wake` when to look for that."""
+    """The orderly pops of all queues. `free` is called when a queue opens again, `wake` with the time of that."""
 
     def __init__(self, journal: Journal, free: Callable[[OrderKey], None], wake: Callable[[int], None]) -> None:
         self._journal = journal
@@ -87,7 +87,7 @@ class ConsumerOrderInfoManager:
         self, key: OrderKey, queue: PoppedQueue, attempt_id: str | None, pop_time: int, invisible_time: int,
         offsets: Sequence[int],
     ) -> OrderCounts:  # fmt: skip
-        """An orderly pop; returns how often its messages were popped before."""
+        """Note an orderly pop. Returns how often its messages were popped before."""
         info = OrderInfo(pop_time, invisible_time, list(offsets), attempt_id)
         former = self._infos.get(key)
         if former is not None and attempt_id is not None and former.attempt_id == attempt_id:
@@ -102,14 +102,14 @@ class ConsumerOrderInfoManager:
         return OrderCounts({queue: least}, {(queue, offset): count for offset, count in info.tried.items()})
 
     def is_blocked(self, key: OrderKey, attempt_id: str | None, now_ms: int) -> bool:
-        """Whether a member has messages of the queue; the same attempt may ask once more for what it may have got."""
+        """Whether the queue is closed because a member has messages of it. The same attempt may pop them again."""
         info = self._infos.get(key)
         if info is None or (attempt_id is not None and attempt_id == info.attempt_id):
             return False
         return info.free_at() > now_ms
 
     def acknowledge(self, key: OrderKey, offset: int, pop_time: int) -> int | None:
-        """Where the group goes on after this message; None for one of an earlier pop, which changes nothing.
+        """Acknowledge a message. Returns the group's offset then; None for a message of an earlier pop.
 
         Raises KeyError for a message that was not popped.
         """
@@ -126,14 +126,14 @@ class ConsumerOrderInfoManager:
         return min(info.missing, default=info.offsets[-1] + 1)
 
     def hide(self, key: OrderKey, offset: int, pop_time: int, until_ms: int) -> None:
-        """A message of the last pop is hidden until another time."""
+        """Hide a message of the last pop until another time."""
         info = self._infos.get(key)
         if info is not None and pop_time == info.pop_time:
             info.next_visible[offset] = until_ms
             self._changed(key, info)
 
     def clear(self, key: OrderKey) -> None:
-        """Nobody has anything of the queue: an operator reset it."""
+        """Open a queue that an operator has reset: no member has messages of it."""
         if self._infos.pop(key, None) is not None:
             self._journal.delete(Kind.POP_ORDER, _name(key))
 
@@ -143,13 +143,13 @@ class ConsumerOrderInfoManager:
             self.clear(key)
 
     def next_due_ms(self) -> int | None:
-        """When the next queue is free."""
+        """The time at which the next queue opens."""
         while self._due and not self._is_current(*self._due[0]):
             heappop(self._due)
         return self._due[0][0] if self._due else None
 
     def deliver(self, now_ms: int, most: int) -> int:
-        """Tell of the queues that are free now, and return how many."""
+        """Call `free` for the queues that are open now, and return their number."""
         count = 0
         while count < most and (due_ms := self.next_due_ms()) is not None and due_ms <= now_ms:
             _, key = heappop(self._due)

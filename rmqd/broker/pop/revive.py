@@ -1,7 +1,7 @@
-"""What was popped and not acknowledged: shown again, in a topic of its own, when its time is over (`PopReviveService`).
+"""Revives popped messages that were not acknowledged in time: stores them in a pop retry topic (`PopReviveService`).
 
-The real broker writes pops and acknowledgements to a topic of its own, and compares them some seconds late. Here every
-hidden message has a row in the journal, and is shown again at its millisecond.
+The real broker writes pops and acknowledgements to a topic of its own, and compares them some seconds later. Here every
+hidden message has a row in the journal, and is revived at its exact time.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from rmqd.wire.topics import is_retry_topic, pop_retry_topic, pop_retry_topic_v2
 RETRY_QUEUES: Final = 1  # Java: PopAckConstants.retryQueueNum
 _SEPARATOR: Final = "@"  # names of topics and groups never contain it
 _SLACK: Final = 1000
-"""So many entries of the heap may be of messages that were acknowledged meanwhile, beside as many as are hidden."""
+"""How many more entries than hidden messages the heap may have: entries of acknowledged messages stay for a while."""
 
 
 class Popped(NamedTuple):
     """A hidden message, as its handle names it; times are milliseconds of the broker's clock."""
 
     topic: str
-    """The queue's own, which may be a retry topic."""
+    """The topic that stores the message, which may be a retry topic."""
     group: str
     queue_id: int
     offset: int
@@ -46,10 +46,10 @@ class Popped(NamedTuple):
 
 
 class PopReviveService:
-    """Hides messages, and stores those that nobody acknowledged once more, for the pops that follow.
+    """Hides popped messages, and stores those that were not acknowledged once more, for later pops.
 
-    `wake` is told when something is to be delivered, in milliseconds since 1970. The new message and the end of the old
-    one go to the journal in one turn of the loop: after a restart nothing is missing.
+    `wake` is called with the time of the next revival, in milliseconds since 1970. The new message and the end of the
+    old one become durable in one turn of the loop, so nothing is missing after a restart.
     """
 
     def __init__(
@@ -70,20 +70,20 @@ class PopReviveService:
         self._hidden: dict[Popped, None] = {}
         self._by_queue: defaultdict[tuple[str, int], set[Popped]] = defaultdict(set)
         self._due: list[tuple[int, Popped]] = []
-        """Heap; an entry means something only while its message is hidden."""
+        """A heap by time. An entry counts only while its message is hidden."""
         for key, _ in journal.items(Kind.POPPED):
             self._add(_parsed(key))
         store.keep(self._needed_from)
 
     def hide(self, messages: Iterable[Popped]) -> None:
-        """Messages were popped, or are hidden for longer."""
+        """Hide messages, or hide them for longer."""
         for popped in messages:
             self._journal.put(Kind.POPPED, _key(popped), "")
             self._add(popped)
             self._wake(popped.due_ms)
 
     def settle(self, popped: Popped) -> None:
-        """A message is done with, or has a new handle; one that is not hidden by this handle stays as it is."""
+        """End the hiding by a handle: the message is acknowledged, or has a new handle. Another handle does nothing."""
         if popped in self._hidden:
             self._remove(popped)
             if len(self._due) > 2 * len(self._hidden) + _SLACK:
@@ -91,7 +91,7 @@ class PopReviveService:
                 heapify(self._due)
 
     def forget(self, *, group: str | None = None, topic: str | None = None) -> None:
-        """Forget all that is hidden from a group, of a topic, or both."""
+        """Forget the hidden messages of a group, of a topic, or of a group in a topic."""
         for one in [one for one in self._hidden if group in (None, one.group) and topic in (None, one.topic)]:
             self._remove(one)
 
@@ -102,7 +102,7 @@ class PopReviveService:
         return self._due[0][0] if self._due else None
 
     def deliver(self, now_ms: int, most: int) -> int:
-        """Show again what is due, and return how many were due. Raises Refusal as MessageStore.put."""
+        """Revive the messages that are due, and return their number. Raises Refusal as MessageStore.put does."""
         count = 0
         while count < most and (due_ms := self.next_due_ms()) is not None and due_ms <= now_ms:
             popped = self._due[0][1]
@@ -141,7 +141,7 @@ class PopReviveService:
         message = decode_record(record)
         try:
             self._store.put(_again(message, popped, retry))
-        except InvalidMessageError:  # no room for more properties: better without them than never
+        except InvalidMessageError:  # no room for more properties: store the message without them
             self._store.put(replace(_again(message, popped, retry), properties=message.properties))
 
     def _needed_from(self, topic: str, queue_id: int) -> int | None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class AckProcessor:
-    """What members say of the messages that they have. A handle that is void is taken, and means nothing."""
+    """Answers acknowledgements and changes of invisible time. With an outdated handle they do nothing."""
 
     def __init__(self, broker: BrokerController) -> None:
         self._broker = broker
@@ -39,7 +39,7 @@ class AckProcessor:
         }
 
     def acknowledge(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """200051."""
+        """ACK_MESSAGE (200051): acknowledge one popped message."""
         header = AckMessageRequestHeader.from_ext_fields(request.ext_fields)
         low, high = self._ends(channel, header)
         if not low <= header.offset <= high:
@@ -56,7 +56,7 @@ class AckProcessor:
         return Reply()
 
     def acknowledge_many(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """200151: what of it is outside of its queue is passed over."""
+        """BATCH_ACK_MESSAGE (200151): acknowledge many popped messages. Offsets outside of the queue are ignored."""
         acks = BatchAckMessageRequestBody.from_json(request.body).acks if request.body else ()
         if not acks:
             return Reply(ResponseCode.NO_MESSAGE)
@@ -75,7 +75,10 @@ class AckProcessor:
         return Reply()
 
     def hide_for_longer(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """200053: from now on, for another time; also what was acknowledged, or shown again, is hidden anew."""
+        """CHANGE_MESSAGE_INVISIBLETIME (200053): hide a message for another time from now on.
+
+        This also hides a message that was acknowledged, or shown again, as on the real broker.
+        """
         header = ChangeInvisibleTimeRequestHeader.from_ext_fields(request.ext_fields)
         broker = self._broker
         with refusing_with(_NOTHING_HIDDEN):
@@ -93,7 +96,7 @@ class AckProcessor:
             fields = _hidden(handle.pop_time, until_ms - handle.pop_time, handle.revive_queue_id)
             return Reply(remark=NO_CODE, ext_fields=fields)
         broker.revive.settle(popped)
-        if broker.groups.get(header.consumer_group) is not None:  # else nobody could pop it again
+        if broker.groups.get(header.consumer_group) is not None:  # without the group no member could pop it again
             broker.revive.hide((popped._replace(pop_time=now_ms, invisible_time=header.invisible_time),))
         return Reply(remark=NO_CODE, ext_fields=_hidden(now_ms, header.invisible_time, handle.revive_queue_id))
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class QueryAssignmentProcessor:
-    """Says which queues of a topic are a member's, and whether it is to pull or to pop them."""
+    """Answers which queues of a topic a member has, and whether it pulls or pops them."""
 
     def __init__(self, broker: BrokerController) -> None:
         self._broker = broker
@@ -36,7 +36,8 @@ class QueryAssignmentProcessor:
         return {RequestCode.QUERY_ASSIGNMENT: self.assignment}
 
     def assignment(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """400: nothing definite for who is no member yet, for an unknown topic and for an unknown strategy."""
+        """QUERY_ASSIGNMENT (400): a member's queues. There is no list for a client that is no member yet, and for an
+        unknown topic or strategy."""
         asked = QueryAssignmentRequestBody.from_json(request.body)
         set_mode = self._broker.groups.request_mode(asked.topic, asked.consumer_group)
         is_pop = set_mode is not None and set_mode.mode == MessageRequestMode.POP
@@ -46,7 +47,7 @@ class QueryAssignmentProcessor:
         return Reply(body=QueryAssignmentResponseBody(assignments).to_json())
 
     def _queues(self, asked: QueryAssignmentRequestBody, share_queues: int | None) -> Iterable[MessageQueue] | None:
-        """`share_queues` is None for who pulls."""
+        """The queues of a member. `share_queues` is None for one that pulls."""
         config = self._broker.topics.get(asked.topic)
         if config is None or not config.perm & PERM_READ:
             return None

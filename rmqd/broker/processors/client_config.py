@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class ClientConfigProcessor:
-    """Says whether a condition is one."""
+    """Checks the SQL92 condition of a subscription."""
 
     def __init__(self, broker: BrokerController) -> None:
         self._broker = broker
@@ -28,7 +28,7 @@ class ClientConfigProcessor:
         return {RequestCode.CHECK_CLIENT_CONFIG: self.check}
 
     def check(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """46."""
+        """CHECK_CLIENT_CONFIG (46): refuse a condition that cannot be parsed."""
         if not request.body:
             return Reply()
         subscription = CheckClientRequestBody.from_json(request.body).subscription_data

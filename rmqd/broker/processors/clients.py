@@ -20,7 +20,7 @@ _HAS_UNIT_SUB: Final = 2  # Java: TopicSysFlag.FLAG_UNIT_SUB
 
 
 class ClientManageProcessor:
-    """Who is there."""
+    """Answers heartbeats and unregistrations."""
 
     def __init__(self, broker: BrokerController) -> None:
         self._broker = broker
@@ -34,7 +34,7 @@ class ClientManageProcessor:
         }
 
     def heartbeat(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """34: members of groups, and their subscriptions. A group that may not be made is passed over in silence."""
+        """HEART_BEAT (34): note members and subscriptions of groups. A group that may not be created is ignored."""
         broker = self._broker
         data = HeartbeatData.from_json(request.body)
         now = broker.now()
@@ -57,15 +57,15 @@ class ClientManageProcessor:
                 group, ClientChannel(channel, data.client_id, request.language, request.version, now)
             )
         if data.heartbeat_fingerprint == 0:
-            sub_change = True  # of the first version, which always brings its subscriptions
+            sub_change = True  # a heartbeat of the first version always has its subscriptions
         return Reply(
             ext_fields={"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true" if sub_change else "false"}
         )
 
     def unregister(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """35: a client leaves a group."""
+        """UNREGISTER_CLIENT (35): a client leaves a group."""
         broker = self._broker
-        # the client id may be missing: it is the connection that counts
+        # the client id may be missing: the connection identifies the member
         header = UnregisterClientRequestHeader.from_ext_fields({"clientID": "", **request.ext_fields})
         if header.producer_group is not None:
             broker.producers.unregister(header.producer_group, channel)
@@ -76,7 +76,7 @@ class ClientManageProcessor:
         return Reply()
 
     def _fingerprint_changed(self, group: str, fingerprint: int) -> bool:
-        """Whether the group's last heartbeat said something else, so that the client is to send all next time."""
+        """Whether the group's subscriptions differ, so that the client has to send all of them next time."""
         known = self._fingerprints.get(group)
         self._fingerprints[group] = fingerprint
         return known not in (None, fingerprint)

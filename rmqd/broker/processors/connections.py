@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class ConnectionsProcessor:
-    """Clients, groups and their topics."""
+    """Answers who is connected, and which topics groups subscribe to."""
 
     def __init__(self, broker: BrokerController) -> None:
         self._broker = broker
@@ -42,7 +42,7 @@ class ConnectionsProcessor:
         }
 
     def consumers(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """203: a group's members."""
+        """GET_CONSUMER_CONNECTION_LIST (203): a group's members."""
         header = GetConsumerConnectionListRequestHeader.from_ext_fields(request.ext_fields)
         info = self._broker.consumers.get(header.consumer_group)
         if info is None:
@@ -58,7 +58,7 @@ class ConnectionsProcessor:
         return Reply(body=body.to_json())
 
     def producers(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """204: a group's producers."""
+        """GET_PRODUCER_CONNECTION_LIST (204): a group's producers."""
         header = GetProducerConnectionListRequestHeader.from_ext_fields(request.ext_fields)
         clients = self._broker.producers.get(header.producer_group)
         if not clients:
@@ -67,7 +67,7 @@ class ConnectionsProcessor:
         return Reply(body=ProducerConnection(tuple(map(_connection, clients))).to_json())
 
     def all_producers(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """328."""
+        """GET_ALL_PRODUCER_INFO (328): the producers of all groups."""
         wall, now = self._broker.clock.wall(), self._broker.now()
         groups = {
             group: tuple(
@@ -85,21 +85,21 @@ class ConnectionsProcessor:
         return Reply(body=ProducerTableInfo(groups).to_json())
 
     def groups_of_topic(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """300: groups that subscribe to the topic, and those that committed an offset in it."""
+        """QUERY_TOPIC_CONSUME_BY_WHO (300): groups that subscribe to the topic or committed an offset in it."""
         topic = QueryTopicConsumeByWhoRequestHeader.from_ext_fields(request.ext_fields).topic
         online = (info.group for info in self._broker.consumers.all() if topic in info.subscriptions)
         groups = dict.fromkeys([*online, *self._broker.offsets.groups_of(topic)])
         return Reply(body=GroupList(tuple(groups)).to_json())
 
     def topics_of_group(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """343: topics in which the group committed an offset."""
+        """QUERY_TOPICS_BY_CONSUMER (343): topics in which the group committed an offset."""
         header = QueryTopicsByConsumerRequestHeader.from_ext_fields(request.ext_fields)
         return Reply(
             body=TopicList(tuple(self._broker.offsets.topics_of(header.group)), self._broker.address).to_json()
         )
 
     def subscription(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """345: what a group wants of a topic, as its members say."""
+        """QUERY_SUBSCRIPTION_BY_CONSUMER (345): a group's subscription to a topic, by its members' heartbeats."""
         header = QuerySubscriptionByConsumerRequestHeader.from_ext_fields(request.ext_fields)
         info = self._broker.consumers.get(header.group)
         data = None if info is None or header.topic is None else info.subscriptions.get(header.topic)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class ConsumerManageProcessor:
-    """What members ask about their group."""
+    """Answers members' questions about their group: its members and its offsets."""
 
     def __init__(self, broker: BrokerController) -> None:
         self._broker = broker
@@ -34,7 +34,7 @@ class ConsumerManageProcessor:
         }
 
     def consumer_list(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """38: client ids."""
+        """GET_CONSUMER_LIST_BY_GROUP (38): the client ids of the members."""
         header = GetConsumerListByGroupRequestHeader.from_ext_fields(request.ext_fields)
         info = self._broker.consumers.get(header.consumer_group)
         if info is None:
@@ -42,7 +42,7 @@ class ConsumerManageProcessor:
         return Reply(body=GetConsumerListByGroupResponseBody(tuple(info.client_ids)).to_json())
 
     def query_offset(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """14: where the group goes on; 0 for a new group in a queue that still has its first message."""
+        """QUERY_CONSUMER_OFFSET (14): the group's offset; 0 for a new group in a queue that has its first message."""
         header = QueryConsumerOffsetRequestHeader.from_ext_fields(request.ext_fields)
         offset = self._broker.offsets.get(header.consumer_group, header.topic, header.queue_id)
         if offset is None:
@@ -58,7 +58,7 @@ class ConsumerManageProcessor:
         return Reply(ext_fields=OffsetResponseHeader(offset=offset).ext_fields())
 
     def update_offset(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """15: commit an offset, unless an operator's reset waits to be told."""
+        """UPDATE_CONSUMER_OFFSET (15): commit an offset, unless a reset waits for the group's next pull."""
         broker, fields = self._broker, request.ext_fields
         group, topic = fields.get("consumerGroup", ""), fields.get("topic", "")
         if broker.groups.get(group) is None:
@@ -73,13 +73,13 @@ class ConsumerManageProcessor:
         return Reply()
 
     def _has_first_message(self, topic: str, queue_id: int) -> bool:
-        """RocketMQ also asks whether it is in memory still, which is so where queues are young."""
+        """Whether the queue is young. RocketMQ also checks that its first message is in memory."""
         queue = self._broker.store.queue(topic, queue_id)
         return queue is not None and queue.min_offset == 0 and queue.max_offset > 0
 
 
 def _number(fields: Mapping[str, str], name: str, remark: str) -> int:
-    """What Java reads of a field; what it cannot read is missing."""
+    """A field as Java reads it: a value that Java cannot parse counts as missing."""
     try:
         return parse_integer(fields.get(name, ""), name)
     except ProtocolError:

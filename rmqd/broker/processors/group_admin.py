@@ -36,7 +36,7 @@ _MOST_GROUPS: Final = 2000  # in one reply; Java: splitMetadataSize
 
 
 class GroupAdminProcessor:
-    """Group configurations, one or many."""
+    """Answers administrators about consumer groups."""
 
     def __init__(self, broker: BrokerController) -> None:
         self._broker = broker
@@ -55,18 +55,21 @@ class GroupAdminProcessor:
         }
 
     def update(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """200: make a group, or change it."""
+        """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200): create or change a group."""
         if request.body:
             self._update((SubscriptionGroupConfig.from_json(request.body),))
         return Reply()
 
     def update_list(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """225: several of them; none where one has an illegal name."""
+        """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST (225): several groups; none if one has an illegal name."""
         self._update(SubscriptionGroupList.from_json(request.body).group_config_list)
         return Reply()
 
     def all_configs(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """201: all groups, or a page of them by name; from the start where the table changed since the last page."""
+        """GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201): all groups, or a page of them by name.
+
+        Pages begin again from the start if the table changed since the last page.
+        """
         groups = self._broker.groups
         header = GetAllSubscriptionGroupRequestHeader.from_ext_fields(request.ext_fields)
         table, total, forbidden = groups.all(), len(groups.all()), groups.forbidden_table()
@@ -79,7 +82,7 @@ class GroupAdminProcessor:
         return Reply(ext_fields=fields, body=SubscriptionGroupWrapper(table, groups.data_version, forbidden).to_json())
 
     def config(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """352: one group, which is made by being asked for."""
+        """GET_SUBSCRIPTIONGROUP_CONFIG (352): one group. The request creates it if it does not exist."""
         header = GetSubscriptionGroupConfigRequestHeader.from_ext_fields(request.ext_fields)
         config = self._broker.groups.find(header.group)
         if config is None:
@@ -87,7 +90,7 @@ class GroupAdminProcessor:
         return Reply(body=config.to_json())
 
     def delete(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """207: a group, and its offsets and what it popped where asked; its retry topic stays."""
+        """DELETE_SUBSCRIPTIONGROUP (207): delete a group, and if asked its offsets. Its retry topic stays."""
         header = DeleteSubscriptionGroupRequestHeader.from_ext_fields(request.ext_fields)
         self._broker.groups.delete(header.group_name)
         if header.clean_offset:
@@ -97,7 +100,7 @@ class GroupAdminProcessor:
         return Reply()
 
     def forbidden(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """353: whether a group may read a topic, which may be changed by the way."""
+        """UPDATE_AND_GET_GROUP_FORBIDDEN (353): whether a group may read a topic; the request may change that."""
         groups = self._broker.groups
         header = UpdateGroupForbiddenRequestHeader.from_ext_fields(request.ext_fields)
         if header.readable:
@@ -108,7 +111,7 @@ class GroupAdminProcessor:
         return Reply(remark="", body=GroupForbidden(header.group, header.topic, readable).to_json())
 
     def set_request_mode(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """401: have a group pull or pop a topic."""
+        """SET_MESSAGE_REQUEST_MODE (401): have a group pull or pop a topic."""
         mode = SetMessageRequestModeRequestBody.from_json(request.body)
         if is_retry_topic(mode.topic):
             raise Refusal(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
@@ -120,7 +123,7 @@ class GroupAdminProcessor:
         return Reply()
 
     def request_modes(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """402: what was set by 401, by topic and group."""
+        """GET_ALL_MESSAGE_REQUEST_MODE (402): what was set by 401, by topic and group."""
         table: dict[str, dict[str, Any]] = {}
         for mode in self._broker.groups.request_modes():
             table.setdefault(mode.topic, {})[mode.consumer_group] = mode.to_dict()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class LockProcessor:
-    """Locking and unlocking."""
+    """Locks and unlocks queues."""
 
     def __init__(self, broker: BrokerController) -> None:
         self._locks = broker.locks
@@ -25,13 +25,13 @@ class LockProcessor:
         return {RequestCode.LOCK_BATCH_MQ: self.lock, RequestCode.UNLOCK_BATCH_MQ: self.unlock}
 
     def lock(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """41: what is not in the reply belongs to another member."""
+        """LOCK_BATCH_MQ (41): lock queues. Those that are not in the reply belong to another member."""
         body = LockBatchRequestBody.from_json(request.body)
         got = self._locks.lock(body.consumer_group, body.client_id, body.queues)
         return Reply(body=LockBatchResponseBody(got).to_json())
 
     def unlock(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """42: only what the client owns is given up."""
+        """UNLOCK_BATCH_MQ (42): unlock those of the queues that the client owns."""
         body = LockBatchRequestBody.from_json(request.body)
         self._locks.unlock(body.consumer_group, body.client_id, body.queues)
         return Reply()

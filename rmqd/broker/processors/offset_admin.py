@@ -29,7 +29,7 @@ _MAX_LONG: Final = 2**63 - 1
 
 
 class OffsetAdminProcessor:
-    """Resets, copies and lists of offsets."""
+    """Answers administrators about groups' offsets: lists, resets, copies."""
 
     def __init__(self, broker: BrokerController) -> None:
         self._broker = broker
@@ -45,7 +45,7 @@ class OffsetAdminProcessor:
         }
 
     def all_offsets(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """43: everything, as RocketMQ keeps it in consumerOffset.json."""
+        """GET_ALL_CONSUMER_OFFSET (43): all offsets, as RocketMQ stores them in consumerOffset.json."""
         offsets = self._broker.offsets
         topics: dict[str, tuple[str, ...]] = {}
         for key in offsets.committed_table():
@@ -55,16 +55,16 @@ class OffsetAdminProcessor:
         return Reply(body=body.to_json())
 
     def reset(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """222: by the broker alone, or by a push to the members (useServerSideResetOffset)."""
+        """INVOKE_BROKER_TO_RESET_OFFSET (222): reset here, or by a push to members (useServerSideResetOffset)."""
         header = ResetOffsetRequestHeader.from_ext_fields({**_UNSET, **request.ext_fields})
         if self._broker.settings.useServerSideResetOffset:
             return self._reset_here(header)
         return self._reset_members(header, as_list=request.language is LanguageCode.CPP)
 
     def correction(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """308: the least offsets of a topic's groups, as far as one group is not behind them.
+        """QUERY_CORRECTION_OFFSET (308): the lowest offsets of a topic's groups, if one group is not behind them.
 
-        RocketMQ also deletes the offsets of the groups that are to be left out, which nobody can have meant.
+        RocketMQ also deletes the offsets of groups that are to be left out, which cannot be intended.
         """
         header = QueryCorrectionOffsetHeader.from_ext_fields(request.ext_fields)
         offsets, store = self._broker.offsets, self._broker.store
@@ -82,7 +82,7 @@ class OffsetAdminProcessor:
         return Reply(body=QueryCorrectionOffsetBody(least).to_json())
 
     def clone(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """314: give a group the offsets of another."""
+        """CLONE_GROUP_OFFSET (314): give a group the offsets of another one."""
         header = CloneGroupOffsetRequestHeader.from_ext_fields(request.ext_fields)
         broker = self._broker
         info = None if header.offline else broker.consumers.get(header.src_group)
@@ -119,7 +119,10 @@ class OffsetAdminProcessor:
         return {queue_id: offset}
 
     def _reset_members(self, header: ResetOffsetRequestHeader, *, as_list: bool) -> Reply:
-        """220 to each member. Without force, no queue goes forward; `queueId` and `offset` are not heeded."""
+        """Send RESET_CONSUMER_CLIENT_OFFSET (220) to each member.
+
+        Without force, no queue is moved forward. The fields `queueId` and `offset` are ignored.
+        """
         broker, topic, group = self._broker, header.topic, header.group
         config = broker.topics.get(topic)
         if config is None:
@@ -152,7 +155,7 @@ class OffsetAdminProcessor:
         return Reply(remark=NOT_SET, body=body.to_json())
 
     def _search(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        """The end of the queue for a time below 0."""
+        """The offset for a time; the end of the queue for a time below 0."""
         store = self._broker.store
         return (
             store.max_offset(topic, queue_id)

@@ -35,7 +35,7 @@ CALL_SECONDS: Final = 10.0
 
 
 class OperatorProcessor:
-    """Passes questions on to members, and their answers back. The times are how long a member may take."""
+    """Forwards operators' questions to members, and their answers back. The times are how long a member may take."""
 
     def __init__(
         self, broker: BrokerController, *, status_seconds: float = STATUS_SECONDS, call_seconds: float = CALL_SECONDS
@@ -53,7 +53,7 @@ class OperatorProcessor:
         }
 
     async def consumer_status(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """223: the offsets that members hold; those that do not tell are left out."""
+        """INVOKE_BROKER_TO_GET_CONSUMER_STATUS (223): members' offsets. A member that does not answer is left out."""
         header = GetConsumerStatusRequestHeader.from_ext_fields(request.ext_fields)
         info = self._broker.consumers.get(header.group)
         if info is None:
@@ -74,12 +74,12 @@ class OperatorProcessor:
         return Reply(remark=NOT_SET, body=GetConsumerStatusBody(consumer_table=told).to_json())
 
     async def running_info(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """307: how a member is doing."""
+        """GET_CONSUMER_RUNNING_INFO (307): a member's running info."""
         header = GetConsumerRunningInfoRequestHeader.from_ext_fields(request.ext_fields)
         return await self._relay(request, header.consumer_group, header.client_id, request.ext_fields)
 
     async def consume_directly(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """309: a stored message, by its offset id, for a member to handle at once."""
+        """CONSUME_MESSAGE_DIRECTLY (309): have a member handle a stored message, which the offset id names."""
         broker = self._broker
         header = ConsumeMessageDirectlyResultRequestHeader.from_ext_fields(request.ext_fields)
         fields = {**request.ext_fields, "brokerName": broker.name}
@@ -97,7 +97,7 @@ class OperatorProcessor:
     async def _relay(
         self, request: RemotingCommand, group: str, client_id: str, fields: Mapping[str, str], body: bytes = b""
     ) -> Reply:
-        """The member's reply as it is."""
+        """Ask a member. Returns its reply unchanged."""
         client = self._broker.consumers.find_client(group, client_id)
         if client is None:
             raise Refusal(ResponseCode.SYSTEM_ERROR, f"The Consumer <{group}> <{client_id}> not online")
@@ -109,7 +109,7 @@ class OperatorProcessor:
             )
         try:
             reply = await client.channel.call(request.code, fields, body, timeout_seconds=self._call_seconds)
-        except (RemotingTimeoutError, RemotingClosedError) as error:  # for one that goes RocketMQ also waits in vain
+        except (RemotingTimeoutError, RemotingClosedError) as error:  # RocketMQ waits for a member that leaves, too
             remark = f"consumer <{group}> <{client_id}> Timeout: {error}"
             raise Refusal(ResponseCode.CONSUME_MSG_TIMEOUT, remark) from None
         return Reply(reply.code, reply.remark, reply.ext_fields, reply.body)

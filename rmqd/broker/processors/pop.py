@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from rmqd.broker.store.message_store import MessageFilter
 
 LATE_MS: Final = 500
-"""A pop that was on its way for longer than it may wait, and this, is refused: its client has given it up."""
+"""A pop that took longer to arrive than its own waiting time plus this is refused: its client has given it up."""
 DICE: Final = 100
 NOTHING_POPPED: Final = PopMessageResponseHeader(pop_time=0, invisible_time=0, revive_qid=0, rest_num=0).ext_fields()
-"""What stands beside a refusal."""
+"""The ext fields of a refusal."""
 
 
 class PopMessageProcessor:
-    """Gives members messages that nobody else gets for a while."""
+    """Answers pops: gives members messages, and hides these from others for a while."""
 
     def __init__(self, broker: BrokerController) -> None:
         self._broker = broker
@@ -42,7 +42,7 @@ class PopMessageProcessor:
         return {RequestCode.POP_MESSAGE: self.pop}
 
     def pop(self, channel: Channel, request: RemotingCommand) -> Answer:
-        """200050: at once, or when there is a message."""
+        """POP_MESSAGE (200050): answer at once, or when there is a message."""
         header = PopMessageRequestHeader.from_ext_fields({"bornTime": "0", **request.ext_fields})
         now_ms, ip = self._broker.now_ms(), self._broker.settings.brokerIP1
         born_ms = header.born_time or now_ms
@@ -69,7 +69,7 @@ class PopMessageProcessor:
             pop = HeldPop(place, channel, request, lambda one, same: self._answer(one, same, header, until_ms), wanted)
             code = broker.held_pops.hold(pop, until_ms - taking.pop_time, header.poll_time)
         if taking.rest > 0 and header.max_msg_nums > 0 and code in (None, ResponseCode.SUCCESS):
-            broker.held_pops.wake(place)  # there is something for another one, or for this one in the next queue
+            broker.held_pops.wake(place)  # there may be more messages, for another pop or in another queue
         return None if code is None else self._reply(code, taking)
 
     def _reply(self, code: ResponseCode, taking: Taking) -> Reply:
@@ -86,7 +86,7 @@ class PopMessageProcessor:
         return Reply(code, remark, header.ext_fields(), b"".join(taking.records))
 
     def _wanted(self, header: PopMessageRequestHeader) -> MessageFilter | None:
-        """What the pop wants of the queues; the group's subscription is known by it, without a heartbeat too."""
+        """The filter of a pop. The pop also sets the group's subscription, without a heartbeat."""
         try:
             subscription = requested_subscription(header.topic, header.exp, header.exp_type)
             wanted = filter_of(subscription)
@@ -96,7 +96,7 @@ class PopMessageProcessor:
         return wanted
 
     def _revive_queue(self, header: PopMessageRequestHeader) -> int:
-        """The part of handles that says where RocketMQ notes a pop."""
+        """The revive queue in a pop's handles."""
         return (
             ORDER_REVIVE_QUEUE if header.order else next(self._numbers) % max(1, self._broker.settings.reviveQueueNum)
         )

@@ -1,4 +1,4 @@
-"""What every request about popping is asked first: may this group read this queue."""
+"""The check before every request about popping: whether the group may read the queue."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class QueueOfGroup(Protocol):
-    """What the headers have in common; the queue -1 is any."""
+    """The fields that the headers have in common. Queue -1 stands for any queue."""
 
     @property
     def consumer_group(self) -> str:
@@ -31,7 +31,7 @@ class QueueOfGroup(Protocol):
 
 
 def check_reading(broker: BrokerController, channel: Channel, header: QueueOfGroup, doing: str) -> None:
-    """Raise Refusal for a group that may not read this queue."""
+    """Raise Refusal if the group may not read this queue."""
     settings, group, topic = broker.settings, header.consumer_group, header.topic
     if not settings.brokerPermission & PERM_READ:
         raise Refusal(ResponseCode.NO_PERMISSION, f"the broker[{settings.brokerIP1}] {doing} message is forbidden")

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class PopPollingProcessor:
-    """Looks into queues, and takes nothing."""
+    """Answers questions about messages that could be popped, and pops none."""
 
     def __init__(self, broker: BrokerController) -> None:
         self._broker = broker
@@ -44,7 +44,7 @@ class PopPollingProcessor:
         }
 
     def peek(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """200052: what a pop would get, and still will."""
+        """PEEK_MESSAGE (200052): the messages that a pop would get, without popping them."""
         header = PeekMessageRequestHeader.from_ext_fields(request.ext_fields)
         broker, rest = self._broker, 0
         with refusing_with(NOTHING_POPPED):
@@ -63,13 +63,13 @@ class PopPollingProcessor:
         return Reply(code, "FOUND" if records else "NO_MESSAGE_IN_QUEUE", fields, b"".join(records))
 
     def notification(self, channel: Channel, request: RemotingCommand) -> Answer:
-        """200054: whether there is something to pop, at once or when something comes."""
+        """NOTIFICATION (200054): answer at once, or when there is a message to pop."""
         header = NotificationRequestHeader.from_ext_fields({"bornTime": "0", **request.ext_fields})
         until_ms = (header.born_time or self._broker.now_ms()) + header.poll_time
         return self._notify(channel, request, header, until_ms)
 
     def polling_info(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """200055: how many pops wait."""
+        """POLLING_INFO (200055): how many pops are held."""
         header = PollingInfoRequestHeader.from_ext_fields(request.ext_fields)
         with refusing_with(PollingInfoResponseHeader(polling_num=0).ext_fields()):
             check_reading(self._broker, channel, header, "peeking")
@@ -100,7 +100,7 @@ class PopPollingProcessor:
         return broker.store.max_offset(topic, queue_id) > self._place(group, topic, queue_id)
 
     def _queues(self, header: QueueOfGroup) -> Iterator[tuple[str, int]]:
-        """The queues that are asked about, in the order of a pop: one time in five retries come first."""
+        """The queues in the order of a pop: retries come first one time in five."""
         dice, broker = random.randrange(DICE), self._broker
         retry = retry_topic_to_read(broker.settings, header.consumer_group, header.topic, dice)
         first, last = (retry, header.topic) if dice % 5 == 0 else (header.topic, retry)

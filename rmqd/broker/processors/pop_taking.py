@@ -35,7 +35,7 @@ _WRONG_OFFSET: Final = (Status.OFFSET_TOO_SMALL, Status.OFFSET_OVERFLOW_BADLY)
 
 
 def retry_topic_to_read(settings: BrokerSettings, group: str, topic: str, dice: int) -> str:
-    """The one of the group's pop retry topics that is looked at this time, where a broker may have filled both."""
+    """The pop retry topic that is read this time. There are two forms of its name, and both may have messages."""
     if settings.enableRetryTopicV2 and not (settings.retrieveMessageFromPopRetryTopicV1 and dice % 2 == 0):
         return pop_retry_topic_v2(group, topic)
     return pop_retry_topic(group, topic)
@@ -43,7 +43,7 @@ def retry_topic_to_read(settings: BrokerSettings, group: str, topic: str, dice: 
 
 @dataclass(slots=True)
 class Taking:
-    """What one pop has so far. `pop_time` is in milliseconds; `rest` is what is left in the queues it looked at."""
+    """The messages that one pop has taken so far. `rest` is the number left in the queues that it has read."""
 
     broker: BrokerController
     header: PopMessageRequestHeader
@@ -58,11 +58,11 @@ class Taking:
 
     @property
     def room(self) -> int:
-        """How many messages more fit."""
+        """How many more messages the pop may take."""
         return self.header.max_msg_nums - len(self.records)
 
     def take(self, dice: int) -> None:
-        """Take messages. `dice`, 0 to 99, is where the round through queues begins, and whether retries come first."""
+        """Take messages. `dice`, 0 to 99, decides at which queue the round begins, and whether retries come first."""
         header, broker = self.header, self.broker
         retries_first = dice < broker.settings.popFromRetryProbability
         retry = retry_topic_to_read(broker.settings, header.consumer_group, header.topic, dice)
@@ -76,15 +76,15 @@ class Taking:
             self._take_of_topic(retry, dice)
 
     def start_offset_info(self) -> str:
-        """The first ext field of the reply."""
+        """The ext field with the first offset of each queue."""
         return format_start_offsets(self.starts)
 
     def msg_offset_info(self) -> str:
-        """The second."""
+        """The ext field with the offsets of all messages, queue by queue."""
         return format_message_offsets(self.offsets)
 
     def order_count_info(self) -> str | None:
-        """The third, of orderly pops."""
+        """The ext field of orderly pops with how often each message was popped before."""
         return format_order_counts(self.counts) if self.header.order else None
 
     def _take_of_topic(self, topic: str, dice: int) -> None:
@@ -98,7 +98,7 @@ class Taking:
         offset = self._start(topic, queue_id)
         key = OrderKey(topic, group, queue_id)
         if self.header.order and broker.pop_order.is_blocked(key, self.header.attempt_id, self.pop_time):
-            return  # what is behind the block is no rest: nobody need look again before it is gone
+            return  # messages behind the block do not count as rest: no pop can take them before it is gone
         if self.room <= 0:
             self.rest += broker.store.max_offset(topic, queue_id) - offset
             return
@@ -139,7 +139,7 @@ class Taking:
         broker.stats.pulled(group, topic, len(offsets), sum(map(len, found.records)))
 
     def _as_of_the_topic(self, record: bytes, queue: PoppedQueue, start: int, offset: int) -> bytes:
-        """A retried message under the name of the topic that the group reads; its handle says where it really is."""
+        """A retried message with the original topic's name. Its handle says which topic stores it."""
         message = decode_record(record)
         handle = PopHandle(
             start,
@@ -156,7 +156,7 @@ class Taking:
         return encode_message(message)
 
     def _start(self, topic: str, queue_id: int) -> int:
-        """Where the group goes on; committed where it had no place yet."""
+        """The group's offset in a queue. A group without one gets one, which is committed."""
         broker, group = self.broker, self.header.consumer_group
         reset = broker.offsets.take_reset(group, topic, queue_id)
         if reset is not None:

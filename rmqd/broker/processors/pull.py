@@ -1,7 +1,7 @@
 """Pulls (11, 361; `PullMessageProcessor.java`, `DefaultPullMessageResultHandler.java`).
 
-A broadcasting member is answered like any other: what the real broker keeps of its offsets matters only to a member
-that moves between a proxy and the broker.
+A broadcasting member is answered like any other. The real broker also keeps such a member's offsets, which matters only
+for a member that moves between a proxy and the broker.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _REMARKS: Final = {status: status.value.encode() for status in Status}
 
 
 class _Forbidden(Refusal):
-    """NO_PERMISSION, by whose settings."""
+    """A refusal with NO_PERMISSION, and whose settings are the reason."""
 
     BROKER, GROUP, TOPIC, BROADCASTING, SUBSCRIPTION = 1, 2, 3, 4, 5  # Java: ForbiddenType
 
@@ -54,7 +54,7 @@ class _Forbidden(Refusal):
 
 
 class PullMessageProcessor:
-    """Gives consumers their messages."""
+    """Answers pulls."""
 
     def __init__(self, broker: BrokerController) -> None:
         self._broker = broker
@@ -65,11 +65,11 @@ class PullMessageProcessor:
         return {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
 
     def pull(self, channel: Channel, request: RemotingCommand) -> Answer:
-        """11, 361: at once, or when there is a message."""
+        """PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361): answer at once, or when there is a message."""
         return self._answer(channel, request, first=True)
 
     def pull_again(self, channel: Channel, request: RemotingCommand) -> Answer:
-        """The same for a pull that was held: now it is answered, and its offset was committed when it came."""
+        """Answer a pull that was held. Its commit offset was stored when it came."""
         return self._answer(channel, request, first=False)
 
     def _answer(self, channel: Channel, request: RemotingCommand, *, first: bool) -> Answer:
@@ -109,7 +109,7 @@ class PullMessageProcessor:
     def _checked(
         self, channel: Channel, request: RemotingCommand, header: PullMessageRequestHeader
     ) -> tuple[SubscriptionGroupConfig, TopicConfig]:
-        """The group and the topic, in which the group may read this queue. Raises Refusal."""
+        """The group and the topic of a pull. Raises Refusal if the group may not read this queue."""
         broker, settings = self._broker, self._broker.settings
         if not settings.brokerPermission & PERM_READ:
             raise _Forbidden(_Forbidden.BROKER, f"the broker[{self._ip}] pulling message is forbidden")
@@ -139,7 +139,7 @@ class PullMessageProcessor:
         return group_config, topic_config
 
     def _wanted(self, header: PullMessageRequestHeader, group_config: SubscriptionGroupConfig) -> MessageFilter | None:
-        """What the pull wants of the queue; None for everything. Raises Refusal."""
+        """The filter of a pull; None if it takes everything. Raises Refusal."""
         wanted = None
         if header.sys_flag & PullSysFlag.SUBSCRIPTION:
             try:
@@ -150,7 +150,7 @@ class PullMessageProcessor:
                     ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed"
                 ) from None
             except ExpressionError:
-                pass  # the real broker notes it in its log, and lets everything through
+                pass  # the real broker logs it, and lets everything through
         else:
             subscription = self._registered_subscription(header, group_config)
             try:
@@ -167,7 +167,7 @@ class PullMessageProcessor:
     def _registered_subscription(
         self, header: PullMessageRequestHeader, group_config: SubscriptionGroupConfig
     ) -> SubscriptionData:
-        """What the group's last heartbeat said of the topic. Raises Refusal."""
+        """The group's subscription to the topic, from its last heartbeat. Raises Refusal."""
         info = self._broker.consumers.get(header.consumer_group)
         if info is None:
             raise Refusal(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist{SEE_FAQ}")
@@ -188,7 +188,7 @@ class PullMessageProcessor:
         return subscription
 
     def _found(self, header: PullMessageRequestHeader, wanted: MessageFilter | None) -> GetResult:
-        """What the store gives, or an operator's reset, which is told once."""
+        """Read messages; or, once, an operator's reset, which this answer tells."""
         broker, topic, queue_id = self._broker, header.topic, header.queue_id
         reset = broker.offsets.take_reset(header.consumer_group, topic, queue_id)
         if reset is not None and broker.settings.useServerSideResetOffset:

@@ -26,7 +26,7 @@ _AT_ONCE: Final = 1000  # records looked at in one turn of the loop, which takes
 
 
 class QueryMessageProcessor:
-    """Looks through a topic's records, the newest first: an index would cost every send for what few people ask."""
+    """Answers queries by scanning a topic's records, the newest first. An index would make every send slower."""
 
     def __init__(self, broker: BrokerController) -> None:
         self._broker = broker
@@ -36,7 +36,7 @@ class QueryMessageProcessor:
         return {RequestCode.QUERY_MESSAGE: self.query, RequestCode.VIEW_MESSAGE_BY_ID: self.view}
 
     async def query(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """12: the newest that have the key, in the order in which they were stored."""
+        """QUERY_MESSAGE (12): the newest messages with a key, in the order in which they were stored."""
         header = QueryMessageRequestHeader.from_ext_fields(request.ext_fields)
         most = min(header.max_num, MOST)
         if request.ext_fields.get(UNIQUE_KEY_QUERY, "").lower() == "true":
@@ -52,7 +52,7 @@ class QueryMessageProcessor:
         return Reply(ext_fields=fields.ext_fields(), body=b"".join(reversed(found)))
 
     def view(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """33: the message at a commit log offset."""
+        """VIEW_MESSAGE_BY_ID (33): the message at a commit log offset."""
         offset = ViewMessageRequestHeader.from_ext_fields(request.ext_fields).offset
         record = self._broker.store.record(offset)
         if record is None:
@@ -71,7 +71,7 @@ class QueryMessageProcessor:
                 break
             if looked_at % _AT_ONCE == _AT_ONCE - 1:
                 await asyncio.sleep(0)
-            record = store.record(offset)  # None where retention came between two turns
+            record = store.record(offset)  # None if retention removed it between two turns
             if record is not None and key in record and has_key(decode_record(record).properties, header.key):
                 found.append(record)
         return found

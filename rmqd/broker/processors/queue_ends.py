@@ -24,7 +24,7 @@ _NO_TIME: Final = -1
 
 
 class QueueEndsProcessor:
-    """What a queue has."""
+    """Answers questions about the ends of a queue."""
 
     def __init__(self, broker: BrokerController) -> None:
         self._broker = broker
@@ -39,24 +39,24 @@ class QueueEndsProcessor:
         }
 
     def max_offset(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """30."""
+        """GET_MAX_OFFSET (30): the offset that the next message gets."""
         header = GetMaxOffsetRequestHeader.from_ext_fields(request.ext_fields)
         return _offset(self._broker.store.max_offset(header.topic, header.queue_id))
 
     def min_offset(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """31."""
+        """GET_MIN_OFFSET (31): the offset of the first message that is kept."""
         header = GetMinOffsetRequestHeader.from_ext_fields(request.ext_fields)
         reply = _offset(self._broker.store.min_offset(header.topic, header.queue_id))
-        return reply._replace(remark="")  # as the real broker has it
+        return reply._replace(remark="")  # as the real broker answers
 
     def search(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """29."""
+        """SEARCH_OFFSET_BY_TIMESTAMP (29): the offset of the first message stored at a time or later."""
         header = SearchOffsetRequestHeader.from_ext_fields(request.ext_fields)
         upper = (header.boundary_type or "").lower() == "upper"
         return _offset(self._broker.store.offset_by_time(header.topic, header.queue_id, header.timestamp, upper=upper))
 
     def earliest(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """32."""
+        """GET_EARLIEST_MSG_STORETIME (32): when the first message that is kept was stored."""
         header = GetEarliestMsgStoretimeRequestHeader.from_ext_fields(request.ext_fields)
         queue = self._broker.store.queue(header.topic, header.queue_id)
         entry = None if queue is None else queue.entry(queue.min_offset)

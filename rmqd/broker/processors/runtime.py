@@ -27,7 +27,7 @@ _PROTECTED: Final = frozenset({"configBlackList", "brokerConfigPath"})
 
 
 class RuntimeProcessor:
-    """Settings and figures."""
+    """Answers requests about settings, runtime figures and cleaning."""
 
     def __init__(self, broker: BrokerController) -> None:
         self._broker = broker
@@ -45,7 +45,7 @@ class RuntimeProcessor:
         }
 
     def update_settings(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """25: until the broker ends. What is no setting is ignored, and said in the log: there is no error for it."""
+        """UPDATE_BROKER_CONFIG (25): change settings until the broker ends. Unknown ones are ignored, and logged."""
         values = load_properties(request.body)
         if _PROTECTED & values.keys():
             raise Refusal(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
@@ -61,19 +61,19 @@ class RuntimeProcessor:
         return Reply()
 
     def get_settings(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """26: the settings that this broker has."""
+        """GET_BROKER_CONFIG (26): the settings that this broker has."""
         version = GetBrokerConfigResponseHeader(version=json.dumps(self._version.to_dict(), separators=(",", ":")))
         return Reply(ext_fields=version.ext_fields(), body=dump_properties(self._broker.settings.as_properties()))
 
     def runtime_info(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """28."""
+        """GET_BROKER_RUNTIME_INFO (28): the broker's runtime figures."""
         return Reply(body=KVTable(runtime_info(self._broker)).to_json())
 
     def expire(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """306 and 329: give up now what is too old. A message's entry in its queue goes with it."""
+        """CLEAN_EXPIRED_CONSUMEQUEUE (306) and DELETE_EXPIRED_COMMITLOG (329): delete expired messages now."""
         self._broker.store.expire()
         return Reply()
 
     def clean_unused_topics(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """316: a topic's queues went with it, so that there are none left over."""
+        """CLEAN_UNUSED_TOPIC (316): do nothing. The queues of a topic are deleted with it here."""
         return Reply()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ScheduleProcessor:
-    """What administrators ask of the schedule."""
+    """Answers administrators about delayed messages."""
 
     def __init__(self, broker: BrokerController) -> None:
         self._broker = broker
@@ -25,6 +25,6 @@ class ScheduleProcessor:
         return {RequestCode.GET_ALL_DELAY_OFFSET: self.all_delay_offsets}
 
     def all_delay_offsets(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """45: everything, as RocketMQ keeps it in delayOffset.json."""
+        """GET_ALL_DELAY_OFFSET (45): the progress of all levels, as RocketMQ stores it in delayOffset.json."""
         offsets = {level: offset for level, (offset, _) in sorted(self._broker.schedule.progress().items())}
         return Reply(body=DelayOffsetSerializeWrapper(offsets).to_json())

@@ -44,14 +44,14 @@ if TYPE_CHECKING:
 REGION: Final = "DefaultRegion"  # Java: regionId
 DLQ_QUEUES: Final = 1
 HEEDS_MAX_RECONSUME_TIMES: Final = 121
-"""From this client version on, 3.4.9, a request's own maxReconsumeTimes holds."""
+"""The client version, 3.4.9, from which on a request's own maxReconsumeTimes is used."""
 _FIELDS: Final = {MSG_REGION: REGION, TRACE_ON: "true"}
-"""Of every reply to a send, refusals included, and of every message but those of batches."""
+"""Ext fields of every reply to a send, also of refusals, and properties of every message outside of batches."""
 _MAX_V1_TOPIC: Final = 127
 
 
 class SendMessageProcessor:
-    """Stores messages. What has to do with transactions is refused: nothing would ever commit them."""
+    """Answers sends. Messages of transactions are refused, since nothing here would commit them."""
 
     def __init__(self, broker: BrokerController) -> None:
         self._broker = broker
@@ -67,7 +67,7 @@ class SendMessageProcessor:
         }
 
     def send(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """10, 310 and 320: whether it is a batch is said by a field, not by the code."""
+        """SEND_MESSAGE (10), its V2 (310) and SEND_BATCH_MESSAGE (320). A field, not the code, marks a batch."""
         header = ReceivedSendHeader.from_request(request)
         body = request.body
         if not body:
@@ -120,7 +120,7 @@ class SendMessageProcessor:
         return Reply(ext_fields=_FIELDS | reply.ext_fields())
 
     def _send_batch(self, channel: Channel, header: ReceivedSendHeader, config: TopicConfig, body: bytes) -> Reply:
-        """Its messages are stored as they are: they get none of the properties that single ones get."""
+        """Store the messages of a batch as they are, without the properties that a single message gets."""
         topic, queue_id = header.topic, _queue(header, config)
         if len(topic) > _MAX_V1_TOPIC:
             raise Refusal(ResponseCode.MESSAGE_ILLEGAL, f"message topic length too long {len(topic)}")
@@ -158,11 +158,11 @@ class SendMessageProcessor:
         return Reply(ext_fields=_FIELDS | reply.ext_fields())
 
     def _topic(self, channel: Channel, header: ReceivedSendHeader) -> TopicConfig:
-        """The topic to store in, made where that is allowed."""
+        """The topic to store in. It is created if that is allowed."""
         topics, topic = self._broker.topics, header.topic
         config = topics.get(topic)
         if config is not None and config.order and not self._broker.settings.brokerPermission & PERM_WRITE:
-            # other topics take messages all the same: producers learn of the permission by the route
+            # a topic without write permission takes messages all the same: only the route tells producers of it
             raise Refusal(ResponseCode.NO_PERMISSION, f"the broker[{self._host}] sending message is forbidden")
         if config is None and (fault := fault_of_topic(topic)):
             raise Refusal(ResponseCode.INVALID_PARAMETER, fault)
@@ -190,7 +190,7 @@ class SendMessageProcessor:
         return config
 
     def _is_dead_letter(self, request: RemotingCommand, header: ReceivedSendHeader) -> bool:
-        """Whether a retry that a consumer sends as a message of its own has had all its attempts."""
+        """Whether a retry, which a consumer has sent as a message of its own, has had all its attempts."""
         group = header.topic.removeprefix(RETRY_PREFIX)
         config = self._broker.groups.find(group)
         if config is None:
@@ -198,11 +198,11 @@ class SendMessageProcessor:
         most = config.retry_max_times
         if header.max_reconsume_times is not None and request.version >= HEEDS_MAX_RECONSUME_TIMES:
             most = header.max_reconsume_times
-        # an orderly group's retries come here only once it gave up
+        # an orderly group sends a message here only after its last attempt
         return header.reconsume_times > most or self._broker.locks.has_any(group)
 
     def _check(self, header: ReceivedSendHeader, properties: Mapping[str, str], topic: str, body: bytes) -> None:
-        """What RocketMQ's store refuses, and transactions."""
+        """Raise Refusal for a message that RocketMQ's store refuses, and for transactions."""
         if properties.get(TRANSACTION_PREPARED, "").lower() == "true":
             old_client = header.reconsume_times > 0 and delay_level(properties) > 0
             transactional = not old_client
@@ -220,7 +220,7 @@ class SendMessageProcessor:
             raise self._illegal()
 
     def _recall_handle(self, waiting: StoredMessage) -> str | None:
-        """What a producer may take a timer message back by."""
+        """The handle by which a producer may recall a timer message."""
         properties = waiting.properties
         out_ms, topic = properties.get(TIMER_OUT_MS), properties[REAL_TOPIC]
         if out_ms is None or topic.startswith(RETRY_PREFIX):
@@ -242,7 +242,7 @@ class SendMessageProcessor:
 
 
 def _queue(header: ReceivedSendHeader, config: TopicConfig) -> int:
-    """The queue to store in: below zero the broker chooses. Raises ProtocolError where the topic has none."""
+    """The queue to store in; the broker chooses for a queue id below zero. Raises ProtocolError for an unknown one."""
     if header.queue_id >= 0:
         return header.queue_id
     if config.write_queue_nums < 1:

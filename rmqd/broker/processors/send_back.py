@@ -1,4 +1,4 @@
-"""Messages that a consumer could not handle (36; `AbstractSendMessageProcessor.java`)."""
+"""Messages that a consumer sends back (36; `AbstractSendMessageProcessor.java`)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FIRST_DELAY_LEVEL: Final = 3
 
 
 class SendBackProcessor:
-    """Stores a message once more: to come again later, or as a dead letter."""
+    """Stores a message that is sent back once more: as a delayed retry, or as a dead letter."""
 
     def __init__(self, broker: BrokerController) -> None:
         self._broker = broker
@@ -38,7 +38,7 @@ class SendBackProcessor:
         return {RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back}
 
     def send_back(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """36: the message is found by its commit log offset; what else the request says of it is not looked at."""
+        """CONSUMER_SEND_MSG_BACK (36). The commit log offset names the message; other fields about it are ignored."""
         header = ConsumerSendMsgBackRequestHeader.from_ext_fields(request.ext_fields)
         broker, group = self._broker, header.group
         config = broker.groups.find(group)

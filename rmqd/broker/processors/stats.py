@@ -40,7 +40,7 @@ _NO_TIME: Final = -1
 
 
 class StatsProcessor:
-    """Offsets, times and rates."""
+    """Answers questions about offsets, times and rates."""
 
     def __init__(self, broker: BrokerController) -> None:
         self._broker = broker
@@ -57,7 +57,7 @@ class StatsProcessor:
         }
 
     def topic_stats(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """202: the ends of each queue."""
+        """GET_TOPIC_STATS_INFO (202): the ends of each queue of a topic."""
         config = self._topic(GetTopicStatsInfoRequestHeader.from_ext_fields(request.ext_fields).topic)
         store, topic, table = self._broker.store, config.topic_name, dict[MessageQueue, TopicOffset]()
         for queue_id in range(max(config.read_queue_nums, config.write_queue_nums)):
@@ -67,7 +67,7 @@ class StatsProcessor:
         return Reply(body=TopicStatsTable(table, self._broker.stats.put_per_second(topic)).to_json())
 
     def consume_stats(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """208: a group's place in the topics that are asked for; else in those that it subscribes to and has begun."""
+        """GET_CONSUME_STATS (208): a group's offsets in a topic, or in all that it subscribes to and has begun."""
         header = GetConsumeStatsRequestHeader.from_ext_fields(request.ext_fields)
         group = header.consumer_group
         if header.topic_list:
@@ -84,7 +84,7 @@ class StatsProcessor:
         return Reply(body=ConsumeStats(table, tps).to_json())
 
     def all_consume_stats(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """317: every group's place."""
+        """GET_BROKER_CONSUME_STATS (317): the offsets of every group."""
         header = GetConsumeStatsInBrokerHeader.from_ext_fields(request.ext_fields)
         broker, groups = self._broker, dict[str, tuple[ConsumeStats, ...]]()
         for group in broker.groups.all():
@@ -101,14 +101,14 @@ class StatsProcessor:
         return Reply(body=ConsumeStatsList(groups, broker.address).to_json())
 
     def time_span(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """303: how old the first, the last, and the first unhandled message of each queue are."""
+        """QUERY_CONSUME_TIME_SPAN (303): times of the first, the last and the first unhandled message of each queue."""
         header = QueryConsumeTimeSpanRequestHeader.from_ext_fields(request.ext_fields)
         config = self._topic(header.topic)
         spans = (self._span(header.group, header.topic, number) for number in range(config.write_queue_nums))
         return Reply(body=QueryConsumeTimeSpanBody(tuple(spans)).to_json())
 
     def counter(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """315."""
+        """VIEW_BROKER_STATS_DATA (315): a counter over the last minute, hour and day."""
         header = ViewBrokerStatsDataRequestHeader.from_ext_fields(request.ext_fields)
         gained = self._broker.stats.named(header.stats_name, header.stats_key)
         if gained is None:
@@ -118,7 +118,7 @@ class StatsProcessor:
         return Reply(body=BrokerStatsData(*(BrokerStatsItem(*gained(seconds)) for seconds in spans)).to_json())
 
     def consume_queue(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """321: entries of a queue's index."""
+        """QUERY_CONSUME_QUEUE (321): entries of a queue's index."""
         header = QueryConsumeQueueRequestHeader.from_ext_fields(request.ext_fields)
         topic, place = header.topic, f"{header.queue_id}@{header.topic}"
         queue = self._broker.store.queue(topic, header.queue_id)
@@ -130,7 +130,7 @@ class StatsProcessor:
         if header.consumer_group is not None:
             info = self._broker.consumers.get(header.consumer_group)
             subscription = None if info is None else info.subscriptions.get(topic)
-            # Java writes its filter down as JSON, and has one for SQL92 only
+            # Java's reply has its filter as JSON; there is one only for SQL92
             filter_data = f"{header.consumer_group}@{topic} is not online!" if subscription is None else "null"
         entries = (
             ConsumeQueueData(entry.commit_log_offset, entry.size, entry.tags_code)

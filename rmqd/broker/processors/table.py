@@ -57,5 +57,5 @@ ALL = (
 
 
 def broker_processors(broker: BrokerController) -> Iterator[Processors]:
-    """The tables of all processors."""
+    """The processors of all request codes: a table of each kind of processor."""
     return (kind(broker).processors() for kind in ALL)

@@ -33,7 +33,7 @@ _DONE: Final = Reply(remark=NO_CODE)
 
 
 class TopicAdminProcessor:
-    """What administrators do with topics."""
+    """Answers administrators about topics."""
 
     def __init__(self, broker: BrokerController) -> None:
         self._broker = broker
@@ -50,7 +50,7 @@ class TopicAdminProcessor:
         }
 
     def create(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """17: make a topic, or change it."""
+        """UPDATE_AND_CREATE_TOPIC (17): create or change a topic."""
         header = CreateTopicRequestHeader.from_ext_fields(request.ext_fields)
         if header.topic_filter_type not in _FILTER_TYPES:
             raise Refusal(ResponseCode.SYSTEM_ERROR, f"topicFilterType = [{header.topic_filter_type}] value invalid")
@@ -73,7 +73,7 @@ class TopicAdminProcessor:
         return _DONE
 
     def create_list(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """18: the same for several; nothing is done where one of them is refused."""
+        """UPDATE_AND_CREATE_TOPIC_LIST (18): several topics. Nothing is done if one of them is refused."""
         configs = CreateTopicListRequestBody.from_json(request.body).topic_config_list
         for config in configs:
             self._check_name(config.topic_name)
@@ -82,9 +82,9 @@ class TopicAdminProcessor:
         return _DONE
 
     def delete(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """215: with the topic go its messages, groups' offsets in it, and what they popped and did not handle.
+        """DELETE_TOPIC_IN_BROKER (215): delete a topic, its messages, groups' offsets in it, and popped messages.
 
-        One that is not there is no error.
+        A topic that does not exist is no error.
         """
         topic = DeleteTopicRequestHeader.from_ext_fields(request.ext_fields).topic
         if not topic.strip():
@@ -97,7 +97,7 @@ class TopicAdminProcessor:
         return Reply()
 
     def topic(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """351."""
+        """GET_TOPIC_CONFIG (351): a topic's configuration."""
         header = GetTopicConfigRequestHeader.from_ext_fields(request.ext_fields)
         config = self._broker.topics.get(header.topic)
         if config is None:
@@ -105,7 +105,7 @@ class TopicAdminProcessor:
         return Reply(body=config.to_json())
 
     def all_topics(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """21: all topics; a page of them, by name, where the client asks for pages."""
+        """GET_ALL_TOPIC_CONFIG (21): all topics, or a page of them by name if the client asks for pages."""
         header = GetAllTopicConfigRequestHeader.from_ext_fields(request.ext_fields)
         broker = self._broker
         topics, version = broker.topics.all(), DataVersion(broker.topics.revision, int(broker.booted_at * 1000))
@@ -118,7 +118,7 @@ class TopicAdminProcessor:
         return Reply(ext_fields=total.ext_fields(), body=TopicConfigSerializeWrapper(shown, version).to_json())
 
     def system_topics(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """305."""
+        """GET_SYSTEM_TOPIC_LIST_FROM_BROKER (305): the names of the broker's own topics."""
         return Reply(body=TopicList(reserved_topics(self._broker.settings)).to_json())
 
     def _check_name(self, topic: str) -> None:
@@ -132,7 +132,7 @@ class TopicAdminProcessor:
             raise Refusal(ResponseCode.INVALID_PARAMETER, f"The topic[{topic}] is conflict with system topic.")
 
     def _checked(self, config: TopicConfig) -> TopicConfig:
-        """The topic as it is to be, from one whose attributes are changes, with their signs."""
+        """The new configuration of a topic. The request's attributes are changes, with `+` or `-` before the key."""
         if config.attributes.get(f"+{MESSAGE_TYPE}") == MIXED:
             raise Refusal(ResponseCode.INVALID_PARAMETER, "MIXED message type is not supported.")
         known = self._broker.topics.get(config.topic_name)
@@ -157,5 +157,5 @@ class TopicAdminProcessor:
 
 
 def _same(text: str | None, version: DataVersion) -> bool:
-    """Whether the client has pages of this version of the table."""
+    """Whether the client's earlier pages are of the present version of the table."""
     return bool(text) and DataVersion.from_dict(loose_json.loads(text or "")) == version

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class QueueEntry(NamedTuple):
-    """One message: its place and size in the commit log, the hash of its tag, its store time in milliseconds."""
+    """The index entry of a message: its commit log offset and size, its tag's hash, its store time in milliseconds."""
 
     commit_log_offset: int
     size: int
@@ -18,7 +18,7 @@ class QueueEntry(NamedTuple):
 
 
 class ConsumeQueue:
-    """Entries without gaps, from `min_offset` up to `max_offset`. Kept as columns: 32 bytes for each message."""
+    """Entries without gaps, from `min_offset` to before `max_offset`. They are columns: 32 bytes for each message."""
 
     __slots__ = ("_commit_log_offsets", "_sizes", "_store_timestamps", "_tags_codes", "min_offset")
 
@@ -31,18 +31,18 @@ class ConsumeQueue:
 
     @property
     def max_offset(self) -> int:
-        """What the next message gets."""
+        """The offset that the next message gets."""
         return self.min_offset + len(self._sizes)
 
     def append(self, commit_log_offset: int, size: int, tags_code: int, store_timestamp: int) -> None:
-        """Add the next message."""
+        """Add the entry of the next message."""
         self._commit_log_offsets.append(commit_log_offset)
         self._sizes.append(size)
         self._tags_codes.append(tags_code)
         self._store_timestamps.append(store_timestamp)
 
     def entry(self, offset: int) -> QueueEntry | None:
-        """The entry at an offset, if that is kept."""
+        """The entry at an offset; None if it is not kept."""
         at = offset - self.min_offset
         if not 0 <= at < len(self._sizes):
             return None
@@ -67,12 +67,12 @@ class ConsumeQueue:
         return self._commit_log_offsets[span], self._sizes[span]
 
     def tagged_records(self, offset: int, most: int) -> Iterator[tuple[int, int, int]]:
-        """The same with the hashes of tags, one message after the other."""
+        """Commit log offsets, sizes and hashes of tags from an offset on."""
         span = self._span(offset, most)
         return zip(self._commit_log_offsets[span], self._sizes[span], self._tags_codes[span], strict=True)
 
     def newest_first(self, begin_ms: int, end_ms: int) -> Iterator[int]:
-        """The commit log offsets of what was stored in this time, its ends included."""
+        """The commit log offsets of messages stored in a span of time, with both ends."""
         first = bisect_left(self._store_timestamps, begin_ms)
         return reversed(self._commit_log_offsets[first : bisect_right(self._store_timestamps, end_ms)])
 
@@ -83,7 +83,7 @@ class ConsumeQueue:
         self.min_offset += count
 
     def offset_by_time(self, timestamp_ms: int, *, upper: bool) -> int:
-        """As MessageStore.offset_by_time."""
+        """Find an offset by time, as MessageStore.offset_by_time does."""
         if upper:
             return self.min_offset + max(0, bisect_right(self._store_timestamps, timestamp_ms) - 1)
         return self.min_offset + bisect_left(self._store_timestamps, timestamp_ms)

@@ -1,8 +1,9 @@
 """DataDir: the records and the journal in a folder, in one SQLite database (WAL) that only one process may have open.
 
-What a turn of the loop appends and puts is one transaction, committed before the turn's replies leave. With
-synchronous=NORMAL a commit is handed to the operating system and not awaited on the disk: all that was acknowledged
-survives the death of the process, however it dies; a power cut may take the last commits back, never a part of one.
+All changes of one turn of the event loop are one transaction, which is committed before the replies of the turn are
+sent. With synchronous=NORMAL a commit goes to the operating system and does not wait for the disk. So everything that
+was acknowledged survives the end of the process, however it ends; a power cut may undo the last commits, but never a
+part of one.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from rmqd.errors import ProtocolError, StorageError
 log = structlog.get_logger(__name__)
 
 FILE_NAME: Final = "broker.sqlite3"
-FILE_MODE: Final = 0o640  # messages, which are not everybody's to read
+FILE_MODE: Final = 0o640  # other users must not read messages
 DISK_BYTES: Final = 1024 * 1024 * 1024
 APPLICATION_ID: Final = 0x524D5144  # "RMQD"
 SCHEMA_VERSION: Final = 1
-HELD_BYTES: Final = 64 * 1024 * 1024  # the newest records, which consumers that keep up read from memory
+HELD_BYTES: Final = 64 * 1024 * 1024  # of the newest records, which consumers without lag read from memory
 _RETRY_SECONDS: Final = 1.0
 _FULL: Final = (
     "service not available now. It may be caused by one of the following reasons: "
@@ -66,9 +67,9 @@ _DELETE: Final = "DELETE FROM journal WHERE kind = ? AND key = ?"
 
 
 class DataDir:
-    """A RecordLog and a Journal; `held_bytes` of the newest records are in memory too.
+    """A RecordLog and a Journal in a folder. `held_bytes` of the newest records are in memory too.
 
-    Raises StorageError where the folder cannot be had, and where it cannot be read.
+    Raises StorageError if the folder cannot be locked or read.
     """
 
     usual_capacity_bytes = DISK_BYTES
@@ -87,7 +88,7 @@ class DataDir:
         self._connection, self._last = _open(directory / FILE_NAME)
 
     def append(self, row: RecordRow) -> None:
-        """Keep a record. Raises Refusal while the disk cannot be written."""
+        """Append a record. Raises Refusal while the disk cannot be written."""
         if self._failing:
             self._try_again()
         self._appended.append(row)
@@ -97,7 +98,7 @@ class DataDir:
             self._commit_soon()
 
     def read(self, commit_log_offset: int) -> bytes | None:
-        """The record that begins there."""
+        """The record at a commit log offset."""
         record = self._newest.get(commit_log_offset)
         if record is None:
             try:
@@ -108,7 +109,7 @@ class DataDir:
         return record
 
     def read_many(self, commit_log_offsets: Sequence[int]) -> list[bytes]:
-        """Records that are there."""
+        """Several records, all of which exist."""
         newest = self._newest
         older = [offset for offset in commit_log_offsets if offset not in newest]
         if not older:
@@ -117,7 +118,7 @@ class DataDir:
         return [newest.get(offset) or found[offset] for offset in commit_log_offsets]
 
     def discard(self, commit_log_offsets: Iterable[int]) -> None:
-        """Forget records."""
+        """Delete records."""
         for offset in commit_log_offsets:
             self._discarded.append(offset)
             record = self._newest.pop(offset, None)
@@ -130,7 +131,7 @@ class DataDir:
         return self._select(_ROWS)
 
     def put(self, kind: Kind, key: str, value: str) -> None:
-        """Keep a value. Raises ProtocolError for text that no database takes: nothing else would be committed again."""
+        """Store a value. Raises ProtocolError for text that the database cannot store: it would block all commits."""
         try:
             (key + value).encode()
         except UnicodeEncodeError as error:
@@ -150,9 +151,9 @@ class DataDir:
         return iter(list(self._select("SELECT key, value FROM journal WHERE kind = ?", kind)))
 
     def commit(self) -> None:
-        """Make all that was changed durable. Raises StorageError where it is not: it is kept, and tried again.
+        """Make all changes durable. Raises StorageError if that fails; the changes are kept, and tried again.
 
-        Until that succeeds no reply may leave, since any might tell of what a crash would take back.
+        Until it succeeds no reply may be sent, since any of them may depend on a change that a crash would undo.
         """
         if not (self._appended or self._values or self._discarded):
             return
@@ -170,10 +171,10 @@ class DataDir:
         self._forget_older()
 
     def close(self) -> None:
-        """Commit, and let another process have the folder."""
-        with contextlib.suppress(StorageError):  # which is in the log already
+        """Commit, and unlock the folder."""
+        with contextlib.suppress(StorageError):  # the error was logged already
             self.commit()
-        self._nothing_to_write()  # also where that failed: a retry may be due, and has no database any more
+        self._nothing_to_write()  # also after a failure: a later attempt would have no database
         self._connection.close()
         self._last.close()
 
@@ -184,7 +185,7 @@ class DataDir:
             raise _unusable(Path(self.name), error) from error
 
     def _write(self) -> sqlite3.Error | None:
-        """One transaction: all of it, or nothing and why."""
+        """Write everything in one transaction. Raises StorageError, with nothing written."""
         connection = self._connection
         try:
             connection.execute("BEGIN IMMEDIATE")
@@ -211,14 +212,14 @@ class DataDir:
         self._values.clear()
 
     def _try_again(self) -> None:
-        """What is to be kept does not grow while the disk is full."""
+        """Raise Refusal while the disk is full, so that the unwritten changes do not grow."""
         try:
             self.commit()
         except StorageError as error:
             raise Refusal(ResponseCode.SERVICE_NOT_AVAILABLE, _FULL) from error
 
     def _forget_older(self) -> None:
-        """At once a quarter of what is held: where a dict begins is slow to find once much is gone from there."""
+        """Drop a quarter of the held records at once: a dict from whose front many were deleted is slow to iterate."""
         if self._newest_bytes <= self._held_bytes:
             return
         older = []
@@ -231,7 +232,7 @@ class DataDir:
             del self._newest[offset]
 
     def _commit_soon(self) -> None:
-        """What no reply follows is committed too, at the end of the turn."""
+        """Have changes committed at the end of the turn, also if no reply follows."""
         if not self._commit_due:
             self._commit_due = True
             self._loop.call_soon(self._commit_now)
@@ -246,7 +247,7 @@ class DataDir:
 
 
 def _open(path: Path) -> tuple[sqlite3.Connection, LastRecord]:
-    """The database of a folder, made where there is none, and locked; the note beside it."""
+    """Open and lock the database of a folder, and the note beside it. They are created if they do not exist."""
     try:
         path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
         os.close(os.open(path, os.O_RDONLY | os.O_CREAT, FILE_MODE))  # SQLite gives its log the mode of the database

@@ -1,7 +1,7 @@
-"""LastRecord: beside the database, the newest record that was committed, so that a damaged log of SQLite's is noticed.
+"""LastRecord: a file beside the database with the newest committed record, by which a damaged WAL is noticed.
 
-From the first frame of its WAL that does not match its checksum SQLite takes none, and says nothing: that may be the
-half of a transaction that the end of the process cut, or may be a thousand that were acknowledged.
+SQLite ignores its WAL from the first frame on whose checksum does not match, and reports nothing. What it ignores may
+be half of a transaction that the end of the process cut, or a thousand acknowledged messages.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NEWEST: Final = "SELECT commit_log_offset, store_timestamp FROM record ORDER BY
 
 
 class RecordPlace(NamedTuple):
-    """Of a record; `store_timestamp` is in milliseconds."""
+    """The place of a record; `store_timestamp` is in milliseconds."""
 
     commit_log_offset: int
     store_timestamp: int
@@ -35,11 +35,12 @@ _NONE: Final = RecordPlace(-1, 0)
 
 
 class LastRecord:
-    """A file that never names a record which is not in the database, unless that was lost.
+    """A file that names a record only if the database has it, unless the record was lost.
 
-    So it is written behind the commit that stores a record, and before the one that deletes it. Each write is of the
-    same few bytes in place, which a full disk does not prevent and the end of a process does not halve. It is not
-    awaited on the disk, as commits are not. After a power cut it may name what the database has not: that is lost.
+    So the file is written after the commit that stores a record, and before the one that deletes it. Each write
+    replaces the same few bytes in place: a full disk does not prevent that, and the end of the process does not cut it
+    in half. Like commits it does not wait for the disk. After a power cut it may name a record that the database does
+    not have: that record is lost.
     """
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
@@ -49,7 +50,7 @@ class LastRecord:
         self._place = _NONE
 
     def begin(self, is_new: bool) -> None:
-        """Warn of what is missing, unless the database is new; from here on the file is about what is there."""
+        """Warn if records are missing, unless the database is new. From then on the file names the present ones."""
         found = self._newest()
         self._place = self._noted()
         noted = _NONE if is_new else self._place
@@ -64,13 +65,13 @@ class LastRecord:
         self._write(found)
 
     def before_deletion(self) -> None:
-        """Within a transaction that deletes records."""
+        """To be called within a transaction that deletes records."""
         self._write(min(self._place, self._newest()))
 
     def after_commit(self, appended: Sequence[RecordRow], *, has_deleted: bool) -> None:
-        """A transaction is over that appended these records, and deleted others or not."""
+        """To be called after a transaction that appended these records, and perhaps deleted others."""
         if has_deleted:
-            with contextlib.suppress(sqlite3.Error):  # which would not be one of the transaction
+            with contextlib.suppress(sqlite3.Error):  # an error here is not one of the transaction
                 self._write(self._newest())
         elif appended:
             self._write(RecordPlace(appended[-1].commit_log_offset, appended[-1].store_timestamp))
@@ -85,14 +86,14 @@ class LastRecord:
     def _noted(self) -> RecordPlace:
         try:
             return RecordPlace(*map(int, os.pread(self._file, 100, 0).split()))
-        except (TypeError, ValueError):  # nothing is in it yet, or it is damaged
+        except (TypeError, ValueError):  # the file is empty or damaged
             return _NONE
 
     def _write(self, place: RecordPlace) -> None:
         if place == self._place:
             return
         self._place = place
-        with contextlib.suppress(OSError):  # it serves a warning alone; the database tells of its own errors
+        with contextlib.suppress(OSError):  # the file only serves a warning; errors of the database are reported
             os.pwrite(self._file, b"%020d %020d\n" % place, 0)
 
 

@@ -1,4 +1,4 @@
-"""MessageStore: what was sent, by queue and by commit log offset (`DefaultMessageStore.java`)."""
+"""MessageStore: stores messages, and finds them by queue and by commit log offset (`DefaultMessageStore.java`)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _tags_hash = lru_cache(maxsize=4096)(java_hash)
 
 
 class GetMessageStatus(StrEnum):
-    """How a read ended; the name is the remark of the reply to a pull."""
+    """The outcome of a read. The name is the remark of the reply to a pull."""
 
     FOUND = "FOUND"
     NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
@@ -49,13 +49,13 @@ class GetMessageStatus(StrEnum):
 
 
 class MessageFilter(Protocol):
-    """What a pull wants of a queue."""
+    """The filter of a pull."""
 
     def matches_code(self, tags_code: int) -> bool:
-        """Whether the tag's hash may belong to a message that is wanted; asked first."""
+        """Whether a message with this tag's hash may pass. This is checked first."""
 
     def matches_record(self, record: bytes) -> bool:
-        """Whether the message is wanted, by its properties; asked where the tag's hash may be."""
+        """Whether a message passes by its properties. This is checked if the tag's hash may pass."""
 
 
 class PutResult(NamedTuple):
@@ -67,7 +67,7 @@ class PutResult(NamedTuple):
 
 
 class GetResult(NamedTuple):
-    """What a read gave, and where the next one goes on."""
+    """The result of a read, and the offset of the next one."""
 
     status: GetMessageStatus
     next_begin_offset: int
@@ -77,7 +77,7 @@ class GetResult(NamedTuple):
 
 
 class Arrival(NamedTuple):
-    """A message that was stored just now."""
+    """A message that was just stored."""
 
     topic: str
     queue_id: int
@@ -87,16 +87,16 @@ class Arrival(NamedTuple):
 
 
 class MessageStore:
-    """Records in a log, and an index for each queue, which is made anew from the log at every start.
+    """Records in a log, and an index for each queue, which is built from the log at every start.
 
-    `store_host` is the broker's "ip:port". Raises StorageError where the log is not what this store wrote.
+    `store_host` is the broker's "ip:port". Raises StorageError if this store did not write the log.
     """
 
     def __init__(
         self, clock: Clock, store_host: str, settings: BrokerSettings, log: RecordLog, journal: Journal
     ) -> None:
         self.size_bytes = 0
-        """What the records take."""
+        """The size of all records."""
         self.newest = 0, 0
         """The commit log offset of the message that was stored last, and its store time in milliseconds."""
         self._host = parse_host(store_host)
@@ -126,14 +126,14 @@ class MessageStore:
         self._listeners.append(listener)
 
     def keep(self, needed_from: NeededFrom) -> None:
-        """Have retention ask `needed_from` what it must leave, besides what others said."""
+        """Have retention keep the messages from the offset on that `needed_from` returns."""
         self._keepers.append(needed_from)
 
     def put(self, message: StoredMessage, tags_code: int | None = None) -> PutResult:
-        """Store a message at the end of its queue: its offsets, store time and store host are set here.
+        """Store a message at the end of its queue. Its offsets, store time and store host are set here.
 
-        `tags_code` is what the index keeps in place of the tag's hash. Raises InvalidMessageError, and Refusal while
-        the log cannot be written.
+        `tags_code` is stored in the index instead of the tag's hash. Raises InvalidMessageError, and Refusal while the
+        log cannot be written.
         """
         topic, queue_id, at = message.topic, message.queue_id, self._end
         queue = self._queues.get((topic, queue_id))
@@ -163,11 +163,11 @@ class MessageStore:
         return self._log.read(commit_log_offset)
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """The index of a queue; None where nothing was ever stored in it."""
+        """The index of a queue; None if no message was ever stored in it."""
         return self._queues.get((topic, queue_id))
 
     def queues(self, topic: str) -> dict[int, ConsumeQueue]:
-        """The queues of a topic in which something was ever stored, by queue id."""
+        """The queues of a topic in which a message was ever stored, by queue id."""
         return {queue_id: queue for (name, queue_id), queue in self._queues.items() if name == topic}
 
     def min_offset(self, topic: str, queue_id: int) -> int:
@@ -209,7 +209,7 @@ class MessageStore:
         return GetResult(status, following, low, high, records)
 
     def delete_topic(self, topic: str) -> None:
-        """Forget a topic's messages."""
+        """Delete a topic's messages."""
         for queue_id, queue in self.queues(topic).items():
             del self._queues[topic, queue_id]
             offsets, sizes = queue.records(queue.min_offset, queue.max_offset)
@@ -219,12 +219,12 @@ class MessageStore:
         self._journal.put(Kind.LOG, _LOG_END, str(self._end))
 
     def change_retention(self, settings: BrokerSettings) -> None:
-        """Go on with other bounds: fileReservedTime in hours, maxStoreSize in bytes (0: what suits the log)."""
+        """Apply other limits: fileReservedTime in hours, maxStoreSize in bytes (0: the log's usual size)."""
         self._reserved_ms = settings.fileReservedTime * _HOUR_MS
         self._capacity = self._room_until = settings.maxStoreSize or self._log.usual_capacity_bytes
 
     def expire(self) -> int:
-        """Give up what is older than the settings say, so much as does not hold others up; returns how many went."""
+        """Delete messages that are too old or too many, in a bounded number. Returns how many were deleted."""
         before = int(self._clock.wall() * 1000) - self._reserved_ms
         return self._discard_while(lambda entry: entry.store_timestamp < before)
 
@@ -243,7 +243,7 @@ class MessageStore:
     def _read_wanted(
         self, queue: ConsumeQueue, offset: int, max_nums: int, wanted: MessageFilter
     ) -> tuple[list[bytes], int]:
-        """The records that are wanted, and where to go on: also Java's is full before it looks at a tag."""
+        """The records that pass, and the offset to go on at. As in Java, limits count before the filter does."""
         records: list[bytes] = []
         bytes_left, most, read = MAX_TRANSFER_BYTES, min(max_nums, MAX_TRANSFER_COUNT), self._log.read
         for at, size, tags_code in queue.tagged_records(offset, max(MAX_SCANNED, max_nums)):
@@ -258,7 +258,7 @@ class MessageStore:
         return records, offset
 
     def _make_room(self) -> None:
-        """Give up so much that the next puts need not look again."""
+        """Delete enough messages that the next puts need not delete any."""
         slack = self._capacity // 256
         left = self.size_bytes - self._capacity + slack
 
@@ -269,7 +269,7 @@ class MessageStore:
 
         if self._discard_while(goes):
             self._room_until = self._capacity
-        else:  # all that there is is needed, and stays, however much it is
+        else:  # all messages are needed, and stay, however many they are
             self._room_until = self.size_bytes + slack
 
     def _discard_while(self, goes: Callable[[QueueEntry], bool]) -> int:
@@ -296,7 +296,7 @@ class MessageStore:
         )
 
     def _recover(self) -> None:
-        """Make the queues of what the log has; the journal knows where those begin that gave something up."""
+        """Build the indexes from the log. The journal has the first offsets of queues with deleted messages."""
         queues = self._queues
         for row, min_offset in self._journal.items(Kind.QUEUE):
             name, number = row.rsplit(_SEPARATOR, 1)

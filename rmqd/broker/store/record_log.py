@@ -1,4 +1,4 @@
-"""RecordLog: where the records are, in memory here and in a folder's database in `data_dir`."""
+"""RecordLog: the storage of records. The one here is in memory; that of `data_dir` is in a folder's database."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LogRow = tuple[int, str, int, int, int, int, int]
 
 
 class RecordRow(NamedTuple):
-    """A record and where it belongs; `store_timestamp` is in milliseconds."""
+    """A record, its queue and offsets. `store_timestamp` is in milliseconds."""
 
     commit_log_offset: int
     topic: str
@@ -28,28 +28,28 @@ class RecordLog(Protocol):
     """Keeps records by their commit log offset."""
 
     name: str
-    """What people know it by."""
+    """The log's name in messages for people."""
     usual_capacity_bytes: int
-    """How much is kept where no setting says so."""
+    """The size of the log if no setting gives one."""
 
     def append(self, row: RecordRow) -> None:
-        """Keep a record behind all others. Raises Refusal while the log cannot be written."""
+        """Append a record. Raises Refusal while the log cannot be written."""
 
     def read(self, commit_log_offset: int) -> bytes | None:
-        """The record that begins there; None where none does."""
+        """The record at a commit log offset; None if none begins there."""
 
     def read_many(self, commit_log_offsets: Sequence[int]) -> list[bytes]:
-        """Records that are there. Raises KeyError where one is not."""
+        """Several records. Raises KeyError if one does not exist."""
 
     def discard(self, commit_log_offsets: Iterable[int]) -> None:
         """Forget records."""
 
     def rows(self) -> Iterator[LogRow]:
-        """What was kept before this start, in the order in which it was appended, without its bytes."""
+        """The records that were stored before this start, in their order, without their bytes."""
 
 
 class MemoryRecordLog:
-    """Of a broker that lives in memory only."""
+    """The log of a broker in memory."""
 
     name = "memory"
     usual_capacity_bytes = MEMORY_BYTES
@@ -58,7 +58,7 @@ class MemoryRecordLog:
         self._records: dict[int, bytes] = {}
 
     def append(self, row: RecordRow) -> None:
-        """Keep a record."""
+        """Append a record."""
         self._records[row.commit_log_offset] = row.record
 
     def read(self, commit_log_offset: int) -> bytes | None:
@@ -76,5 +76,5 @@ class MemoryRecordLog:
             self._records.pop(offset, None)
 
     def rows(self) -> Iterator[LogRow]:
-        """Nothing was kept."""
+        """Return nothing: no record survives the process."""
         return iter(())

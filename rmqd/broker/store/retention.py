@@ -1,4 +1,4 @@
-"""Which messages a store gives up: the oldest first, whatever their queue (`CleanCommitLogService`)."""
+"""Which messages a store deletes: the oldest ones first, of all queues (`CleanCommitLogService`)."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from rmqd.broker.store.consume_queue import ConsumeQueue, QueueEntry
 QueueKey = tuple[str, int]
 
 NeededFrom = Callable[[str, int], int | None]
-"""The offset of a topic's queue from which on its messages must stay; None where none has to."""
+"""For a topic and queue id: the offset from which on its messages must stay; None if none has to."""
 
 
 class Oldest(NamedTuple):
-    """A message that may go."""
+    """A message that may be deleted."""
 
     key: QueueKey
     entry: QueueEntry
 
 
 def oldest_first(queues: Mapping[QueueKey, ConsumeQueue], needed_from: NeededFrom) -> Iterator[Oldest]:
-    """The messages of all queues in the order in which they were stored, up to what is needed of each queue."""
+    """The messages of all queues that may be deleted, in the order in which they were stored."""
     heads: list[tuple[int, QueueKey, int, int]] = []
     for key, queue in queues.items():
         needed = needed_from(*key)
