@@ -174,3 +174,33 @@ def test_no_modules_import_each_other() -> None:
         for name in ends:
             del graph[name]
     assert not graph, f"these import each other, or stand between such: {', '.join(sorted(graph))}"
+
+
+TURNED = {"client", "consumer"}  # rooms whose waits end by the clock that they are given
+ASYNCIO_WAITS = set("timeout timeout_at wait_for".split())
+LOOP_TIMES = set("time call_later call_at".split())
+
+
+def waits_of_their_own(path: Path) -> Iterator[str]:
+    """Where a module waits, or computes until when to wait, by another clock than the one that it was given."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Attribute):
+            whose = ast.unparse(node.value)
+            if (whose == "asyncio" and node.attr in ASYNCIO_WAITS) or ("loop" in whose and node.attr in LOOP_TIMES):
+                yield f"line {node.lineno}: {whose}.{node.attr}"
+        elif isinstance(node, ast.Call):
+            call = ast.unparse(node)
+            is_timed_wait = call.startswith("asyncio.wait(") and any(word.arg == "timeout" for word in node.keywords)
+            is_sleep = call.startswith("asyncio.sleep(") and call != "asyncio.sleep(0)"  # 0 only gives others a turn
+            if is_timed_wait or is_sleep:
+                yield f"line {node.lineno}: {call}"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in MODULES if path.relative_to(ROOT).parts[0] in TURNED],
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
+def test_waits_end_by_the_clock_that_was_given(path: Path) -> None:
+    """So that whoever gives the clock decides when: tests advance it, and a simulation lives by it."""
+    assert not list(waits_of_their_own(path))

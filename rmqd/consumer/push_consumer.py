@@ -9,7 +9,7 @@ import structlog
 
 from rmqd.client.instance import ClientInstance
 from rmqd.client.remoting.client import Reply
-from rmqd.clock import Clock, SystemClock
+from rmqd.clock import Clock
 from rmqd.consumer.admin.requests import OperatorRequests
 from rmqd.consumer.assembly import assemble
 from rmqd.consumer.assigned.assignment import Assignment
@@ -57,7 +57,7 @@ class PushConsumer:
         self._client = client
         self._stopping = asyncio.Event()
         self._drain_seconds = options.shutdown_timeout_seconds
-        self._context, self._division = assemble(options, handler, client, clock or SystemClock(), hooks)
+        self._context, self._division = assemble(options, handler, client, clock or client.clock, hooks)
         self._rebalance = Rebalance(self._context, self._division)
         self._persistence = OffsetPersistence(self._context, self._rebalance.assigned)
         results = RecentResults(self._context.clock)
@@ -70,11 +70,11 @@ class PushConsumer:
         """Consume until `stop`."""
         with structlog.contextvars.bound_contextvars(group=self.group):
             try:
-                if await call_start_or_stop(self._handler.start, self._stopping):
+                if await call_start_or_stop(self._handler.start, self._context.clock, self._stopping):
                     try:
                         await self._consume()
                     finally:
-                        await call_start_or_stop(self._handler.stop)
+                        await call_start_or_stop(self._handler.stop, self._context.clock)
                 else:
                     log.info("handler.not_started", handler=self._handler.name)
             except BaseException as error:

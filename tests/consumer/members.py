@@ -11,6 +11,7 @@ from typing import Any
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
 from rmqd.client.remoting.client import RemotingClient
+from rmqd.clock import Clock
 from rmqd.consumer.hooks import Hook
 from rmqd.consumer.push_consumer import PushConsumer
 from rmqd.consumer.stats.snapshot import QueueSnapshot, TopicSnapshot
@@ -64,6 +65,7 @@ async def member(
     *,
     is_async: bool = True,
     remoting: RemotingClient | None = None,
+    clock: Clock | None = None,
     heartbeat_seconds: float = 30.0,
     poll_seconds: float = 30.0,
     hooks: Sequence[Hook] = (),
@@ -72,7 +74,7 @@ async def member(
     """A member that consumes for the length of the block, then leaves in order if it has not ended before."""
     client_options = ClientOptions(nameservers=(nameserver,), heartbeat_broker_interval_seconds=heartbeat_seconds)
     client_options = replace(client_options, poll_name_server_interval_seconds=poll_seconds)
-    client = ClientInstance(client_options, remoting=remoting)
+    client = ClientInstance(client_options, remoting=remoting, clock=clock)
     consumer = PushConsumer(group_options(**options), handler_of(handle, is_async=is_async), client, hooks=hooks)
     async with running(client.run()):
         task = asyncio.create_task(consumer.run())

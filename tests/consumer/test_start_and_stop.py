@@ -15,6 +15,7 @@ from structlog.testing import capture_logs
 
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
+from rmqd.clock import SystemClock
 from rmqd.consumer.handling.threads import HandlerEndedError, call_start_or_stop
 from rmqd.consumer.push_consumer import PushConsumer
 from rmqd.handler import Batch, LoadedHandler
@@ -53,7 +54,7 @@ async def test_an_exception_is_raised_as_it_is(
     start: Callable[[BaseException], Callable[[], Any]], error: Exception
 ) -> None:
     with pytest.raises(type(error)) as raised:
-        await call_start_or_stop(start(error))
+        await call_start_or_stop(start(error), SystemClock())
     assert raised.value is error
 
 
@@ -64,7 +65,7 @@ async def test_what_would_end_the_process_ends_the_group(
 ) -> None:
     """By an error that names it."""
     with pytest.raises(HandlerEndedError, match=type(error).__name__) as raised:
-        await call_start_or_stop(start(error))
+        await call_start_or_stop(start(error), SystemClock())
     assert raised.value.__cause__ is error
 
 
@@ -72,7 +73,7 @@ async def test_what_would_end_the_process_ends_the_group(
 async def test_cancelling_itself_is_a_failure_too(start: Callable[[], Any]) -> None:
     """And no cancellation of the group's own task, which would end it without a word."""
     with pytest.raises(HandlerEndedError, match="cancelled itself"):
-        await call_start_or_stop(start)
+        await call_start_or_stop(start, SystemClock())
     task = asyncio.current_task()
     assert task is not None
     assert not task.cancelling()
@@ -82,7 +83,7 @@ async def test_what_it_sets_in_its_context_is_there_for_the_handler() -> None:
     async def start() -> None:
         VARIABLE.set("a connection")
 
-    await call_start_or_stop(start)
+    await call_start_or_stop(start, SystemClock())
     assert VARIABLE.get() == "a connection"
 
 
@@ -97,7 +98,7 @@ async def test_who_is_cancelled_ends_the_call() -> None:
         finally:
             ended.set()
 
-    starting = asyncio.create_task(call_start_or_stop(start))
+    starting = asyncio.create_task(call_start_or_stop(start, SystemClock()))
     await begun.wait()
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -110,7 +111,7 @@ async def test_a_function_begins_though_the_loops_executor_is_full() -> None:
     go_on, loop = threading.Event(), asyncio.get_running_loop()
     hanging = [loop.run_in_executor(None, go_on.wait) for _ in range(64)]
     try:
-        await call_start_or_stop(lambda: sys.getsizeof(1))
+        await call_start_or_stop(lambda: sys.getsizeof(1), SystemClock())
     finally:
         go_on.set()
         await asyncio.gather(*hanging)
@@ -126,7 +127,7 @@ async def test_one_that_ignores_its_cancellation_is_left_behind() -> None:
             with contextlib.suppress(asyncio.CancelledError):
                 await is_over.wait()
 
-    ending = asyncio.create_task(call_start_or_stop(stop))
+    ending = asyncio.create_task(call_start_or_stop(stop, SystemClock()))
     await asyncio.sleep(0)
     ending.cancel()
     with capture_logs() as logs:

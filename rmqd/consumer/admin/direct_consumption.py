@@ -78,7 +78,7 @@ class DirectConsumption:
         for call in self._calls:
             call.cancel()
         if self._calls:
-            await asyncio.wait(self._calls, timeout=CANCEL_GRACE_SECONDS)
+            await self._context.clock.wait(self._calls, timeout=CANCEL_GRACE_SECONDS)
 
     def _batch(self, message: Message) -> Batch:
         options, queue = self._context.options, message.message_queue
@@ -98,7 +98,7 @@ class DirectConsumption:
             raise RmqdError(f"{taken}, and {self._waiting} more wait: ask again later")
         self._waiting += 1
         try:
-            async with asyncio.timeout(ANSWER_SECONDS):
+            async with self._context.clock.timeout(ANSWER_SECONDS):
                 await self._turns.acquire()
         except TimeoutError:
             raise RmqdError(f"{taken}, and none was done in {ANSWER_SECONDS:g} s: ask again later") from None
@@ -114,7 +114,7 @@ class DirectConsumption:
         self._calls.add(call)
         call.add_done_callback(self._calls.discard)
         try:
-            await asyncio.wait((call,), timeout=seconds)
+            await self._context.clock.wait((call,), timeout=seconds)
             self._check_open()
             if call.done():
                 return call.result()

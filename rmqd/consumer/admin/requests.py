@@ -50,7 +50,7 @@ class OperatorRequests:
         """Watch the group's counters, until cancelled; calls of the handler that are under way end then too."""
         try:
             while True:
-                await asyncio.sleep(SAMPLE_SECONDS)
+                await self._context.clock.sleep(SAMPLE_SECONDS)
                 self._rates.sample()
                 self._rates.look_at(self._pulled())
         finally:

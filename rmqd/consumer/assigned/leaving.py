@@ -22,7 +22,7 @@ class Leaving:
         self.begun = asyncio.Event()
         self.hurried = asyncio.Event()
         self.is_last = False  # the whole group ends
-        self.until = float("inf")  # by the loop's clock
+        self.until = float("inf")  # monotonic
         self._context = context
         self._message_queue = message_queue
 
@@ -34,7 +34,7 @@ class Leaving:
     def begin(self, drain_seconds: float, *, last: bool) -> None:
         """Leave; handlers get `drain_seconds` to finish what they have."""
         if not self.begun.is_set():
-            self.until, self.is_last = asyncio.get_running_loop().time() + drain_seconds, last
+            self.until, self.is_last = self._context.clock.monotonic() + drain_seconds, last
             self.begun.set()
 
     async def drain(self, process_queues: Iterable[ProcessQueue]) -> bool:
@@ -58,5 +58,5 @@ class Leaving:
         return not left
 
     async def _wait(self, *either: asyncio.Future[Any]) -> None:
-        left = self.until - asyncio.get_running_loop().time()
-        await asyncio.wait(either, timeout=max(0.0, left), return_when=asyncio.FIRST_COMPLETED)
+        left = self.until - self._context.clock.monotonic()
+        await self._context.clock.wait(either, timeout=max(0.0, left), return_when=asyncio.FIRST_COMPLETED)

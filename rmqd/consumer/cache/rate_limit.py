@@ -35,7 +35,7 @@ class RateLimit:
         """Return when another pull may be sent."""
         while self.per_second and (delay := self._free_at - self._clock.monotonic()) > 0:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(delay):
+                async with self._clock.timeout(delay):
                     await self._changed.wait()
 
     def spend(self, messages: int) -> None:

@@ -75,7 +75,7 @@ class HandlerSlots(WorkerService):
             for number in range(self._concurrency):
                 self._start_worker(number)
             while True:
-                await asyncio.sleep(TICK_SECONDS)
+                await self.clock.sleep(TICK_SECONDS)
                 self._tick()
         finally:
             await self._end()
@@ -177,7 +177,7 @@ class HandlerSlots(WorkerService):
         tasks = self._apart.union(self._workers.values())
         for task in tasks:
             task.cancel()
-        ended, left = await asyncio.wait(tasks, timeout=CANCEL_GRACE_SECONDS)
+        ended, left = await self.clock.wait(tasks, timeout=CANCEL_GRACE_SECONDS)
         for task in ended:
             if not task.cancelled():
                 task.exception()  # one failure ends the group, the others need not be reported as forgotten

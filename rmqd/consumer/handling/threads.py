@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import structlog
 
+from rmqd.clock import Clock
 from rmqd.errors import RmqdError
 from rmqd.handler import Batch, LoadedHandler
 from rmqd.own_threads import call_in_loop, in_own_thread
@@ -116,7 +117,9 @@ async def call_handler(handler: LoadedHandler, batch: Batch, ended: Callable[[],
         thread.stop(partial(call_in_loop, loop, ended))
 
 
-async def call_start_or_stop(function: Callable[[], Any] | None, given_up: asyncio.Event | None = None) -> bool:
+async def call_start_or_stop(
+    function: Callable[[], Any] | None, clock: Clock, given_up: asyncio.Event | None = None
+) -> bool:
     """Call a handler's start or stop; synchronous ones in a thread, as they may take their time.
 
     The call is cancelled when `given_up` is set. Returns whether it came to its end nevertheless.
@@ -129,10 +132,10 @@ async def call_start_or_stop(function: Callable[[], Any] | None, given_up: async
     try:
         await _ended_or_given_up(call, given_up)
     except asyncio.CancelledError:
-        await _cancel(call, function)
+        await _cancel(call, function, clock)
         raise
     if not call.done():
-        await _cancel(call, function)
+        await _cancel(call, function, clock)
         if not call.done() or call.cancelled():
             return False
     for variable, value in context.items():  # what it sets there is for the handler, whose calls come from here
@@ -156,9 +159,9 @@ async def _ended_or_given_up(call: asyncio.Task[Any], given_up: asyncio.Event | 
         waiting.cancel()
 
 
-async def _cancel(call: asyncio.Task[Any], function: Callable[[], Any]) -> None:
+async def _cancel(call: asyncio.Task[Any], function: Callable[[], Any], clock: Clock) -> None:
     call.cancel()
-    _, left = await asyncio.wait((call,), timeout=CANCEL_PATIENCE_SECONDS)
+    _, left = await clock.wait((call,), timeout=CANCEL_PATIENCE_SECONDS)
     if left:  # it may ignore its cancellation for ever, and the group or the process could not end
         log.error("handler.left_behind", handler=getattr(function, "__qualname__", ""), calls=1)
 

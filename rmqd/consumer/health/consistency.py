@@ -84,9 +84,9 @@ class Consistency:
         while True:
             if self._brokers():
                 await self.check()
-                await asyncio.sleep(CHECK_SECONDS)
+                await self._context.clock.sleep(CHECK_SECONDS)
             else:
-                await asyncio.sleep(NO_BROKER_SECONDS)
+                await self._context.clock.sleep(NO_BROKER_SECONDS)
 
     async def check(self) -> None:
         """One round. What is new is looked at a second time, and so is a first look that shows nothing new.
@@ -94,7 +94,7 @@ class Consistency:
         The second look of the latter kind meets the brokers at another moment between two heartbeats.
         """
         first = await self._look()
-        await asyncio.sleep(SECOND_LOOK_SECONDS)
+        await self._context.clock.sleep(SECOND_LOOK_SECONDS)
         second = await self._look()
         if first is None or second is None:
             return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -58,7 +57,7 @@ class Watchdog:
     async def run(self) -> None:
         """Look every other second, until cancelled."""
         while True:
-            await asyncio.sleep(TICK_SECONDS)
+            await self._context.clock.sleep(TICK_SECONDS)
             self.look()
 
     def look(self) -> None:

@@ -57,7 +57,7 @@ class RemoteBrokerOffsetStore:
         self._written: dict[MessageQueue, _Written] = {}
         self._resets: set[MessageQueue] = set()  # moved by an operator, which no answer has confirmed yet
         self._epochs: dict[MessageQueue, int] = {}  # raised by a reset and at the end of an ownership
-        self._unheard = UnheardCommits()
+        self._unheard = UnheardCommits(clock)
         self._watches: dict[MessageQueue, OffsetWatch] = {}
         self._under_way: set[asyncio.Task[bool]] = set()
 
@@ -145,7 +145,7 @@ class RemoteBrokerOffsetStore:
 
     async def _upward(self, queue: MessageQueue, offset: int, epoch: int, may_commit: Callable[[], bool]) -> bool:
         async with self._turn(queue):
-            asked_at = asyncio.get_running_loop().time()
+            asked_at = self._clock.monotonic()
             stored, known = await self._query(queue), self.committed.get(queue)
             if self._epoch(queue) != epoch:
                 return False
@@ -227,7 +227,7 @@ class RemoteBrokerOffsetStore:
         async with self._firsts.alone(queue, again=self.committed.get(queue) == offset):
             if self._epoch(queue) != epoch or not may_commit():
                 return False
-            asked_at = asyncio.get_running_loop().time()
+            asked_at = self._clock.monotonic()
             is_taken = await self._update(queue, offset)
         if self._epoch(queue) != epoch:
             return False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final
@@ -108,7 +107,7 @@ class BrokerFounding(Founding):
                 return found
             if self.clock.monotonic() >= deadline:
                 return None
-            await asyncio.sleep(LOOK_SECONDS)
+            await self.clock.sleep(LOOK_SECONDS)
 
     def _marks(self, brokers: Collection[str]) -> list[MessageQueue]:
         """The queues of the retry topic. A broker makes it at the first heartbeat, before name servers know."""

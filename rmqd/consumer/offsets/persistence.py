@@ -26,7 +26,7 @@ class OffsetPersistence:
         """Begin a round every `persist_consumer_offset_interval`, until cancelled."""
         async with asyncio.TaskGroup() as rounds:
             while True:
-                await asyncio.sleep(self._context.options.persist_consumer_offset_interval_seconds)
+                await self._context.clock.sleep(self._context.options.persist_consumer_offset_interval_seconds)
                 for broker_name, assigned in self._by_broker().items():
                     if broker_name not in self._busy:
                         self._busy.add(broker_name)

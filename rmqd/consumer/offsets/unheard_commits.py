@@ -7,6 +7,7 @@ import contextlib
 from dataclasses import dataclass
 from typing import Final
 
+from rmqd.clock import Clock
 from rmqd.errors import RemotingClosedError, RemotingTimeoutError, RmqdError, TlsError
 from rmqd.wire.message_queue import MessageQueue
 
@@ -17,19 +18,20 @@ FORGOTTEN_SECONDS: Final = 30.0  # a broker that stands still for longer than th
 @dataclass(slots=True, eq=False)
 class _Unheard:
     offset: int
-    until: float  # by the loop's clock: later it has no effect
+    until: float  # monotonic: later it has no effect
 
 
 class UnheardCommits:
     """What may still come over each queue's stored offset. What is written after `until` is the last word again."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._commits: dict[MessageQueue, list[_Unheard]] = {}
         self._heard = asyncio.Event()  # of any of them
 
     def failed(self, queue: MessageQueue, offset: int, error: RmqdError) -> None:
         """A commit ended by an error. Keep it in mind, unless the broker refused it or it was never sent."""
-        now = asyncio.get_running_loop().time()
+        now = self._clock.monotonic()
         if isinstance(error, RemotingTimeoutError) and error.on_late is not None:
             unheard = _Unheard(offset, now + FORGOTTEN_SECONDS)
             error.on_late(lambda is_answered: self._settle(unheard, 0.0 if is_answered else SETTLE_SECONDS))
@@ -55,15 +57,15 @@ class UnheardCommits:
         Until `stored` is called, it may have replaced it.
         """
         while others := [one.until for one in self._commits.get(queue, ()) if one.offset != offset]:
-            now = asyncio.get_running_loop().time()
+            now = self._clock.monotonic()
             if now >= min(max(others), until):
                 return now >= max(others)
             self._heard.clear()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout_at(min(max(others), until)):
+                async with self._clock.timeout(min(max(others), until) - now):
                     await self._heard.wait()
         return False
 
     def _settle(self, unheard: _Unheard, seconds: float) -> None:
-        unheard.until = min(unheard.until, asyncio.get_running_loop().time() + seconds)
+        unheard.until = min(unheard.until, self._clock.monotonic() + seconds)
         self._heard.set()

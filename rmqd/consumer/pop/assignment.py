@@ -93,7 +93,7 @@ class PopAssignment(Assignment):
             if not self.loop.unacknowledged:
                 self.loop.cached.clear()
                 await self.loop.cached.wait()
-            await asyncio.sleep(KEEP_SECONDS)
+            await self._context.clock.sleep(KEEP_SECONDS)
             now = self._context.clock.monotonic()
             for process_queue in self.loop.process_queues:
                 for block in list(process_queue.blocks):

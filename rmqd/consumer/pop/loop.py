@@ -138,7 +138,7 @@ class PopLoop(Loop):
             except RmqdError as error:
                 await self._failed(error)
             if self._interval:
-                await asyncio.sleep(self._interval)
+                await self._context.clock.sleep(self._interval)
 
     async def _found(self, reply: RemotingCommand, seconds: float) -> None:
         context = self._context
@@ -194,7 +194,7 @@ class PopLoop(Loop):
         while self._room() < 0 and clock.monotonic() < until:
             self._relief.clear()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(RECHECK_SECONDS):
+                async with self._context.clock.timeout(RECHECK_SECONDS):
                     await self._relief.wait()
         return self._room() >= 0
 
@@ -226,12 +226,12 @@ class PopLoop(Loop):
     async def _not_found(self, reply: RemotingCommand, seconds: float) -> None:
         self._more.clear()
         if reply.code == _FULL:
-            await asyncio.sleep(EXCEPTION_DELAY_SECONDS)
+            await self._context.clock.sleep(EXCEPTION_DELAY_SECONDS)
         elif reply.code not in _NOTHING:
             raise BrokerError.of(reply.code, reply.remark, self._message_queue.broker_name)
         elif self._request.was_refused_as_late(reply) or seconds < UNHELD_SECONDS:
             # keeps from asking in circles a broker that says "nothing" without waiting
-            await asyncio.sleep(UNHELD_DELAY_SECONDS)
+            await self._context.clock.sleep(UNHELD_DELAY_SECONDS)
         else:
             self.rest = 0
 
@@ -242,7 +242,7 @@ class PopLoop(Loop):
         self._more.clear()
         self.failure = error
         if isinstance(error, FlowControlError):
-            await asyncio.sleep(BROKER_FLOW_CONTROL_SECONDS)
+            await self._context.clock.sleep(BROKER_FLOW_CONTROL_SECONDS)
             return
         if not error.is_told:
             log.warning("pop.failed", queue=str(self._message_queue), error=str(error))
@@ -250,7 +250,7 @@ class PopLoop(Loop):
             client.heartbeat.beat_soon()
         if not isinstance(error, BrokerError) or error.stale_route:
             client.routes.refresh_soon([self._message_queue.topic])
-        await asyncio.sleep(after_error())
+        await self._context.clock.sleep(after_error())
 
     def _hold_back(self) -> Reason | None:
         """Java's check, and room for what the pops under way may bring."""
@@ -272,7 +272,7 @@ class PopLoop(Loop):
             while self._hold_back() == reason:
                 self._relief.clear()
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(RECHECK_SECONDS):
+                    async with self._context.clock.timeout(RECHECK_SECONDS):
                         await (context.resumed.wait() if context.paused else self._relief.wait())
         finally:
             if counted:

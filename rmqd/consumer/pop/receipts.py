@@ -69,7 +69,7 @@ class PopReceipts:
             line.hurry.set()
         if busy:
             waits = [asyncio.ensure_future(line.idle.wait()) for line in busy]
-            _, left = await asyncio.wait(waits, timeout=seconds)
+            _, left = await self._clock.wait(waits, timeout=seconds)
             for wait in left:
                 wait.cancel()
 
@@ -213,14 +213,14 @@ class _Line:
             if failed:
                 self._waiting[:0] = failed
                 self._came.set()
-                await asyncio.sleep(AGAIN_SECONDS)
+                await self._clock.sleep(AGAIN_SECONDS)
             elif not self._waiting:
                 self.hurry.clear()
                 self.idle.set()
 
     async def _pause(self, seconds: float) -> None:
         if not self.hurry.is_set():
-            await asyncio.sleep(seconds)
+            await self._clock.sleep(seconds)
 
     async def _send(self, acks: list[_Ack]) -> list[_Ack]:
         """Acknowledge; returns what is to be tried again. What is late by now counts as handled twice."""

@@ -46,7 +46,7 @@ class PopRetries:
                     for retry in (pop_retry_topic(self._group, topic), pop_retry_topic_v2(self._group, topic)):
                         if await self._look(retry, pulled=pulled):
                             changed()
-                await asyncio.sleep(LOOK_SECONDS)
+                await self._context.clock.sleep(LOOK_SECONDS)
         finally:
             for retry in self._watched:
                 self._client.routes.unwatch(retry)

@@ -65,14 +65,14 @@ class GivingUp:
         process_queue, leaving = loop.process_queue, self._leaving
         if not process_queue.leaving:
             process_queue.leave()
-        leaving.is_last, leaving.until = True, asyncio.get_running_loop().time() + LAST_COMMIT_SECONDS
+        leaving.is_last, leaving.until = True, self._context.clock.monotonic() + LAST_COMMIT_SECONDS
         is_committed = await self._commit(process_queue.commit_offset())
         self._count_repeated(process_queue, is_committed=is_committed)
         process_queue.drop(leaving.cause)
 
     def _prolong(self) -> None:
         """Give the last commit more time than handlers had: at a stop, and while this member has the queue's lock."""
-        leaving, now = self._leaving, asyncio.get_running_loop().time()
+        leaving, now = self._leaving, self._context.clock.monotonic()
         if not leaving.is_last:
             leaving.until = max(leaving.until, now + self._context.ownership.linger(self._queue))
         elif leaving.hurried.is_set():
@@ -89,7 +89,7 @@ class GivingUp:
 
     def _may_commit(self) -> bool:
         """Whether a commit may still be sent. After the time, or without the lock, another member has the queue."""
-        return self._context.ownership.holds(self._queue) and asyncio.get_running_loop().time() < self._leaving.until
+        return self._context.ownership.holds(self._queue) and self._context.clock.monotonic() < self._leaving.until
 
     async def _drain(self, loop: PullLoop) -> bool:
         """Wait until no handler has a batch of the queue; False if the time for it ran out."""
@@ -122,7 +122,7 @@ class GivingUp:
         is_news = store.committed.get(message_queue) != offset
         failure: RmqdError | None = None
         try:
-            async with asyncio.timeout_at(self._leaving.until):
+            async with self._context.clock.timeout(self._leaving.until - self._context.clock.monotonic()):
                 while self._may_commit():
                     try:
                         is_committed = await store.commit_upward(message_queue, offset, self._may_commit)
@@ -132,7 +132,7 @@ class GivingUp:
                         failure = error
                         if not is_news or not _may_pass(error):
                             break
-                        await asyncio.sleep(AGAIN_SECONDS)
+                        await self._context.clock.sleep(AGAIN_SECONDS)
         except TimeoutError:
             failure = failure or RmqdError("its broker did not answer in time")
         if failure is not None:
@@ -156,7 +156,7 @@ class GivingUp:
                 failure = error
                 if not _may_pass(error):
                     break
-                await asyncio.sleep(AGAIN_SECONDS)
+                await self._context.clock.sleep(AGAIN_SECONDS)
         if failure is not None and offset is not None:
             self._failed(offset, failure)
 

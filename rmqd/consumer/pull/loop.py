@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Final
 
 import structlog
@@ -103,7 +102,7 @@ class PullLoop(PulledQueue):
             except RmqdError as error:
                 await self._failed(error)
             if self._interval:
-                await asyncio.sleep(self._interval)
+                await self._context.clock.sleep(self._interval)
 
     async def move_to(self, offset: int) -> None:
         """Go on at `offset`, as an operator says, whatever is cached or was committed. Not while `run` runs."""
@@ -222,7 +221,7 @@ class PullLoop(PulledQueue):
             self.process_queue.continue_at(self._evidence.nothing(asked, header))
             self.stuck = None
             if header.next_begin_offset <= asked and self.answered_at - self.asked_at < UNHELD_SECONDS:
-                await asyncio.sleep(self._backoff.after_nothing())
+                await self._context.clock.sleep(self._backoff.after_nothing())
                 return
             self._is_well(self.process_queue.next_offset)
         elif reply.code == MOVED:
@@ -254,7 +253,7 @@ class PullLoop(PulledQueue):
             self.request.broker_id = 0
             client.routes.refresh_soon([self._message_queue.topic])
         if not (isinstance(error, RemotingError) and self.request.has_another()):
-            await asyncio.sleep(self._backoff.after(error, at_master=self.request.at_master))
+            await self._context.clock.sleep(self._backoff.after(error, at_master=self.request.at_master))
 
     def _contradicted(self, error: ProtocolError, before: RmqdError | None) -> None:
         """Show the queue as stuck where its broker gives the same impossible answer again and again."""

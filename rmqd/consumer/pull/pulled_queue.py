@@ -7,7 +7,6 @@ waits is probed now and then: it is asked for one message, which is not taken.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from abc import abstractmethod
 from collections.abc import Callable
@@ -96,12 +95,12 @@ class PulledQueue(Loop):
 
     async def pause(self) -> None:
         """Wait as after an error."""
-        await asyncio.sleep(EXCEPTION_DELAY_SECONDS)
+        await self._context.clock.sleep(EXCEPTION_DELAY_SECONDS)
 
     async def wait_for_operator(self) -> None:
         """Wait before it is looked whether an operator moved the queue."""
         self.looked_at = self._context.clock.monotonic()
-        await asyncio.sleep(PROBE_SECONDS)
+        await self._context.clock.sleep(PROBE_SECONDS)
 
     async def wait_at(self, offset: int) -> None:
         """Wait as after an error, and see to it that an operator is heard, who may move the queue meanwhile."""
@@ -149,7 +148,7 @@ class PulledQueue(Loop):
         """Wait until messages were finished, or for a second."""
         context = self._context
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(RECHECK_SECONDS):
+            async with self._context.clock.timeout(RECHECK_SECONDS):
                 await (context.resumed.wait() if context.paused else process_queue.wait_relief())
 
     def _count_hold(self, process_queue: ProcessQueue, reason: Reason | None, since: float) -> float:

@@ -67,7 +67,7 @@ class Departures:
             return False
         self._note(address, client_ids)
         on = client.remoting.connected(address)
-        has_stood = on is not None and asyncio.get_running_loop().time() - on.made_at >= BACK_SECONDS
+        has_stood = on is not None and self._clock.monotonic() - on.made_at >= BACK_SECONDS
         return has_stood and client.client_id in client_ids
 
     def _note(self, address: str, client_ids: Collection[str]) -> list[str]:

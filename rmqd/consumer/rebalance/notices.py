@@ -45,14 +45,14 @@ class Notices:
 
         Where brokers do not tell, also `look` at the list now and then, and return when that shows other members.
         """
-        time = asyncio.get_running_loop().time
-        until = time() + seconds
+        clock = self._context.clock
+        until = clock.monotonic() + seconds
         while True:
             must_look = self._is_clustering and self._context.notice_seconds > 0
-            pause_until = min(until, time() + LOOK_SECONDS) if must_look else until
+            pause_seconds = until - clock.monotonic()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout_at(pause_until):
+                async with clock.timeout(min(pause_seconds, LOOK_SECONDS) if must_look else pause_seconds):
                     await told.wait()
                 return
-            if time() >= until or await look():
+            if clock.monotonic() >= until or await look():
                 return

@@ -85,7 +85,7 @@ class QueueOwnership:
                 log.warning("queue.handover_timed_out", queue=str(queue), seconds=patience_seconds)
                 break
             waited = True
-            await asyncio.sleep(min(left, CLAIM_SECONDS if self._locks.refused else POLL_SECONDS))
+            await self._clock.sleep(min(left, CLAIM_SECONDS if self._locks.refused else POLL_SECONDS))
         self._owned.add(queue)
         if waited:
             log.info("queue.handed_over", queue=str(queue))
@@ -115,7 +115,7 @@ class QueueOwnership:
         """Keep the locks alive, until cancelled."""
         renewed = self._clock.monotonic()
         while True:
-            await asyncio.sleep(CLAIM_SECONDS)
+            await self._clock.sleep(CLAIM_SECONDS)
             await asyncio.gather(*(self.break_locks(topic, queues) for topic, queues in self._to_break.items()))
             if self._clock.monotonic() - renewed >= RENEW_SECONDS:
                 renewed = self._clock.monotonic()

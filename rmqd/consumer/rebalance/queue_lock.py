@@ -159,7 +159,7 @@ class QueueLock:
             self._wanted.clear()
             await self._round()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._pause()):
+                async with self._clock.timeout(self._pause()):
                     await self._wanted.wait()
 
     def _pause(self) -> float:
@@ -205,7 +205,7 @@ class QueueLock:
         before, now = self._waits[queue].locked_out_on, self._locks.connection(self._locks.broker_of(queue))
         if queue in self._leases or before is None or now is None or before is now:
             return False
-        return asyncio.get_running_loop().time() - now.made_at < RESTART_SECONDS
+        return self._clock.monotonic() - now.made_at < RESTART_SECONDS
 
     def _answered(self, queue: MessageQueue, granted: bool, until: float) -> None:
         lease, wait, on = (

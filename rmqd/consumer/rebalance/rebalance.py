@@ -83,7 +83,7 @@ class Rebalance:
         async with asyncio.TaskGroup() as tasks:
             while not self._ending.is_set():
                 self._soon.clear()
-                began = asyncio.get_running_loop().time()
+                began = self._context.clock.monotonic()
                 try:
                     balanced = await self._pass(tasks)
                 except (GroupHeldElsewhereError, PopNotSupportedError) as error:
@@ -103,7 +103,7 @@ class Rebalance:
         brokers tell each of them of every change, many times a second; one pass answers for all that came before it.
         """
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout_at(began + APART_SECONDS):
+            async with self._context.clock.timeout(began + APART_SECONDS - self._context.clock.monotonic()):
                 await self._ending.wait()
 
     def leave_all(self, drain_seconds: float) -> None:

@@ -152,7 +152,7 @@ class HandlerProcess:
             hooks = (self._telemetry.hook(options), *hooks)
         self._hooks = GroupHooks(hooks, order.name, self._client.client_id) if hooks else None
         self._stop_handler = handler.stop
-        await call_start_or_stop(handler.start)
+        await call_start_or_stop(handler.start, self._clock)
         if self._hooks is not None:
             handler = self._hooks.around(handler)
         self._ways_back = SendBack(self._client, options.group, reconsume_limit(options))
@@ -219,7 +219,7 @@ class HandlerProcess:
         for task in (service, *helpers):
             task.cancel()
         await asyncio.wait((service, *helpers))
-        await call_start_or_stop(self._stop_handler)
+        await call_start_or_stop(self._stop_handler, self._clock)
         if self._trace is not None:
             await self._trace.dispatcher.close()
         client.cancel()

@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from rmqd.codes import RequestCode
-from rmqd.consumer.handling.slots import HandlerHungError
+from rmqd.consumer.handling.slots import CANCEL_GRACE_SECONDS, HandlerHungError
 from rmqd.handler import Batch
 from tests.client.peer import Reply, eventually
 from tests.clock import ManualClock
@@ -29,10 +29,9 @@ async def test_an_async_handler_is_cancelled_at_its_deadline(pool: StartPool, br
         queue = running.queue(2)
         for number in (1, 2):
             await eventually(lambda: gate.at_once == 1, "a handler has a batch")
-            clock.turn(TIMEOUT_SECONDS - 1)
-            await asyncio.sleep(0.6)
+            await clock.advance(TIMEOUT_SECONDS - 1)
             assert len(broker.sent_back) == number - 1
-            clock.turn(1.5)
+            await clock.advance(1.5)
             await eventually(lambda number=number: len(broker.sent_back) == number, "the batch is sent back")  # type: ignore[misc]
         await eventually(done(queue), "nothing is left")
         assert running.service.abandoned == 0
@@ -61,7 +60,7 @@ async def test_what_a_cancelled_handler_says_is_no_result(pool: StartPool, broke
         for _ in range(2):
             await began.wait()
             began.clear()
-            clock.turn(TIMEOUT_SECONDS + 1)
+            await clock.advance(TIMEOUT_SECONDS + 1)
         await eventually(done(queue), "nothing is left")
     assert [header.offset for header in broker.sent_back] == [0, 0]  # commit log offsets, all 0 here
     assert handled(queue) == {"acked": 2, "expired": 2}
@@ -101,9 +100,8 @@ async def test_taking_the_cancellation_back_does_not_keep_the_slot(pool: StartPo
     async with pool(handle, clock=clock, concurrency=2) as running:
         queue = running.queue(2)
         await eventually(lambda: queue.in_flight == 1, "the handler has a batch")
-        clock.turn(TIMEOUT_SECONDS)
-        await asyncio.sleep(0.6)
-        clock.turn(GRACE_SECONDS)
+        await clock.advance(TIMEOUT_SECONDS)
+        await clock.advance(GRACE_SECONDS)
         await eventually(done(queue), "the batch is sent back, and the other one is handled")
         let_go.set()
         await eventually(lambda: running.service.abandoned == 0, "the call has ended")
@@ -122,10 +120,9 @@ async def test_a_handler_that_ignores_its_cancellation_loses_its_slot(pool: Star
     async with pool(handle, clock=clock, concurrency=2) as running:
         queue = running.queue(1)
         await eventually(lambda: queue.in_flight == 1, "the handler has a batch")
-        clock.turn(TIMEOUT_SECONDS)
-        await asyncio.sleep(0.6)
+        await clock.advance(TIMEOUT_SECONDS)
         assert not broker.sent_back
-        clock.turn(GRACE_SECONDS)
+        await clock.advance(GRACE_SECONDS)
         await eventually(done(queue), "the batch is sent back")
         assert running.service.abandoned == 1
         running.give(queue, 3)
@@ -148,7 +145,7 @@ async def test_a_sync_handler_is_left_to_its_thread(pool: StartPool, broker: Scr
     async with pool(handle, is_async=False, clock=clock, concurrency=2) as running:
         queue = running.queue(1)
         await eventually(lambda: queue.in_flight == 1, "the handler has a batch")
-        clock.turn(TIMEOUT_SECONDS)
+        await clock.advance(TIMEOUT_SECONDS)
         await eventually(done(queue), "the batch is sent back")
         assert running.service.abandoned == 1
         running.give(queue, 20)
@@ -161,18 +158,15 @@ async def test_a_sync_handler_is_left_to_its_thread(pool: StartPool, broker: Scr
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_async", [True, False])
-async def test_the_group_fails_when_every_slot_hangs(
-    pool: StartPool, broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch, is_async: bool
-) -> None:
+async def test_the_group_fails_when_every_slot_hangs(pool: StartPool, broker: ScriptedBroker, is_async: bool) -> None:
     """Rather than doing nothing for ever; what hung is sent back before, also to a slow broker."""
-    monkeypatch.setattr("rmqd.consumer.handling.slots.CANCEL_GRACE_SECONDS", 1.0)
+    clock, let_go = ManualClock(), threading.Event()
 
     async def send_back(_: object) -> Reply:
-        await asyncio.sleep(0.7)
+        await clock.sleep(CANCEL_GRACE_SECONDS - 1)
         return Reply()
 
     broker.peer.on(RequestCode.CONSUMER_SEND_MSG_BACK, send_back)
-    clock, let_go = ManualClock(), threading.Event()
 
     def hang(batch: Batch) -> None:
         let_go.wait(10)
@@ -185,22 +179,22 @@ async def test_the_group_fails_when_every_slot_hangs(
     async with pool(ignore if is_async else hang, is_async=is_async, clock=clock, concurrency=2) as running:
         queue = running.queue(2)
         await eventually(lambda: queue.in_flight == 2, "both slots are taken")
-        clock.turn(TIMEOUT_SECONDS + 1)
+        await clock.advance(TIMEOUT_SECONDS + 1)
         if is_async:
             await asyncio.sleep(0.6)
-            clock.turn(GRACE_SECONDS)
+            await clock.advance(GRACE_SECONDS)
         try:
-            with pytest.raises(HandlerHungError, match="all 2 slots of handler testing"):
-                await asyncio.wait_for(running.task, 25)
+            async with clock.flowing():
+                with pytest.raises(HandlerHungError, match="all 2 slots of handler testing"):
+                    await running.task
         finally:
             let_go.set()
     assert handled(queue) == {"expired": 2}, "or it would hang the next start too"
 
 
-async def test_an_end_waits_for_no_handler_that_ignores_it(pool: StartPool, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_end_waits_for_no_handler_that_ignores_it(pool: StartPool) -> None:
     """It is given a little time, and then left behind."""
-    monkeypatch.setattr("rmqd.consumer.handling.slots.CANCEL_GRACE_SECONDS", 0.2)
-    let_go, calls = asyncio.Event(), 0
+    clock, let_go, calls = ManualClock(), asyncio.Event(), 0
 
     async def handle(batch: Batch) -> None:
         nonlocal calls
@@ -210,12 +204,13 @@ async def test_an_end_waits_for_no_handler_that_ignores_it(pool: StartPool, monk
                 await let_go.wait()
 
     with capture_logs() as logs:
-        async with pool(handle, concurrency=1) as running:
+        async with pool(handle, clock=clock, concurrency=1) as running:
             queue = running.queue(5)
             await eventually(lambda: queue.in_flight == 1, "the handler has a batch")
             running.task.cancel()
+            await clock.advance(CANCEL_GRACE_SECONDS)
             with pytest.raises(asyncio.CancelledError):
-                await asyncio.wait_for(running.task, 25)
+                await running.task
     let_go.set()
     await asyncio.sleep(0)
     assert [entry["event"] for entry in logs if entry["log_level"] == "error"] == ["handler.left_behind"]
@@ -239,8 +234,7 @@ async def test_time_that_a_send_back_takes_is_not_the_next_batchs(pool: StartPoo
     async with pool(handle, clock=clock, concurrency=1) as running:
         queue = running.queue(2)
         await eventually(lambda: gate.at_once == 1, "the second message is handled")
-        clock.turn(5)
-        await asyncio.sleep(0.6)
+        await clock.advance(5)
         assert gate.at_once == 1, "it was cancelled"
         gate.open.set()
         await eventually(done(queue), "all are handled")

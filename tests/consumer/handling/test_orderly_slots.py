@@ -223,8 +223,7 @@ async def test_an_async_call_past_its_deadline_is_cancelled_and_repeated(pool: S
     async with pool(gate, clock=clock, **ORDERLY) as running:
         queue = running.queue(2)
         await eventually(lambda: gate.at_once == 1, "a batch is handled")
-        clock.turn(TIMEOUT_SECONDS + 1)
-        await eventually(lambda: len(gate.batches) == 2, "it is repeated")
+        await clock.until(lambda: len(gate.batches) == 2, "it is repeated")
         gate.open.set()
         await eventually(done(queue), "all is handled")
         assert running.service.abandoned == 0
@@ -255,17 +254,17 @@ async def test_a_call_that_goes_on_past_its_deadline_blocks_its_queue_and_no_slo
     async with pool(function, is_async=is_async, clock=clock, concurrency=2, **ORDERLY) as running:
         queue = running.queue(2)
         await eventually(lambda: bool(seen), "the handler has a batch")
-        clock.turn(TIMEOUT_SECONDS + 1)
+        await clock.advance(TIMEOUT_SECONDS + 1)
         if is_async:
             await asyncio.sleep(0.6)
-            clock.turn(GRACE_SECONDS)
+            await clock.advance(GRACE_SECONDS)
         await eventually(lambda: running.service.abandoned == 1, "nobody waits for the call any more")
         others = [running.queue(3, number) for number in (1, 2)]
         await eventually(lambda: all(done(other)() for other in others), "the other queues are handled")
         assert queue.in_flight == 1
         assert queue.commit_offset() == 0
         let_go.set()
-        await eventually(done(queue), "the batch is repeated, and the rest handled")
+        await clock.until(done(queue), "the batch is repeated, and the rest handled")
         assert running.service.abandoned == 0
     assert [offset for number, offset in seen if number == 0] == [0, 0, 1]
     assert handled(queue) == {"acked": 2, "expired": 1}
@@ -281,7 +280,7 @@ async def test_as_many_hanging_calls_as_slots_end_the_group(pool: StartPool) -> 
     async with pool(handle, is_async=False, clock=clock, concurrency=2, **ORDERLY) as running:
         queues = [running.queue(1, number) for number in range(2)]
         await eventually(lambda: all(queue.in_flight for queue in queues), "both slots are taken")
-        clock.turn(TIMEOUT_SECONDS + 1)
+        await clock.advance(TIMEOUT_SECONDS + 1)
         with pytest.raises(HandlerHungError):
             await asyncio.wait_for(running.task, 25)
         assert running.service.calls_left

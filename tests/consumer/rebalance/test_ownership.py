@@ -10,7 +10,7 @@ import pytest
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
 from rmqd.codes import RequestCode
-from rmqd.consumer.rebalance.departures import SURE_SECONDS
+from rmqd.consumer.rebalance.departures import BACK_SECONDS, SURE_SECONDS
 from rmqd.consumer.rebalance.ownership import QueueOwnership
 from rmqd.wire.bodies.lock import LockBatchRequestBody
 from tests.client.peer import Peer, Reply, route_of, routes
@@ -21,12 +21,12 @@ from tests.consumer.groups import GROUP, TOPIC
 class Case:
     """One member's view of the others, with two brokers."""
 
-    def __init__(self, first: Peer, second: Peer, client: ClientInstance) -> None:
+    def __init__(self, first: Peer, second: Peer, client: ClientInstance, clock: ManualClock) -> None:
         self.first = first
         self.second = second
-        self.clock = ManualClock()
         self.client = client
-        self.ownership = QueueOwnership(client, GROUP, 5.0, self.clock)
+        self.clock = clock
+        self.ownership = QueueOwnership(client, GROUP, 5.0, client.clock)
         for peer in (first, second):
             self.lists(peer)
 
@@ -56,15 +56,16 @@ class Case:
 
 
 @pytest.fixture
-async def case(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Case]:
-    """Two brokers with two queues each, the first of them also the name server. Connections count from the start."""
-    monkeypatch.setattr("rmqd.consumer.rebalance.departures.BACK_SECONDS", 0.0)
+async def case(clock: ManualClock) -> AsyncIterator[Case]:
+    """Two brokers with two queues each, the first of them also the name server, to which connections have stood."""
     async with Peer() as first, Peer() as second:
         route = route_of({"a": first.address, "b": second.address}, 2)
         first.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, routes({TOPIC: route}))
-        client = ClientInstance(ClientOptions(nameservers=(first.address,)))
+        client = ClientInstance(ClientOptions(nameservers=(first.address,)), clock=clock)
         await client.routes.lookup(TOPIC)
-        yield Case(first, second, client)
+        await client.remoting.connection(second.address)
+        clock.turn(BACK_SECONDS)
+        yield Case(first, second, client, clock)
         await client.remoting.close()
 
 
@@ -111,19 +112,17 @@ async def test_who_is_back_keeps_its_locks_though_nobody_told(case: Case) -> Non
     assert await case.broken() == {}
 
 
-async def test_a_broker_that_may_have_lost_everybody_proves_nothing(
-    case: Case, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_broker_that_may_have_lost_everybody_proves_nothing(case: Case) -> None:
     """It does not list us either, or our connection to it is younger than others' heartbeats may be late."""
     await case.listed(case.first, "other")
     await case.listed(case.first)
     case.lists(case.first, us=False)
     assert await case.broken() == {"other": {"b"}}
     case.lists(case.first)
-    monkeypatch.setattr("rmqd.consumer.rebalance.departures.BACK_SECONDS", 600.0)
+    for peer in (case.first, case.second):
+        case.client.remoting.disconnect(peer.address, "they make new ones")
     assert await case.broken() == {}
-    monkeypatch.setattr("rmqd.consumer.rebalance.departures.BACK_SECONDS", 0.0)
-    assert await case.broken() == {"other": {"a", "b"}}
+    assert await case.broken(BACK_SECONDS) == {"other": {"a", "b"}}
 
 
 async def test_who_joins_one_list_first_has_not_left_the_others(case: Case) -> None:

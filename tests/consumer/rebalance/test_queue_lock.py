@@ -12,30 +12,21 @@ from structlog.testing import capture_logs
 
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
-from rmqd.clock import SystemClock
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.consumer.rebalance.queue_lock import QueueLock
+from rmqd.consumer.rebalance.queue_lock import RESTART_SECONDS, QueueLock
 from rmqd.handler import Batch, Suspend
 from rmqd.wire.bodies.lock import LockBatchRequestBody
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Reply, eventually
 from tests.client.running import running
+from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.members import Member, member
 from tests.consumer.scripted_broker import ScriptedBroker
 
-ORDERLY: dict[str, Any] = {"consume_mode": "orderly", "persist_consumer_offset_interval_seconds": 0.05}
+ORDERLY: dict[str, Any] = {"consume_mode": "orderly"}
 ELSEWHERE = "another member"
-
-
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Locks are renewed every tenth of a second in place of 20 s, and end after half a second in place of 30."""
-    monkeypatch.setattr("rmqd.consumer.rebalance.queue_lock.RENEW_SECONDS", 0.1)
-    monkeypatch.setattr("rmqd.consumer.rebalance.queue_lock.TICK_SECONDS", 0.02)
-    monkeypatch.setattr("rmqd.consumer.rebalance.queue_lock.ASK_SECONDS", 0.05)
-    monkeypatch.setattr("rmqd.consumer.rebalance.queue_lock.EXPIRE_SECONDS", 0.5)
 
 
 class Holding:
@@ -80,10 +71,9 @@ async def lose(broker: ScriptedBroker, queue: MessageQueue, holding: Holding) ->
     await eventually(lambda: holding.is_told, "the handler is told")
 
 
-@pytest.mark.usefixtures("quick")
-async def test_all_locks_of_a_broker_are_renewed_in_one_request(broker: ScriptedBroker) -> None:
+async def test_all_locks_of_a_broker_are_renewed_in_one_request(broker: ScriptedBroker, flowing: ManualClock) -> None:
     queues = broker.create_topic(TOPIC, 3)
-    async with member(broker.peer.address, Holding(), **ORDERLY):
+    async with member(broker.peer.address, Holding(), clock=flowing, **ORDERLY):
         await eventually(lambda: len(broker.locks) == 4, "all are locked")
         before = len(locks(broker, queues[0]))
         await eventually(lambda: len(locks(broker, queues[0])) >= before + 3, "they are renewed")
@@ -91,19 +81,20 @@ async def test_all_locks_of_a_broker_are_renewed_in_one_request(broker: Scripted
     assert not broker.locks
 
 
-@pytest.mark.usefixtures("quick")
-async def test_a_lost_lock_stops_consumption_before_the_next_batch(broker: ScriptedBroker) -> None:
+async def test_a_lost_lock_stops_consumption_before_the_next_batch(
+    broker: ScriptedBroker, flowing: ManualClock
+) -> None:
     """The handler that runs is told; nothing more is handed out, pulled or committed, and the queue is shown so."""
     [queue] = broker.create_topic(TOPIC)
     await broker.store(queue, *[b"x"] * 5)
     holding = Holding()
     with capture_logs() as logs:
-        async with member(broker.peer.address, holding, **ORDERLY) as one:
+        async with member(broker.peer.address, holding, clock=flowing, **ORDERLY) as one:
             await lose(broker, queue, holding)
             holding.release.set()
             await eventually(lambda: state(one) == "locked_out", "it is shown")
             pulls = len(broker.pulled_offsets(queue))
-            await asyncio.sleep(0.3)
+            await flowing.sleep(5)
             assert holding.seen == [0, 1, 2]
             assert broker.offsets[GROUP, queue] == 2
             assert len(broker.pulled_offsets(queue)) == pulls
@@ -113,30 +104,27 @@ async def test_a_lost_lock_stops_consumption_before_the_next_batch(broker: Scrip
     assert [(e["queue"], e["log_level"]) for e in logs if e["event"] == "queue.lock_lost"] == [(str(queue), "warning")]
 
 
-@pytest.mark.usefixtures("quick")
-async def test_a_lost_lock_ends_a_turn_that_is_under_way(
-    broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_lost_lock_ends_a_turn_that_is_under_way(broker: ScriptedBroker, flowing: ManualClock) -> None:
     """However much of its time slice is left."""
-    monkeypatch.setattr("rmqd.consumer.handling.worker.TIME_SLICE_SECONDS", 60.0)
     [queue] = broker.create_topic(TOPIC)
     await broker.store(queue, *[b"x"] * 5)
     holding = Holding()
-    async with member(broker.peer.address, holding, **ORDERLY) as one:
+    async with member(broker.peer.address, holding, clock=flowing, **ORDERLY) as one:
         await lose(broker, queue, holding)
         holding.release.set()
         await eventually(lambda: state(one) == "locked_out", "it is shown")
-        await asyncio.sleep(0.1)
+        await flowing.sleep(5)
         assert holding.seen == [0, 1, 2]
 
 
-@pytest.mark.usefixtures("quick")
-async def test_a_lock_won_back_goes_on_where_we_were_if_nobody_else_did(broker: ScriptedBroker) -> None:
+async def test_a_lock_won_back_goes_on_where_we_were_if_nobody_else_did(
+    broker: ScriptedBroker, flowing: ManualClock
+) -> None:
     """Nothing is pulled or handled again; what was finished meanwhile is committed now."""
     [queue] = broker.create_topic(TOPIC)
     await broker.store(queue, *[b"x"] * 5)
     holding = Holding()
-    async with member(broker.peer.address, holding, **ORDERLY) as one:
+    async with member(broker.peer.address, holding, clock=flowing, **ORDERLY) as one:
         await lose(broker, queue, holding)
         holding.release.set()
         await eventually(lambda: state(one) == "locked_out", "it is shown")
@@ -149,14 +137,15 @@ async def test_a_lock_won_back_goes_on_where_we_were_if_nobody_else_did(broker: 
     assert set(broker.pulled_offsets(queue)[1:]) == {5}
 
 
-@pytest.mark.usefixtures("quick")
-async def test_a_lock_won_back_goes_on_where_the_broker_says_if_others_did(broker: ScriptedBroker) -> None:
+async def test_a_lock_won_back_goes_on_where_the_broker_says_if_others_did(
+    broker: ScriptedBroker, flowing: ManualClock
+) -> None:
     """What is cached is let go, and the batch that a handler had is nobody's result."""
     [queue] = broker.create_topic(TOPIC)
     await broker.store(queue, *[b"x"] * 6)
     holding = Holding()
     with capture_logs() as logs:
-        async with member(broker.peer.address, holding, **ORDERLY) as one:
+        async with member(broker.peer.address, holding, clock=flowing, **ORDERLY) as one:
             await lose(broker, queue, holding)
             broker.offsets[GROUP, queue] = 4
             del broker.locks[GROUP, queue]
@@ -171,13 +160,14 @@ async def test_a_lock_won_back_goes_on_where_the_broker_says_if_others_did(broke
     assert (entry["committed"], entry["stored"]) == (2, 4)
 
 
-@pytest.mark.usefixtures("quick")
-async def test_an_offset_that_fell_while_the_lock_was_lost_holds_and_is_counted(broker: ScriptedBroker) -> None:
+async def test_an_offset_that_fell_while_the_lock_was_lost_holds_and_is_counted(
+    broker: ScriptedBroker, flowing: ManualClock
+) -> None:
     """As at every take-over: it may be an operator's."""
     [queue] = broker.create_topic(TOPIC)
     await broker.store(queue, *[b"x"] * 4)
     holding = Holding()
-    async with member(broker.peer.address, holding, **ORDERLY) as one:
+    async with member(broker.peer.address, holding, clock=flowing, **ORDERLY) as one:
         await lose(broker, queue, holding)
         holding.release.set()
         await eventually(lambda: state(one) == "locked_out", "it is shown")
@@ -188,23 +178,23 @@ async def test_an_offset_that_fell_while_the_lock_was_lost_holds_and_is_counted(
     assert holding.seen == [0, 1, 2, 1, 2, 3]
 
 
-@pytest.mark.usefixtures("quick")
-async def test_a_handler_that_stops_because_it_is_told_has_its_batch_again(broker: ScriptedBroker) -> None:
+async def test_a_handler_that_stops_because_it_is_told_has_its_batch_again(
+    broker: ScriptedBroker, flowing: ManualClock
+) -> None:
     """If it raises, which is what leaves the batch to the next owner."""
     [queue] = broker.create_topic(TOPIC)
     await broker.store(queue, *[b"x"] * 3)
     holding = Holding(raises=True)
-    async with member(broker.peer.address, holding, **ORDERLY):
+    async with member(broker.peer.address, holding, clock=flowing, **ORDERLY):
         await lose(broker, queue, holding)
         holding.release.set()
-        await asyncio.sleep(0.1)
+        await flowing.sleep(5)
         del broker.locks[GROUP, queue]
         await broker.committed(GROUP, queue, 3)
         assert holding.seen == [0, 1, 2, 2]
 
 
-@pytest.mark.usefixtures("quick")
-async def test_a_thread_is_told_as_well(broker: ScriptedBroker) -> None:
+async def test_a_thread_is_told_as_well(broker: ScriptedBroker, flowing: ManualClock) -> None:
     [queue] = broker.create_topic(TOPIC)
     await broker.store(queue, b"x")
     begun, told = threading.Event(), threading.Event()
@@ -218,17 +208,15 @@ async def test_a_thread_is_told_as_well(broker: ScriptedBroker) -> None:
                 return
             threading.Event().wait(0.01)
 
-    async with member(broker.peer.address, handle, is_async=False, **ORDERLY):
+    async with member(broker.peer.address, handle, clock=flowing, is_async=False, **ORDERLY):
         await eventually(begun.is_set, "it is called")
         broker.locks[GROUP, queue] = ELSEWHERE
         await eventually(told.is_set, "it is told")
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("silence", [None, Reply(ResponseCode.SYSTEM_ERROR, "busy")])
 async def test_a_lock_that_cannot_be_renewed_is_lost_before_the_broker_forgets_it(
-    broker: ScriptedBroker, silence: Reply | None
+    broker: ScriptedBroker, silence: Reply | None, flowing: ManualClock
 ) -> None:
     """After 30 s here, of the broker's 60. When it answers again, the lock is still ours, and we go on."""
     [queue] = broker.create_topic(TOPIC)
@@ -239,7 +227,7 @@ async def test_a_lock_that_cannot_be_renewed_is_lost_before_the_broker_forgets_i
         return broker.lock(command) if answering else silence
 
     broker.peer.on(RequestCode.LOCK_BATCH_MQ, lock)
-    async with member(broker.peer.address, holding, **ORDERLY) as one:
+    async with member(broker.peer.address, holding, clock=flowing, **ORDERLY) as one:
         await eventually(lambda: holding.batch is not None, "the handler has the batch")
         answering = False
         with capture_logs() as logs:
@@ -248,7 +236,7 @@ async def test_a_lock_that_cannot_be_renewed_is_lost_before_the_broker_forgets_i
             await eventually(lambda: state(one) == "locked_out", "it is shown")
             await eventually(lambda: "queue.lock_lost" in [entry["event"] for entry in logs], "it is told")
         pulls = len(broker.pulled_offsets(queue))
-        await asyncio.sleep(0.1)
+        await flowing.sleep(5)
         assert holding.seen == [0, 1, 2]
         assert len(broker.pulled_offsets(queue)) == pulls
         answering = True
@@ -256,8 +244,9 @@ async def test_a_lock_that_cannot_be_renewed_is_lost_before_the_broker_forgets_i
     assert holding.seen == [0, 1, 2, 3, 4]
 
 
-@pytest.mark.slow
-async def test_a_hand_over_waits_for_a_handler_that_outlives_it_and_tells_it(broker: ScriptedBroker) -> None:
+async def test_a_hand_over_waits_for_a_handler_that_outlives_it_and_tells_it(
+    broker: ScriptedBroker, flowing: ManualClock
+) -> None:
     """The lock is kept meanwhile, so what is finished late is committed, and nobody handles it a second time."""
     queues = broker.create_topic(TOPIC, 2)
     for queue in queues:
@@ -271,12 +260,12 @@ async def test_a_hand_over_waits_for_a_handler_that_outlives_it_and_tells_it(bro
             await release.wait()
 
     options = {**ORDERLY, "queue_handover_timeout_seconds": 0.2}
-    async with member(broker.peer.address, handle, **options) as old:
+    async with member(broker.peer.address, handle, clock=flowing, **options) as old:
         await eventually(lambda: len(batches) == 2, "both queues are at work")
-        async with member(broker.peer.address, handle, **options) as new:
+        async with member(broker.peer.address, handle, clock=flowing, **options) as new:
             await eventually(lambda: any(batch.revoked for batch in batches.values()), "the handler is told")
             [moving] = [number for number, batch in batches.items() if batch.revoked]
-            await asyncio.sleep(0.3)
+            await flowing.sleep(5)
             assert broker.locks[GROUP, queues[moving]] == old.client.client_id
             release.set()
             for queue in queues:
@@ -286,12 +275,10 @@ async def test_a_hand_over_waits_for_a_handler_that_outlives_it_and_tells_it(bro
     assert sorted(seen) == [(number, offset) for number in range(2) for offset in range(5)]
 
 
-@pytest.mark.slow
 async def test_a_handler_that_never_ends_holds_a_hand_over_up_no_longer_than_java(
-    broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch
+    broker: ScriptedBroker, flowing: ManualClock
 ) -> None:
     """Then the queue is unlocked all the same, nothing is committed, and the duplicate is counted."""
-    monkeypatch.setattr("rmqd.consumer.rebalance.queue_lock.LINGER_SECONDS", 0.2)
     queues = broker.create_topic(TOPIC, 2)
     for queue in queues:
         await broker.store(queue, b"x")
@@ -302,9 +289,9 @@ async def test_a_handler_that_never_ends_holds_a_hand_over_up_no_longer_than_jav
         await release.wait()
 
     options = {**ORDERLY, "queue_handover_timeout_seconds": 0.1}
-    async with member(broker.peer.address, hang, **options) as old:
+    async with member(broker.peer.address, hang, clock=flowing, **options) as old:
         await eventually(lambda: len(begun) == 2, "both queues are at work")
-        async with member(broker.peer.address, hang, **options) as new:
+        async with member(broker.peer.address, hang, clock=flowing, **options) as new:
             await eventually(lambda: len(begun) == 3, "the new owner is at work")
             assert len(new.owned()) == 1
             assert not [offset for _, offset in broker.commits if offset]
@@ -314,7 +301,7 @@ async def test_a_handler_that_never_ends_holds_a_hand_over_up_no_longer_than_jav
 
 @pytest.mark.parametrize("is_async", [True, False])
 async def test_at_a_stop_the_lock_is_kept_as_long_as_a_handler_may_be_at_the_queue(
-    broker: ScriptedBroker, is_async: bool
+    broker: ScriptedBroker, is_async: bool, flowing: ManualClock
 ) -> None:
     """One that was cancelled is not; a thread may be, so its lock is left to end by itself."""
     [queue] = broker.create_topic(TOPIC)
@@ -330,7 +317,7 @@ async def test_at_a_stop_the_lock_is_kept_as_long_as_a_handler_may_be_at_the_que
         release.wait(5)
 
     function: Callable[..., Any] = handle if is_async else handle_in_thread
-    async with member(broker.peer.address, function, is_async=is_async, **ORDERLY) as one:
+    async with member(broker.peer.address, function, clock=flowing, is_async=is_async, **ORDERLY) as one:
         await eventually(begun.is_set, "it is at work")
         await one.stop(shutdown_timeout_seconds=0.05)
     release.set()
@@ -341,7 +328,7 @@ async def test_at_a_stop_the_lock_is_kept_as_long_as_a_handler_may_be_at_the_que
     assert ((GROUP, queue) in broker.locks) == (not is_async)
 
 
-async def test_a_lock_that_is_granted_too_late_is_given_back(broker: ScriptedBroker) -> None:
+async def test_a_lock_that_is_granted_too_late_is_given_back(broker: ScriptedBroker, clock: ManualClock) -> None:
     """Who gives a queue up while its lock is asked for unlocks after the answer, whatever that is."""
     [queue] = broker.create_topic(TOPIC)
     asked, answer = asyncio.Event(), asyncio.Event()
@@ -352,15 +339,15 @@ async def test_a_lock_that_is_granted_too_late_is_given_back(broker: ScriptedBro
         return broker.lock(command)
 
     broker.peer.on(RequestCode.LOCK_BATCH_MQ, lock)
-    client = ClientInstance(ClientOptions(nameservers=(broker.peer.address,)))
+    client = ClientInstance(ClientOptions(nameservers=(broker.peer.address,)), clock=clock)
     await client.routes.lookup(TOPIC)
-    locks = QueueLock(client, GROUP, SystemClock())
+    locks = QueueLock(client, GROUP, clock)
     async with running(locks.run()):
         acquiring = asyncio.create_task(locks.acquire(queue, lambda: None))
         await asked.wait()
         acquiring.cancel()
         releasing = asyncio.create_task(locks.release(queue))
-        await asyncio.sleep(0.1)
+        await clock.advance(0.5)
         assert not broker.peer.got(RequestCode.UNLOCK_BATCH_MQ)
         answer.set()
         await releasing
@@ -369,15 +356,13 @@ async def test_a_lock_that_is_granted_too_late_is_given_back(broker: ScriptedBro
     await client.remoting.close()
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("quick")
-async def test_a_broker_that_refuses_locks_is_told_of_once(broker: ScriptedBroker) -> None:
+async def test_a_broker_that_refuses_locks_is_told_of_once(broker: ScriptedBroker, flowing: ManualClock) -> None:
     """And asked on: its access control may change. Nothing is pulled without the lock."""
     [queue], holding = broker.create_topic(TOPIC), Holding()
     await broker.store(queue, b"x")
     broker.peer.on(RequestCode.LOCK_BATCH_MQ, Reply(ResponseCode.NO_PERMISSION, "no sub permission on the group"))
     with capture_logs() as logs:
-        async with member(broker.peer.address, holding, **ORDERLY):
+        async with member(broker.peer.address, holding, clock=flowing, **ORDERLY):
             await eventually(lambda: len(broker.peer.got(RequestCode.LOCK_BATCH_MQ)) >= 2, "it is asked on")
             assert not broker.pulls
             broker.peer.on(RequestCode.LOCK_BATCH_MQ, broker.lock)
@@ -387,12 +372,12 @@ async def test_a_broker_that_refuses_locks_is_told_of_once(broker: ScriptedBroke
 
 
 async def test_a_lock_does_not_outlive_a_suspended_machine(
-    broker: ScriptedBroker, queue: MessageQueue, monkeypatch: pytest.MonkeyPatch
+    broker: ScriptedBroker, flowing: ManualClock, queue: MessageQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its own clock stood still, and the broker's did not: somebody else may have the queue by now."""
-    client = ClientInstance(ClientOptions(nameservers=(broker.peer.address,)))
+    client = ClientInstance(ClientOptions(nameservers=(broker.peer.address,)), clock=flowing)
     await client.routes.lookup(TOPIC)
-    locks = QueueLock(client, GROUP, SystemClock())
+    locks = QueueLock(client, GROUP, flowing)
     async with running(locks.run()):
         await locks.acquire(queue, lambda: None)
         assert locks.holds(queue)
@@ -401,14 +386,13 @@ async def test_a_lock_does_not_outlive_a_suspended_machine(
     await client.remoting.close()
 
 
-@pytest.mark.slow
 async def test_a_lock_counts_for_nothing_until_the_next_connection_granted_it(
-    broker: ScriptedBroker, queue: MessageQueue
+    broker: ScriptedBroker, flowing: ManualClock, queue: MessageQueue
 ) -> None:
     """The broker may have been restarted. Nothing is handed out, and then it goes on where it was."""
-    client = ClientInstance(ClientOptions(nameservers=(broker.peer.address,)))
+    client = ClientInstance(ClientOptions(nameservers=(broker.peer.address,)), clock=flowing)
     await client.routes.lookup(TOPIC)
-    locks = QueueLock(client, GROUP, SystemClock())
+    locks = QueueLock(client, GROUP, flowing)
     told = asyncio.Event()
     async with running(locks.run()):
         await locks.acquire(queue, told.set)
@@ -427,16 +411,14 @@ async def test_a_lock_counts_for_nothing_until_the_next_connection_granted_it(
     await client.remoting.close()
 
 
-@pytest.mark.slow
 async def test_who_was_locked_out_lets_the_owner_find_a_restarted_broker_first(
-    broker: ScriptedBroker, queue: MessageQueue, monkeypatch: pytest.MonkeyPatch
+    broker: ScriptedBroker, clock: ManualClock, queue: MessageQueue
 ) -> None:
     """A broker forgets its locks with its process; the owner's handler is still at work."""
-    monkeypatch.setattr("rmqd.consumer.rebalance.queue_lock.RESTART_SECONDS", 1.0)
-    client = ClientInstance(ClientOptions(nameservers=(broker.peer.address,)))
+    client = ClientInstance(ClientOptions(nameservers=(broker.peer.address,)), clock=clock)
     await client.routes.lookup(TOPIC)
     broker.locks[GROUP, queue] = "owner"
-    locks = QueueLock(client, GROUP, SystemClock())
+    locks = QueueLock(client, GROUP, clock)
     async with running(locks.run()):
         waiting = asyncio.create_task(locks.acquire(queue, lambda: None))
         await broker.peer.received(RequestCode.LOCK_BATCH_MQ)
@@ -445,7 +427,7 @@ async def test_who_was_locked_out_lets_the_owner_find_a_restarted_broker_first(
         await eventually(lambda: client.remoting.connected(broker.peer.address) is None, "the connection is lost")
         asked = len(broker.peer.got(RequestCode.LOCK_BATCH_MQ))
         await client.remoting.connection(broker.peer.address)
-        await asyncio.sleep(0.5)
+        await clock.advance(RESTART_SECONDS - 1)
         assert len(broker.peer.got(RequestCode.LOCK_BATCH_MQ)) == asked
-        await waiting
+        await clock.until(waiting.done, "it has the lock")
     await client.remoting.close()
