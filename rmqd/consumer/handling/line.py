@@ -17,6 +17,8 @@ class Line:
     Most handlers need one worker only, so one is woken at a time; it wakes the next if there is more than it can take.
     """
 
+    __slots__ = ("_held", "_wake_planned", "can_wake", "paused", "queued", "queues", "sleepers")
+
     def __init__(self) -> None:
         self.queues: deque[ProcessQueue] = deque()
         self.queued: set[ProcessQueue] = set()  # those that are not to be put into the line, as they stand in it
