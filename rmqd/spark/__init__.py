@@ -41,9 +41,9 @@ LEAST_PYSPARK: Final = (4, 2)
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format `rocketmq` known to a session. Raises RmqdError where PySpark is too old for it.
+    """Register the format `rocketmq` with a session.
 
-    Also where the Python that Spark starts here is one that cannot read topics.
+    Raises RmqdError if PySpark is too old for it, or if the Python that Spark starts here does not have rmqd.
     """
     check_versions()
     from pyspark.sql.utils import is_remote
@@ -74,7 +74,7 @@ def check_versions() -> None:
 def check_python(executable: str) -> None:
     """Raise RmqdError where a Python that Spark is to start does not have rmqd: Spark would only say "crashed"."""
     path = shutil.which(executable)
-    if path is None or os.path.abspath(path) == sys.executable:  # what is not there is Spark's to tell
+    if path is None or os.path.abspath(path) == sys.executable:  # Spark reports a Python that does not exist
         return
     tried = subprocess.run([path, "-c", "import pyarrow, rmqd.spark"], stderr=subprocess.PIPE, text=True, check=False)
     if tried.returncode:

@@ -1,7 +1,7 @@
-"""How a process of Spark reaches RocketMQ: name servers, keys and TLS, of text options or of a group's configuration.
+"""How a process of Spark reaches RocketMQ: name servers, keys and TLS, from options or from a group's configuration.
 
-Spark shows options in plans, in its UI and in its event logs. So options hold secrets by reference only, and each
-process, on the driver and on executors, looks them up for itself. Pure but for that.
+Spark shows options in plans, in its UI and in its event logs. So options have only references to secrets, and each
+process, on the driver and on executors, resolves them for itself. Pure except for that.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NAMES: Final = ("nameserver", "accessKey", "secretKey", "securityToken", "tls", 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What a client needs to know. Pickles; `has_references` is whether it is by reference, as options give it."""
+    """The settings of a client. Pickles. `has_references`: secrets are references, as options give them."""
 
     options: ClientOptions
     has_references: bool = False
@@ -35,7 +35,7 @@ class Access:
         return self.options.shown_nameserver
 
     def client_options(self) -> ClientOptions:
-        """With the values of this process. Raises RmqdError where one of them is not there."""
+        """The client's options, with references resolved in this process. Raises RmqdError if one cannot be."""
         if not self.has_references:
             return self.options
         options = self.options
@@ -48,7 +48,7 @@ class Access:
         )
 
     def credentials(self) -> Credentials | None:
-        """By what requests are signed; None where they are not. Raises RmqdError as `client_options`."""
+        """The credentials to sign requests with; None if requests are not signed. Raises as `client_options` does."""
         options = self.client_options()
         if not options.access_key:
             return None

@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class MasterAwayError(RemotingError):
-    """Routes name slaves of the broker, and no master: who asks for what only a master knows has to wait for one."""
+    """Routes name slaves of the broker, but no master, and only a master can answer the question."""
 
 
 # waiting a moment changes none of them
@@ -21,14 +21,14 @@ AWAY: Final = RouteNotFoundError, TopicNotExistError, MasterAwayError
 
 @dataclass(frozen=True, slots=True)
 class Answers(Generic[T]):
-    """What was asked about each of many queues: the answers, and the errors of those that gave none."""
+    """The answers about many queues, and the errors of the queues without an answer."""
 
     found: dict[MessageQueue, T] = field(default_factory=dict)
     failed: dict[MessageQueue, RmqdError] = field(default_factory=dict)
 
     @property
     def away(self) -> frozenset[MessageQueue]:
-        """The queues whose topic, broker or master no route names. The other answers are complete without them."""
+        """The queues whose topic, broker or master is in no route. The other answers are complete without them."""
         return frozenset(queue for queue, error in self.failed.items() if isinstance(error, AWAY))
 
     @property

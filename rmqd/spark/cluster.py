@@ -1,4 +1,4 @@
-"""What the driver's side asks of a RocketMQ cluster: one client for each process and name server, in a loop thread.
+"""Asks a RocketMQ cluster from synchronous code: one client for each process and name server, in a thread.
 
 Spark calls sources synchronously, in processes of its own that it forks and reuses. A client is made when it is first
 asked for, and kept for the next batch; a process that was forked meanwhile makes another one.
@@ -52,7 +52,7 @@ _lock = threading.Lock()
 
 
 def cluster_of(access: Access) -> Cluster:
-    """This process's client of a cluster. Raises RmqdError where what it needs is not there."""
+    """This process's client of a cluster. Raises RmqdError if a secret or file that it needs is missing."""
     with _lock:
         key = os.getpid(), access
         if key not in _clusters:
@@ -61,14 +61,15 @@ def cluster_of(access: Access) -> Cluster:
 
 
 def close_clusters() -> None:
-    """End this process's clients; who asks for one later gets another."""
+    """Close this process's clients. A later `cluster_of` makes new ones."""
     with _lock:
         for key in [key for key in _clusters if key[0] == os.getpid()]:
             _clusters.pop(key).close()
 
 
 class Cluster:
-    """Every method may be called from any thread, blocks, and raises RmqdError, unless it gives `Answers`."""
+    """A client for synchronous code. Methods block, may be called in any thread, and raise RmqdError unless they return
+    `Answers`."""
 
     def __init__(self, access: Access) -> None:
         log_to_stderr()
@@ -97,7 +98,7 @@ class Cluster:
         return self._each([MessageQueue(topic, "", -1) for topic in topics], lambda queue: self._queues_of(queue.topic))
 
     def replicas(self, queue: MessageQueue) -> tuple[Replica, ...]:
-        """The replicas of a queue's broker, the master first; empty where none is known."""
+        """The replicas of a queue's broker, the master first; empty if none is known."""
         with contextlib.suppress(RmqdError):
             self._run(self._know_master(queue))
         known = self._client.routes.brokers().get(queue.broker_name, {})
@@ -116,7 +117,7 @@ class Cluster:
         return self._at_broker(queues, ask)
 
     def max_offsets(self, queues: Iterable[MessageQueue], *, of_slaves: bool = False) -> Answers[int]:
-        """The offsets that the next messages will get; with `of_slaves`, a slave's word where there is no master."""
+        """The offsets that the next messages will get. With `of_slaves`, a slave is asked if there is no master."""
         return self._at_broker(queues, get_max_offset, of_slaves=of_slaves)
 
     def offsets_at(self, times_ms: Mapping[MessageQueue, int]) -> Answers[int]:
@@ -156,9 +157,9 @@ class Cluster:
         return frozenset(client_id for client_ids in found.values() for client_id in client_ids)
 
     def pending_resets(self, group: str, offsets: Mapping[MessageQueue, int]) -> Answers[int | None]:
-        """Where an operator has sent a group that has not heard of it; None where it is not so. A broker tells once.
+        """The resets of operators that wait for the group's next pull; None for a queue without one.
 
-        Brokers of 5.x keep a reset until the queue is pulled, and ignore commits until then.
+        A 5.x broker keeps a reset until the queue is pulled, and ignores commits until then. It tells a reset once.
         """
         return self._at_broker(
             offsets, lambda remoting, address, queue: pending_reset(remoting, address, group, queue, offsets[queue])
@@ -171,7 +172,7 @@ class Cluster:
         )
 
     def check_filters(self, group: str, by_topic: Mapping[str, Filter]) -> None:
-        """Have brokers look at their topics' SQL conditions: in pulls they let all through that they can't read."""
+        """Have brokers check SQL conditions. In pulls, a broker lets every message through if it cannot parse one."""
         data = [
             SubscriptionData(topic, subscription.expression, expression_type=subscription.kind)
             for topic, subscription in by_topic.items()
@@ -193,8 +194,9 @@ class Cluster:
     ) -> Answers[T]:
         """Ask the queues' masters; with `of_slaves`, a slave where no route names a master.
 
-        A slave may be behind: by its word a query would begin behind messages that the master has, or an operator would
-        seem to have moved the group, and offsets that it is given are lost when the master is back.
+        A slave may be behind its master. By a slave's answer a query could begin behind messages that the master has,
+        or the group could seem to be moved by an operator; and offsets that a slave stores are lost when the master is
+        back.
         """
 
         async def at_broker(queue: MessageQueue) -> T:

@@ -34,12 +34,12 @@ class HadoopFolder:
 
     @property
     def url(self) -> str:
-        """With its scheme: what Spark is given."""
+        """The folder's URL, with its scheme, as Spark is given it."""
         return str(self._base.toString())
 
     @property
     def local_path(self) -> str:
-        """Where it is in this machine's file system; empty for what is elsewhere."""
+        """The folder's path in this machine's file system; empty if it is elsewhere."""
         return str(self._base.toUri().getPath()) if _scheme(self._files) == "file" else ""
 
     @property
@@ -53,7 +53,7 @@ class HadoopFolder:
         return HadoopFolder(self._spark, self._make_path(parent or self._base, name).toString())
 
     def make(self, path: str = "") -> None:
-        """Have this folder, or one below it, with all that is above."""
+        """Create this folder, or one below it, with all folders above it."""
         _told("make", path or self.url, lambda: self._files.mkdirs(self._at(path)))
 
     def exists(self, path: str) -> bool:
@@ -93,7 +93,7 @@ class HadoopFolder:
         return _told("read", path, content)
 
     def put(self, path: str, content: bytes) -> None:
-        """Have a file with this content, at once: nobody sees a part of it, and a former one is replaced."""
+        """Write a file in one step: no reader sees a part of it. A former file is replaced."""
         temporary = f"{path}.{uuid.uuid4().hex}.tmp"
 
         def write() -> None:
@@ -121,11 +121,11 @@ class HadoopFolder:
             raise RmqdError(f"{path} could not be moved from {self.url} to {target_path} in {target.url}")
 
     def _replace(self, source: Any, destination: Any) -> bool:
-        """Rename over a file, which few file systems do in one step. Says whether it came so far.
+        """Rename a file over another one, which few file systems do in one step. Returns whether it succeeded.
 
-        A rename that was refused says nothing of why: where the source is gone, the file at the destination may be the
-        very one that another driver has put there. So it is not deleted: it steps aside until the other one has its
-        name, and comes back if that does not come to be.
+        A refused rename does not say why. If the source is gone, the file at the destination may be the very one that
+        another driver has just put there. So that file is not deleted: it is renamed aside until the rename succeeds,
+        and renamed back if it does not.
         """
         if not self._files.exists(source) or not self._files.exists(destination):
             return False

@@ -1,4 +1,4 @@
-"""Questions that are asked again while brokers or name servers are away."""
+"""Asks a question again while brokers or name servers are away."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ RETRY_SECONDS: Final = 0.5
 
 
 def patiently(ask: Callable[[], T], seconds: float) -> T:
-    """What `ask` gives, asked again while it raises an RmqdError, for so long; then that error."""
+    """Call `ask`, again and again while it raises an RmqdError, for a limited time. Raises the last error then."""
     until = time.monotonic() + seconds
     while True:
         try:
             return ask()
         except (RouteNotFoundError, DataLossError, FilterRefusedError, StaticTopicError):
-            raise  # an answer: waiting makes no topic, and brings no message back
+            raise  # these are answers: waiting does not create a topic or bring a message back
         except RmqdError as error:
             if time.monotonic() + RETRY_SECONDS > until:
                 raise

@@ -1,4 +1,4 @@
-"""What a query's checkpoint says of the group's place. Read here for the driver; written by Spark alone."""
+"""Reads from a query's checkpoint how far the group is. Spark alone writes it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ METADATA: Final = "metadata"
 LOG_VERSION: Final = "v1"
 
 IsWritten = Callable[[ParquetBatch], bool]
-"""Whether a sink has all of a batch, whatever becomes of the query."""
+"""Whether a sink has all rows of a batch, so that they stay whatever happens to the query."""
 
 
 class Folder(Protocol):
-    """As HadoopFolder; paths are relative, their parts separated by `/`. Raises RmqdError."""
+    """A folder, as HadoopFolder is one. Paths are relative, with `/` between their parts. Raises RmqdError."""
 
     @property
     def url(self) -> str:
@@ -34,27 +34,27 @@ class Folder(Protocol):
         """A small file's content."""
 
     def put(self, path: str, content: bytes) -> None:
-        """Have a file with this content, at once."""
+        """Write a file in one step."""
 
     def delete(self, path: str) -> None:
-        """Delete what may be there."""
+        """Delete a file, if it exists."""
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """How far a query has come. `batch` is the last one that is done; -1: none is."""
+    """How far a query is. `batch` is the last one that is done; -1 if none is."""
 
     batch: int = -1
     positions: ByQueue = field(default_factory=dict)
-    """Where that batch ended; where none is done, where the first one starts, as far as the checkpoint has it."""
+    """The offsets at which that batch ended; if none is done, those at which the first one starts, as far as known."""
 
 
 def read_done(folder: Folder, path: str, is_written: IsWritten | None = None) -> Done:
-    """How far the query of a checkpoint has come. Raises RmqdError for one that no query of rmqd has written.
+    """How far the query of a checkpoint is. Raises RmqdError if no query of rmqd has written the checkpoint.
 
-    Spark notes that a batch is done after the sink has it, and a driver may end between the two. `is_written` says of
-    the batch behind the last one that Spark has noted whether the sink has it for good: then it is done, too. Were it
-    not, a query that is begun anew elsewhere would give its rows again, to a sink that does not know them any more.
+    Spark notes that a batch is done after the sink has it, and a driver may end between the two. `is_written` says
+    whether the sink has the batch after the last one that Spark has noted. If so, that batch counts as done: otherwise
+    a query that begins from another checkpoint would write its rows again, to a sink that cannot recognise them.
     """
     batch = max(_numbers(folder, f"{path}/{COMMITS}"), default=-1)
     following = batch + 1

@@ -1,7 +1,7 @@
-"""What a group on Spark tells about itself, put together from what comes in: outcomes, progress, the brokers' answers.
+"""The figures of a group on Spark, made from the executors' outcomes, Spark's progress and the brokers' answers.
 
-Outcomes are of executors, one for each range of a queue that they handled. Progress is Spark's word on a micro-batch.
-Where queues are is asked of the brokers every few seconds: an idle query makes no progress, and its lag may grow.
+Executors return an outcome for each range of a queue that they handled. Spark reports progress for each micro-batch.
+Brokers are asked every few seconds where the queues end: an idle query makes no progress, while its lag may grow.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from rmqd.wire.topics import is_retry_topic
 log = structlog.get_logger(__name__)
 
 BATCH_SECONDS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
-STALL_SECONDS: Final = 120.0  # longer than the local engine waits: a queue goes on when the whole micro-batch is done
+STALL_SECONDS: Final = 120.0  # longer than on the local engine: a queue advances when the whole micro-batch is done
 # Spark's names of what it does in a micro-batch.
 PHASES: Final = {
     "latestOffset": "asking_offsets",
@@ -71,7 +71,7 @@ class Figures:
         self._answered: set[str] = set()
 
     def handled(self, outcomes: Iterable[RangeOutcome]) -> None:
-        """Executors have handled these ranges."""
+        """Count ranges that executors have handled."""
         for outcome in outcomes:
             self._topics = add_topics(self._topics, outcome.topics)
             self._lost += outcome.lost
@@ -86,7 +86,7 @@ class Figures:
     def batch_done(
         self, phases_ms: Mapping[str, int], positions: Mapping[MessageQueue, int], *, empty: bool, retired: int = 0
     ) -> None:
-        """A micro-batch has ended, the query is at these offsets, and has dropped so many queues."""
+        """Note the end of a micro-batch: its phases, the query's offsets, and how many queues it has dropped."""
         self._positions |= positions
         self._retired += retired
         if empty:
@@ -98,12 +98,12 @@ class Figures:
                 self._phases[PHASES[name]] += milliseconds / 1000
 
     def dropped_late(self, rows: int, watermark: str) -> None:
-        """A micro-batch has dropped so many rows, as they came behind the watermark."""
+        """Count rows that a micro-batch has dropped because they came behind the watermark."""
         self._late_rows += rows
         self._log.warning("spark.late_rows", rows=rows, watermark=watermark)
 
     def queues_are(self, topic: str, lags: Iterable[QueueLag]) -> None:
-        """The brokers' answer about a topic, the group's retry topic too."""
+        """Note the brokers' answer about the queues of a topic, which may be the group's retry topic."""
         self._unknown.pop(topic, None)
         self._answered.add(topic)
         found = {MessageQueue(topic, lag.broker, lag.queue): lag for lag in lags}
@@ -113,7 +113,7 @@ class Figures:
             self._queues.setdefault(queue, _Queue(self._clock)).is_at(lag)
 
     def queues_unknown(self, topic: str, reason: str) -> None:
-        """The brokers did not answer about a topic."""
+        """Note that brokers did not answer about a topic."""
         self._unknown[topic] = reason
 
     def snapshot(
@@ -192,7 +192,7 @@ class Figures:
         )
 
     def _tell(self, queue: MessageQueue, entry: _Queue, stall: Problem | None) -> None:
-        """Say that a queue stands still, once, and that it goes on."""
+        """Log once that a queue makes no progress, and once that it does again."""
         told, entry.told = entry.told, "" if stall is None else stall.cause
         if stall is not None and stall.cause != told:
             facts = {"topic": queue.topic, "broker": queue.broker_name, "queues": [queue.queue_id]}
@@ -213,7 +213,7 @@ class Figures:
 
 
 class _Queue:
-    """One queue, and since when it is as it is."""
+    """The state of a queue, and since when it has it."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -222,7 +222,7 @@ class _Queue:
         self.since = clock.wall()
         self.moved_at = clock.monotonic()
         self.last_commit: float | None = None
-        self.told = ""  # the cause for which it stands still, as the log has it
+        self.told = ""  # the cause that was logged for its standing still
 
     def is_at(self, lag: QueueLag) -> None:
         if lag.committed != self.lag.committed or not lag.lag or not self.lag.lag:

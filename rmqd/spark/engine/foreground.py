@@ -95,7 +95,7 @@ async def _tell_figures(run: GroupRun) -> None:
 
 
 def _when_set(event: threading.Event, loop: asyncio.AbstractEventLoop, action: Callable[[], None]) -> None:
-    """Do it in the loop, when somebody sets the event. The thread is a daemon: it holds up nobody's exit."""
+    """Call a function in the loop when the event is set. The waiting thread is a daemon, so it delays no exit."""
 
     def wait() -> None:
         event.wait()

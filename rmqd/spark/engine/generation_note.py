@@ -1,7 +1,7 @@
-"""What the driver keeps beside a generation's checkpoint: where it began, and what brokers and operators have said.
+"""The driver's note beside a generation's checkpoint: where it began, and what brokers and operators have said.
 
-A note is a file of its own, never changed: `note-000007.json` replaces the ones before it, so that it is there whole or
-not at all on any file system.
+A note is a file that is never changed: `note-000007.json` replaces the ones before it. So on any file system a note
+exists whole or not at all.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ class Note:
     """One generation's state, beside its checkpoint."""
 
     starting: ByQueue | None = None
-    """Where its query begins; None: where the group is on the brokers."""
+    """The offsets at which the generation's query begins; None: the group's offsets on the brokers."""
     reason: str = ""
-    """Why it was begun, in a sentence."""
+    """Why the generation was begun, in a sentence."""
     told: bool = True
-    """Whether the brokers know `starting`; until then what they say is not the group's place."""
+    """Whether `starting` was committed to the brokers. Until then their offsets are not the group's place."""
     held: ByQueue = field(default_factory=dict)
-    """The group's offsets as the brokers had them last: none that the query commits is lower."""
+    """The group's offsets that brokers are known to have on disk. The query commits none that is lower."""
     resets: ByQueue = field(default_factory=dict)
-    """Where operators have sent the group since; the next generation starts there."""
+    """The offsets to which operators have reset the group since. The next generation begins there."""
 
     def to_json(self) -> bytes:
         """What `of` reads."""

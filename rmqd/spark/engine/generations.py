@@ -1,17 +1,22 @@
-"""Which checkpoint a group's query goes on from: the last one, or a new one where somebody has moved the group since.
+"""Chooses the checkpoint of a group's next query: the last one, or a new one if the group was moved since.
 
-The checkpoint owns the offsets, and the brokers are told of them. Where a broker says something else, either the driver
-ended between the two, and the checkpoint is right; or the group ran on the other engine, or an operator has reset it,
-and the broker is. A query cannot be moved: a new generation of the checkpoint begins there, and the old one is kept.
+The checkpoint owns the offsets, and they are committed to the brokers after it. If a broker has another offset than the
+checkpoint, there are two explanations. Either the driver ended before it could commit: then the checkpoint is right. Or
+the group ran on the other engine meanwhile, or an operator has reset it: then the broker is right. A running query
+cannot be moved to other offsets. So in the second case a new generation of the checkpoint begins at the broker's
+offsets, and the old one is kept.
 
     <checkpoint>/generation-000001/checkpoint     Spark's
                                   /note-000004.json
 
-What tells the two apart is what brokers are known to hold, noted every few seconds and at a graceful end: a query's
-commits lie between that and the checkpoint, so that anything beyond is somebody else's. A broker that is killed forgets
-what it was told within the last seconds: it is known to hold only what it had some seconds before it answered last.
-Brokers of 5.x keep a reset until it is heard. With others, one is missed that leads to a place which the group passed
-within the last seconds before its driver was killed.
+Three offsets of a queue tell the cases apart: `done`, how far the checkpoint is; `held`, what the broker is known to
+have on disk, noted every few seconds and at a graceful end; and `stored`, what the broker answers. All commits of the
+query lie between `held` and `done`. So a `stored` above `done`, or below both, is somebody else's.
+
+A broker that is killed forgets the commits of its last seconds. So `held` only follows what the broker had
+FLUSHED_SECONDS ago and still has. A 5.x broker keeps an operator's reset until a pull brings it, so none is missed.
+With an older broker one is missed if it leads to an offset that the group passed in the last seconds before its driver
+was killed.
 """
 
 from __future__ import annotations
@@ -59,12 +64,12 @@ _FOLDER: Final = re.compile(r"generation-([0-9]{6,})")
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """A checkpoint. `path` is Spark's checkpointLocation, `starting` where its query begins if it has nothing yet."""
+    """A checkpoint. `path` is Spark's checkpointLocation. A query begins at `starting` if the checkpoint is empty."""
 
     number: int
     path: str
     starting: Mapping[MessageQueue, int] | None
-    """None: where the group is on the brokers."""
+    """None: the query begins at the group's offsets on the brokers."""
     reason: str
 
 
@@ -75,12 +80,12 @@ def checkpoint_folder(order: GroupOrder) -> str:
 
 
 def generations_of(order: GroupOrder, spark: SparkSession) -> Generations:
-    """Those of a group, through the session's file systems. Raises RmqdError."""
+    """The generations of a group, in a folder of the session's file systems. Raises RmqdError."""
     from rmqd.spark.hadoop_folder import HadoopFolder
 
     if not (order.settings.spark or SparkConfig()).checkpoint:
-        with suppress(OSError):  # Hadoop says so, too, or keeps it elsewhere
-            make_folder(Path(checkpoint_folder(order)))  # what Hadoop makes is everybody's to read
+        with suppress(OSError):  # Hadoop reports the same error, or the folder is elsewhere
+            make_folder(Path(checkpoint_folder(order)))  # every user could read a folder that Hadoop creates
     is_written = None
     if order.settings.pipeline is not None:
         from rmqd.spark.pipelines.pipeline_sinks import written_batches
@@ -90,9 +95,9 @@ def generations_of(order: GroupOrder, spark: SparkSession) -> Generations:
 
 
 def moves(done: ByQueue, held: ByQueue, stored: ByQueue) -> dict[MessageQueue, int]:
-    """The queues that somebody else has moved, with their offsets on the brokers.
+    """The queues whose `stored` offset cannot be a commit of the query, with that offset.
 
-    `done` is what the checkpoint says, `held` what the brokers had once, and `stored` what they have now.
+    `done` is how far the checkpoint is, `held` what brokers are known to have on disk, `stored` what they answer.
     """
     return {
         queue: offset
@@ -102,7 +107,7 @@ def moves(done: ByQueue, held: ByQueue, stored: ByQueue) -> dict[MessageQueue, i
 
 
 class Generations:
-    """One group's. Methods block, and may be called from any thread. They raise RmqdError."""
+    """The generations of one group. Methods block, and may be called in any thread. They raise RmqdError."""
 
     def __init__(self, order: GroupOrder, folder: Folder, is_written: IsWritten | None = None) -> None:
         self._order = order
@@ -116,12 +121,12 @@ class Generations:
         self._looks: deque[tuple[float, ByQueue, ByQueue]] = deque()  # when, what brokers answered, what was done
 
     def current(self) -> Generation:
-        """The generation to go on with. To be asked before each start of a query, when the group is held here alone."""
+        """The generation for the next query. To be called before each query, when no other engine has the group."""
         with self._lock:
             return patiently(self._current, PATIENCE_SECONDS)
 
     def note(self, resets: ByQueue) -> None:
-        """Keep where an operator has sent the group, over a crash too: the next generation starts there."""
+        """Write down an operator's reset, so that it survives a crash: the next generation begins there."""
         with self._lock:
             log.warning(
                 "spark.group_reset", group=self._order.name, to={str(queue): resets[queue] for queue in sorted(resets)}
@@ -129,24 +134,27 @@ class Generations:
             self._write(replace(self._note, resets={**self._note.resets, **resets}))
 
     def note_outcomes(self, outcomes: Iterable[RangeOutcome]) -> bool:
-        """Keep the resets that executors met in a batch; says whether there are any. To be called before it is done."""
+        """Write down resets that executors met in a batch. Returns whether there are any.
+
+        To be called before the batch counts as done.
+        """
         resets = {outcome.queue: outcome.reset_to for outcome in outcomes if outcome.reset_to is not None}
         if resets:
             self.note(resets)
         return bool(resets)
 
     def moved(self) -> Mapping[MessageQueue, int]:
-        """Where the group was sent since `current`, kept as `note` does: the query is to end then.
+        """The offsets to which the group was moved since `current`, which are noted too. The query has to end then.
 
-        To be asked every few seconds while it runs. An executor meets a reset only in a queue where messages come. What
-        brokers that answer say is looked at whoever else does not; the error of such a one is raised afterwards.
+        To be called every few seconds while the query runs, since an executor meets a reset only in a queue that has
+        messages. The answers of some brokers count even if others do not answer; their error is raised afterwards.
         """
         with self._lock:
             if self._note.resets:
                 return self._note.resets
             asked = self._ask_stored(self._look_up_done())
             stored = _present(asked)
-            done = self._look_up_done()  # anew: commits follow the checkpoint
+            done = self._look_up_done()  # again: the query commits what the checkpoint had by then
             changed = moves(done, self._held, stored) or self._unheard(stored, done)
             if changed:
                 self.note(changed)
@@ -158,14 +166,14 @@ class Generations:
             return {}
 
     def finish(self) -> None:
-        """Have the brokers know where the group goes on, when the query has ended: on the other engine, too.
+        """Commit to the brokers where the group goes on, after the query has ended, perhaps on the other engine.
 
-        Those that answer know it whoever else does not; the error of such a one is raised afterwards.
+        Brokers that answer get their commits even if others do not answer; their error is raised afterwards.
         """
         with self._lock:
             asked = self._ask_stored(self._look_up_done())
             done = self._look_up_done()
-            others = moves(done, self._held, _present(asked))  # not ours to change
+            others = moves(done, self._held, _present(asked))  # somebody else set these: they stay
             wanted = {**done, **self._note.resets}
             places = {queue: at for queue, at in wanted.items() if queue in asked.found and queue not in others}
             told = self._cluster.commit(self._order.group, places)
@@ -188,7 +196,7 @@ class Generations:
             self.note(resets)
         done = self._look_up_done()
         elsewhere = moves(done, last.held, stored) if last.told else {}
-        # what is noted is older than what brokers say, unless that is a commit of ours or they have just told it
+        # later entries win: a reset in the note is older than a move that brokers show now, and than a pending reset
         changed = {**last.resets, **elsewhere, **resets}
         changed = {queue: at for queue, at in changed.items() if queue in queues}
         if not changed:
@@ -216,21 +224,25 @@ class Generations:
         return Generation(self._number, url, note.starting, note.reason)
 
     def _unheard(self, stored: ByQueue, done: ByQueue) -> dict[MessageQueue, int]:
-        """Tell brokers again that have lost what they were told; those that do not take it have a reset in store."""
+        """Commit again in queues whose broker has lost commits. Returns those that do not take it: a reset waits there.
+
+        A broker that was killed shows an old offset, and takes a new commit. A broker with a reset that no pull has
+        fetched shows the reset's offset, answers commits with success, and does not store them.
+        """
         if not self._looks:
             return {}
         _, had, had_done = self._looks[-1]
-        # as before, and behind what was done before: no commit is on its way
+        # unchanged since the last look, and behind what was done at that time: so no commit of it is under way
         lost = [queue for queue, at in stored.items() if at == had.get(queue) and at < had_done.get(queue, 0)]
         told = {queue: done[queue] for queue in lost if queue in done}
         those_there(self._cluster.commit(self._order.group, told))
         return {queue: at for queue, at in self._stored(told).items() if at == stored[queue] != told[queue]}
 
     def _look(self, stored: ByQueue, done: ByQueue) -> None:
-        """Learn what brokers have on disk by now: what they had long enough ago, and still have.
+        """Raise `held` to what brokers had FLUSHED_SECONDS ago and still have.
 
-        Both are needed. A broker that does not answer may have been killed at any moment since it last did; one that
-        has less than then was killed meanwhile.
+        Both conditions are needed. A broker that does not answer may have been killed at any time since its last
+        answer; one that has less than before was killed in between.
         """
         now = time.monotonic()
         self._looks.append((now, stored, done))
@@ -245,14 +257,14 @@ class Generations:
         self._note, self._noted_at = note, time.monotonic()
 
     def _look_up_done(self) -> ByQueue:
-        """Where the checkpoint says that the group is."""
+        """The offsets up to which the checkpoint says that the group is done."""
         done = read_done(self._folder, f"{self._path(self._number)}/{CHECKPOINT}", self._is_written)
         return done.positions or self._note.starting or {}
 
     def _stored(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
-        """The group's offsets on the brokers of all queues that are there. Raises RmqdError where one does not answer.
+        """The group's offsets on the brokers, of all queues that exist. Raises RmqdError if a broker does not answer.
 
-        Where one has nothing it has lost it, or the group was deleted; the checkpoint holds then.
+        A queue without an offset is left out: its broker lost it, or the group was deleted. The checkpoint counts then.
         """
         asked = self._ask_stored(queues)
         those_there(asked)
@@ -265,7 +277,7 @@ class Generations:
         retries = retry_topic(self._order.group)
         found = self._cluster.queues([*self._order.topics, retries])
         for asked, error in found.failed.items():
-            # a topic that is gone keeps no other one from going on; where there is none, the group has nothing to do
+            # a topic that is gone does not stop the others; but without any topic the group has nothing to do
             is_gone = isinstance(error, RouteNotFoundError)
             if not is_gone or (asked.topic != retries and found.found.keys() <= {MessageQueue(retries, "", -1)}):
                 raise error

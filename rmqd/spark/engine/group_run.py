@@ -2,9 +2,10 @@
 
     join the group, alone     start Spark     query     query ...     commit     leave     end Spark
 
-A query runs until the group is stopped. Where an operator moves the group meanwhile, the query ends and another one
-begins, with a new generation of the checkpoint. A stop, and such a move, lets the micro-batch under way end: the pause
-file keeps the source from taking up more, and a query without a batch can be ended with nothing to repeat.
+A query runs until the group is stopped. If an operator moves the group meanwhile, the query ends and another one
+begins, with a new generation of the checkpoint. Both a stop and such a move let the micro-batch under way end: the
+pause file keeps the source from beginning another one, and a query between two batches can be ended with nothing to
+repeat.
 """
 
 from __future__ import annotations
@@ -44,14 +45,14 @@ log = structlog.get_logger(__name__)
 
 MOVES_SECONDS: Final = 2.0
 STATUS_SECONDS: Final = 1.0
-IDLE_POLL_SECONDS: Final = 0.05  # Spark tells nobody when a batch is done but by its progress, which may come late
-RIVAL_DRAIN_SECONDS: Final = 10.0  # where another one has the group, too
-END_SECONDS: Final = 10.0  # each step of the end: a query, the last commit, Spark itself
+IDLE_POLL_SECONDS: Final = 0.05  # Spark reports the end of a batch only by its progress, which may come late
+RIVAL_DRAIN_SECONDS: Final = 10.0  # for the drain while another engine or driver has the group too
+END_SECONDS: Final = 10.0  # for each step of the end: the query, the last commit, Spark itself
 HURRIED_SECONDS: Final = 2.0
 
 
 class _StoppedError(Exception):
-    """The end was asked for before there was anything to drain."""
+    """`stop` was called before there was anything to drain."""
 
 
 class GroupRun:
@@ -79,19 +80,19 @@ class GroupRun:
         self._state = "starting"
         self._failure: str | None = None
         self._is_handling = self._is_member = False
-        self._stuck_by: list[str] = []  # what a query met that it cannot get past
+        self._stuck_by: list[str] = []  # why a query cannot go on, such as a corrupt message
         self._presence: Presence | None = None
         self._watching: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
-        """Until `stop` and the drain after it, or until what was there is handled. Raises what the group fails by."""
+        """Run until `stop` and the drain after it, or until a bounded query is done. Raises the group's failure."""
         work = asyncio.create_task(self._work(), name=f"group {self._order.name}")
         hurry = asyncio.create_task(self._hurry.wait(), name=f"hurry of {self._order.name}")
         try:
             await asyncio.wait({work, hurry}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             hurry.cancel()
-            work.cancel()  # one that is done does not mind
+            work.cancel()  # does nothing if the task is done
             await asyncio.wait({work})
         if not work.cancelled():
             work.result()
@@ -108,13 +109,13 @@ class GroupRun:
         self._hurry.set()
 
     def pause(self, scope: PauseScope = WHOLE_GROUP) -> None:
-        """Take up no more micro-batches."""
+        """Begin no more micro-batches."""
         self._pauses.add(scope)
         self._switch()
         self._log.info("group.paused", scope=str(scope))
 
     def resume(self, scope: PauseScope = WHOLE_GROUP) -> None:
-        """Go on."""
+        """Begin micro-batches again."""
         self._pauses.end(scope)
         self._switch()
         self._log.info("group.resumed", scope=str(scope))
@@ -164,17 +165,17 @@ class GroupRun:
             await presence.leave()
             if self._is_member:
                 self._log.info("group.left")
-            if session is not None and not self._hurry.is_set():  # hurried, it ends with this process
+            if session is not None and not self._hurry.is_set():  # in a hurry the session ends with this process
                 await self._patiently(thread.call(session.stop), "Spark")
             thread.end()
 
     async def _run_queries(self, session: Any, thread: SparkThread) -> None:
-        asking = SparkThread("rmqd.spark.checkpoints")  # of its own: it waits for brokers that are away
+        asking = SparkThread("rmqd.spark.checkpoints")  # a thread of its own, as it may wait for brokers that are away
         try:
             checkpoints = await self._unless_stopped(asking.call(lambda: self._parts.checkpoints(session)))
             is_over = False
             while not is_over:
-                if self._config.trigger == AVAILABLE_NOW:  # paused, it would have nothing to do, and end
+                if self._config.trigger == AVAILABLE_NOW:  # while it is paused the query would find nothing, and end
                     await self._unless_stopped(self._resumed.wait())
                 generation = await self._unless_stopped(asking.call(checkpoints.current))
                 self._moved.clear()
@@ -197,7 +198,7 @@ class GroupRun:
 
         def on_batch(_batch_id: int, outcomes: list[RangeOutcome]) -> None:
             if checkpoints.note_outcomes(outcomes):
-                Path(pause_file).touch()  # here: the next micro-batch may begin before the loop comes to it
+                Path(pause_file).touch()  # in this thread: the next micro-batch may begin before the loop's next turn
                 failures = [outcome.failure for outcome in outcomes if outcome.failure]
                 self._in_loop(lambda: self._move(failures))
             self._in_loop(lambda: self._figures.handled(outcomes))
@@ -213,7 +214,7 @@ class GroupRun:
         return RunningQuery(query, thread)
 
     async def _run_query(self, query: RunningQuery, checkpoints: Generations, asking: SparkThread) -> bool:
-        """Until the query has ended, or is to end and is drained. Whether the group's run is over with it."""
+        """Wait until the query has ended, or has to end and is drained. Returns whether the group's run is over."""
         ended = asyncio.create_task(query.wait(), name="query")
         others = [
             asyncio.create_task(self._stop.wait(), name="stop"),
@@ -227,7 +228,7 @@ class GroupRun:
             if ended.done():
                 ended.result()
                 self._raise_if_stuck()
-                return not self._was_held  # else what handles what is there may have ended with some of it left
+                return not self._was_held  # after a pause a bounded query may have ended before everything was handled
             self._hold(True)
             is_rivalled = self._watching is not None and self._watching.done()
             if self._stop.is_set():
@@ -243,7 +244,7 @@ class GroupRun:
             ended.cancel()
 
     def _raise_if_stuck(self) -> None:
-        """Once the batch is done: what could be handled beside what cannot is not to be repeated."""
+        """Raise why the group is stuck. Called once the batch is done, so that the rest of it is not repeated."""
         if self._stuck_by and not self._stop.is_set():
             raise RmqdError("; ".join(self._stuck_by))
 
@@ -259,7 +260,7 @@ class GroupRun:
             ended.result()
 
     async def _watch_moves(self, checkpoints: Generations, asking: SparkThread) -> None:
-        """Look for what operators want, until there is something."""
+        """Watch for resets of operators, until there is one."""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(MOVES_SECONDS):
@@ -268,7 +269,7 @@ class GroupRun:
             try:
                 if await asking.call(checkpoints.moved):
                     self._move()
-            except RmqdError as error:  # the query bears it for a time, and tells
+            except RmqdError as error:  # the query tolerates it for a time, and reports it
                 self._log.debug("spark.moves_unknown", error=str(error))
 
     async def _watch_status(self, query: RunningQuery) -> None:
@@ -277,7 +278,7 @@ class GroupRun:
             await asyncio.sleep(STATUS_SECONDS)
 
     def _move(self, failures: Sequence[str] = ()) -> None:
-        """The group is to go on elsewhere in its queues: with another query, or where that would fail, after it did."""
+        """Have the query end because the group goes on at other offsets, or, with `failures`, because it is stuck."""
         self._stuck_by += failures
         self._hold(True)
         self._moved.set()
@@ -293,7 +294,7 @@ class GroupRun:
             self._in_loop(lambda: self._figures.dropped_late(progress.late_rows, progress.watermark))
 
     def _in_loop(self, work: Callable[[], None]) -> None:
-        with suppress(RuntimeError):  # the loop has ended: nobody is interested any more
+        with suppress(RuntimeError):  # the loop has ended, and nothing waits for this
             self._loop.call_soon_threadsafe(work)
 
     def _hold(self, wanted: bool) -> None:
@@ -301,7 +302,7 @@ class GroupRun:
         self._switch()
 
     def _switch(self) -> None:
-        """See that the pause file is there when it should be."""
+        """Create or remove the pause file, as the pauses and the drain need it."""
         if self._pauses.whole:
             self._resumed.clear()
         else:
@@ -315,7 +316,7 @@ class GroupRun:
             self._pause_file.unlink(missing_ok=True)
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, T]) -> T:
-        """What `work` gives. Raises _StoppedError where the end is asked for first, and what ends the membership."""
+        """Run `work`. Raises _StoppedError if `stop` is called first, and whatever ends the membership."""
         task = asyncio.create_task(work)
         stop = asyncio.create_task(self._stop.wait())
         rival = set() if self._watching is None else {self._watching}
@@ -331,7 +332,7 @@ class GroupRun:
             await _ended(task, stop)
 
     async def _patiently(self, work: Coroutine[Any, Any, None], what: str) -> None:
-        """Part of the end: it may fail, or hang, and what comes after it is done all the same."""
+        """Do a step of the end, for a limited time. If it fails or hangs, that is logged, and the next step follows."""
         seconds = HURRIED_SECONDS if self._hurry.is_set() else END_SECONDS
         try:
             async with asyncio.timeout(seconds):
@@ -349,7 +350,7 @@ async def _ended(*tasks: asyncio.Task[Any]) -> None:
         await asyncio.wait(tasks)
         for task in tasks:
             if not task.cancelled():
-                task.exception()  # heard
+                task.exception()  # take it, so that asyncio does not report it
 
 
 def failure_of(error: BaseException) -> str:

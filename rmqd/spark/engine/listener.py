@@ -1,4 +1,4 @@
-"""Spark's word on each micro-batch, as it ends."""
+"""Receives Spark's progress of each micro-batch."""
 
 from __future__ import annotations
 
@@ -28,44 +28,44 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class BatchProgress:
-    """One micro-batch. `empty` ones, of an idle query, come every ten seconds."""
+    """Spark's progress of one micro-batch. An idle query reports an `empty` one every ten seconds."""
 
     number: int
     empty: bool
     phases_ms: Mapping[str, int]
-    """By Spark's names; `triggerExecution` is the whole."""
+    """The phases' durations in milliseconds by Spark's names; `triggerExecution` is the whole batch."""
     positions: Mapping[MessageQueue, int] = field(default_factory=dict)
-    """Where the query is after it, exclusive."""
+    """The query's offsets after the batch, exclusive."""
     retired: int = 0
-    """Queues whose places it has dropped."""
+    """How many queues the batch has dropped from the checkpoint."""
     late_rows: int = 0
-    """Rows behind the watermark that it has dropped; Spark counts them after its first aggregation."""
+    """How many rows behind the watermark were dropped. Spark counts them after its first aggregation."""
     watermark: str = ""
-    """Where that stood."""
+    """The watermark of the batch."""
 
 
 class ProgressListener(StreamingQueryListener):
-    """Hands each progress on. Called in a thread of Spark's; what it raised would only be logged by the JVM."""
+    """Hands each progress on. Called in a thread of Spark's. An exception would only be logged by the JVM."""
 
     def __init__(self, heard: Callable[[BatchProgress], None]) -> None:
         self._heard = heard
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Nothing: whoever started it knows."""
+        """Do nothing."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """A micro-batch has ended, or the query has been idle for ten seconds."""
+        """Hand on the progress of a micro-batch that has ended, or of a query that was idle for ten seconds."""
         self._heard(progress_of(event.progress))
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Nothing new."""
+        """Do nothing: an idle query is reported by its progress too."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Nothing: whoever waits for it hears."""
+        """Do nothing: RunningQuery waits for the end."""
 
 
 def progress_of(progress: StreamingQueryProgress) -> BatchProgress:
-    """What matters of it."""
+    """The parts of a progress that figures need."""
     phases = {name: int(milliseconds) for name, milliseconds in progress.durationMs.items()}
     positions: dict[MessageQueue, int] = {}
     retired = 0

@@ -1,7 +1,7 @@
 """The driver as a member of its group: brokers list it, and each engine sees that the other one has the group.
 
-It takes no part in the division of queues, and pulls nothing; `consumer.rivals` says who has to leave where both
-engines want a group.
+It takes no part in the division of queues, and pulls nothing. `consumer.rebalance.rivals` says which engine has to
+leave if both have the group.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-LOOK_SECONDS: Final = 20.0  # as often as members of the local engine do; at once where a broker says that members came
-LOOK_AGAIN_SECONDS: Final = 1.0  # while somebody else is there
+LOOK_SECONDS: Final = 20.0  # as members of the local engine; sooner if a broker tells that members came
+LOOK_AGAIN_SECONDS: Final = 1.0  # while another member is there
 LEAVE_SECONDS: Final = 10.0
 PATIENCE_SECONDS: Final = 60.0  # for brokers, at the start; as the source's unavailableToleranceMs
 
 
 class Presence:
-    """One membership, from `join` to `leave`; used once.
+    """One membership, from `join` to `leave`. Used once.
 
-    `on_reset` is called with offsets by queue where a broker pushes what an operator reset: brokers of 4.x do, and
+    `on_reset` is called with offsets by queue when a broker pushes an operator's reset. Brokers of 4.x push resets, and
     later ones with useServerSideResetOffset=false.
     """
 
@@ -81,9 +81,9 @@ class Presence:
         self._running: asyncio.Task[None] | None = None
 
     async def join(self) -> None:
-        """Be a member, alone. Raises GroupHeldElsewhereError, and RmqdError where no broker tells who is there.
+        """Join the group, and wait until this is its only member.
 
-        Having raised, it has left.
+        Raises GroupHeldElsewhereError, and RmqdError if no broker tells who is there. It has left again then.
         """
         self._running = asyncio.create_task(self._client.run(), name=f"presence:{self.group}")
         try:
@@ -99,9 +99,9 @@ class Presence:
         log.info("presence.joined", group=self.group, client_id=self.client_id)
 
     async def found(self) -> None:
-        """Have a new group begin where it is told, by the rule of the local engine. Raises RmqdError.
+        """Found the group if it is new, by the rule of the local engine. Raises RmqdError.
 
-        To be called before a query asks where the group is: a queue that it then has no offset of came later.
+        To be called before a query reads the group's offsets: a queue without an offset after that came later.
         """
         deadline = self._clock.monotonic() + PATIENCE_SECONDS
         while True:
@@ -115,7 +115,7 @@ class Presence:
             await asyncio.sleep(LOOK_AGAIN_SECONDS)
 
     async def watch(self) -> None:
-        """See that nobody else comes, until cancelled. Raises GroupHeldElsewhereError where somebody stays."""
+        """Watch for other members until cancelled. Raises GroupHeldElsewhereError if one stays."""
         while True:
             self._changed.clear()
             try:
@@ -129,7 +129,7 @@ class Presence:
             await self._until_change(LOOK_AGAIN_SECONDS if rivals else LOOK_SECONDS)
 
     async def leave(self) -> None:
-        """Say good-bye to the brokers, so that the group can run elsewhere at once. Raises nothing."""
+        """Unregister at the brokers, so that the group can run elsewhere at once. Raises nothing."""
         if self._running is None:
             return
         running, self._running = self._running, None
@@ -151,11 +151,11 @@ class Presence:
         )
 
     def on_consumer_ids_changed(self) -> None:
-        """A broker says that members came or went."""
+        """Look at the members now, because a broker tells that some came or went."""
         self._changed.set()
 
     async def on_request(self, command: RemotingCommand) -> Reply | None:
-        """What brokers ask in an operator's name."""
+        """Answer a broker's request, which comes from an operator."""
         match command.code:
             case RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
                 await self._reset(command)
@@ -198,7 +198,8 @@ class Presence:
             self._changed.clear()
 
     async def _until_change(self, seconds: float) -> None:
-        """Wait for a broker's word that members changed, for so long at most. Raises what the client has ended with."""
+        """Wait until a broker tells that members changed, for a limited time. Raises the client's failure if it
+        ended."""
         change = asyncio.create_task(self._changed.wait(), name=f"members:{self.group}")
         waited_for: set[asyncio.Task[Any]] = {change} if self._running is None else {change, self._running}
         try:
@@ -209,7 +210,7 @@ class Presence:
             self._running.result()
 
     async def _members(self) -> set[str]:
-        """Who is in the group, by all brokers that answer. Raises RmqdError where none does."""
+        """The members of the group, by all brokers that answer. Raises RmqdError if none does."""
         addresses = self._brokers()
         found = await asyncio.gather(*map(self._members_at, addresses), return_exceptions=True)
         lists = [ids for ids in found if isinstance(ids, set)]

@@ -1,4 +1,4 @@
-"""Where a group is in its queues, asked of the brokers every few seconds, whether its query makes progress or not."""
+"""Asks the brokers every few seconds where a group is in its queues, whether its query makes progress or not."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROUTES_SECONDS: Final = 30.0
 
 
 class QueuePlaces:
-    """Looks, and tells the figures. It is in no group, and pulls nothing."""
+    """Asks about all queues of a group, and gives the answers to its figures. It joins no group, and pulls nothing."""
 
     def __init__(self, order: GroupOrder, figures: Figures, clock: Clock) -> None:
         self._group = order.group

@@ -1,4 +1,4 @@
-"""A streaming query as the event loop sees it: waited for, ended, and what it failed by in one line."""
+"""A streaming query, for an event loop: waiting for it, ending it, and its failure in one line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rmqd.spark.engine.spark_thread import SparkThread
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-WAIT_SECONDS: Final = 1  # Spark's own waiting cannot be cut short from here
+WAIT_SECONDS: Final = 1  # for each call of Spark's own wait, which cannot be cancelled
 MOST_CHARACTERS: Final = 1000
 MOST_SAID: Final = 20_000
 # The end of a Python traceback: `rmqd.errors.DataLossError: data loss in ...`. Spark puts Java's around it.
@@ -19,7 +19,7 @@ _PYTHON_ERROR = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt)
 
 
 class QueryFailedError(RmqdError):
-    """A query ended by an error. The text is the innermost cause, `said` all that Spark tells."""
+    """A query ended by an error. The text is the innermost cause; `said` has everything that Spark reports."""
 
     def __init__(self, cause: str, said: str) -> None:
         super().__init__(cause)
@@ -35,7 +35,7 @@ class RunningQuery:
         self._waiting = SparkThread("rmqd.spark.query")
 
     async def wait(self) -> None:
-        """Until it has ended by itself, as one that handles what is there does. Raises QueryFailedError."""
+        """Wait until the query has ended by itself, as a bounded one does. Raises QueryFailedError."""
         try:
             while not await self._waiting.call(lambda: self._query.awaitTermination(WAIT_SECONDS)):
                 pass
@@ -45,9 +45,9 @@ class RunningQuery:
             self._waiting.end()
 
     async def is_idle(self) -> bool:
-        """Whether no micro-batch is under way. With the pause file in place none begins any more, either.
+        """Whether no micro-batch is under way. While the pause file exists none begins either.
 
-        Raises QueryFailedError where Spark does not answer any more.
+        Raises QueryFailedError if Spark does not answer.
         """
         try:
             return await self._thread.call(self._is_idle)
@@ -55,7 +55,7 @@ class RunningQuery:
             raise query_error(error) from None
 
     async def stop(self) -> None:
-        """End it: a micro-batch under way is given up, and repeated at the next start. Raises nothing."""
+        """End the query. A micro-batch under way is given up, and repeated at the next start. Raises nothing."""
         try:
             await self._thread.call(self._query.stop)
         except Exception:  # noqa: BLE001 it has failed, or hangs: what matters is in `wait`, and the session ends next
@@ -66,7 +66,7 @@ class RunningQuery:
 
 
 def query_error(error: BaseException) -> QueryFailedError:
-    """What ended a query, from what Spark raises: pages of Java and Python tracebacks."""
+    """The error that ended a query, extracted from Spark's exception, which has pages of tracebacks."""
     said = str(error)
     found = _PYTHON_ERROR.findall(said)
     # Spark repeats the cause in what wraps it; the first one is the innermost of the first failure

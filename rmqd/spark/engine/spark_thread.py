@@ -1,4 +1,4 @@
-"""Calls of Spark from an event loop. Each blocks until the JVM has answered, so that they are made in a thread."""
+"""Calls Spark from an event loop. Each call blocks until the JVM has answered, so it is made in a thread."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _Job = tuple[Callable[[], Any], "asyncio.Future[Any]"]
 
 
 class SparkThread:
-    """One thread, and so one connection to the JVM: calls are made one after another.
+    """One thread, with one connection to the JVM. Calls are made one after another.
 
-    It is a daemon: a call that hangs holds up nobody's exit. Whoever gives up waiting leaves the thread to it.
+    It is a daemon thread, so a call that hangs delays no exit. A caller that is cancelled leaves the call running.
     """
 
     def __init__(self, name: str) -> None:
@@ -26,7 +26,7 @@ class SparkThread:
         threading.Thread(target=context.run, args=(self._run,), name=name, daemon=True).start()
 
     async def call(self, work: Callable[[], T]) -> T:
-        """What `work` gives or raises."""
+        """Call `work` in the thread. Returns what it returns, and raises what it raises."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._jobs.put((work, future))
         return await future

@@ -1,4 +1,4 @@
-"""What the sources of a group have in common, whether a handler or a pipeline follows: what is read, and from where."""
+"""What the sources of handlers and of pipelines have in common: what a group reads, and where it starts."""
 
 from __future__ import annotations
 
@@ -24,28 +24,29 @@ if TYPE_CHECKING:
     from rmqd.spark.group_order import GroupOrder
     from rmqd.wire.message_queue import MessageQueue
 
-FETCH_INTERVAL_SECONDS: Final = 0.1  # the most that it adds to the delay of a message that finds the group idle
+FETCH_INTERVAL_SECONDS: Final = 0.1  # the most that polling adds to the delay of a message when the group is idle
 PULLS_UNDER_WAY: Final = 8
-DRAIN_PART: Final = 4  # of shutdown_timeout, for a batch: a stop may find one just begun
+DRAIN_PART: Final = 4  # a batch is to take at most this part of shutdown_timeout: a stop may find one just begun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupPlan:
-    """What the source's processes are told. Pickles."""
+    """The settings of the source's processes. Pickles."""
 
     order: GroupOrder
     starting: Mapping[MessageQueue, int] | None
-    """Where queues start; without it, and for others, that is where the group is on the brokers."""
+    """The offsets at which queues start. Queues without one start at the group's offset on the brokers."""
     pause_file: str
-    """While it exists, nothing new is taken up."""
+    """While this file exists, no batch begins."""
 
     @property
     def target_seconds(self) -> float:
-        """How long a batch is to take: not so long that a stop could not wait for it."""
+        """How long a batch should take: short enough that a stop can wait for its end."""
         return max(0.1, min(TARGET_SECONDS, self.order.settings.shutdown_timeout / DRAIN_PART))
 
     def source_options(self) -> SourceOptions:
-        """What is read, in the source's terms. Only a handler sends messages back, and so has retries."""
+        """The options of the source. The retry topic is read only for a handler, since a pipeline sends nothing
+        back."""
         order, settings = self.order, self.order.settings
         options = order.options
         filters = {topic: Filter(one.kind, one.expression) for topic, one in options.subscriptions.items()}
@@ -76,7 +77,7 @@ class GroupPlan:
 class GroupStreamReader(RocketMQStreamReader):
     """Reads what a group subscribes to, from where the group is, in batches of a size that `pace` finds."""
 
-    _fails_by_silent_broker = False  # the others' queues go on, as on the local engine; the group's status has it
+    _fails_by_silent_broker = False  # as on the local engine the other brokers' queues go on; the status shows it
 
     def __init__(self, plan: GroupPlan, pace: Pace | None) -> None:
         super().__init__(plan.source_options())
@@ -87,7 +88,7 @@ class GroupStreamReader(RocketMQStreamReader):
         self._under_way: dict[str, Any] | None = None  # the end of the last batch that was made here
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """With a pace, the limit itself changes from batch to batch: see `latestOffset`."""
+        """The limit for Spark. With a pace the real limit changes from batch to batch: see `latestOffset`."""
         return ReadMaxRows(1) if self._pace is not None else super().getDefaultReadLimit()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
@@ -98,7 +99,7 @@ class GroupStreamReader(RocketMQStreamReader):
             self._pace.ended(time.monotonic(), self._times.take())
             self._under_way = None
         size = self._pace.size(time.monotonic())
-        while not size and self._heads.pinned:  # "nothing new" would end what is available now
+        while not size and self._heads.pinned:  # answering "nothing new" would end a bounded query
             time.sleep(0.05)
             size = self._pace.size(time.monotonic())
         self._progress.max_offsets = size
@@ -110,18 +111,18 @@ class GroupStreamReader(RocketMQStreamReader):
         return end
 
     def _resolve_start(self) -> Offsets:
-        """Where the plan says, else where the group is on the brokers, else at the first message.
+        """The start of each queue: from the plan, else the group's offset on the brokers, else the first message.
 
-        A new group was founded by `Presence.found`, so a queue without an offset came later.
+        `Presence.found` has founded a new group before this, so a queue without an offset came later.
         """
         cluster, options = cluster_of(self._options.access), self._options
-        # a group that goes on elsewhere does so without a topic that is gone; at its very start it may be misspelt
+        # a later generation goes on without a topic that is gone; at the group's first start it may be misspelt
         queues = self._subscribed.now(cluster, all_topics=self._group_plan.starting is None)
         check_filter(cluster, options, queues)
         starts = {queue: offset for queue, offset in (self._group_plan.starting or {}).items() if queue in queues}
         committed = everyone(cluster.committed(options.group, queues - starts.keys()))
         starts |= {queue: offset for queue, offset in committed.items() if offset is not None}
         starts |= everyone(cluster.min_offsets(queues - starts.keys()))
-        # so that the same comes out if the process ends before this is in the checkpoint
+        # committed, so that the start is the same if the process ends before it is in the checkpoint
         self._group.pin(starts)
         return Offsets(starts)

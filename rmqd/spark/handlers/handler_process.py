@@ -1,7 +1,7 @@
-"""A group's handler in one of Spark's Python worker processes: started once, and given range after range.
+"""A group's handler in one of Spark's Python worker processes: it is started once, and handles range after range.
 
-Spark calls in the process's main thread, one task at a time; the handler, its slots and the connections live in an
-event loop in a thread of their own, so that what a handler does beside its batches goes on between tasks.
+Spark calls in the process's main thread, one task at a time. The handler, its slots and the connections are in an event
+loop in another thread, so that a handler's background work goes on between tasks.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _processes: dict[tuple[int, str], HandlerProcess] = {}
 
 
 def handler_process(order: GroupOrder, key: str) -> HandlerProcess:
-    """This process's handler of a group, started; `key` tells configurations apart. Raises what its start raises."""
+    """This process's started handler of a group. `key` tells configurations apart. Raises what its start raises."""
     whole_key = os.getpid(), key
     found = _processes.get(whole_key)
     if found is None or found.has_ended:
@@ -74,20 +74,20 @@ def handler_process(order: GroupOrder, key: str) -> HandlerProcess:
 
 
 class TaskLease:
-    """A queue is its task's: Spark runs one for a range, and no locks are taken."""
+    """The lease of a queue on Spark. It always holds: Spark runs one task for a range, and no locks are taken."""
 
     valid = True
 
     def lease(self, queue: MessageQueue) -> TaskLease:
-        """Always its own."""
+        """Return this lease: the task has its queue."""
         return self
 
 
 class HandlerProcess:
-    """Every method may be called in the process's main thread, and blocks."""
+    """A handler and its event loop in this process. Methods are called in the main thread, and block."""
 
     def __init__(self, order: GroupOrder) -> None:
-        # JSON whatever the configuration says: the driver, or who collects the executors' files, writes it as it likes
+        # always JSON: the driver, or the collector of the executors' files, formats the log by its own settings
         logs.configure_logging(order.config.log.level, "json", namespaces=order.config.namespaces)
         sys.path += [folder for folder in order.import_path if folder not in sys.path]
         self.has_ended = False
@@ -115,12 +115,12 @@ class HandlerProcess:
         try:
             return self._run(self._handle(queue_range))
         except BaseException:
-            # Spark ends the process of a task that failed, and asks nobody
+            # Spark kills the process of a task that failed
             self.stop()
             raise
 
     def stop(self) -> None:
-        """Call the handler's `stop`, and wait for it a while. Raises nothing; a second time it does nothing."""
+        """Call the handler's `stop`, and wait for it for a while. Raises nothing. A second call does nothing."""
         if self.has_ended:
             return
         self.has_ended = True
@@ -234,7 +234,7 @@ class HandlerProcess:
 
 
 def stop_handlers() -> None:
-    """Stop this process's handlers; who asks for one later gets another, started anew."""
+    """Stop this process's handlers. A later `handler_process` starts a new one."""
     for key in [key for key in _processes if key[0] == os.getpid()]:
         _processes.pop(key).stop()
 

@@ -1,4 +1,4 @@
-"""The query of a group with a handler: executors handle ranges of queues, the driver hears what became of them."""
+"""The query of a group with a handler: executors handle ranges of queues, and the driver receives their outcomes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def handler_query(
 
     def collect(frame: DataFrame, batch_id: int) -> None:
         began = time.monotonic()
-        rows = frame.collect()  # the batch's one action: this is what runs the handlers
+        rows = frame.collect()  # the batch's only action: this runs the handlers
         note_batch_time(pause_file, batch_id, time.monotonic() - began)
         on_batch(batch_id, [RangeOutcome.decode(row.outcome) for row in rows])
 

@@ -1,7 +1,7 @@
-"""The source in which a group's handler runs: a task reads its range of a queue, and has it handled.
+"""The source in whose tasks a group's handler runs: a task pulls its range of a queue, and handles it.
 
-Format `rmqd_handler`, for `handler_query` alone. Its rows are one for each range: what became of it. Which ranges there
-are, where they begin and what is committed is the source's business, as for `rocketmq`.
+It is the format `rmqd_handler`, for `handler_query` alone. It has one row for each range, with the range's outcome. It
+chooses ranges, and commits offsets, as the format `rocketmq` does.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class HandlerPlan(GroupPlan):
     """What the source's processes are told. Pickles."""
 
     key: str
-    """Tells this configuration from others of the group: a worker process starts the handler for each once."""
+    """A hash of the configuration. A worker process starts the handler once for each."""
     slots: int
-    """Tasks that Spark runs at once."""
+    """The number of tasks that Spark runs at once."""
 
     def pace(self) -> Pace:
-        """How large batches are."""
+        """The Pace that sizes the group's batches."""
         settings = self.order.settings
         concurrency = settings.handler.concurrency if settings.handler is not None else 1
         calls = 1 if settings.consume_mode == "orderly" else concurrency
@@ -59,7 +59,8 @@ class HandlerPlan(GroupPlan):
 def bound_to(
     order: GroupOrder, starting: Mapping[MessageQueue, int] | None, pause_file: str, slots: int
 ) -> type[DataSource]:
-    """The source of one group, to be registered: no options, as Spark shows those, and the order has secrets."""
+    """The source class of one group, to be registered. It has no options: Spark shows those, and the order has
+    secrets."""
 
     class BoundHandlerSource(HandlerSource):
         plan = HandlerPlan(

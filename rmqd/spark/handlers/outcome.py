@@ -1,4 +1,4 @@
-"""What became of a range of a queue that an executor handled: the one row that its task gives to the driver. Pure."""
+"""The outcome of a range of a queue that an executor handled: the only row that its task gives to the driver. Pure."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class RangeOutcome:
     start: int
     end: int
     topics: tuple[TopicSnapshot, ...] = ()
-    """What the range adds to the group's counters."""
+    """The range's part of the group's counters."""
     reset_to: int | None = None
-    """Where the queue is to go on in place of `end`: an operator reset the group, or `failure` says why."""
+    """The offset at which the queue goes on instead of `end`: an operator reset the group, or see `failure`."""
     failure: str = ""
-    """Why the group cannot go on at `reset_to`: a corrupt message stands there. What was before it is done."""
+    """Why the group cannot go on at `reset_to`: a corrupt message is there. Everything before it is handled."""
     lost: int = 0
-    """Offsets of the range that the broker holds no more, left out by `on_offset_illegal: correct`."""
+    """How many offsets of the range the broker has lost. They are left out by `on_offset_illegal: correct`."""
     hook_failures: dict[str, int] = field(default_factory=dict)
     """By the hook's name; what the range adds."""
     left_out_by_hooks: dict[str, int] = field(default_factory=dict)

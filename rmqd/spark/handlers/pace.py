@@ -1,7 +1,7 @@
-"""How many messages the next micro-batch takes: so many that it lasts a few seconds, and that a rate is kept to. Pure.
+"""Sizes micro-batches: so that each lasts a few seconds, and a rate limit is kept. Pure.
 
-A batch that is under way when a group is stopped is waited for, and one that a crash cuts short is repeated whole: both
-want short batches. Spark takes some 200 ms for each, on a busy machine 2 s, which wants long ones.
+Short batches are good for a stop, which waits for the one under way, and after a crash, when the last one is repeated.
+Long batches are good for throughput: Spark takes some 200 ms for each, and 2 s on a busy machine.
 """
 
 from __future__ import annotations
@@ -75,10 +75,10 @@ class Pace:
 
 
 class _Costs:
-    """Divides what batches took into what each takes, whatever its size, and what each message adds.
+    """Divides the duration of batches into a fixed part for each batch, and a part for each message.
 
-    A line through the last batches (least squares, older ones counting less and less). While their sizes are alike,
-    what is known of a batch's own part stays.
+    It is a line through the last batches, by least squares, in which older ones count less and less. While their sizes
+    are alike the two parts cannot be told apart, and the last known fixed part is kept.
     """
 
     def __init__(self) -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-LEAST_ANSWER_BYTES: Final = 64 * 1024  # what a pull is taken to bring before the first answers
+LEAST_ANSWER_BYTES: Final = 64 * 1024  # the assumed size of an answer before the first ones have come
 CORRUPT_RETRY_SECONDS: Final = 1.0
 RECHECK_SECONDS: Final = 1.0
 
@@ -48,9 +48,9 @@ class RangeRun:
         clock: Clock,
     ) -> None:
         self.reset_to: int | None = None
-        """Where the queue goes on in place of the range's end."""
+        """The offset at which the queue goes on instead of the range's end."""
         self.failure = ""
-        """Why it cannot go on there."""
+        """Why the queue cannot go on there."""
         self.queue = ProcessQueue(queue_range.queue, queue_range.start, stats, options.namespace)
         self._pulls = RangePulls(client, queue_range, self._open)
         self.plan = self._pulls.plan

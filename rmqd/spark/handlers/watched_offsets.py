@@ -1,4 +1,4 @@
-"""A group's offsets where its driver looks after them, too: what somebody else has set is left as it is."""
+"""Commits of a group on Spark. An offset that somebody else has set is left as it is: the driver decides about it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from rmqd.wire.message_queue import MessageQueue
 
 
 class WatchedOffsets(GroupOffsets):
-    """Commits in queues whose offset is as it was committed last, or has gone on since no further than the query.
+    """Commits in queues whose stored offset lies between the last commit and the query's place.
 
-    Elsewhere an operator has moved the group, or a broker was killed and has forgotten the last commits. The driver
-    sees that within seconds (`generations`), and decides: a commit before would hide it.
+    In any other queue an operator has moved the group, or a broker was killed and forgot the last commits. The driver
+    sees that within seconds (`generations`), and decides; a commit before that would hide it.
     """
 
     def _due(
@@ -26,4 +26,4 @@ class WatchedOffsets(GroupOffsets):
         }
 
     def _is_in_use(self, queues: Mapping[MessageQueue, int]) -> bool:
-        return False  # the driver itself is the group's member, and sees that it is the only one
+        return False  # the driver itself is the group's only member

@@ -1,7 +1,8 @@
-"""The end of Spark's Python worker processes, which run no exit handlers: the last word before it.
+"""A callback before the end of Spark's Python worker processes, which run no exit handlers.
 
 Spark closes a worker's pipe, on which pyspark.daemon ends the process by `os._exit`, and at the same time sends SIGHUP.
-Before each task pyspark.daemon sets the default for that, to die; so it is blocked, and a thread waits for it.
+pyspark.daemon sets the default action of SIGHUP, to end the process, before each task. So the signal is blocked here,
+and a thread waits for it.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from typing import Final
 _leave: Final = os._exit
 _turn: Final = threading.Lock()
 _last_words: dict[int, Callable[[], object]] = {}
-"""By process: handlers may have forked others."""
+"""The callback by process id: handlers may have forked other processes."""
 
 
 def at_worker_end(call: Callable[[], object]) -> None:
-    """Have `call` called before this worker process ends, unless it is killed; the last one that was given counts.
+    """Run `call` when this worker process ends, except by SIGKILL. Registering another one replaces it.
 
-    For the worker's main thread, before threads are started that the signal could reach.
+    To be called in the worker's main thread, before threads are started that the signal could reach.
     """
     is_first = os.getpid() not in _last_words
     _last_words[os.getpid()] = call
@@ -37,7 +38,7 @@ def _await_signal() -> None:
 
 
 def _end(code: int) -> None:
-    """In place of `os._exit`; who comes second waits, and finds that the process is gone."""
+    """Replaces `os._exit`. A second caller waits while the first one ends the process."""
     call = _last_words.get(os.getpid())
     if call is not None:
         with _turn:

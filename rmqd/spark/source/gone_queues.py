@@ -1,6 +1,7 @@
 """Queues of a query's checkpoint that it no longer reads: their broker or topic is gone, or they are not subscribed to.
 
-They keep their places for a retention, so that a broker that comes back is read on from there, and are then dropped.
+They keep their offsets for a retention time, so that a broker that comes back is read on from there. Then they are
+dropped.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ log = structlog.get_logger(__name__)
 
 
 class GoneQueues:
-    """Since when which queues are gone. A batch's end notes it (milliseconds since 1970), for the query's next run."""
+    """Since when queues are gone (milliseconds since 1970). The end of a batch has it too, for the query's next run."""
 
     def __init__(self, retention_seconds: float) -> None:
         self._retention_ms = retention_seconds * 1000
@@ -38,7 +39,7 @@ class GoneQueues:
             del self._since[queue]
 
     def noted_in(self, end: Offsets) -> Offsets:
-        """A batch's end with what is gone noted, and without what has been gone for the retention."""
+        """The end of a batch, with the queues that are gone, and without those that have been gone for too long."""
         oldest = time.time() * 1000 - self._retention_ms
         late = {queue for queue, since in self._since.items() if since <= oldest}
         for queue in sorted(late & end.positions.keys()):

@@ -1,15 +1,14 @@
-"""A consumer group's offsets on the brokers, kept where the query's checkpoint is.
+"""Commits a query's place as a consumer group's offsets on the brokers.
 
-The checkpoint owns the query's place, and the brokers are told of it: for `mqadmin consumerProgress`, and for whoever
-has the group next. That is the query's to tell only while the group is its own:
+The checkpoint owns the query's place. It is committed to the brokers for `mqadmin consumerProgress`, and for the next
+owner of the group. The query may commit only while the group is its own:
 
-- An offset never goes back. Where the broker's is beyond the query's place it is left alone until the query is there:
-  somebody else has consumed what lies between, or sent the group there, and would be handed all of it again. A queue
-  that was made anew is another one: its offset may be beyond its end, and then is nobody's place.
-- While consumers are connected in the group, nothing is committed: they take the group's offsets for their own when
-  queues change hands, and would leave out what the query, and not they, have read.
-- A queue that no route names any more, or whose master none names, is left out, and committed once it is there again;
-  the others go on.
+- An offset never goes back. If the broker's offset is beyond the query's place, it stays until the query has passed it:
+  another consumer has handled the messages between, or an operator moved the group there, and a lower commit would have
+  them handled again. The exception is a queue that was created anew, whose old offset may be beyond its end.
+- While consumers are connected in the group, nothing is committed. They start from the group's offsets when queues
+  change owners, and would skip messages that the query has read, and they have not.
+- A queue that is in no route, or without a master, is left out, and committed once it is there again. Others go on.
 """
 
 from __future__ import annotations

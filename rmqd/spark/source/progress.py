@@ -37,16 +37,16 @@ class Heads:
 
     @property
     def pinned(self) -> bool:
-        """Whether they are kept to for ever."""
+        """Whether the ends are fixed, as for a bounded query."""
         return self._pinned is not None
 
     def pin(self, cluster: Cluster, queues: Iterable[MessageQueue]) -> None:
-        """Keep to the ends of now for ever. Raises RmqdError where one is not to be had."""
+        """Fix the ends at their present values, for a bounded query. Raises RmqdError if a broker does not answer."""
         self._pinned = everyone(cluster.max_offsets(queues, of_slaves=True))
         self.last = dict(self._pinned)
 
     def reach(self, positions: Mapping[MessageQueue, int]) -> None:
-        """A query starts here. Ends that were noted before are not behind it: what came between is nobody's loss."""
+        """Raise pinned ends to where the query starts, if they are below it. The difference is not a loss of data."""
         if self._pinned is not None:
             self._pinned |= {queue: max(self._pinned.get(queue, at), at) for queue, at in positions.items()}
 
@@ -152,7 +152,10 @@ class Progress:
         return waiting >= (self._options.min_offsets or 0) or (waiting > 0 and is_late)
 
     def _went_back(self, begin: Offsets, back: Mapping[MessageQueue, int]) -> None:
-        """Queues that end before where the query is: made anew, or a broker has lost what came last."""
+        """Report queues that end below the query's place: they were created anew, or a broker lost their last messages.
+
+        This is the second place, beside RangePlan, at which a query finds that data is lost.
+        """
         for queue, head in sorted(back.items()):
             position = begin.positions[queue]
             if self._options.fail_on_data_loss:

@@ -14,7 +14,7 @@ log = structlog.get_logger(__name__)
 
 
 class BrokerSilentError(RemotingError):
-    """A broker has not told for too long where its queues end."""
+    """A broker has not answered for too long where its queues end."""
 
 
 @dataclass(slots=True)
@@ -24,7 +24,7 @@ class _Silence:
 
 
 class SilentBrokers:
-    """Since when which brokers are silent. Each is told of once, and once more when it answers."""
+    """Since when brokers are silent. Each is logged once, and once more when it answers."""
 
     def __init__(self, patience_seconds: float) -> None:
         self._patience_seconds = patience_seconds
@@ -53,7 +53,7 @@ class SilentBrokers:
             )
 
     def raise_if_too_long(self) -> None:
-        """Raise BrokerSilentError where one is silent for longer than the patience."""
+        """Raise BrokerSilentError if a broker has been silent for longer than the tolerance."""
         now = time.monotonic()
         for broker, silence in self._silent.items():
             seconds = now - silence.since
