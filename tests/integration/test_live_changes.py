@@ -166,6 +166,12 @@ def workers_with_queues(rmqd: RmqdProcess) -> set[int]:
     return {queue["worker"] for queue in group["queues"] if not queue["is_retry"]}
 
 
+def has_retry_queue(rmqd: RmqdProcess) -> bool:
+    """Whether a worker has the queue of the group's retry topic."""
+    (group,) = rmqd.status()["groups"]
+    return any(queue["is_retry"] for queue in group["queues"])
+
+
 def test_a_reload_hands_filter_and_limit_to_the_running_workers(
     rocketmq: RealCluster, topic: str, group: str, tmp_path: Path
 ) -> None:
@@ -181,6 +187,7 @@ def test_a_reload_hands_filter_and_limit_to_the_running_workers(
     with RmqdProcess(tmp_path / "rmqd", rocketmq.nameserver, settings("a || b", 0), "--workers", "2") as rmqd:
         rmqd.wait_ready()
         wait_until(lambda: workers_with_queues(rmqd) == {1, 2}, "the workers share the queues")
+        wait_until(lambda: has_retry_queue(rmqd), "one of them has that of the retry topic, whose route came later")
         rebalances = rmqd.metric("rmqd_rebalances_total", group=group)
         with sending_aside(rocketmq, topic) as sender:
             for filter_now, rate in [("a || c", 5000), ("a || b", 0), ("a || c", 1000), ("a || b", 0)]:

@@ -58,7 +58,7 @@ async def test_two_members_share_a_popped_topic_and_finish_it(rocketmq: RealClus
                 await asyncio.sleep(0)  # the members take turns at what comes
             producer.send(key="slow")
             producer.send(key="fails")
-        await until(lambda: len(calls) == 302, "all are handled", 30)
+        await until(lambda: len(calls) == 302, "all are handled", 60)
         await until(lambda: calls["fails"] == 2, "the failed one came again, at level 0 after 10 s", 60)
         await until(lambda: one.topic().handled["acked"] + two.topic().handled["acked"] == 301, "slow one done", 30)
         assert one.topic().received
