@@ -142,11 +142,11 @@ class HandlerRun:
             yield f"a message is to be delivered in {due - self._clock.wall():.0f} s by the broker's clock"
 
 
-def is_at_rest(queue: ProcessQueue, held: set[tuple[str, int]]) -> bool:
+def is_at_rest(process_queue: ProcessQueue, held: set[tuple[str, int]]) -> bool:
     """Whether nothing happens in a queue: its pull is held, or its messages wait for a delay."""
-    place = queue.message_queue
-    is_held = not queue.pending and (place.topic, place.queue_id) in held
-    return not queue.in_flight and (queue.retrying > 0 or is_held)
+    queue = process_queue.message_queue
+    is_held = not process_queue.pending and (queue.topic, queue.queue_id) in held
+    return not process_queue.in_flight and (process_queue.retrying > 0 or is_held)
 
 
 def pops_rest(assignment: PopAssignment, held: set[Place]) -> bool:

@@ -214,6 +214,7 @@ async def test_what_was_pulled_is_finished_and_committed_before_the_group_pops(p
     await pop.send(*BODIES[:8])
     async with pop.member(handler) as one:
         await eventually(lambda: one.topic().received == 8, "all are here")
+        rebalances = one.consumer.snapshot().rebalances
         await pop.set_mode("POP")
         one.consumer.on_consumer_ids_changed()
         await eventually(lambda: all(queue.leaving for queue in queues_of(one)), "it gives its queues up")
@@ -222,6 +223,7 @@ async def test_what_was_pulled_is_finished_and_committed_before_the_group_pops(p
         await eventually(lambda: one.queue(-1) is not None, "it pops")
         assert await pop.lag() == 0
         assert one.topic().received == 8
+        assert one.consumer.snapshot().rebalances == rebalances + 2, "its queues were given up, then others taken"
         await one.stop()
     async with pop.member(other):
         await pop.send(b"after")
