@@ -94,7 +94,7 @@ def assemble(
 def _by_message_model(
     options: ConsumerOptions, client: ClientInstance, clock: Clock, receipts: PopReceipts | None
 ) -> tuple[WaysBack, OffsetStore, Founding, Ownership, Leases | None]:
-    """With what says whether a queue is ours in an orderly group."""
+    """The parts that depend on the message model; the last one is the lease source of an orderly group, else None."""
     group, is_orderly = options.group, options.consume_mode == "orderly"
     if options.message_model == "broadcasting":
         folder = unwrap_namespace(group, options.namespace)

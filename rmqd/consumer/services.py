@@ -31,7 +31,7 @@ class ConsumeMessageService(Protocol):
         """Work until cancelled. Raises what the group cannot go on after."""
 
     def submit(self, process_queue: ProcessQueue) -> None:
-        """A queue has messages to hand out."""
+        """Note that a queue has messages to hand out: it joins the line that workers serve."""
 
     def pause(self) -> None:
         """Hand out nothing more; handlers finish what they have."""
@@ -72,13 +72,13 @@ class WaysBack(Protocol):
 
 
 class OffsetWatcher(Protocol):
-    """Who has a queue, and is to hear what others do to its stored offset."""
+    """The owner of a queue, as the offset store tells it what others do to the queue's stored offset."""
 
     def set_back(self, offset: int) -> None:
-        """An operator set it back, and no pull will tell."""
+        """Hear that an operator has set the stored offset to `offset`, and that no pull will tell of it."""
 
     def overlapped(self, messages: int) -> None:
-        """So many messages were finished here and by another member."""
+        """Hear that so many messages were finished both here and by another member."""
 
 
 class OffsetStore(Protocol):
@@ -102,13 +102,14 @@ class OffsetStore(Protocol):
     def take_over(
         self, queue: MessageQueue, offset: int | None, watcher: OffsetWatcher | None = None, *, in_peace: bool = True
     ) -> None:
-        """A new ownership begins at the stored offset; what an earlier one knew is forgotten.
+        """Begin a new ownership at the stored offset; forget what an earlier ownership knew.
 
-        `watcher` hears for a while of what others do to it; not `in_peace`, a former owner may still commit.
+        For a while `watcher` is told what others do to the stored offset. `in_peace` says that the former owner has let
+        go of the queue; otherwise it may still commit.
         """
 
     def forget(self, queue: MessageQueue) -> None:
-        """The queue is not ours any more."""
+        """Forget a queue that this member has given up."""
 
     async def commit(self, queue: MessageQueue, offset: int, *, downward: bool = False) -> None:
         """Store an offset. Raises RmqdError.
@@ -119,22 +120,26 @@ class OffsetStore(Protocol):
     async def commit_upward(
         self, queue: MessageQueue, offset: int, may_commit: Callable[[], bool] = lambda: True
     ) -> bool:
-        """Commit for a queue that is being given up: the next owner may be further already. Raises RmqdError.
+        """Commit for a queue that is being given up, unless a higher offset is stored. Raises RmqdError.
 
-        `may_commit` is asked when the request would be sent; False if it said no.
+        The next owner may have begun, and be further already. `may_commit` is asked right before the request would be
+        sent. Returns False if it said no.
         """
 
     async def settled(self, queue: MessageQueue, offset: int, until: float) -> bool:
-        """Wait, until then (loop time), for commits that could still replace `offset`; whether to look at it again."""
+        """Wait, until then (loop time), for the end of commits that could still replace `offset`.
+
+        Returns whether some have ended, so that they may have replaced it, and it has to be looked at again.
+        """
 
     def wrote(self, queue: MessageQueue, stored: int) -> bool:
-        """Whether a stored offset is of this ownership."""
+        """Whether a stored offset is one that this ownership has committed, or may have committed."""
 
     def may_be_lost(self, queue: MessageQueue) -> bool:
         """Whether less than what was committed may be stored, without anybody having set it back."""
 
     async def persist(self, offsets: Mapping[MessageQueue, int]) -> bool:
-        """Commit many offsets; says whether all were taken. A failure is logged, the next round tries again."""
+        """Commit many offsets. Returns whether all were taken; the next round tries again what was not."""
 
 
 class Leases(Protocol):
@@ -145,31 +150,39 @@ class Leases(Protocol):
 
 
 class Ownership(Protocol):
-    """Which queues this member may consume, beyond what the rebalance says."""
+    """Which of its queues this member may consume now.
+
+    The rebalance says which queues a member is to have. Ownership says whether it may begin: not before the former
+    owner has finished and committed. docs/ownership.md has both kinds, and what brokers do.
+    """
 
     timeouts: int
     """How often the wait for a queue's former owner was given up."""
 
     async def members_are(self, address: str, client_ids: Collection[str]) -> None:
-        """The group's members as one broker lists them now."""
+        """Hear which members one broker lists now."""
 
     async def break_locks(self, topic: str, queues: Iterable[MessageQueue]) -> None:
-        """See to what members that are gone have left behind."""
+        """Free the locks that members which are gone have left behind, where this kind of ownership does so."""
 
     async def acquire(self, queue: MessageQueue, lost: Callable[[], None], notice_seconds: float = 0.0) -> bool:
         """Return when the queue may be consumed; `lost` is called at once when that ends before `release`.
 
-        A former owner may take `notice_seconds` to see that it is waited for. False if it may still have the queue.
+        A former owner may take `notice_seconds` to see that somebody waits for it. Returns False if the wait was given
+        up, so that a former owner may still have the queue.
         """
 
     async def release(self, queue: MessageQueue) -> None:
-        """Give a queue up; what was to be committed has been."""
+        """Let the next owner have a queue. The caller has committed before: the next owner reads the stored offset."""
 
     def linger(self, queue: MessageQueue) -> float:
-        """Handlers did not end in the time for giving the queue up; how many seconds more it can safely be kept."""
+        """For how many more seconds a queue can be kept whose handlers did not end in the time for giving it up."""
 
     async def close(self, *, calls_left: bool) -> None:
-        """Give up what was not released; at the group's end, with whether calls of the handler may still run."""
+        """Release everything that is still held when the group ends.
+
+        `calls_left` says that calls of the handler may still be running, which nobody waits for any more.
+        """
 
     def holds(self, queue: MessageQueue) -> bool:
         """Whether an acquired queue may be consumed now; only orderly groups can lose that for a while."""

@@ -18,9 +18,9 @@ from rmqd.wire.message_queue import MessageQueue
 class Assignment(ABC):
     """Takes a message queue over, has its messages handled, and gives it up when told to leave.
 
-    `run` ends when what handlers had is finished and told to the broker, or the time for it is over. One that is
-    pulled is this member's alone; one that is popped others may have too, and its queue id is -1 where it stands for
-    all queues of a broker.
+    `run` ends when what handlers had is finished and the broker knows it, or when the time for that is over. A queue
+    that is pulled belongs to this member alone. A queue that is popped may belong to other members too; its queue id is
+    -1 where the assignment stands for all queues of a broker.
     """
 
     is_popped: ClassVar[bool]
@@ -33,11 +33,11 @@ class Assignment(ABC):
 
     @abstractmethod
     async def run(self) -> None:
-        """Have it until `leave`."""
+        """Take the queue over and consume it until `leave` is called; then give it up."""
 
     @property
     def is_leaving(self) -> bool:
-        """Whether it was told to leave."""
+        """Whether `leave` was called."""
         return self._leaving.begun.is_set()
 
     @property
@@ -51,7 +51,7 @@ class Assignment(ABC):
         return self.status.process_queues
 
     def snapshot(self) -> QueueSnapshot | None:
-        """What is known of it; None until it was taken over, unless that takes too long."""
+        """The figures of the moment; None until the queue was taken over, unless that takes too long."""
         return self.status.snapshot()
 
     def leave(self, drain_seconds: float, *, last: bool = False) -> None:
@@ -63,7 +63,7 @@ class Assignment(ABC):
         self._leaving.hurried.set()
 
     def take_over(self) -> int:
-        """Go by what the group is told to do now; returns how many cached messages the new filter lets go."""
+        """Apply the group's present options at once. Returns how many cached messages the new filter lets go."""
         return 0 if self.loop is None else self.loop.take_over()
 
     def apply_pauses(self) -> None:
@@ -78,14 +78,14 @@ class Assignment(ABC):
         return None
 
     def move_to(self, offset: int) -> bool:
-        """Go on at `offset` at once, as an operator says; whether that is for this member to do."""
+        """Go on at `offset` at once, as an operator says. Returns whether this member moves the queue itself."""
         return False
 
     def look_around(self) -> None:  # noqa: B027
         """Turn to another replica where the one that was asked is down; called every other second."""
 
     def restart(self) -> None:  # noqa: B027
-        """Have a new loop, at the same place."""
+        """Begin the loop anew at the same place: the watchdog found that it hangs."""
 
     async def abandon(self) -> None:  # noqa: B027
-        """The group has failed, and nothing of it runs any more: commit what is finished."""
+        """Commit what is finished of a group that has failed, and of which nothing runs any more."""

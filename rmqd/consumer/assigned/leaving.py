@@ -1,4 +1,9 @@
-"""How an assignment ends: it is told to leave, and waits for what handlers have, for so long."""
+"""How an assignment ends: it is told to leave, and then waits for a limited time until handlers return their batches.
+
+There are two kinds of leaving. In a *hand-over* another member is to have the queue, and may wait for it: the time is
+short, and the ownership says how much longer the queue can safely be kept (`linger`). At the *end of the group*
+(`is_last`) no other member takes the queue before it is let go, and handlers get the group's shutdown time.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +26,14 @@ class Leaving:
     def __init__(self, context: GroupContext, message_queue: MessageQueue) -> None:
         self.begun = asyncio.Event()
         self.hurried = asyncio.Event()
-        self.is_last = False  # the whole group ends
-        self.until = float("inf")  # monotonic
+        self.is_last = False  # whether the whole group ends, and not only this assignment
+        self.until = float("inf")  # when the wait for handlers is over (monotonic)
         self._context = context
         self._message_queue = message_queue
 
     @property
     def cause(self) -> str:
-        """Why messages that handlers still have when it is over may be handled twice."""
+        """The cause of duplicates that is counted for messages which handlers still have when the time is over."""
         return "stopped" if self.is_last else "handed_over"
 
     def begin(self, drain_seconds: float, *, last: bool) -> None:

@@ -39,7 +39,7 @@ class Loop(ABC):
 
     @abstractmethod
     def take_over(self) -> int:
-        """Go by what the group is told to do now; returns how many cached messages the new filter lets go."""
+        """Apply the group's present options at once. Returns how many cached messages the new filter lets go."""
 
     def apply_pauses(self) -> None:
         """Take over what an operator paused or resumed."""

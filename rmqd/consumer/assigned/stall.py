@@ -26,10 +26,14 @@ GROUP_FORBIDDEN: Final = "subscription group no permission"  # PullMessageProces
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stall:
-    """What is seen of an assignment that makes no progress while messages wait. Durations are in seconds."""
+    """What is seen of an assignment that makes no progress while messages wait. Durations are in seconds.
 
-    started: bool = True  # it was taken over, and has a loop that pulls or pops
-    stuck: Problem | None = None  # held until an operator acts
+    Several of these may be true at once, and some hide others: while an operator pauses a queue, it says nothing that
+    no handler is busy. `explain` goes through them in a fixed order and names the first one that applies.
+    """
+
+    started: bool = True  # whether it was taken over, and has a loop that pulls or pops
+    stuck: Problem | None = None  # why nothing is pulled until an operator acts
     paused: bool = False
     locked_out: bool = False  # somebody else has the queue's lock
     orderly: bool = False
@@ -49,7 +53,7 @@ class Stall:
     broker: str = ""
 
     def explain(self) -> Problem:
-        """The cause, in the order in which one hides the others."""
+        """The cause: the first one that applies, ahead of those that it would bring about."""
         if self.stuck is not None:
             return self.stuck
         if self.paused:

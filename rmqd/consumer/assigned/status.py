@@ -46,7 +46,7 @@ class AssignmentStatus(ABC):
 
     @abstractmethod
     def progress(self) -> object:
-        """What changes whenever messages come or go."""
+        """A value that differs whenever messages have come or gone; the watchdog compares it with the last one."""
 
     @abstractmethod
     def has_work(self) -> bool:
@@ -84,7 +84,7 @@ class AssignmentStatus(ABC):
         )
 
     def explain(self) -> Problem:
-        """Why it stands still."""
+        """Why the assignment stands still, from what is seen of it now."""
         return self._seen().explain()
 
     def _seen(self) -> Stall:

@@ -36,13 +36,24 @@ class _Written:
 class RemoteBrokerOffsetStore:
     """Commits with answered requests, and only upward within one ownership of a queue. docs/ownership.md has the rules.
 
-    A queue's commits are sent one after the other: the broker's threads may take up two requests in any order. One that
-    was sent is never given up before its answer, its failure or its deadline, whatever becomes of who wanted it.
+    *One commit at a time.* The broker's threads may execute two requests of one connection in any order, so that the
+    lower of two offsets could be the one that stays. So each queue has a lock, its turn (`_turns`), and the next commit
+    of the queue is sent only after the answer to the one before. A commit runs in a task of its own: where the caller
+    is cancelled, the request still gets its answer, its failure or its deadline before another one is sent.
 
-    An operator's reset is the exception, and the last word: no commit that was decided on before it comes after it.
+    *Epochs.* While a commit waits for its turn, what it was decided on may have become wrong: an operator has reset the
+    queue, or the queue was given up and taken again. Each of the two raises the queue's epoch (`_epochs`). A commit
+    notes the epoch when it is decided on and compares it before it is sent, so no commit of before a reset comes after
+    it. The reset itself is the only commit that may lower an offset, and it is remembered in `_resets` until an answer
+    confirms it.
 
-    A broker that was restarted, and a replica in its place, may have less than what was committed: the last seconds
-    were not flushed, or not replicated. So what was stored by another connection than the present one is stored again.
+    *What a broker may have lost.* A broker that was restarted, or a replica in its place, may have less than what was
+    committed, because the last seconds were not flushed or not replicated. So an offset that was stored by way of
+    another connection than the present one (`_written`) is stored again.
+
+    *Who else may write* is the matter of three other classes: `OffsetWatch` (an operator or a former owner in the first
+    seconds of an ownership), `UnheardCommits` (our own commits without an answer) and `FirstCommits` (the broker's own
+    race at a group's first commit of a topic).
     """
 
     def __init__(self, client: ClientInstance, group: str, clock: Clock) -> None:
@@ -62,7 +73,7 @@ class RemoteBrokerOffsetStore:
         self._under_way: set[asyncio.Task[bool]] = set()
 
     async def open(self) -> None:
-        """Nothing to do: the brokers are there or not, queue by queue."""
+        """Do nothing: brokers are asked queue by queue, and one that is away delays its own queues only."""
 
     async def close(self) -> None:
         """Cancel the commits that still run for queues that were given up."""
@@ -79,7 +90,7 @@ class RemoteBrokerOffsetStore:
         return None if found is None else found.offset
 
     async def look_up(self, queue: MessageQueue) -> StoredOffset | None:
-        """As `read`, and whether the broker can tell an offset of 0 from no offset. Raises RmqdError."""
+        """Read the stored offset, with whether the broker can tell an offset of 0 from none. Raises RmqdError."""
         async with self._turn(queue):
             return await self._look_up(queue)
 
@@ -93,7 +104,10 @@ class RemoteBrokerOffsetStore:
         return None if found is None else found.offset
 
     async def found(self, queue: MessageQueue, offset: int) -> None:
-        """Store where a new group begins, whoever has the queue; what is stored already is left. Raises RmqdError."""
+        """Store where a new group begins in a queue, unless an offset is stored already. Raises RmqdError.
+
+        The queue may be any member's: the member that founds the group stores the starts of all queues.
+        """
         async with self._turn(queue), self._firsts.alone(queue, again=False):
             if await self._query(queue) is None:
                 await self._update(queue, offset)
@@ -101,7 +115,7 @@ class RemoteBrokerOffsetStore:
     def take_over(
         self, queue: MessageQueue, offset: int | None, watcher: OffsetWatcher | None = None, *, in_peace: bool = True
     ) -> None:
-        """A new ownership begins where the broker says; what an earlier one knew is forgotten."""
+        """Begin a new ownership at the offset that the broker has; forget what an earlier ownership knew."""
         self.forget(queue)
         if offset is not None:
             self.committed[queue] = offset
@@ -114,7 +128,7 @@ class RemoteBrokerOffsetStore:
         self._written[queue] = _Written(at, self._connection(queue))
 
     def forget(self, queue: MessageQueue) -> None:
-        """The queue is not ours any more."""
+        """Forget a queue that this member has given up; its commits that wait for their turn are not sent any more."""
         self.committed.pop(queue, None)
         self.committed_at.pop(queue, None)
         self._written.pop(queue, None)
@@ -137,9 +151,11 @@ class RemoteBrokerOffsetStore:
     async def commit_upward(
         self, queue: MessageQueue, offset: int, may_commit: Callable[[], bool] = lambda: True
     ) -> bool:
-        """Commit for a queue that is being given up: the next owner may be further already. Raises RmqdError.
+        """Commit for a queue that is being given up, unless the broker has a higher offset. Raises RmqdError.
 
-        `may_commit` is asked when the request would be sent; False if it said no.
+        The next owner may have begun and be further already. So the stored offset is read first, in the same turn.
+        `may_commit` is asked right before the request would be sent. Returns False where it said no, or where the queue
+        was reset or given up meanwhile; True where the broker has the offset, or another one that must stay.
         """
         return await self._send(queue, self._upward(queue, offset, self._epoch(queue), may_commit))
 
@@ -163,11 +179,14 @@ class RemoteBrokerOffsetStore:
             return await self._write(queue, offset, epoch, may_commit)
 
     async def settled(self, queue: MessageQueue, offset: int, until: float) -> bool:
-        """Wait, until then (loop time), for commits that could still replace `offset`; whether to look at it again."""
+        """Wait, until then (loop time), for the end of commits that could still replace `offset`.
+
+        Returns whether some have ended, so that they may have replaced it, and it has to be looked at again.
+        """
         return await self._unheard.over(queue, offset, until)
 
     def wrote(self, queue: MessageQueue, stored: int) -> bool:
-        """Whether a stored offset is of this ownership."""
+        """Whether a stored offset is one that this ownership has committed, or may have committed."""
         return stored in self._ours(queue)
 
     def _ours(self, queue: MessageQueue) -> frozenset[int]:
@@ -180,7 +199,7 @@ class RemoteBrokerOffsetStore:
         return written is not None and written.on is not self._connection(queue)
 
     async def persist(self, offsets: Mapping[MessageQueue, int]) -> bool:
-        """Commit many offsets at once; says whether all were taken. A failure is logged, the next round tries again."""
+        """Commit many offsets side by side. Returns whether all were taken; the next round tries again what was not."""
         wanted = [(queue, offset, self._epoch(queue)) for queue, offset in offsets.items()]
         results = await asyncio.gather(*(self._try_commit(*commit) for commit in wanted))
         return all(results)
@@ -201,7 +220,7 @@ class RemoteBrokerOffsetStore:
     def _sent(self, task: asyncio.Task[bool]) -> None:
         self._under_way.discard(task)
         if not task.cancelled():
-            task.exception()  # nobody may be there any more to hear it
+            task.exception()  # read, as asyncio reports one that nobody reads; the caller may have been cancelled
 
     async def _in_turn(self, queue: MessageQueue, offset: int, epoch: int) -> bool:
         async with self._turn(queue):
@@ -210,7 +229,7 @@ class RemoteBrokerOffsetStore:
             return await self._write(queue, offset, epoch, lambda: True)
 
     async def _look(self, queue: MessageQueue, offset: int) -> bool:
-        """Look at the stored offset while others may still move it. Returns whether to commit."""
+        """Read the stored offset, while others may still move it, ahead of a commit. Returns whether to commit."""
         watch = self._watches.get(queue)
         if watch is None:
             return True
@@ -223,7 +242,7 @@ class RemoteBrokerOffsetStore:
         return watch is self._watches.get(queue) and watch.may_commit(stored, offset, self._ours(queue), now)
 
     async def _write(self, queue: MessageQueue, offset: int, epoch: int, may_commit: Callable[[], bool]) -> bool:
-        """Store an offset when it is the queue's turn. Returns whether it was still wanted then."""
+        """Store an offset; the caller holds the queue's turn. Returns whether the commit was still wanted."""
         async with self._firsts.alone(queue, again=self.committed.get(queue) == offset):
             if self._epoch(queue) != epoch or not may_commit():
                 return False
@@ -247,7 +266,7 @@ class RemoteBrokerOffsetStore:
         return True
 
     async def _update(self, queue: MessageQueue, offset: int) -> bool:
-        """One request; False where the broker takes none because of an operator's reset."""
+        """Send one commit. Returns False where the broker refuses it because an operator's reset waits for a pull."""
         try:
             return await update_consumer_offset(
                 self._client.remoting,
@@ -281,7 +300,7 @@ class RemoteBrokerOffsetStore:
         return True
 
     def _connection(self, queue: MessageQueue) -> RemotingConnection | None:
-        """The one by which the queue's offset is stored now; None while there is none."""
+        """The connection to the broker that stores the queue's offset; None while there is none."""
         address = self._client.routes.address(self._client.routes.endpoint(queue))
         return None if address is None else self._client.remoting.connected(address)
 

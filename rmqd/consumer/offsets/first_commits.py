@@ -1,4 +1,4 @@
-"""A topic's first commit on a broker, which no other may meet there."""
+"""A group's first commit of a topic on a broker, beside which no other commit may be under way."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from rmqd.wire.message_queue import MessageQueue
 class FirstCommits:
     """Lets the topic's first commit on a broker be answered before the next one is sent.
 
-    The broker makes a table for a group's topic with its first commit, and no lock (`ConsumerOffsetManager`): of two
-    that come at once, one is answered with success, and lost.
+    With the first commit the broker makes the table of a group's offsets of a topic, without a lock
+    (`ConsumerOffsetManager`). If two first commits arrive at once, each makes a table and one table replaces the other:
+    both commits are answered with success, and one is lost.
     """
 
     def __init__(self, connection: Callable[[MessageQueue], RemotingConnection | None]) -> None:
@@ -24,7 +25,10 @@ class FirstCommits:
 
     @contextlib.asynccontextmanager
     async def alone(self, queue: MessageQueue, *, again: bool) -> AsyncIterator[None]:
-        """For one commit. What is stored `again` may be the first as well: the group may have been deleted."""
+        """Hold this around one commit; it waits where another one is the first of its table.
+
+        An unchanged offset that is stored `again` may be the first one too, if the group was deleted meanwhile.
+        """
         table = (queue.topic, queue.broker_name)
         if again or not self._is_begun(table, queue):
             async with self._turns.setdefault(table, asyncio.Lock()):

@@ -76,10 +76,10 @@ class LocalFileOffsetStore:
     def take_over(
         self, queue: MessageQueue, offset: int | None, watcher: OffsetWatcher | None = None, *, in_peace: bool = True
     ) -> None:
-        """Nothing to do: nobody else moves these offsets."""
+        """Do nothing: nobody else moves the offsets of a member's own file."""
 
     def forget(self, queue: MessageQueue) -> None:
-        """Nothing to do: the file keeps what is stored."""
+        """Do nothing: the file keeps the offset of a queue that is gone, which may come back."""
 
     async def commit(self, queue: MessageQueue, offset: int, *, downward: bool = False) -> None:
         """Store an offset. Raises OffsetStoreError, and the next write tries it again.
@@ -93,7 +93,7 @@ class LocalFileOffsetStore:
     async def commit_upward(
         self, queue: MessageQueue, offset: int, may_commit: Callable[[], bool] = lambda: True
     ) -> bool:
-        """Commit for a queue that is being given up. Raises OffsetStoreError."""
+        """Commit for a queue that is being given up; there is no next owner. Raises OffsetStoreError."""
         await self.commit(queue, offset)
         return True
 
@@ -106,11 +106,11 @@ class LocalFileOffsetStore:
         return True
 
     def may_be_lost(self, queue: MessageQueue) -> bool:
-        """Never: nobody else writes the file."""
+        """Return False: nobody else writes the file."""
         return False
 
     async def persist(self, offsets: Mapping[MessageQueue, int]) -> bool:
-        """Store many offsets; says whether they are. A failure is logged, the next round tries again."""
+        """Store many offsets. Returns whether they are stored; the next round tries again what is not."""
         for queue, offset in offsets.items():
             self._want(queue, offset, downward=False)
         return await self._flush() is None
@@ -124,7 +124,7 @@ class LocalFileOffsetStore:
         process_lock.hold(self._directory / LOCK_NAME)
 
     async def _flush(self) -> OSError | None:
-        """Have what is wanted now written; who comes while a write is under way shares the next one with others."""
+        """Write what is wanted now. Callers that come while a write is under way share the next one."""
         if self._writing is not None:
             await asyncio.shield(self._writing)
         if self._wanted == self.committed and not self.is_new:
@@ -134,7 +134,7 @@ class LocalFileOffsetStore:
         return await asyncio.shield(self._writing)
 
     async def _write(self) -> OSError | None:
-        """One write, and word of how it went. Whoever waits may be cancelled; the thread goes on to its end."""
+        """Write once, and log how it went. The caller may be cancelled; the thread goes on to its end all the same."""
         offsets = dict(self._wanted)
         try:
             await in_own_thread(partial(self._file.save, offsets))
@@ -154,7 +154,7 @@ class LocalFileOffsetStore:
         return None
 
     def _failed(self, error: OSError) -> None:
-        """Log what is new at once, and what goes on once a minute."""
+        """Log a new failure at once, and one that goes on once a minute."""
         self.failures += 1
         now = self._clock.monotonic()
         since = self._failing_since = now if self._failing_since is None else self._failing_since

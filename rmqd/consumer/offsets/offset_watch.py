@@ -1,9 +1,17 @@
 """A queue's stored offset in the first seconds of an ownership, when others may still move it.
 
-An operator's reset is told in the answer to the group's next pull of the queue, and forgotten by the broker with that
-answer. For up to 20 s that pull may be one whose connection has ended, or whose member has given the queue up: then
-nobody hears of the reset, and the next commit would undo it. So each commit of that time is preceded by a look at what
-is stored. A former owner may also commit in it: one whose last commit is slow, or of a client that nobody waits for.
+A broker tells of an operator's reset in its answer to the group's next pull of the queue, and forgets the reset with
+that answer. For up to 20 s that pull may be an old one, whose connection has ended or whose member has given the queue
+up. Then nobody hears of the reset, and the new owner's next commit would undo it. So in that time each commit is
+preceded by a request for the stored offset, and what is found is judged:
+
+- It is one of our own commits, or none: commit.
+- It is below all that was known at the take-over (`floor`): only an operator stores such an offset. Nothing is
+  committed. If it is still there after `SURE_SECONDS`, in which our own pull would have brought the reset, the queue
+  goes there as if the pull had told of it.
+- It is above what is known (`highest`): a former owner has committed, either because its last commit was slow, or
+  because it is a client that nobody waits for. What both have finished counts as handled twice. Commit if our offset is
+  higher.
 """
 
 from __future__ import annotations
@@ -27,12 +35,12 @@ class OffsetWatch:
     on: RemotingConnection | None  # another one may be to a broker that has lost what it had not flushed
     floor: int  # only an operator puts the offset below
     highest: int  # what was committed here, or by others as far as it is known
-    lower: int | None = None  # a stored offset that may be an operator's
+    lower: int | None = None  # a stored offset that may be an operator's reset
     lower_since: float = 0.0
     is_reset: bool = False  # a commit was not taken, as a reset waits for the next pull
 
     def may_commit(self, stored: int | None, offset: int, ours: frozenset[int], now: float) -> bool:
-        """Judge what is stored ahead of a commit; whether that is to be sent. `ours` are commits of this owner."""
+        """Judge the stored offset ahead of a commit. Returns whether to commit; `ours` are this owner's commits."""
         if stored is None:
             return True
         if stored in ours:

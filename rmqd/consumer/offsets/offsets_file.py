@@ -93,7 +93,7 @@ def _read(path: Path) -> tuple[bytes | None, str]:
 
 
 def _offsets(content: bytes) -> dict[MessageQueue, int]:
-    """Raises ProtocolError for what is no offsets file."""
+    """The offsets that a file's content has. Raises ProtocolError for what is no offsets file."""
     if not content:
         raise ProtocolError("it is empty")
     data = fields.as_object(loose_json.loads(content), "its content")
@@ -104,7 +104,7 @@ def _offsets(content: bytes) -> dict[MessageQueue, int]:
 
 
 def _content(offsets: Mapping[MessageQueue, int]) -> bytes:
-    """With line breaks and tabs as Java has them: people compare such files."""
+    """The file's content for these offsets, with Java's line breaks and tabs, as people compare such files."""
     entries = ",\n".join(
         f'\t\t{{\n\t\t\t"brokerName":{json.dumps(queue.broker_name)},\n\t\t\t"queueId":{queue.queue_id},'
         f'\n\t\t\t"topic":{json.dumps(queue.topic)}\n\t\t}}:{offset}'

@@ -1,4 +1,10 @@
-"""Commits whose fate is unknown: sent and not answered, so that a broker may take them up after a later one."""
+"""Commits whose fate is unknown, because they were sent and not answered.
+
+The broker may have stored such an offset, or may store it later, even after a commit that was sent after it: a request
+that was read from a connection is executed although the connection has ended. So a lower offset may replace a higher
+one that the broker has confirmed. The offset store therefore writes again while such a commit is possible, and at a
+hand-over waits until none is.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +28,7 @@ class _Unheard:
 
 
 class UnheardCommits:
-    """What may still come over each queue's stored offset. What is written after `until` is the last word again."""
+    """The offsets that may still replace each queue's stored one, and until when; what is written later stays."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -42,19 +48,22 @@ class UnheardCommits:
         self._commits.setdefault(queue, []).append(unheard)
 
     def stored(self, queue: MessageQueue, asked_at: float) -> None:
-        """The broker has our newest offset, as it said to a request of that time: what had ended by then is over."""
+        """Note that the broker had our newest offset when it was asked at `asked_at`.
+
+        Commits whose time had ended by then cannot replace it any more, and are forgotten.
+        """
         left = [unheard for unheard in self._commits.pop(queue, ()) if unheard.until > asked_at]
         if left:
             self._commits[queue] = left
 
     def offsets(self, queue: MessageQueue) -> frozenset[int]:
-        """What a broker may have stored of it, or may still store."""
+        """The unanswered offsets that the broker may have stored for the queue, or may still store."""
         return frozenset(unheard.offset for unheard in self._commits.get(queue, ()))
 
     async def over(self, queue: MessageQueue, offset: int, until: float) -> bool:
-        """Wait, but not beyond `until`, for the end of what could replace `offset`; whether any of it has ended.
+        """Wait, but not beyond `until`, for the end of the commits that could replace `offset`.
 
-        Until `stored` is called, it may have replaced it.
+        Returns whether any of them has ended. It may have replaced the offset, until `stored` is called.
         """
         while others := [one.until for one in self._commits.get(queue, ()) if one.offset != offset]:
             now = self._clock.monotonic()

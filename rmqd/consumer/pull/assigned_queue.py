@@ -22,7 +22,15 @@ MOVE_SECONDS = 5.0  # for a queue that an operator moves while it goes from one 
 
 
 class AssignedQueue(Assignment):
-    """Takes a queue over, pulls it, and gives it up when told to."""
+    """Takes a queue over, pulls it, and gives it up when told to.
+
+    `run` goes through these stages: wait until the former owner has let go (`Ownership.acquire`); read the stored
+    offset and decide where to begin; pull (`PullLoop`, in a task of its own); give up (`GivingUp`).
+
+    Three things cut the pull loop short, by the event `_cut`: the queue's lock was lost, an operator moved the queue,
+    or the watchdog found that the loop hangs. The loop's task is cancelled then, and a new task goes on with the same
+    loop object, hence with the same cache, once the cause is dealt with.
+    """
 
     is_popped = False
     status: QueueStatus
@@ -32,8 +40,8 @@ class AssignedQueue(Assignment):
         self.status = QueueStatus(context, message_queue)
         self._giving_up = GivingUp(context, message_queue, self._leaving)
         self._cut = asyncio.Event()  # the pull loop is to begin anew
-        self._in_peace = True  # no former owner may still commit
-        self._is_doubtful = False  # its lock was lost, or may have been
+        self._in_peace = True  # whether the former owner has let go, so that it commits nothing any more
+        self._is_doubtful = False  # whether the queue's lock was lost, or may have been
         self._moved_to: int | None = None
         self._move_until = 0.0  # monotonic: later it has no effect
 
@@ -51,18 +59,19 @@ class AssignedQueue(Assignment):
         return None if self.loop is None else self.loop.process_queue.commit_offset()
 
     def set_back(self, offset: int) -> None:
-        """An operator's reset, which no pull will tell of."""
+        """Go where an operator's reset has set the stored offset, as no pull will tell of it."""
         self.move_to(offset)
 
     def overlapped(self, messages: int) -> None:
-        """Another member, which was not waited for or did not wait, has finished what was finished here too."""
+        """Count messages that another member has finished as well, for which we did not wait or which did not wait."""
         if messages:
             self._context.stats[self.message_queue.topic].may_repeat("handed_over", messages)
 
     def move_to(self, offset: int) -> bool:
         """Go on at `offset` at once, as an operator says: a pull that the broker holds is cut short.
 
-        One that is still waited for goes on there if it comes within 5 s: who has it now has heard the operator too.
+        A queue that another member still has goes on there only if it is handed over within 5 s. After that the order
+        is void, as the member that had the queue got the order too and has obeyed it.
         """
         self._moved_to = offset
         self._move_until = float("inf") if self._is_ours else self._context.clock.monotonic() + MOVE_SECONDS
@@ -102,7 +111,7 @@ class AssignedQueue(Assignment):
         await self._pull(loop)
 
     async def _start(self) -> Start:
-        """Where to begin, which is stored before the first pull. Raises RmqdError."""
+        """Decide where to begin, and store that before the first pull. Raises RmqdError."""
         try:
             return await self._find_start()
         except RmqdError as error:
@@ -124,7 +133,7 @@ class AssignedQueue(Assignment):
         return start
 
     def _check_floor(self, offset: int) -> None:
-        """Tell if the queue begins below what this process had committed for it before: the broker's word holds."""
+        """Log and count it if the queue begins below what this process had committed before. It begins there anyway."""
         floor = self._context.floors.pop(self.message_queue, None)
         if floor is not None and offset < floor.committed:
             log.warning("offset.fell", queue=str(self.message_queue), offset=offset, committed_before=floor.committed)
@@ -146,14 +155,19 @@ class AssignedQueue(Assignment):
                 pulling.cancel()
 
     def _lost(self) -> None:
-        """The queue may not be ours for now: nothing more is handed out or pulled before it is won back."""
+        """Stop handing out and pulling: the queue's lock is lost, or in doubt, until it is granted again."""
         self._is_doubtful = True
         if self.loop is not None:
             self._context.service.halt(self.loop.process_queue)
         self._cut.set()
 
     async def _win_back(self, loop: PullLoop) -> None:
-        """Go on where we were if nobody else consumed meanwhile, else where the broker says."""
+        """Wait for the queue's lock, and go on where we were, unless another member has consumed the queue meanwhile.
+
+        The stored offset tells which: if it is one of our own commits, or less than ours on a broker that may have lost
+        some, nobody else committed, and the cache is still right. Otherwise somebody else had the queue. Then the cache
+        is dropped, and the queue is pulled from the stored offset, as after a take-over.
+        """
         context, queue = self._context, self.message_queue
         await context.ownership.acquire(queue, self._lost)
         self._is_doubtful = False

@@ -42,11 +42,11 @@ async def until_answered(context: GroupContext, queue: MessageQueue, ask: Callab
 
 
 class PullBackoff:
-    """Of one queue. What a broker says again and again, it is asked less and less often."""
+    """Chooses how long one queue waits before it asks again; longer and longer where the answer stays the same."""
 
     def __init__(self) -> None:
-        self._refusals = 0  # one after the other
-        self._went_away = False  # that was the last answer
+        self._refusals = 0  # how many answers in a row were refusals
+        self._went_away = False  # whether the last answer was that the broker shuts down
         self._unheld = 0
 
     def answered(self) -> None:

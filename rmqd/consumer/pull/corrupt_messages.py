@@ -45,7 +45,7 @@ class CorruptMessages:
         self.held.clear()
 
     def hold(self, records: Sequence[BadRecord]) -> list[Message]:
-        """Take in what was passed over in a reply; those messages that the cache is to hold."""
+        """Take in the corrupt records of a reply. Returns the messages that the cache is to hold in their place."""
         self._tell(records)
         if self.policy == "skip" or not records:
             return []

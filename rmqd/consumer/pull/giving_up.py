@@ -1,6 +1,17 @@
 """The end of one ownership of a queue: handlers finish what they have, the last commit is answered, the lock is freed.
 
-Rules of commits and locks at a hand-over are in docs/ownership.md.
+The order of these steps is what keeps a hand-over between two members of rmqd free of duplicates:
+
+1. *Hand out nothing more.* What no handler has stays unfinished, so the commit offset does not pass it.
+2. *Drain*: wait until no handler has a batch of the queue, for at most the time that was given.
+3. *Commit for the last time*, and wait for the answer. Without the answer the next owner could read the former offset.
+4. *Unlock.* Only now does the next owner, which waits for the lock, read the stored offset and begin there.
+
+The next owner waits for a limited time only. When the drain has taken all of it, somebody else may have the queue, and
+nothing may be committed any more: what handlers finish later is handled twice. Therefore what is finished at the
+beginning of the drain is committed right away, side by side with the drain.
+
+The rules of commits and locks at a hand-over, with their reasons, are in docs/ownership.md.
 """
 
 from __future__ import annotations
@@ -26,9 +37,11 @@ AGAIN_SECONDS: Final = 0.2
 
 
 class GivingUp:
-    """Gives one queue up. Where somebody waits for it, nothing is committed once the time for leaving is over.
+    """Gives one queue up.
 
-    A queue whose group ends nobody has before it is unlocked.
+    Where another member waits for the queue, nothing is committed once the time for leaving is over. Where the whole
+    group ends here (`Leaving.is_last`), the last commit is tried for some seconds more: no other member takes the queue
+    before it is unlocked.
     """
 
     def __init__(self, context: GroupContext, queue: MessageQueue, leaving: Leaving) -> None:
@@ -98,12 +111,13 @@ class GivingUp:
         process_queues = (*loop.formers, loop.process_queue)
         if not any(one.in_flight for one in process_queues):
             return True
-        # should the time run out, nothing more may be committed: what is finished now must not be handled twice then
+        # commit before the wait: once the time has run out nothing may be committed, and the next owner would handle
+        # again what is finished already
         commit = asyncio.create_task(self._try_once(loop.process_queue.commit_offset()))
         try:
             return await self._leaving.drain(process_queues)
         finally:
-            commit.cancel()  # only who waits for its answer
+            commit.cancel()  # ends the wait for the answer only: the store carries on a commit that was sent
             await asyncio.gather(commit, return_exceptions=True)
 
     async def _try_once(self, offset: int) -> None:
@@ -116,7 +130,7 @@ class GivingUp:
     async def _commit(self, offset: int) -> bool:
         """Store the offset, unless the broker has a higher one. Try until that is done or the time is over.
 
-        The last word is what is stored once no earlier commit of ours can come any more.
+        It is done when the broker has the offset and no earlier commit of ours, which had no answer, can replace it.
         """
         store, message_queue = self._context.store, self._queue
         is_news = store.committed.get(message_queue) != offset
@@ -140,9 +154,9 @@ class GivingUp:
         return False
 
     async def _commit_move(self, moved_to: Callable[[], int | None]) -> None:
-        """Store where an operator moved the queue to while it was being given up, its last commit included.
+        """Store where an operator moved the queue while it was being given up, so that the next owner begins there.
 
-        Its next owner is to begin there. It is tried as long as a last commit is.
+        The move may also come during the last commit, or during this one. It is tried as long as a last commit is.
         """
         stored: int | None = None
         failure: RmqdError | None = None

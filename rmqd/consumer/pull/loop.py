@@ -116,13 +116,16 @@ class PullLoop(PulledQueue):
                 log.warning("offset.commit_failed", queue=str(self._message_queue), offset=offset, error=str(error))
 
     def start_again(self, offset: int, because: str) -> None:
-        """Let go of what is cached; what handlers have now counts no more, and as handled twice `because`."""
+        """Drop the cache and pull from `offset` on.
+
+        What handlers have now is ignored when it returns, and counts as handled twice, with the cause `because`.
+        """
         super().start_again(offset, because)
         self._corrupt.forget()
         self._evidence.forget()
 
     def take_over(self) -> int:
-        """Go by what the group is told to do now, and not only from the next pull on.
+        """Apply the group's present options at once, not only from the next pull on.
 
         Where the filter is another one, the pull under way is asked anew: what it brings may have been chosen by the
         old filter, though stored later. Returns how many cached messages were let go, as the new tags don't match them.
@@ -141,7 +144,7 @@ class PullLoop(PulledQueue):
             await self._failed(error)
 
     def _configure(self) -> bool:
-        """Take over what the group is told to do, again whenever that changed; says whether the filter did."""
+        """Apply the group's present options, if they changed since the last time. Returns whether the filter did."""
         context, topic = self._context, self._message_queue.topic
         self._revision = context.revision
         options, subscription = context.options, context.subscriptions[topic]
@@ -206,7 +209,7 @@ class PullLoop(PulledQueue):
                 self._evidence.got_nowhere(believed.doubt)
 
     def _is_well(self, next_offset: int) -> None:
-        """The broker has the queue, and our place in it."""
+        """Note that the broker has the queue, and our place in it: failures and doubts of before are over."""
         self._backoff.answered()
         self._moves.end_doubt()
         self._evidence.got_further(next_offset)
@@ -230,7 +233,7 @@ class PullLoop(PulledQueue):
             raise BrokerError.of(reply.code, reply.remark, self._message_queue.broker_name)
 
     async def offset_moved(self, reply: RemotingCommand) -> None:
-        """A broker answered PULL_OFFSET_MOVED. Raises RmqdError."""
+        """Treat an answer PULL_OFFSET_MOVED: the broker refuses the offset and offers another. Raises RmqdError."""
         self._had_trouble = True
         await self._moves.answered(reply)
 

@@ -19,7 +19,7 @@ DOUBT_SECONDS: Final = 5.0  # longer than it takes to learn another route
 
 
 class OffsetDoubt:
-    """What a broker's master says about one queue's end."""
+    """Remembers for how long a broker's master has said that one queue ends below what was committed."""
 
     def __init__(self, queue: MessageQueue, clock: Clock) -> None:
         self._queue = queue
@@ -39,5 +39,5 @@ class OffsetDoubt:
         return now - self._said[1] >= DOUBT_SECONDS
 
     def end(self) -> None:
-        """The broker has the queue's offset after all, or was believed."""
+        """Forget what was said: the broker has the queue's offset after all, or was believed."""
         self._said = self.lowest = None

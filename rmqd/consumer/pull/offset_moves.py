@@ -57,7 +57,7 @@ class OffsetMoves:
         return request.connection is not self._looked_on and request.at_master
 
     def look_again(self) -> None:
-        """What the broker has may be another queue from now on."""
+        """Have the next answer checked for a queue that was made anew: `look_back`."""
         self._looked_on = None
 
     async def look_back(self, reply: RemotingCommand) -> bool:
@@ -116,7 +116,7 @@ class OffsetMoves:
         self._doubt.end()
 
     async def answered(self, reply: RemotingCommand) -> None:
-        """A broker answered PULL_OFFSET_MOVED. Raises RmqdError."""
+        """Treat an answer PULL_OFFSET_MOVED by the table above. Raises RmqdError."""
         loop, remark = self._loop, reply.remark or ""
         if not loop.request.at_master:
             loop.request.broker_id = 0
@@ -141,7 +141,7 @@ class OffsetMoves:
             await self._correct(asked, offered, remark)
 
     async def reset(self, offset: int) -> None:
-        """An operator reset the group. Raises RmqdError."""
+        """Go where an operator reset the group, as the answer to a pull told. Raises RmqdError."""
         log.warning(
             "offset.corrected",
             queue=str(self._message_queue),

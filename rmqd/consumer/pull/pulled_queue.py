@@ -54,7 +54,7 @@ class PulledQueue(Loop):
 
     @property
     def process_queues(self) -> tuple[ProcessQueue]:
-        """The cache."""
+        """The queue's one cache, as every kind of loop tells its caches."""
         return (self.process_queue,)
 
     @property
@@ -64,10 +64,13 @@ class PulledQueue(Loop):
 
     @abstractmethod
     async def offset_moved(self, reply: RemotingCommand) -> None:
-        """A broker answered PULL_OFFSET_MOVED. Raises RmqdError."""
+        """Treat an answer PULL_OFFSET_MOVED: the broker refuses the offset and offers another. Raises RmqdError."""
 
     def start_again(self, offset: int, because: str) -> None:
-        """Let go of what is cached; what handlers have now counts no more, and as handled twice `because`."""
+        """Drop the cache and pull from `offset` on.
+
+        What handlers have now is ignored when it returns, and counts as handled twice, with the cause `because`.
+        """
         process_queue = self.process_queue
         process_queue.drop(because)
         self.formers = [former for former in (*self.formers, process_queue) if former.in_flight]
@@ -94,7 +97,7 @@ class PulledQueue(Loop):
             log.debug("probe.failed", queue=str(self._message_queue), error=str(error))
 
     async def pause(self) -> None:
-        """Wait as after an error."""
+        """Wait for as long as after an error, before the next pull."""
         await self._context.clock.sleep(EXCEPTION_DELAY_SECONDS)
 
     async def wait_for_operator(self) -> None:

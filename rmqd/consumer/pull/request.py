@@ -25,7 +25,7 @@ _MOVED: Final = int(ResponseCode.PULL_OFFSET_MOVED)
 
 
 class AskedAnewError(RmqdError):
-    """The pull under way counts no more: another one is to be sent."""
+    """The answer to the pull under way is not wanted any more: another pull is to be sent."""
 
 
 class PullRequest:
@@ -37,9 +37,9 @@ class PullRequest:
 
     def __init__(self, client: ClientInstance, group: str, queue: MessageQueue, subscription: SubscriptionData) -> None:
         self.broker_id = 0
-        self.address: str | None = None  # who was asked the last time
-        self.at_master = True  # that was the broker's master
-        self.connection: RemotingConnection | None = None  # by which it was asked
+        self.address: str | None = None  # the broker's address that was asked the last time
+        self.at_master = True  # whether that address is the broker's master
+        self.connection: RemotingConnection | None = None  # the connection by which it was asked
         self.reset_to: int | None = None
         """An operator's reset, told in the answer to a pull that counted no more; whoever obeys it sets it to None."""
         self.successor: Callable[[int], object] | None = None
