@@ -12,6 +12,8 @@ from typing import Any
 from rmqd.clock import F
 
 TURNS_PER_SECOND = 30
+FLOW_SECONDS = 0.5  # how far time that flows goes on between two looks
+LOOK_SECONDS = 0.005  # of real time
 REAL_SECONDS = 10.0  # for what is under way in other threads when `until` has no more time to give
 
 
@@ -61,18 +63,18 @@ class ManualClock:
     async def until(self, condition: Callable[[], object], what: str, most: float = 120.0) -> None:
         """Go on until something is true; fails if that takes more than so many seconds of this clock."""
         end = self.now + most
-        await self._let_others_run(0.0)
+        await self._let_others_run(1.0)
         while not condition() and self.now < end:
             await self._step(min(end, self.now + 1.0))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(REAL_SECONDS):
                 while not condition():  # noqa: ASYNC110 - there is no event for it
-                    await asyncio.sleep(0.005)
+                    await asyncio.sleep(LOOK_SECONDS)
         assert condition(), f"not within {most:g} s: {what}"
 
     @contextlib.asynccontextmanager
     async def flowing(self) -> AsyncIterator[None]:
-        """Time goes on by itself, as fast as it may."""
+        """Time goes on by itself, a hundred times as fast, and in step with whoever looks by `eventually`."""
         flow = asyncio.create_task(self._flow(), name="time")
         try:
             yield
@@ -129,7 +131,10 @@ class ManualClock:
 
     async def _flow(self) -> None:
         while True:
-            await self._step(self.now + 1.0)
+            end = self.now + FLOW_SECONDS
+            while self.now < end:
+                await self._step(end)
+            await asyncio.sleep(LOOK_SECONDS)
 
     async def _step(self, end: float) -> None:
         """Go on to the next timer, and no further than `end`."""

@@ -9,6 +9,7 @@ import pytest
 import uvloop
 
 from tests.client.peer import Peer
+from tests.clock import ManualClock
 
 
 def pytest_asyncio_loop_factories(
@@ -23,6 +24,19 @@ async def peer() -> AsyncIterator[Peer]:
     """A scripted peer on a free port."""
     async with Peer() as peer:
         yield peer
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    """Stands still."""
+    return ManualClock()
+
+
+@pytest.fixture
+async def flowing(clock: ManualClock) -> AsyncIterator[ManualClock]:
+    """The same clock, and time goes on by itself: whoever sleeps by it, the test too, is awake soon."""
+    async with clock.flowing():
+        yield clock
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from rmqd.client.heartbeat import Heartbeat
-from rmqd.client.remoting.client import RemotingClient
+from rmqd.client.remoting.client import REQUEST_TIMEOUT_SECONDS, RemotingClient
 from rmqd.client.routing.route_table import RouteTable
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import (
@@ -26,26 +26,28 @@ from tests.client.members import Member
 from tests.client.peer import WAIT_SECONDS, Peer, Reply, eventually, route_of
 from tests.client.remoting.silent_line import SilentLine
 from tests.client.running import running
+from tests.clock import ManualClock
 
 HEART_BEAT = RequestCode.HEART_BEAT
+INTERVAL_SECONDS = 30.0
 
 
 class World:
     """A client's heartbeat, the routes that it goes by, and the groups that it names."""
 
-    def __init__(self, *, interval_seconds: float = 30.0, deadline_seconds: float = 3.0) -> None:
+    def __init__(self, clock: ManualClock) -> None:
+        self.clock = clock
         self.route: TopicRouteData | None = None
         self.asked_for_routes = 0
         self.members: list[Member] = [Member("g", "T")]
-        self.remoting = RemotingClient()
-        self.routes = RouteTable(self._route_of, self.remoting.clock)
+        self.remoting = RemotingClient(clock=clock)
+        self.routes = RouteTable(self._route_of, clock)
         self.heartbeat = Heartbeat(
             self.remoting,
             self.routes,
             "me@1",
             lambda: self.members,
-            interval_seconds=interval_seconds,
-            deadline_seconds=deadline_seconds,
+            interval_seconds=INTERVAL_SECONDS,
         )
 
     async def know(self, *peers: Peer) -> None:
@@ -61,16 +63,8 @@ class World:
 
 
 @pytest.fixture
-async def world() -> AsyncIterator[World]:
-    world = World()
-    yield world
-    await world.remoting.close()
-
-
-@pytest.fixture
-async def brisk() -> AsyncIterator[World]:
-    """A world whose heartbeat has a deadline of 0.2 s."""
-    world = World(deadline_seconds=0.2)
+async def world(clock: ManualClock) -> AsyncIterator[World]:
+    world = World(clock)
     yield world
     await world.remoting.close()
 
@@ -109,13 +103,12 @@ async def test_nothing_is_sent_without_a_group(world: World, peer: Peer) -> None
     assert len(peer.got(HEART_BEAT)) == 1
 
 
-async def test_it_is_repeated(peer: Peer) -> None:
+async def test_it_is_repeated(world: World, peer: Peer) -> None:
     """Brokers forget a client that is silent for two minutes."""
-    world = World(interval_seconds=0.02)
     await world.know(peer)
     async with running(world.heartbeat.run()):
-        await peer.received(HEART_BEAT, 4)
-    await world.remoting.close()
+        await world.clock.advance(4 * INTERVAL_SECONDS - 1)
+    assert len(peer.got(HEART_BEAT)) == 4
 
 
 async def test_a_new_broker_is_told_at_once(world: World, peer: Peer, other: Peer) -> None:
@@ -130,27 +123,26 @@ async def test_a_new_broker_is_told_at_once(world: World, peer: Peer, other: Pee
     assert len(peer.got(HEART_BEAT)) == 1
 
 
-async def test_a_silent_broker_delays_no_other(peer: Peer, other: Peer) -> None:
+async def test_a_silent_broker_delays_no_other(world: World, peer: Peer, other: Peer) -> None:
     """Each has its own deadline: the one that answers is told again and again meanwhile."""
-    patient = World(deadline_seconds=3600)
     peer.on(HEART_BEAT, None)
-    await patient.know(peer, other)
-    async with running(patient.heartbeat.run()):
+    await world.know(peer, other)
+    async with running(world.heartbeat.run()):
         for count in range(1, 6):
             await other.received(HEART_BEAT, count)
-            patient.heartbeat.beat_soon(other.address)
-    await patient.remoting.close()
+            world.heartbeat.beat_soon(other.address)
 
 
-async def test_a_silent_broker_is_down_after_its_deadline(brisk: World, peer: Peer, other: Peer) -> None:
+async def test_a_silent_broker_is_down_after_its_deadline(world: World, peer: Peer, other: Peer) -> None:
     """And the others are up."""
     peer.on(HEART_BEAT, None)
-    await brisk.know(peer, other)
-    async with running(brisk.heartbeat.run()):
-        result = await brisk.heartbeat.beat()
+    await world.know(peer, other)
+    beating = asyncio.create_task(world.heartbeat.beat())
+    await world.clock.until(beating.done, "all have answered, or their time is over")
+    result = await beating
     assert isinstance(result[peer.address], RemotingTimeoutError)
     assert result[other.address] is None
-    assert brisk.heartbeat.brokers_up == {peer.address: False, other.address: True}
+    assert world.heartbeat.brokers_up == {peer.address: False, other.address: True}
 
 
 async def test_a_broker_that_refuses_is_down_with_its_reason(world: World, peer: Peer) -> None:
@@ -187,8 +179,10 @@ async def test_a_broker_that_restarts_knows_us_again_soon(world: World, peer: Pe
         await peer.down()
         await eventually(lambda: world.heartbeat.brokers_up == {peer.address: False}, "the broker is seen to be down")
         await peer.listen()
-        await peer.received(HEART_BEAT, 2)
-        await eventually(lambda: world.heartbeat.brokers_up == {peer.address: True}, "the broker is up again")
+        await world.clock.until(
+            lambda: world.heartbeat.brokers_up == {peer.address: True}, "the broker is up again", INTERVAL_SECONDS / 2
+        )
+        assert len(peer.got(HEART_BEAT)) == 2
 
 
 async def test_a_cut_connection_is_followed_by_a_heartbeat(world: World, peer: Peer) -> None:
@@ -217,12 +211,10 @@ async def test_a_heartbeat_that_opens_the_connection_is_not_doubled(world: World
     await world.know(peer)
     async with running(world.heartbeat.run()):
         await peer.received(HEART_BEAT)
-        await world.heartbeat.settled(peer.address)
-        await asyncio.sleep(0.05)
+        await world.clock.advance(INTERVAL_SECONDS - 1)
     assert len(peer.got(HEART_BEAT)) == 1
 
 
-@pytest.mark.slow
 async def test_a_failure_asks_for_fresh_routes(world: World, peer: Peer) -> None:
     """The broker may have moved: its new address must not wait for the next interval."""
     world.routes.watch("T")
@@ -231,7 +223,7 @@ async def test_a_failure_asks_for_fresh_routes(world: World, peer: Peer) -> None
         await peer.received(HEART_BEAT)
         asked = world.asked_for_routes
         await peer.down()
-        await eventually(lambda: world.asked_for_routes > asked, "the routes are asked for again")
+        await world.clock.until(lambda: world.asked_for_routes > asked, "the routes are asked for again", most=5)
 
 
 async def test_a_failure_that_somebody_else_saw_is_followed_up(world: World, peer: Peer) -> None:
@@ -242,40 +234,41 @@ async def test_a_failure_that_somebody_else_saw_is_followed_up(world: World, pee
         peer.on(HEART_BEAT, Reply(ResponseCode.SYSTEM_ERROR, "starting"))
         assert isinstance((await world.heartbeat.beat())[peer.address], Exception)
         peer.on(HEART_BEAT, Reply())
-        await eventually(lambda: world.heartbeat.brokers_up == {peer.address: True}, "the broker is up again")
+        await world.clock.until(
+            lambda: world.heartbeat.brokers_up == {peer.address: True}, "the broker is up again", INTERVAL_SECONDS / 2
+        )
 
 
-async def test_cancelling_leaves_nothing_under_way(peer: Peer) -> None:
+async def test_cancelling_leaves_nothing_under_way(world: World, peer: Peer) -> None:
     """The end does not wait for a broker that never answers."""
-    patient = World(deadline_seconds=3600)
     peer.on(HEART_BEAT, None)
-    await patient.know(peer)
-    async with asyncio.timeout(WAIT_SECONDS), running(patient.heartbeat.run()):
+    await world.know(peer)
+    async with asyncio.timeout(WAIT_SECONDS), running(world.heartbeat.run()):
         await peer.received(HEART_BEAT)
-    await patient.remoting.close()
+    await world.remoting.close()
     with pytest.raises(RemotingError):
-        await patient.heartbeat.beat_address(peer.address)
+        await world.heartbeat.beat_address(peer.address)
 
 
-@pytest.mark.slow
-async def test_a_broker_that_was_found_silent_is_asked_at_once(
-    world: World, peer: Peer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_broker_that_was_found_silent_is_asked_at_once(world: World, peer: Peer) -> None:
     """By whatever request: it is down from then on, and an answer to the heartbeat brings it up again."""
-    monkeypatch.setattr("rmqd.client.remoting.client.SILENCE_SECONDS", 0.05)
     await world.know(peer)
     peer.on(RequestCode.GET_MAX_OFFSET, None)
     async with running(world.heartbeat.run()):
         await peer.received(HEART_BEAT)
         await eventually(lambda: world.heartbeat.brokers_up == {peer.address: True}, "it is up")
         peer.on(HEART_BEAT, None)
+        asking = asyncio.create_task(world.remoting.invoke(peer.address, RequestCode.GET_MAX_OFFSET, {}))
+        await world.clock.advance(REQUEST_TIMEOUT_SECONDS)
         with pytest.raises(RemotingTimeoutError):
-            await world.remoting.invoke(peer.address, RequestCode.GET_MAX_OFFSET, {}, timeout_seconds=0.1)
+            await asking
         assert world.heartbeat.brokers_up == {peer.address: False}
-        await peer.received(HEART_BEAT, 2)
+        await world.clock.until(lambda: len(peer.got(HEART_BEAT)) == 2, "it is asked", INTERVAL_SECONDS / 2)
         peer.on(HEART_BEAT, Reply())
         await peer.push(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {}, oneway=True)
-        await eventually(lambda: world.heartbeat.brokers_up == {peer.address: True}, "it is up again")
+        await world.clock.until(
+            lambda: world.heartbeat.brokers_up == {peer.address: True}, "it is up again", INTERVAL_SECONDS / 2
+        )
 
 
 async def test_a_connection_is_known_to_have_carried_a_heartbeat(world: World, peer: Peer) -> None:
@@ -305,34 +298,28 @@ async def test_settled_waits_for_a_heartbeat_that_nobody_waits_for_any_more(worl
     asking.cancel()
     await asyncio.wait((asking,))
     settled = asyncio.create_task(world.heartbeat.settled(peer.address))
-    await asyncio.sleep(0.05)
+    await world.clock.advance(1)
     assert not settled.done()
     go_on.set()
     await settled
 
 
-@pytest.mark.slow
-async def test_pulls_that_get_no_answer_are_followed_by_a_heartbeat(
-    brisk: World, peer: Peer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_pulls_that_get_no_answer_are_followed_by_a_heartbeat(world: World, peer: Peer) -> None:
     """Brokers hold pulls for long, and nothing else may be sent for half a minute: a line that is silent is found."""
-    monkeypatch.setattr("rmqd.client.remoting.client.SILENCE_SECONDS", 0.05)
-    monkeypatch.setattr("rmqd.client.heartbeat.QUIET_SECONDS", 0.2)
-    monkeypatch.setattr("rmqd.client.heartbeat.LOOK_SECONDS", 0.05)
     pull = RequestCode.PULL_MESSAGE
     async with SilentLine(peer.port) as line:
-        brisk.route = route_of({"a": line.address})
-        await brisk.routes.refresh("T")
-        async with running(brisk.heartbeat.run()):
-            await eventually(lambda: brisk.heartbeat.brokers_up == {line.address: True}, "the broker is up")
-            connection = brisk.remoting.connected(line.address)
+        world.route = route_of({"a": line.address})
+        await world.routes.refresh("T")
+        async with running(world.heartbeat.run()):
+            await eventually(lambda: world.heartbeat.brokers_up == {line.address: True}, "the broker is up")
+            connection = world.remoting.connected(line.address)
             assert connection is not None
             line.swallow()
             waiting = connection.call(pull, 1, encode_request(pull, 1, {}), 3600)
+            await world.clock.until(waiting.done, "it is to be asked anew", INTERVAL_SECONDS)
             with pytest.raises(ConnectionRenewedError):
-                async with asyncio.timeout(WAIT_SECONDS):
-                    await waiting
-            renewed = brisk.remoting.connected(line.address)
+                await waiting
+            renewed = world.remoting.connected(line.address)
             assert renewed is not None
-            assert brisk.heartbeat.is_known_on(renewed)
+            assert world.heartbeat.is_known_on(renewed)
             assert line.accepted == 2

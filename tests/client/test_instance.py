@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 
 import pytest
 
-from rmqd.client import instance as instance_module
-from rmqd.client.instance import ClientInstance
+from rmqd.client.instance import UNREGISTER_DEADLINE_SECONDS, ClientInstance
 from rmqd.client.options import ClientOptions
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import RemotingConnectError, RmqdError
@@ -19,6 +17,7 @@ from rmqd.wire.topics import retry_topic
 from tests.client.members import Member
 from tests.client.peer import WAIT_SECONDS, Peer, Reply, eventually, route_of, routes
 from tests.client.running import running
+from tests.clock import ManualClock
 
 HEART_BEAT, UNREGISTER = RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT
 
@@ -32,8 +31,8 @@ async def name_server(peer: Peer) -> AsyncIterator[Peer]:
 
 
 @pytest.fixture
-async def client(name_server: Peer) -> AsyncIterator[ClientInstance]:
-    client = ClientInstance(ClientOptions(nameservers=(name_server.address,)))
+async def client(name_server: Peer, clock: ManualClock) -> AsyncIterator[ClientInstance]:
+    client = ClientInstance(ClientOptions(nameservers=(name_server.address,)), clock=clock)
     yield client
     await client.remoting.close()
 
@@ -99,18 +98,17 @@ async def test_the_end_says_good_bye_for_every_group(client: ClientInstance, pee
 
 
 async def test_a_broker_that_never_answers_delays_the_end_by_its_deadline(
-    client: ClientInstance, peer: Peer, monkeypatch: pytest.MonkeyPatch
+    client: ClientInstance, clock: ManualClock, peer: Peer
 ) -> None:
     """The good-bye is answered or given up; it raises nothing."""
-    monkeypatch.setattr(instance_module, "UNREGISTER_DEADLINE_SECONDS", 0.1)
     peer.on(UNREGISTER, None)
     run = asyncio.create_task(client.run())
     client.register(Member("g", "T"))
     await eventually(lambda: client.heartbeat.brokers_up.get(peer.address), "the broker is up")
-    started = time.monotonic()
     client.stop()
-    await run
-    assert time.monotonic() - started >= 0.1
+    await clock.advance(UNREGISTER_DEADLINE_SECONDS - 0.1)
+    assert not run.done()
+    await clock.until(run.done, "it has ended", most=1)
 
 
 async def test_a_broker_without_a_connection_is_not_waited_for_at_the_end(client: ClientInstance, peer: Peer) -> None:
@@ -139,7 +137,7 @@ async def test_a_broker_that_refused_a_heartbeat_is_told_all_the_same(client: Cl
     assert len(peer.got(UNREGISTER)) == 1
 
 
-async def test_no_heartbeat_brings_a_leaving_group_back(client: ClientInstance, peer: Peer) -> None:
+async def test_no_heartbeat_brings_a_leaving_group_back(client: ClientInstance, clock: ManualClock, peer: Peer) -> None:
     """The good-bye waits for the answer to a heartbeat that still names the group."""
     async with running(client.run()):
         client.register(Member("g", "T"))
@@ -154,7 +152,7 @@ async def test_no_heartbeat_brings_a_leaving_group_back(client: ClientInstance, 
         client.heartbeat.beat_soon()
         await peer.received(HEART_BEAT, len(peer.got(HEART_BEAT)) + 1)
         leaving = asyncio.create_task(client.unregister("g"))
-        await asyncio.sleep(0.05)
+        await clock.advance(UNREGISTER_DEADLINE_SECONDS - 0.1)
         assert peer.got(UNREGISTER) == []
         release.set()
         await leaving

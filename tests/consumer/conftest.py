@@ -9,16 +9,15 @@ import pytest
 import uvloop
 
 from rmqd.wire.message_queue import MessageQueue
-from tests.client.conftest import no_task_left
+from tests.client.conftest import clock, flowing, no_task_left
 from tests.client.peer import Peer
-from tests.clock import ManualClock
 from tests.consumer.groups import TOPIC
 from tests.consumer.pool import pool
 from tests.consumer.scripted_broker import ScriptedBroker
 from tests.consumer.seen import Seen
 from tests.consumer.two_masters import Two
 
-__all__ = ["no_task_left", "pool"]
+__all__ = ["clock", "flowing", "no_task_left", "pool"]
 
 
 def pytest_asyncio_loop_factories(
@@ -46,19 +45,6 @@ async def two() -> AsyncIterator[Two]:
 def queue(broker: ScriptedBroker) -> MessageQueue:
     """The only queue of the topic."""
     return broker.create_topic(TOPIC)[0]
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    """Stands still."""
-    return ManualClock()
-
-
-@pytest.fixture
-async def flowing(clock: ManualClock) -> AsyncIterator[ManualClock]:
-    """The same clock, and time goes on by itself: whoever sleeps by it, the test too, is awake soon."""
-    async with clock.flowing():
-        yield clock
 
 
 @pytest.fixture

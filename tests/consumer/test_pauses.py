@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from rmqd.codes import ResponseCode
@@ -11,6 +9,7 @@ from rmqd.consumer.pauses import WHOLE_GROUP, Pauses, PauseScope
 from rmqd.handler import Batch
 from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import eventually
+from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC, Blocked
 from tests.consumer.members import Member, member
 from tests.consumer.scripted_broker import ScriptedBroker
@@ -53,7 +52,9 @@ def state(m: Member, number: int) -> str:
 
 
 @pytest.mark.parametrize("mode", ["concurrently", "orderly"])
-async def test_a_paused_queue_stands_still_and_the_others_go_on(broker: ScriptedBroker, seen: Seen, mode: str) -> None:
+async def test_a_paused_queue_stands_still_and_the_others_go_on(
+    broker: ScriptedBroker, seen: Seen, mode: str, flowing: ManualClock
+) -> None:
     """Also with messages that are cached, or that a pull under way brings."""
     held, free = broker.create_topic(TOPIC, 2)
     handle = Blocked()
@@ -65,7 +66,7 @@ async def test_a_paused_queue_stands_still_and_the_others_go_on(broker: Scripted
 
     await broker.store(held, b"first", b"second")
     options = {"concurrency": 1, "consume_mode": mode, "persist_consumer_offset_interval_seconds": 0.05}
-    async with member(broker.peer.address, keep, **options) as m:  # type: ignore[arg-type]
+    async with member(broker.peer.address, keep, clock=flowing, **options) as m:  # type: ignore[arg-type]
         await eventually(lambda: broker.pulled_offsets(held) == [0, 2], "the next pull waits at the broker")
         await eventually(lambda: (q := m.queue(0)) and q.handling == 1, "the first is being handled")
         m.consumer.pause(PauseScope(TOPIC, queue=0))
@@ -75,7 +76,7 @@ async def test_a_paused_queue_stands_still_and_the_others_go_on(broker: Scripted
         await seen.has(b"first", b"other")
         await broker.committed(GROUP, held, 1)
         await broker.store(held, b"fourth")
-        await asyncio.sleep(0.1)
+        await flowing.sleep(5)
         assert broker.pulled_offsets(held) == [0, 2]
         assert (state(m, 0), state(m, 1)) == ("paused", "waiting")
         assert not m.consumer.paused
@@ -88,11 +89,12 @@ async def test_a_paused_queue_stands_still_and_the_others_go_on(broker: Scripted
         await broker.committed(GROUP, held, 4)
 
 
-@pytest.mark.slow
-async def test_a_pause_holds_when_the_queue_comes_back(broker: ScriptedBroker, seen: Seen) -> None:
+async def test_a_pause_holds_when_the_queue_comes_back(
+    broker: ScriptedBroker, seen: Seen, flowing: ManualClock
+) -> None:
     """It is this process that does not consume it; another member that gets it does."""
     [queue] = broker.create_topic(TOPIC)
-    async with member(broker.peer.address, seen) as m:
+    async with member(broker.peer.address, seen, clock=flowing) as m:
         await eventually(lambda: broker.pulled_offsets(queue) == [0], "it is pulled")
         m.consumer.pause(PauseScope(TOPIC))
         broker.members[GROUP].insert(0, "0.0.0.0@first")
@@ -102,27 +104,25 @@ async def test_a_pause_holds_when_the_queue_comes_back(broker: ScriptedBroker, s
         m.consumer.on_consumer_ids_changed()
         await eventually(lambda: state(m, 0) == "paused", "the queue is back, and paused")
         await broker.store(queue, b"0")
-        await asyncio.sleep(0.1)
+        await flowing.sleep(5)
         assert not seen.bodies
         m.consumer.resume()
         await seen.has(b"0")
 
 
 async def test_a_paused_queue_that_is_reset_stays_paused(
-    broker: ScriptedBroker, seen: Seen, monkeypatch: pytest.MonkeyPatch
+    broker: ScriptedBroker, seen: Seen, flowing: ManualClock
 ) -> None:
     """It goes on at the new offset when it is resumed."""
-    monkeypatch.setattr("rmqd.consumer.pull.pulled_queue.PROBE_SECONDS", 0.05)
-    monkeypatch.setattr("rmqd.consumer.pull.pulled_queue.RECHECK_SECONDS", 0.05)
     [queue] = broker.create_topic(TOPIC)
     await broker.store(queue, b"0", b"1", b"2")
-    async with member(broker.peer.address, seen, persist_consumer_offset_interval_seconds=0.05) as m:
+    async with member(broker.peer.address, seen, clock=flowing, persist_consumer_offset_interval_seconds=0.05) as m:
         await seen.has(b"0", b"1", b"2")
         m.consumer.pause(PauseScope(TOPIC))
         broker.answer_pull(queue, broker.nothing(queue, ResponseCode.PULL_OFFSET_MOVED, 1, "OFFSET_RESET"))
         await broker.store(queue, b"3")  # ends the pull that waits at the broker
         await broker.committed(GROUP, queue, 1)
-        await asyncio.sleep(0.1)
+        await flowing.sleep(5)
         assert seen.bodies == [b"0", b"1", b"2"]
         assert state(m, 0) == "paused"
         m.consumer.resume(PauseScope(TOPIC))

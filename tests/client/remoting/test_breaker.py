@@ -22,19 +22,13 @@ HOST = "10.0.0.1:10911"
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def breakers(clock: ManualClock) -> Breakers:
     return Breakers(clock)
 
 
 @pytest.fixture
-async def remoting(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RemotingClient]:
-    monkeypatch.setattr("rmqd.client.remoting.client.SILENCE_SECONDS", 0.05)
-    client = RemotingClient()
+async def remoting(flowing: ManualClock) -> AsyncIterator[RemotingClient]:
+    client = RemotingClient(clock=flowing)
     yield client
     await client.close()
 
@@ -65,7 +59,7 @@ async def go_silent(remoting: RemotingClient, peer: Peer) -> asyncio.Event:
 
     peer.on(ASK, late)
     with pytest.raises(RemotingTimeoutError):
-        await remoting.invoke(peer.address, ASK, {}, timeout_seconds=0.1)
+        await remoting.invoke(peer.address, ASK, {})
     return answered
 
 
@@ -133,7 +127,7 @@ async def test_a_silent_peer_keeps_only_the_first_request_waiting(remoting: Remo
     told: list[str] = []
     remoting.on_silence(told.append)
     with pytest.raises(RemotingTimeoutError):
-        await remoting.invoke(peer.address, ASK, {}, timeout_seconds=0.1)
+        await remoting.invoke(peer.address, ASK, {})
     assert told == [peer.address]
     assert remoting.is_down(peer.address)
     with pytest.raises(CircuitOpenError, match="silent"):
@@ -154,14 +148,13 @@ async def test_a_silent_peer_is_probed_and_trusted_again_with_its_first_answer(
             try:
                 await remoting.invoke(peer.address, ASK, {}, timeout_seconds=30)
             except CircuitOpenError:
-                await asyncio.sleep(0.01)
+                await remoting.clock.sleep(0.1)
             else:
                 return
 
     probes = [asyncio.create_task(probe()) for _ in range(5)]
     await eventually(lambda: len(peer.requests) == 2, "one of them is sent")
-    for _ in range(10):
-        await asyncio.sleep(0.01)
+    await remoting.clock.sleep(10)
     assert len(peer.requests) == 2
     answered.set()
     await asyncio.gather(*probes)
@@ -179,7 +172,7 @@ async def test_a_late_answer_is_an_answer(remoting: RemotingClient, peer: Peer) 
 
 async def test_a_slow_answer_among_others_is_no_silence(remoting: RemotingClient, peer: Peer) -> None:
     peer.on(ASK, None)
-    slow = asyncio.create_task(remoting.invoke(peer.address, ASK, {}, timeout_seconds=0.3))
+    slow = asyncio.create_task(remoting.invoke(peer.address, ASK, {}, timeout_seconds=2.5))
     await peer.received(ASK)
     await remoting.invoke(peer.address, OTHER, {})
     with pytest.raises(RemotingTimeoutError):
@@ -190,7 +183,7 @@ async def test_a_slow_answer_among_others_is_no_silence(remoting: RemotingClient
 async def test_a_deadline_of_who_asks_tells_of_silence_too(remoting: RemotingClient, peer: Peer) -> None:
     peer.on(ASK, None)
     with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.2):
+        async with remoting.clock.timeout(3):
             await remoting.invoke(peer.address, ASK, {}, timeout_seconds=30)
     assert remoting.is_down(peer.address)
 
@@ -204,9 +197,9 @@ async def test_a_silent_peer_that_is_reconnected_to_is_still_only_probed(remotin
     async def first() -> None:
         while True:
             try:
-                await remoting.invoke(peer.address, ASK, {}, timeout_seconds=0.2)
+                await remoting.invoke(peer.address, ASK, {}, timeout_seconds=2.5)
             except CircuitOpenError:
-                await asyncio.sleep(0.01)
+                await remoting.clock.sleep(0.1)
 
     probe = asyncio.create_task(first())
     await peer.received(ASK, 2)
@@ -226,7 +219,7 @@ async def test_a_dead_peer_is_trusted_again_with_its_first_answer(remoting: Remo
         try:
             await remoting.invoke(peer.address, ASK, {})
         except CircuitOpenError:
-            await asyncio.sleep(0.01)
+            await remoting.clock.sleep(0.1)
         else:
             break
     assert not remoting.is_down(peer.address)

@@ -9,14 +9,20 @@ import pytest
 
 from rmqd.client.remoting.client import RemotingClient
 from rmqd.client.routing.name_server import NameServers
-from rmqd.client.routing.route_table import RouteTable
+from rmqd.client.routing.route_table import (
+    ANXIOUS_SECONDS,
+    REFRESH_INTERVAL_SECONDS,
+    UNKNOWN_TOPIC_GRACE_SECONDS,
+    RouteTable,
+)
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import NameServerError, RemotingTimeoutError, RouteNotFoundError
 from rmqd.wire.bodies.route import BrokerData, QueueData, TopicRouteData
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
-from tests.client.peer import Peer, Reply, eventually, route_of, routes
+from tests.client.peer import Peer, Reply, route_of, routes
 from tests.client.running import running
+from tests.clock import ManualClock
 
 ASKED = RequestCode.GET_ROUTEINFO_BY_TOPIC
 A, B, SLAVE = "127.0.0.1:1001", "127.0.0.1:1002", "127.0.0.1:1003"
@@ -27,6 +33,8 @@ class Table(RouteTable):
 
     def __init__(self, remoting: RemotingClient, peer: Peer, **options: float) -> None:
         super().__init__(NameServers(remoting, [peer.address]).get_route, remoting.clock, **options)
+        assert isinstance(remoting.clock, ManualClock)
+        self.clock = remoting.clock
         self.known: dict[str, TopicRouteData] = {}
         self.changes: list[frozenset[str]] = []
         self.on_change(self.changes.append)
@@ -34,15 +42,15 @@ class Table(RouteTable):
 
 
 @pytest.fixture
-async def remoting() -> AsyncIterator[RemotingClient]:
-    client = RemotingClient()
+async def remoting(clock: ManualClock) -> AsyncIterator[RemotingClient]:
+    client = RemotingClient(clock=clock)
     yield client
     await client.close()
 
 
 @pytest.fixture
 def table(remoting: RemotingClient, peer: Peer) -> Table:
-    return Table(remoting, peer, refresh_interval_seconds=0.05)
+    return Table(remoting, peer)
 
 
 async def test_queues_and_addresses(table: Table) -> None:
@@ -84,12 +92,12 @@ async def test_watched_topics_follow_the_name_server(table: Table) -> None:
     table.known["T"] = route_of({"a": A})
     table.watch("T")
     async with running(table.run()):
-        await eventually(lambda: table.queues("T"), "the first route")
+        await table.clock.until(lambda: table.queues("T"), "the first route")
         table.known["T"] = route_of({"a": A, "b": B})
-        await eventually(lambda: len(table.queues("T")) == 8, "the second route")
+        await table.clock.until(lambda: len(table.queues("T")) == 8, "the second route")
         table.known["T"] = route_of({"a": B})
-        await eventually(lambda: table.master("a") == B, "the broker's new address")
-        await eventually(lambda: "b" not in table.brokers(), "the other broker is in no route")
+        await table.clock.until(lambda: table.master("a") == B, "the broker's new address")
+        await table.clock.until(lambda: "b" not in table.brokers(), "the other broker is in no route")
     assert table.changes == [frozenset({"T"})] * 3
 
 
@@ -97,54 +105,50 @@ async def test_the_addresses_of_a_broker_that_leaves_all_routes_stay_known_for_a
     remoting: RemotingClient, peer: Peer
 ) -> None:
     """A name server that was restarted hears of brokers one after the other; and who listens is told of both ends."""
-    table = Table(remoting, peer, refresh_interval_seconds=0.02, unknown_topic_grace_seconds=0.3)
+    table = Table(remoting, peer)
     table.known["T"] = route_of({"a": A, "b": {0: B, 1: SLAVE}})
     table.watch("T")
     async with running(table.run()):
-        await eventually(lambda: "b" in table.brokers(), "the route is known")
+        await table.clock.until(lambda: "b" in table.brokers(), "the route is known")
         table.known["T"] = route_of({"a": A})
-        await eventually(lambda: "b" not in table.brokers(), "the route is another one")
+        await table.clock.until(lambda: "b" not in table.brokers(), "the route is another one")
         assert (table.master("b"), table.address("b", 1)) == (B, SLAVE)
         assert table.broker_addresses() == {A, B, SLAVE}
-        await eventually(lambda: table.master("b") is None, "it is forgotten")
+        await table.clock.until(lambda: table.master("b") is None, "it is forgotten")
     assert table.broker_addresses() == {A}
     assert table.changes == [frozenset({"T"}), frozenset({"T"}), frozenset()]
 
 
-async def test_a_broker_without_a_master_is_asked_for_more_often(
-    remoting: RemotingClient, peer: Peer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_broker_without_a_master_is_asked_for_more_often(remoting: RemotingClient, peer: Peer) -> None:
     """The master that comes back, or the slave in its place, is to have the group's offsets soon."""
-    monkeypatch.setattr("rmqd.client.routing.route_table.ANXIOUS_SECONDS", 0.02)
-    table = Table(remoting, peer, refresh_interval_seconds=600)
+    table = Table(remoting, peer)
     table.known["T"] = route_of({"a": {1: SLAVE}})
     table.watch("T")
     async with running(table.run()):
-        await peer.received(ASKED, 4)
+        await table.clock.advance(3 * ANXIOUS_SECONDS)
+        assert len(peer.got(ASKED)) == 4
         table.known["T"] = route_of({"a": {0: A, 1: SLAVE}})
-        await eventually(lambda: table.master("a") == A, "the master is known")
+        await table.clock.until(lambda: table.master("a") == A, "the master is known")
         asked = len(peer.got(ASKED))
-        await asyncio.sleep(0.2)  # what must not happen has no end that could be awaited
+        await table.clock.advance(REFRESH_INTERVAL_SECONDS / 2)
         assert len(peer.got(ASKED)) == asked
 
 
-@pytest.mark.slow
 async def test_known_topics_are_asked_for_again_soon_when_no_name_server_answered(
-    remoting: RemotingClient, peer: Peer, monkeypatch: pytest.MonkeyPatch
+    remoting: RemotingClient, peer: Peer
 ) -> None:
-    monkeypatch.setattr("rmqd.client.routing.route_table.ANXIOUS_SECONDS", 0.02)
-    table = Table(remoting, peer, refresh_interval_seconds=600)
+    table = Table(remoting, peer)
     table.known["T"] = route_of({"a": A})
     table.watch("T")
     async with running(table.run()):
-        await eventually(lambda: table.master("a") == A, "the route is known")
+        await table.clock.until(lambda: table.master("a") == A, "the route is known")
         await peer.down()
         table.refresh_soon()
-        await eventually(lambda: table.problem, "nobody answers")
+        await table.clock.until(lambda: table.problem, "nobody answers")
         assert table.master("a") == A
         table.known["T"] = route_of({"a": B})
         await peer.listen()
-        await eventually(lambda: table.master("a") == B, "it is asked again")
+        await table.clock.until(lambda: table.master("a") == B, "it is asked again")
 
 
 async def test_the_same_route_in_another_order_is_no_change(table: Table, peer: Peer) -> None:
@@ -153,9 +157,9 @@ async def test_the_same_route_in_another_order_is_no_change(table: Table, peer: 
     table.known["T"] = route
     table.watch("T")
     async with running(table.run()):
-        await eventually(lambda: table.changes, "the first route")
+        await table.clock.until(lambda: table.changes, "the first route")
         table.known["T"] = TopicRouteData(route.queue_datas[::-1], route.broker_datas[::-1])
-        await peer.received(ASKED, len(peer.got(ASKED)) + 3)
+        await table.clock.advance(3 * REFRESH_INTERVAL_SECONDS)
     assert table.changes == [frozenset({"T"})]
 
 
@@ -176,7 +180,7 @@ async def test_topics_are_refreshed_together_and_swapped_once(table: Table, peer
     for topic in topics:
         table.watch(topic)
     async with running(table.run()):
-        await eventually(lambda: table.changes, "the routes")
+        await table.clock.until(lambda: table.changes, "the routes")
     assert table.changes == [frozenset(topics)]
 
 
@@ -185,28 +189,27 @@ async def test_the_last_route_stays_while_no_name_server_answers(table: Table, p
     table.known["T"] = route_of({"a": A})
     table.watch("T")
     async with running(table.run()):
-        await eventually(lambda: table.queues("T"), "the first route")
+        await table.clock.until(lambda: table.queues("T"), "the first route")
         await peer.down()
         with pytest.raises(NameServerError):
             await table.refresh("T")
         assert len(table.queues("T")) == 4
         table.known["T"] = route_of({"a": A, "b": B})
         await peer.listen()
-        await eventually(lambda: len(table.queues("T")) == 8, "the route after the restart")
+        await table.clock.until(lambda: len(table.queues("T")) == 8, "the route after the restart")
 
 
 async def test_a_name_server_that_has_just_started_takes_no_route_away(remoting: RemotingClient, peer: Peer) -> None:
     """It knows no topic until the brokers have registered; only a topic that stays unknown is gone."""
-    table = Table(remoting, peer, refresh_interval_seconds=0.02, unknown_topic_grace_seconds=0.3)
+    table = Table(remoting, peer)
     route = table.known["T"] = route_of({"a": A})
     table.watch("T")
     async with running(table.run()):
-        await eventually(lambda: table.queues("T"), "the first route")
+        await table.clock.until(lambda: table.queues("T"), "the first route")
         del table.known["T"]
-        seen = len(peer.got(ASKED))
-        await peer.received(ASKED, seen + 3)
+        await table.clock.advance(UNKNOWN_TOPIC_GRACE_SECONDS - 5)
         assert table.route("T") == route
-        await eventually(lambda: table.route("T") is None, "a topic that stays unknown is dropped")
+        await table.clock.until(lambda: table.route("T") is None, "a topic that stays unknown is dropped")
         assert table.queues("T") == []
         assert table.changes[:2] == [frozenset({"T"})] * 2
 
@@ -223,39 +226,36 @@ async def test_a_missing_topic_is_told_from_a_missing_name_server(table: Table, 
 
 async def test_a_topic_that_comes_later_is_found_soon(remoting: RemotingClient, peer: Peer) -> None:
     """An unknown topic is asked for more often than the interval says: a new group's retry topic comes any moment."""
-    table = Table(remoting, peer, refresh_interval_seconds=30)
+    table = Table(remoting, peer)
     table.watch("T")
     async with running(table.run()):
         await peer.received(ASKED)
         table.known["T"] = route_of({"a": A})
-        await eventually(lambda: table.queues("T"), "the new topic's route")
+        await table.clock.until(lambda: table.queues("T"), "the new topic's route")
 
 
-@pytest.mark.slow
 async def test_a_topic_that_stays_unknown_is_asked_for_as_often_as_promised(
-    remoting: RemotingClient, peer: Peer, monkeypatch: pytest.MonkeyPatch
+    remoting: RemotingClient, peer: Peer
 ) -> None:
     """However long it has been missing: somebody may create it any moment."""
-    monkeypatch.setattr("rmqd.client.routing.route_table.UNKNOWN_TOPIC_FIRST_SECONDS", 0.05)
-    monkeypatch.setattr("rmqd.client.routing.route_table.UNKNOWN_TOPIC_MOST_SECONDS", 0.1)
-    table = Table(remoting, peer, refresh_interval_seconds=30)
+    table = Table(remoting, peer)
     table.watch("T")
     async with running(table.run()):
-        await peer.received(ASKED, 12)  # doubling delays would take minutes for it
+        await table.clock.advance(60)
+        assert len(peer.got(ASKED)) >= 12, "doubling delays would take minutes for it"
 
 
-@pytest.mark.slow
 async def test_a_crowd_of_errors_causes_one_refresh(remoting: RemotingClient, peer: Peer) -> None:
     """A topic is asked for at most once a second, however many pulls fail."""
-    table = Table(remoting, peer, refresh_interval_seconds=30)
+    table = Table(remoting, peer)
     table.known["T"] = route_of({"a": A})
     table.watch("T")
     async with running(table.run()):
-        await eventually(lambda: table.queues("T"), "the first route")
+        await table.clock.until(lambda: table.queues("T"), "the first route")
         for _ in range(50):
             table.refresh_soon(["T", "not watched"])
-            await asyncio.sleep(0.001)
-        await peer.received(ASKED, 2)
+            await table.clock.advance(0.01)
+        await table.clock.advance(1)
         assert len(peer.got(ASKED)) == 2
 
 
@@ -282,10 +282,12 @@ async def test_a_question_is_never_answered_from_before_it_was_asked(table: Tabl
 
 async def test_a_silent_name_server_has_a_deadline(remoting: RemotingClient, peer: Peer) -> None:
     """A refresh ends in time even if nobody ever answers."""
-    table = Table(remoting, peer, deadline_seconds=0.05)
+    table = Table(remoting, peer, deadline_seconds=1)
     peer.on(ASKED, None)
+    refreshing = asyncio.create_task(table.refresh("T"))
+    await table.clock.advance(1)
     with pytest.raises(RemotingTimeoutError):
-        await table.refresh("T")
+        await refreshing
 
 
 async def test_a_body_that_cannot_be_read_keeps_the_route(table: Table, peer: Peer) -> None:
@@ -304,15 +306,15 @@ async def test_what_nobody_watches_is_forgotten(table: Table, peer: Peer) -> Non
     table.watch("T")
     table.watch("T")
     async with running(table.run()):
-        await eventually(lambda: table.queues("T"), "the route")
+        await table.clock.until(lambda: table.queues("T"), "the route")
         table.unwatch("T")
         assert table.queues("T")
         table.unwatch("T")
         assert table.queues("T") == []
         assert table.broker_addresses() == frozenset()
         asked = len(peer.got(ASKED))
-        await asyncio.sleep(0.15)
-        assert len(peer.got(ASKED)) <= asked + 1  # one may have been on its way
+        await table.clock.advance(3 * REFRESH_INTERVAL_SECONDS)
+        assert len(peer.got(ASKED)) == asked
         assert table.route("T") is None
 
 

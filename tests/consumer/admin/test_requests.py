@@ -20,6 +20,7 @@ from rmqd.wire.loose_json import dumps
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import retry_topic
 from tests.client.peer import Reply, eventually
+from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC, Blocked
 from tests.consumer.members import member
 from tests.consumer.scripted_broker import BROKER, ScriptedBroker
@@ -120,20 +121,20 @@ async def test_a_pushed_reset_moves_a_queue_that_is_held_back(
 
 
 async def test_a_batch_that_a_handler_had_at_the_reset_moves_nothing(
-    broker: ScriptedBroker, queue: MessageQueue
+    broker: ScriptedBroker, queue: MessageQueue, flowing: ManualClock
 ) -> None:
     """It ends after the reset: the offset stays where the operator has set it, also through the persist loop."""
     await broker.store(queue, b"0", b"1", b"2")
     handle = Holding()
     options = {"concurrency": 1, "consume_message_batch_max_size": 3, "persist_consumer_offset_interval_seconds": 0.02}
-    async with member(broker.peer.address, handle, **options) as m:  # type: ignore[arg-type]
+    async with member(broker.peer.address, handle, clock=flowing, **options) as m:  # type: ignore[arg-type]
         await handle.begun.wait()
         m.consumer.pause()
         await broker.peer.push(RESET, reset_fields(), as_map({queue: 1}), oneway=True)
         await broker.committed(GROUP, queue, 1)
         handle.release.set()
         await eventually(lambda: m.topic().duplicates == {"offset_moved": 3}, "the batch came back, and counts no more")
-        await asyncio.sleep(0.1)  # rounds of commits
+        await flowing.sleep(5)  # rounds of commits
         assert broker.offsets[GROUP, queue] == 1
     assert broker.commits_of(queue)[-1] == 1
 

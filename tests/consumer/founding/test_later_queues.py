@@ -13,6 +13,7 @@ from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import retry_topic
 from tests.client.peer import Reply, eventually
+from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.members import member
 from tests.consumer.scripted_broker import ScriptedBroker
@@ -193,15 +194,14 @@ async def test_a_founding_that_was_killed_is_brought_to_its_end(
 
 
 async def test_offsets_of_another_client_make_a_known_group(
-    broker: ScriptedBroker, seen: Seen, monkeypatch: pytest.MonkeyPatch
+    broker: ScriptedBroker, seen: Seen, flowing: ManualClock
 ) -> None:
     """Without any offset on the retry topic, as of a consumer that has none."""
-    monkeypatch.setattr("rmqd.consumer.offsets.founding_by_brokers.FOUNDER_SECONDS", 0.1)
     queues = broker.create_topic(TOPIC, 3)
     for queue in queues:
         await broker.store(queue, b"old")
     know(broker, *queues[:2], retries=False)
-    async with member(broker.peer.address, seen, **QUICK):
+    async with member(broker.peer.address, seen, clock=flowing, **QUICK):
         await seen.has(b"old")
 
 

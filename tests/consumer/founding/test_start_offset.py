@@ -8,6 +8,7 @@ from structlog.testing import capture_logs
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.handler import Batch
 from tests.client.peer import Reply, eventually
+from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.members import member
 from tests.consumer.scripted_broker import ScriptedBroker
@@ -77,16 +78,13 @@ async def test_first_offset_holds_no_queue_whose_first_messages_are_gone(broker:
         await broker.committed(GROUP, queue, 1001)
 
 
-async def test_nothing_is_pulled_before_the_start_is_known(
-    broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_nothing_is_pulled_before_the_start_is_known(broker: ScriptedBroker, flowing: ManualClock) -> None:
     """A broker that cannot tell the offset just now is asked again; guessing would lose messages or repeat them."""
-    monkeypatch.setattr("rmqd.consumer.pull.backoff.EXCEPTION_DELAY_SECONDS", 0.02)
     [queue] = broker.create_topic(TOPIC)
     await broker.store(queue, *[b"x"] * 9)
     broker.offsets[GROUP, queue] = 5
     broker.peer.on(RequestCode.QUERY_CONSUMER_OFFSET, Reply(ResponseCode.SYSTEM_BUSY, "just now"))
-    async with member(broker.peer.address, ignore):
+    async with member(broker.peer.address, ignore, clock=flowing):
         await broker.peer.received(RequestCode.QUERY_CONSUMER_OFFSET, 6)
         assert not broker.pulls
         assert not broker.commits

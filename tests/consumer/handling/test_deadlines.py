@@ -21,7 +21,6 @@ from tests.consumer.scripted_broker import ScriptedBroker
 GRACE_SECONDS = 5.5  # and a little: for a cancelled handler to end
 
 
-@pytest.mark.slow
 async def test_an_async_handler_is_cancelled_at_its_deadline(pool: StartPool, broker: ScriptedBroker) -> None:
     """Its batch is sent back with delay level 3, the slot goes on, and the next call has a deadline of its own."""
     clock, gate = ManualClock(), Gate()
@@ -156,7 +155,6 @@ async def test_a_sync_handler_is_left_to_its_thread(pool: StartPool, broker: Scr
     assert len(broker.sent_back) == 1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("is_async", [True, False])
 async def test_the_group_fails_when_every_slot_hangs(pool: StartPool, broker: ScriptedBroker, is_async: bool) -> None:
     """Rather than doing nothing for ever; what hung is sent back before, also to a slow broker."""

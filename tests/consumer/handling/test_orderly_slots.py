@@ -231,7 +231,6 @@ async def test_an_async_call_past_its_deadline_is_cancelled_and_repeated(pool: S
     assert handled(queue) == {"acked": 2, "expired": 1}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("is_async", [False, True])
 async def test_a_call_that_goes_on_past_its_deadline_blocks_its_queue_and_no_slot(
     pool: StartPool, is_async: bool

@@ -14,6 +14,7 @@ from rmqd.handler import Batch
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Reply, eventually
+from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.members import member
 from tests.consumer.scripted_broker import ScriptedBroker
@@ -78,11 +79,10 @@ async def test_the_last_commit_of_a_stop_is_tried_again(
 
 
 async def test_what_a_stop_cannot_commit_counts_as_handled_twice(
-    broker: ScriptedBroker, queue: MessageQueue, monkeypatch: pytest.MonkeyPatch
+    broker: ScriptedBroker, queue: MessageQueue, flowing: ManualClock
 ) -> None:
-    monkeypatch.setattr("rmqd.consumer.pull.giving_up.LAST_COMMIT_SECONDS", 0.3)
     await broker.store(queue, *[b"x"] * 50)
-    async with member(broker.peer.address, handle, persist_consumer_offset_interval_seconds=60) as only:
+    async with member(broker.peer.address, handle, clock=flowing, persist_consumer_offset_interval_seconds=60) as only:
         await eventually(lambda: only.topic().handled["acked"] == 50, "all is handled")
         broker.peer.on(UPDATE, Reply(ResponseCode.SYSTEM_BUSY, "too many requests"))
         await only.stop(shutdown_timeout_seconds=0)

@@ -24,6 +24,7 @@ from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.encode import StoredMessage, encode_message
 from rmqd.wire.pop import PopHandle
 from tests.client.peer import Reply, eventually
+from tests.clock import ManualClock
 from tests.consumer.blocks import corrupted, with_bit_flipped
 from tests.consumer.groups import GROUP, TOPIC, Blocked
 from tests.consumer.members import Member, member
@@ -190,14 +191,11 @@ async def test_acknowledgements_go_one_by_one_where_the_broker_knows_no_batches(
     assert asked[0].ext_fields["topic"] == TOPIC
 
 
-async def test_acknowledgements_that_failed_are_sent_again(
-    pop: PopBroker, seen: Seen, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("rmqd.consumer.pop.receipts.AGAIN_SECONDS", 0.05)
+async def test_acknowledgements_that_failed_are_sent_again(pop: PopBroker, seen: Seen, flowing: ManualClock) -> None:
     answers = deque([Reply(ResponseCode.SYSTEM_BUSY, "later")])
     pop.peer.on(RequestCode.BATCH_ACK_MESSAGE, lambda _: answers.popleft() if answers else Reply())
     pop.add(4)
-    async with member(pop.address, seen, consume_mode="pop") as one:
+    async with member(pop.address, seen, clock=flowing, consume_mode="pop") as one:
         await pop.peer.received(RequestCode.BATCH_ACK_MESSAGE, 2)
         assert not one.topic().duplicates
     assert pop.acked() == [(0, 4, 4)] * 2
@@ -337,15 +335,15 @@ async def test_a_member_that_has_enough_pops_no_more_until_something_is_done(pop
         await eventually(lambda: one.topic().handled["acked"] == 8, "it goes on")
 
 
-async def test_a_paused_member_pops_nothing(pop: PopBroker, seen: Seen) -> None:
-    async with member(pop.address, seen, consume_mode="pop") as one:
+async def test_a_paused_member_pops_nothing(pop: PopBroker, seen: Seen, flowing: ManualClock) -> None:
+    async with member(pop.address, seen, clock=flowing, consume_mode="pop") as one:
         await eventually(lambda: popping(one), "it pops")
         await pop.peer.received(RequestCode.POP_MESSAGE)
         one.consumer.pause()
         pop.add(4)  # by the pop that is held
         await eventually(lambda: one.topic().received == 1, "it is here")
         asked = len(pop.peer.got(RequestCode.POP_MESSAGE))
-        await asyncio.sleep(0.1)
+        await flowing.sleep(5)
         assert len(pop.peer.got(RequestCode.POP_MESSAGE)) == asked
         assert not seen.bodies
         one.consumer.resume()

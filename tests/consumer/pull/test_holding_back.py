@@ -13,6 +13,7 @@ from rmqd.consumer.push_consumer import PushConsumer
 from rmqd.handler import Batch, LoadedHandler
 from tests.client.peer import eventually
 from tests.client.running import running
+from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC, Blocked, group_options
 from tests.consumer.members import member
 from tests.consumer.scripted_broker import ScriptedBroker
@@ -20,7 +21,6 @@ from tests.consumer.scripted_broker import ScriptedBroker
 # --- thresholds
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("reason", "options", "most"),
     [
@@ -32,16 +32,16 @@ from tests.consumer.scripted_broker import ScriptedBroker
     ],
 )
 async def test_each_threshold_alone_stops_pulling(
-    broker: ScriptedBroker, reason: str, options: dict[str, Any], most: int
+    broker: ScriptedBroker, reason: str, options: dict[str, Any], most: int, flowing: ManualClock
 ) -> None:
     """At most one pull above it; counted once, shown as the queue's state, and gone when handlers finish."""
     [queue] = broker.create_topic(TOPIC)  # the retry queue is the second that is owned: topic thresholds are halved
     await broker.store(queue, *[b"b" * 900] * 1000)
     handle = Blocked()
-    async with member(broker.peer.address, handle, **options) as m:
+    async with member(broker.peer.address, handle, clock=flowing, **options) as m:
         await eventually(lambda: (q := m.queue()) and q.state == "flow_controlled", "pulling has stopped")
         pulls = len(broker.pulled_offsets(queue))
-        await asyncio.sleep(0.1)
+        await flowing.sleep(5)
         status = m.queue()
         assert status is not None
         assert most - 32 <= status.cached <= most
@@ -81,7 +81,7 @@ async def test_a_threshold_holds_one_queue_back_and_not_the_others(broker: Scrip
 # --- pauses
 
 
-async def test_a_paused_group_pulls_nothing_and_hands_out_nothing(broker: ScriptedBroker) -> None:
+async def test_a_paused_group_pulls_nothing_and_hands_out_nothing(broker: ScriptedBroker, flowing: ManualClock) -> None:
     """It keeps its queues, finishes what handlers have, and goes on where it was."""
     [queue] = broker.create_topic(TOPIC)
     await broker.store(queue, b"0")
@@ -91,7 +91,7 @@ async def test_a_paused_group_pulls_nothing_and_hands_out_nothing(broker: Script
         await handle(batch)
         bodies.append(batch[0].body)
 
-    async with member(broker.peer.address, keep, persist_consumer_offset_interval_seconds=0.05) as m:
+    async with member(broker.peer.address, keep, clock=flowing, persist_consumer_offset_interval_seconds=0.05) as m:
         await eventually(lambda: len(broker.pulled_offsets(queue)) == 2, "the next pull waits at the broker")
         m.consumer.pause()
         assert m.consumer.paused
@@ -104,7 +104,7 @@ async def test_a_paused_group_pulls_nothing_and_hands_out_nothing(broker: Script
         assert status.state == "paused"
         assert m.topic().flow_control["paused"] == 1
         await broker.store(queue, b"3")
-        await asyncio.sleep(0.1)
+        await flowing.sleep(5)
         assert bodies == [b"0"]
         assert len(broker.pulled_offsets(queue)) == 2
         m.consumer.resume()

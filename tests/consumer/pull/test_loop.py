@@ -12,6 +12,7 @@ from rmqd.handler import Batch
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import retry_topic
 from tests.client.peer import Reply, eventually
+from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.members import member
 from tests.consumer.scripted_broker import BROKER, ScriptedBroker
@@ -25,14 +26,16 @@ pytestmark = pytest.mark.usefixtures("hasty")
 
 
 async def test_found_messages_are_handled_and_pulling_goes_on(
-    broker: ScriptedBroker, queue: MessageQueue, seen: Seen
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, flowing: ManualClock
 ) -> None:
     """From where the broker says; the position is committed."""
     await broker.store(queue, b"0", b"1", b"2")
-    async with member(broker.peer.address, seen, pull_batch_size=2, persist_consumer_offset_interval_seconds=0.05) as m:
+    async with member(
+        broker.peer.address, seen, clock=flowing, pull_batch_size=2, persist_consumer_offset_interval_seconds=0.05
+    ) as m:
         await seen.has(b"0", b"1", b"2")
         await broker.committed(GROUP, queue, 3)
-        await asyncio.sleep(0.15)
+        await flowing.sleep(5)
         await broker.store(queue, b"3")
         await seen.has(b"0", b"1", b"2", b"3")
         await broker.committed(GROUP, queue, 4)
@@ -58,7 +61,9 @@ async def test_nothing_wanted_moves_the_offset_on(
     assert broker.pulled_offsets(queue)[:3] == [0, 700, 800]
 
 
-async def test_filtered_offsets_wait_for_unfinished_messages(broker: ScriptedBroker, queue: MessageQueue) -> None:
+async def test_filtered_offsets_wait_for_unfinished_messages(
+    broker: ScriptedBroker, queue: MessageQueue, flowing: ManualClock
+) -> None:
     """Correct-tags offset: only where nothing is cached."""
     release = asyncio.Event()
 
@@ -69,9 +74,9 @@ async def test_filtered_offsets_wait_for_unfinished_messages(broker: ScriptedBro
     broker.answer_pull(
         queue, broker.found(queue, broker.records(queue, 0, 1), 1), broker.nothing(queue, RETRY_IMMEDIATELY, 10)
     )
-    async with member(broker.peer.address, handle, persist_consumer_offset_interval_seconds=0.05):
+    async with member(broker.peer.address, handle, clock=flowing, persist_consumer_offset_interval_seconds=0.05):
         await eventually(lambda: 10 in broker.pulled_offsets(queue), "the offset moves on")
-        await asyncio.sleep(0.15)
+        await flowing.sleep(5)
         assert broker.offsets[GROUP, queue] == 0
         release.set()
         await broker.committed(GROUP, queue, 10)

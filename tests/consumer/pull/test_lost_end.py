@@ -9,6 +9,7 @@ import pytest
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Reply, eventually
+from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.members import member
 from tests.consumer.scripted_broker import ScriptedBroker
@@ -77,13 +78,12 @@ async def test_a_doubted_queue_that_gets_as_far_again_is_looked_at(
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [2, 9])
 async def test_a_queue_that_is_made_anew_begins_at_its_first_message(
-    broker: ScriptedBroker, seen: Seen, monkeypatch: pytest.MonkeyPatch, count: int
+    broker: ScriptedBroker, seen: Seen, count: int, flowing: ManualClock
 ) -> None:
     """Though this member remembers where it was in the former one."""
-    monkeypatch.setattr("rmqd.consumer.rebalance.absences.SURE_SECONDS", 0)
     queue = broker.create_topic(TOPIC, 2)[1]
     await broker.store(queue, *OLD, store_timestamp=1000)
-    async with member(broker.peer.address, seen, **QUICK) as one:
+    async with member(broker.peer.address, seen, clock=flowing, **QUICK) as one:
         await broker.committed(GROUP, queue, 6)
         broker.create_topic(TOPIC)
         await eventually(lambda: (TOPIC, queue.queue_id) not in one.owned(), "the queue is given up")

@@ -18,6 +18,7 @@ from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.sys_flag import PullSysFlag
 from rmqd.wire.topics import retry_topic
 from tests.client.peer import Peer, Reply, eventually, route_of, routes
+from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.members import Member, member
 from tests.consumer.scripted_broker import BROKER, ScriptedBroker
@@ -343,13 +344,12 @@ async def test_a_broker_that_is_busy_is_asked_less_and_less_often(
 
 
 async def test_an_orderly_queue_goes_on_where_it_was_when_its_broker_has_lost_lock_and_offset(
-    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, monkeypatch: pytest.MonkeyPatch
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, flowing: ManualClock
 ) -> None:
     """Both were in the broker's memory; somebody else had the lock for a moment, and handled nothing new."""
-    monkeypatch.setattr("rmqd.consumer.rebalance.queue_lock.TICK_SECONDS", 0.05)
     await broker.store(queue, b"0", b"1")
     async with member(
-        broker.peer.address, seen, consume_mode="orderly", persist_consumer_offset_interval_seconds=0.05
+        broker.peer.address, seen, clock=flowing, consume_mode="orderly", persist_consumer_offset_interval_seconds=0.05
     ) as m:
         await seen.has(b"0", b"1")
         await broker.committed(GROUP, queue, 2)

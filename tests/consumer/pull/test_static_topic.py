@@ -14,6 +14,7 @@ from rmqd.wire.bodies.static_topic import TopicQueueMappingInfo
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.encode import StoredMessage, encode_message
 from tests.client.peer import Peer, Reply
+from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.members import member
 from tests.consumer.scripted_broker import ScriptedBroker
@@ -112,17 +113,16 @@ async def test_a_new_group_is_marked_at_the_brokers_that_lead(
 
 
 async def test_a_new_group_is_founded_without_a_leader_that_is_away(
-    broker: ScriptedBroker, other: Peer, seen: Seen, monkeypatch: pytest.MonkeyPatch
+    broker: ScriptedBroker, other: Peer, seen: Seen, flowing: ManualClock
 ) -> None:
     """Only the logical queues that it leads wait for it."""
-    monkeypatch.setattr("rmqd.consumer.founding.founding.AWAY_SECONDS", 0.0)
     broker.knows_groups = False
     [ours] = broker.create_topic(TOPIC)
     ScriptedBroker(other, "b")
     other.on(RequestCode.QUERY_CONSUMER_OFFSET, Reply(ResponseCode.SYSTEM_BUSY, "not now"))
     broker.lead(TOPIC, led_by("a", 1, 0, total=2), led_by("b", 1, 1, total=2), others={"b": other})
     with capture_logs() as logs:
-        async with member(broker.peer.address, seen, consume_from_where="last_offset"):
+        async with member(broker.peer.address, seen, clock=flowing, consume_from_where="last_offset"):
             await broker.committed(GROUP, ours, 0)
             await broker.store(ours, b"0")
             await seen.has(b"0")

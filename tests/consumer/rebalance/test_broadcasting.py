@@ -16,6 +16,7 @@ from rmqd.handler import Batch, DeadLetter, Retry
 from rmqd.wire.bodies.heartbeat import HeartbeatData
 from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import eventually
+from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC, Blocked
 from tests.consumer.members import member
 from tests.consumer.offsets.disks import disk_error, small_disk
@@ -356,16 +357,15 @@ async def test_a_new_queue_waits_until_its_start_can_be_stored(
     seen: Seen,
     place: Place,
     monkeypatch: pytest.MonkeyPatch,
+    flowing: ManualClock,
 ) -> None:
-    monkeypatch.setattr("rmqd.consumer.pull.backoff.EXCEPTION_DELAY_SECONDS", 0.05)
-
     def full(*_: object) -> None:
         raise disk_error()
 
     await broker.store(queue, b"a")
     with capture_logs() as logs, monkeypatch.context() as faulty:
         faulty.setattr(OffsetsFile, "save", full)
-        async with member(broker.peer.address, seen, **place()) as running:
+        async with member(broker.peer.address, seen, clock=flowing, **place()) as running:
             await eventually(lambda: "queue.start_failed" in [line["event"] for line in logs], "it is said")
             assert seen.bodies == []
             faulty.undo()

@@ -8,6 +8,7 @@ import pytest
 
 from rmqd.codes import RequestCode
 from tests.client.peer import eventually
+from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.members import member
 from tests.consumer.scripted_broker import ScriptedBroker
@@ -32,32 +33,28 @@ async def test_many_notices_bring_one_pass_a_second(broker: ScriptedBroker, seen
 
 
 async def test_a_notice_after_a_quiet_second_is_obeyed_at_once(
-    broker: ScriptedBroker, seen: Seen, monkeypatch: pytest.MonkeyPatch
+    broker: ScriptedBroker, seen: Seen, flowing: ManualClock
 ) -> None:
     """It need not wait for anything: who joins is waiting."""
-    monkeypatch.setattr("rmqd.consumer.rebalance.rebalance.APART_SECONDS", 0.1)
     broker.create_topic(TOPIC)
-    async with member(broker.peer.address, seen) as m:
+    async with member(broker.peer.address, seen, clock=flowing) as m:
         await eventually(lambda: m.owned() == {(TOPIC, 0)}, "it runs")
-        await asyncio.sleep(0.3)
+        await flowing.sleep(5)
         asked = len(broker.peer.got(LIST))
         await broker.peer.push(NOTICE, {"consumerGroup": GROUP}, oneway=True)
         await broker.peer.received(LIST, asked + 1)
 
 
-@pytest.mark.slow
 async def test_a_topic_that_does_not_exist_brings_no_passes(
-    broker: ScriptedBroker, seen: Seen, monkeypatch: pytest.MonkeyPatch
+    broker: ScriptedBroker, seen: Seen, flowing: ManualClock
 ) -> None:
     """The route table looks for it, and tells when it is there."""
-    for name in ("APART_SECONDS", "UNBALANCED_SECONDS"):
-        monkeypatch.setattr(f"rmqd.consumer.rebalance.rebalance.{name}", 0.02)
     broker.create_topic(TOPIC)
-    async with member(broker.peer.address, seen, subscriptions=[TOPIC, "missing"]) as m:
+    async with member(broker.peer.address, seen, clock=flowing, subscriptions=[TOPIC, "missing"]) as m:
         await eventually(lambda: m.owned() == {(TOPIC, 0)}, "it runs")
-        await asyncio.sleep(0.3)
+        await flowing.sleep(5)
         asked = len(broker.peer.got(LIST))
-        await asyncio.sleep(0.5)  # what must not happen has no end that could be awaited
+        await flowing.sleep(5)  # what must not happen has no end that could be awaited
         assert len(broker.peer.got(LIST)) - asked <= 4
         broker.create_topic("missing")
         m.client.routes.refresh_soon(["missing"])
