@@ -1,7 +1,9 @@
-"""Brokers that are down and in no route any more: the queues that this member has there wait for them.
+"""Brokers that are down and in no route any more: this member keeps the queues that it has there.
 
-Nobody else can have those queues meanwhile. Given up and taken again they would go on where the broker was when it
-last wrote its offsets to disk, and what was handled since would be handled twice.
+Name servers take a broker out of the routes when it is silent, and a rebalance would give its queues up. That would win
+nothing, as nobody can consume them, and cost duplicates: a queue that is given up and taken again goes on where the
+broker was when it last wrote its offsets to disk, and what was handled since would be handled twice. So such queues
+are kept for ten minutes, with their caches and with what this member knows of their offsets.
 """
 
 from __future__ import annotations
@@ -17,12 +19,12 @@ from rmqd.wire.message_queue import MessageQueue
 
 log = structlog.get_logger(__name__)
 
-SURE_SECONDS: Final = 3.0  # in which the routes of all topics have been asked for
+SURE_SECONDS: Final = 3.0  # until the routes of all topics have been asked for once
 KEEP_SECONDS: Final = 600.0  # a machine is replaced in that time; after it, the broker has been taken away
 
 
 class Absences:
-    """Of one group."""
+    """Remembers which brokers of one group are away, and says which queues are kept for them."""
 
     def __init__(self, client: ClientInstance, clock: Clock) -> None:
         self.is_unsure = False
@@ -33,7 +35,7 @@ class Absences:
         self._missed: dict[tuple[str, str], float] = {}  # by topic, and the name of a broker that answers
 
     def kept(self, topic: str, held: Collection[MessageQueue]) -> frozenset[MessageQueue]:
-        """Which of a topic's queues that are held here wait for their broker."""
+        """Those of a topic's queues held here that are to be kept although the topic's route does not have them."""
         route = self._client.routes.route(topic)
         present = frozenset(broker.broker_name for broker in route.broker_datas) if route is not None else frozenset()
         endpoints = {queue: self._client.routes.endpoint(queue) for queue in held}
@@ -53,7 +55,8 @@ class Absences:
                 routes.refresh_soon()
             is_unsure = now - self._missed[topic, name] < SURE_SECONDS
             self.is_unsure = self.is_unsure or is_unsure
-            # it has the topic no more, unless no route has it yet: then the name server was restarted just now
+            # a broker that answers and is in other topics' routes does not have this topic any more; one that is in
+            # none has not registered yet with a name server that was restarted just now
             return is_unsure or name not in routes.brokers()
         if name not in self._since:
             log.warning("broker.away", broker=name, kept_seconds=KEEP_SECONDS)

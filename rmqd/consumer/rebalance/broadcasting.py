@@ -17,7 +17,7 @@ NO_LIMIT: Final = -1
 
 
 class EndlessLease:
-    """In place of a queue's lock."""
+    """Stands in the place of a queue's lock, for handlers that look whether the queue is still theirs: it always is."""
 
     valid = True
 
@@ -26,40 +26,43 @@ ENDLESS: Final = EndlessLease()
 
 
 class EveryQueue:
-    """The queues are everybody's at once: nobody to wait for, and nothing to lock, not in orderly groups either."""
+    """The ownership of a broadcasting group: every member has all queues at once, so nothing is locked or waited for.
+
+    That holds for orderly groups too: the order within a queue is kept in each member by itself.
+    """
 
     timeouts = 0
 
     async def members_are(self, address: str, client_ids: Collection[str]) -> None:
-        """Of no interest."""
+        """Do nothing: who else is in the group makes no difference to this member's queues."""
 
     async def break_locks(self, topic: str, queues: Iterable[MessageQueue]) -> None:
-        """Nobody leaves locks behind."""
+        """Do nothing: members that are gone have left no locks behind."""
 
     async def acquire(self, queue: MessageQueue, lost: Callable[[], None], notice_seconds: float = 0.0) -> bool:
-        """At once, and for ever."""
+        """Return at once: the queue may be consumed, and that never ends."""
         return True
 
     async def release(self, queue: MessageQueue) -> None:
-        """Nobody waits for it."""
+        """Do nothing: nobody waits for the queue."""
 
     def linger(self, queue: MessageQueue) -> float:
-        """Nothing would be gained."""
+        """Return 0: to keep the queue for longer would spare nobody a duplicate."""
         return 0.0
 
     async def close(self, *, calls_left: bool) -> None:
-        """Nobody waits for it."""
+        """Do nothing: nobody waits for the queues."""
 
     def holds(self, queue: MessageQueue) -> bool:
-        """Always."""
+        """Return True: a queue of a broadcasting group cannot be lost."""
         return True
 
     def lease(self, queue: MessageQueue) -> EndlessLease:
-        """What a batch of an orderly group is handed out under."""
+        """The lease under which a batch of an orderly group is handed out: one that never ends."""
         return ENDLESS
 
     async def run(self) -> None:
-        """Nothing to keep."""
+        """Return at once: there are no locks to renew."""
 
 
 class NoWayBack:
@@ -80,11 +83,11 @@ class NoWayBack:
         return self._max != NO_LIMIT and message.reconsume_times >= self._max
 
     def delay_level(self, message: Message, asked: int) -> int:
-        """Of no meaning."""
+        """Return a level that nobody uses, as nothing is sent back."""
         return asked
 
     async def retry(self, message: Message, delay_level: int) -> bool:
-        """There is no other delivery; who asks has not asked `is_last_attempt`."""
+        """Drop the message, as nothing can be delivered again; callers ask `is_last_attempt` before, which says so."""
         return await self.dead_letter(message, self.limit, None)
 
     async def dead_letter(self, message: Message, reason: str, error: BaseException | None) -> bool:

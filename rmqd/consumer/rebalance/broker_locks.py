@@ -32,11 +32,14 @@ class BrokerLocks:
         self._granted_on: dict[str, RemotingConnection | None] = {}  # by the broker's name
 
     def turn(self, broker_name: str) -> asyncio.Lock:
-        """To be held by who asks for locks that may be given up meanwhile: the unlocking must come after that."""
+        """A lock of this process, held around each request about a broker's locks, so that they are sent in turn.
+
+        Otherwise a request for a lock could arrive after the one that gives the same lock up.
+        """
         return self._turns[broker_name]
 
     async def lock(self, broker_name: str, queues: Collection[MessageQueue]) -> frozenset[MessageQueue] | None:
-        """Lock queues of one broker, or renew that; those that are ours now. None if the broker did not answer."""
+        """Lock queues of one broker, or renew the locks. Returns those that are ours now; None without an answer."""
         address = self._address(broker_name)
         if address is None:
             return None
@@ -71,7 +74,7 @@ class BrokerLocks:
         return connection is not None and self._granted_on.get(broker_name) is not connection
 
     async def unlock(self, broker_name: str, queues: Collection[MessageQueue], client_id: str | None = None) -> bool:
-        """Give locks up, our own or another client's; says whether the broker answered."""
+        """Unlock queues, for us or in the name of another client. Returns whether the broker answered."""
         address = self._address(broker_name)
         if address is None:
             return False

@@ -1,8 +1,13 @@
-"""Who of a group's members is there, and who has gone without a word, by the lists of several brokers.
+"""Which members of a group are there, and which are surely gone, by the lists of several brokers.
 
-A broker takes a member out of its list with the member's connection, and lists it again after the heartbeat by its
-next one. Often it is the broker, or the line to it, that lost all connections at once. So a list proves that a member
-has gone only if it was asked for when that was due, on a connection that has stood long enough for all heartbeats.
+A broker takes a member out of its list when the member's connection ends, and lists it again after the heartbeat on its
+next connection. So one list without a member proves little: often it is the broker, or the line to it, that has lost
+all connections at once, and all members come back within seconds. A list proves that a member is gone only if our own
+connection to that broker has stood for as long as every member needs for its heartbeat (`BACK_SECONDS`), and the list
+was asked for after that.
+
+Wrongly to believe that a member is gone breaks its locks, and messages are handled twice. Wrongly to believe that it is
+there only makes others wait.
 """
 
 from __future__ import annotations
@@ -23,7 +28,7 @@ log = structlog.get_logger(__name__)
 GONE_SECONDS: Final = 70.0  # longer than a lock lives
 SURE_SECONDS: Final = 1.0  # a member whose connection alone was cut is back with its next heartbeat, which is soon
 BACK_SECONDS: Final = HEARTBEAT_TIMEOUT_SECONDS  # in which all are back where all connections were cut
-LIST_TIMEOUT_SECONDS: Final = 1.0  # others wait meanwhile; who is not answered asks again
+LIST_TIMEOUT_SECONDS: Final = 1.0  # short, as a take-over waits meanwhile; without an answer it is asked again
 
 
 class Departures:
@@ -38,20 +43,23 @@ class Departures:
 
     @property
     def gone(self) -> Mapping[str, float]:
-        """Who was in a broker's list, and is in no list any more, and when that was seen."""
+        """The members that were in a broker's list and are in none any more, with the time when that was seen."""
         return self._gone
 
     def is_sure(self, client_id: str) -> bool:
-        """Whether one that is gone has been missing for longer than it takes to come back by another connection."""
+        """Whether a member has been missing for longer than it takes to come back by another connection."""
         return self._clock.monotonic() - self._gone.get(client_id, float("inf")) >= SURE_SECONDS
 
     @property
     def is_alone(self) -> bool:
-        """Whether the last lists have nobody else, and who left them has surely gone."""
+        """Whether the last lists have no other member, and those that were in them before are surely gone."""
         return not self._present() - {self._client.client_id} and all(map(self.is_sure, self._gone))
 
     async def members_are(self, address: str, client_ids: Collection[str]) -> None:
-        """Note the members that one broker lists now. Other brokers are asked whose last list has who is missing."""
+        """Note the members that one broker lists now.
+
+        Where it lacks one that it had, the other brokers whose last lists have that member are asked again.
+        """
         others = self._note(address, client_ids)
         await asyncio.gather(*(self.hear(other) for other in others if not self._client.remoting.is_down(other)))
 
@@ -71,7 +79,7 @@ class Departures:
         return has_stood and client.client_id in client_ids
 
     def _note(self, address: str, client_ids: Collection[str]) -> list[str]:
-        """Returns the brokers whose last list still names a member that is missing here now."""
+        """Keep one broker's list. Returns the brokers whose last list still has a member that is missing from it."""
         now = self._clock.monotonic()
         before = self._lists.get(address, frozenset())
         missing = before.difference(client_ids)

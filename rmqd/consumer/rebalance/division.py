@@ -24,7 +24,7 @@ _MISSING: Final = "correct allocate_queues, or bring the broker or the queues ba
 
 
 class Share(NamedTuple):
-    """What one member is to have of a topic."""
+    """The queues of a topic that one member is to have, those to pull and those to pop."""
 
     pulled: frozenset[MessageQueue] = frozenset()
     popped: frozenset[MessageQueue] = frozenset()
@@ -74,12 +74,12 @@ class Division:
         return Share(pulled=frozenset(share))
 
     def assignment(self, message_queue: MessageQueue, *, is_popped: bool) -> Assignment:
-        """What is taken of a share; nothing is popped by this division."""
+        """The assignment for a queue of a share; this division has nothing popped."""
         assert not is_popped
         return AssignedQueue(self._context, message_queue)
 
     def _tell_missing(self, topic: str, queues: Collection[MessageQueue]) -> None:
-        """Queues that are written down for this member, and that the topic does not have."""
+        """Report queues that the configuration names for this member and that the topic does not have."""
         strategy = self._context.options.allocate_strategy.function
         if not isinstance(strategy, ByConfig):
             return

@@ -1,4 +1,11 @@
-"""Who is in the group, as a broker that answers lists it."""
+"""Which members the group has, as one of its brokers lists them.
+
+Every member computes its share of the queues from this list, so a wrong list gives a queue to two members or to none.
+A broker lists those from which it has had a heartbeat on a connection that still stands. Two things make such a list
+wrong for a moment. A broker that was just restarted does not know this member before its next heartbeat: a heartbeat is
+sent at once, and the list asked for again. And it does not know all the others yet: where it lacks some that there were
+a moment ago, its list is not believed until they had the time to come.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +22,7 @@ log = structlog.get_logger(__name__)
 
 
 class MemberList:
-    """Asks for a group's client ids.
-
-    A broker that has just been restarted lists only who has told it so far. Members that it lacks are believed to be
-    gone once they had time to: else everybody would take the queues of all who are a moment later.
-    """
+    """Asks for a group's client ids, and remembers the last list that was believed."""
 
     def __init__(self, context: GroupContext) -> None:
         self._context = context
@@ -27,7 +30,7 @@ class MemberList:
         self._believed: dict[str, RemotingConnection | None] = {}  # by address, which connection brought its last list
 
     async def of(self, topic: str) -> list[str] | None:
-        """The client ids as one of the topic's brokers has them; None while none can tell."""
+        """The client ids as one of the topic's brokers lists them; None while no broker's list can be believed."""
         client, group = self._context.client, self._context.options.group
         route = client.routes.route(topic)
         names = [broker.broker_name for broker in route.broker_datas] if route is not None else []

@@ -1,7 +1,9 @@
-"""Whether brokers tell of members that come and go; where none does, the list of members is looked at instead.
+"""Whether brokers send a notice when members come and go; where none does, the list of members is looked at instead.
 
-A broker that tells (`notifyConsumerIdsChangedEnable`, on by default) tells a member of its own joining too, before the
-answer to its first heartbeat. So each member knows from then on, and who has queues learns in time that others wait.
+A notice is the request NOTIFY_CONSUMER_IDS_CHANGED. A member that has queues learns by it that another one has come and
+waits for some of them. Brokers send it by default (`notifyConsumerIdsChangedEnable`), and a member gets it for its own
+joining too, before the answer to its first heartbeat. So each member knows from its start whether its brokers do.
+Where they don't, a former owner may need up to `LOOK_SECONDS` to see a newcomer, and the newcomer waits so much longer.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ class Notices:
     def __init__(self, context: GroupContext) -> None:
         self._context = context
         self._is_clustering = context.options.message_model == "clustering"
-        self._is_new = False  # one came since the members were listed the last time
+        self._is_new = False  # whether a notice came since the members were listed the last time
         self._members: frozenset[str] = frozenset()
         context.notice_seconds = LOOK_SECONDS
 
@@ -41,9 +43,9 @@ class Notices:
         return is_other
 
     async def wait(self, told: asyncio.Event, seconds: float, look: Callable[[], Awaitable[bool]]) -> None:
-        """Wait for `told`, for at most `seconds`.
+        """Wait until `told` is set, for at most `seconds`.
 
-        Where brokers do not tell, also `look` at the list now and then, and return when that shows other members.
+        Where brokers send no notices, also `look` at the list every other second, and return when its members changed.
         """
         clock = self._context.clock
         until = clock.monotonic() + seconds

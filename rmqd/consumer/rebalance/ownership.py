@@ -1,8 +1,17 @@
-"""Who of the rmqd members has a queue: so that a new owner waits until the old one has finished and committed.
+"""Which member of rmqd has a queue, so that a new owner waits until the former one has finished and committed.
 
-The sign is a broker's queue lock under the group's name with a suffix. Never under the group's own name: while a group
-holds any lock of its own, the broker puts every retry that is *sent* for it into the dead letters. Members of other
-clients hold no such lock and are not waited for.
+After a rebalance two members disagree for a moment: the new owner may begin while handlers of the former one still have
+messages that are not committed. Java's client begins at once, and those messages are handled twice. Members of rmqd
+show each other who has a queue by a lock on the broker. The owner holds it from before it reads the stored offset until
+its last commit is answered; the next owner asks for it again and again (`acquire`), for at most
+`queue_handover_timeout`. Then it begins without the lock, and what the former owner finishes is handled twice.
+
+The lock is the broker's ordinary queue lock, under the group's name with a suffix. It must not be under the group's own
+name: while a group holds any lock of its own, the broker puts every retry that is *sent* for it into the dead letters.
+Members of other clients hold no such lock, and are not waited for.
+
+A member that was killed leaves its locks behind, for up to a minute. Where several brokers' lists of members prove that
+it is gone (`departures`), the others unlock in its name.
 """
 
 from __future__ import annotations
@@ -27,7 +36,7 @@ POLL_SECONDS: Final = 0.05
 
 
 class QueueOwnership:
-    """The ownership locks of one group in this process."""
+    """Acquires, renews and releases the ownership locks of one group, for this process."""
 
     def __init__(self, client: ClientInstance, group: str, timeout_seconds: float, clock: Clock) -> None:
         self._client = client
@@ -42,13 +51,14 @@ class QueueOwnership:
         self.timeouts = 0
 
     async def members_are(self, address: str, client_ids: Collection[str]) -> None:
-        """The group's members as one broker lists them now."""
+        """Hear which members one broker lists now."""
         await self._departures.members_are(address, client_ids)
 
     async def break_locks(self, topic: str, queues: Iterable[MessageQueue]) -> None:
-        """Break the locks of members that are gone, which would last up to a minute, whoever takes the queues now.
+        """Break the locks that members which are gone have on these queues; they would last up to a minute.
 
-        Of those that may come back, and on brokers whose lists prove nothing yet, `run` breaks them if they stay away.
+        Every member does so, whichever takes the queues now. Where a member may still come back, or a broker's list
+        proves nothing yet, `run` tries again, and breaks the locks if the member stays away.
         """
         if not self._unbroken(topic):
             self._to_break.pop(topic, None)
@@ -66,9 +76,10 @@ class QueueOwnership:
                     self._broken[client_id, topic] = at
 
     async def acquire(self, queue: MessageQueue, lost: Callable[[], None], notice_seconds: float = 0.0) -> bool:
-        """Own a queue once its rmqd owner gave it up or has gone, at the latest after `queue_handover_timeout`.
+        """Own a queue once its former owner has given it up or is gone, at the latest after `queue_handover_timeout`.
 
-        Where brokers tell nobody of members that come, that time begins when the owner must have seen it.
+        Where brokers tell nobody that a member has come, the former owner learns it up to `notice_seconds` later, and
+        is waited for so much longer. Returns False if the wait was given up.
         """
         patience_seconds = self._timeout + notice_seconds
         begun = self._clock.monotonic()
@@ -92,7 +103,7 @@ class QueueOwnership:
         return not timed_out
 
     async def release(self, queue: MessageQueue) -> None:
-        """Give a queue up; what was to be committed has been."""
+        """Unlock a queue, so that its next owner begins; the caller has committed before."""
         self._owned.discard(queue)
         self._locked.discard(queue)
         broker_name = self._locks.broker_of(queue)
@@ -100,15 +111,15 @@ class QueueOwnership:
             await self._locks.unlock(broker_name, [queue])
 
     def linger(self, queue: MessageQueue) -> float:
-        """No longer: the next owner's wait is over too."""
+        """Return 0: the next owner does not wait any longer either."""
         return 0.0
 
     async def close(self, *, calls_left: bool) -> None:
-        """Release the rest, whatever handlers do: nobody is to wait for a member that has ended."""
+        """Release everything that is still held, even while handlers run: nobody is to wait for a member that ended."""
         await asyncio.gather(*(self.release(queue) for queue in list(self._owned)))
 
     def holds(self, queue: MessageQueue) -> bool:
-        """Always: without the lock the wait for a former owner is bounded, and the rebalance is what counts."""
+        """Return True: the lock only makes a new owner wait. Which member has a queue is decided by the rebalance."""
         return True
 
     async def run(self) -> None:
@@ -125,12 +136,12 @@ class QueueOwnership:
                 await self._claim((self._owned - self._locked) | lost)
 
     async def _is_left_alone(self, queue: MessageQueue) -> bool:
-        """Whether nobody is there who could still commit, nor on the way back to a broker that cut its connection."""
+        """Whether no other member can still commit: nobody else is listed, and nobody is about to connect again."""
         if not self._departures.is_alone:
             return False
         address = self._client.routes.address(self._locks.broker_of(queue))
         if address is None or self._client.remoting.is_down(address):
-            return True  # nobody can commit; and where the queue begins is not read either before the broker is back
+            return True  # nobody can commit there, and our start is not read before the broker is back either
         return await self._departures.hear(address) and self._departures.is_alone
 
     async def _hear(self, broker_name: str) -> bool:
@@ -138,7 +149,7 @@ class QueueOwnership:
         return address is not None and await self._departures.hear(address)
 
     def _unbroken(self, topic: str) -> dict[str, float]:
-        """Who is gone, and since when, and may have left locks of the topic behind."""
+        """The members that are gone and may have left locks of the topic behind, with the time since when."""
         gone = self._departures.gone
         self._broken = {broken: at for broken, at in self._broken.items() if gone.get(broken[0]) == at}
         return {client_id: at for client_id, at in gone.items() if (client_id, topic) not in self._broken}

@@ -1,10 +1,13 @@
 """The locks by which an orderly group has each queue consumed by one member at a time, of whatever client.
 
-They have the group's own name, as Java's. Nobody's locks are broken: a member that is gone from the list may live
-behind a cut line, and that its lock ends after 60 s is what keeps two members from handling a queue at once.
+The locks have the group's own name, as Java's do. Brokers keep them in memory, for 60 s after the last renewal, and we
+count them as ours for 30 s only: where the line to the broker is cut, we have stopped half a minute before another
+member gets the lock. Therefore nobody's locks are broken: a member that is gone from the list may live behind a cut
+line, and that its lock ends by itself is what keeps two members from handling a queue at the same time.
 
-With a connection the broker may have gone that knew of the locks, so they count for nothing until they are granted by
-the next one. Who has them asks for that at once. Who was locked out before the connection was lost waits a little.
+When the connection to a broker ends, the broker may have been restarted and have forgotten all locks. So they count for
+nothing until they are granted again on the next connection. The member that had a lock asks for it at once. A member
+that was locked out before waits for `RESTART_SECONDS` first, so that it does not get a lock that was only forgotten.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ ASK_PATIENT_SECONDS: Final = 1.0  # the same, once it was waited for so often th
 HASTY_ROUNDS: Final = 100
 TICK_SECONDS: Final = 1.0
 LINGER_SECONDS: Final = 20.0  # Java: UNLOCK_DELAY_TIME_MILLS
-RESTART_SECONDS: Final = 6.0  # in which who had the locks of a broker that was restarted finds it again
+RESTART_SECONDS: Final = 6.0  # until members that had locks on a broker that was restarted have asked again
 
 
 class QueueLease:
@@ -45,22 +48,22 @@ class QueueLease:
         self._until = until
         self._on = on
         self._lost = lost
-        self.is_told = False  # whoever has the queue knows that the lock is in doubt
-        self.is_ending = False  # the queue is being given up: handlers are to know
+        self.is_told = False  # whether the queue's owner was told that the lock is in doubt
+        self.is_ending = False  # whether the queue is being given up past its time, which handlers may ask
 
     @property
     def valid(self) -> bool:
-        """Whether handlers may rely on it."""
+        """Whether a handler may rely on having the queue to itself."""
         return not self.is_ending and self.holds
 
     @property
     def holds(self) -> bool:
-        """Whether nobody else has the lock."""
+        """Whether no other member can have the lock."""
         return self._on is not None and self._on.is_open and self._clock() < self._until
 
     @property
     def is_cut(self) -> bool:
-        """Whether it only waits to be granted by the next connection."""
+        """Whether the lock only waits to be granted again on the next connection."""
         return not self.holds and self._clock() < self._until
 
     def renew(self, until: float, on: RemotingConnection | None) -> None:
@@ -70,7 +73,7 @@ class QueueLease:
         self._until = float("-inf")
 
     def tell(self) -> None:
-        """Have nothing more handed out before the lock was granted again."""
+        """Tell the queue's owner, once, that the lock is in doubt: it hands out nothing before it is granted again."""
         if not self.is_told:
             self.is_told = True
             self._lost()
@@ -103,10 +106,10 @@ class QueueLock:
         return self._clock.monotonic() + suspended_seconds()
 
     async def members_are(self, address: str, client_ids: Collection[str]) -> None:
-        """Who is in the group is of no matter: the locks say who has a queue."""
+        """Do nothing: not the members but the locks say who has a queue."""
 
     async def break_locks(self, topic: str, queues: Iterable[MessageQueue]) -> None:
-        """Nobody's locks are broken."""
+        """Do nothing: locks of an orderly group end by themselves only."""
 
     async def acquire(self, queue: MessageQueue, lost: Callable[[], None], notice_seconds: float = 0.0) -> bool:
         """Return once the queue is locked, however long another member has it."""
@@ -122,7 +125,7 @@ class QueueLock:
         return True
 
     async def release(self, queue: MessageQueue) -> None:
-        """Unlock; what was to be committed has been."""
+        """Unlock a queue, so that its next owner begins; the caller has committed before."""
         broker_name = self._locks.broker_of(queue)
         async with self._locks.turn(broker_name):
             lease = self._leases.pop(queue, None)
@@ -131,7 +134,10 @@ class QueueLock:
             await self._locks.unlock(broker_name, [queue])
 
     def linger(self, queue: MessageQueue) -> float:
-        """As long as Java delays the unlocking. Nobody else can have the queue meanwhile, and handlers are told."""
+        """For how long the queue is kept while handlers do not end: as long as Java delays the unlocking.
+
+        No other member can have it meanwhile. Handlers can see by their batch's lease that they are to end.
+        """
         lease = self._leases.get(queue)
         if lease is None or not lease.holds:
             return 0.0
@@ -139,17 +145,21 @@ class QueueLock:
         return LINGER_SECONDS
 
     async def close(self, *, calls_left: bool) -> None:
-        """Release the rest if no handler can be at it any more; else those locks end by themselves, in a minute."""
+        """Release everything that is still held when the group ends.
+
+        Where calls of the handler may still be running (`calls_left`), nothing is unlocked: the locks end by
+        themselves a minute later, so that no other member handles a queue beside such a call.
+        """
         if not calls_left:
             await asyncio.gather(*(self.release(queue) for queue in list(self._leases)))
 
     def holds(self, queue: MessageQueue) -> bool:
-        """Whether the lock is ours; as long as the broker must have it, and never longer than 30 s after a renewal."""
+        """Whether the lock is ours: its connection stands, and it was renewed in the last 30 s."""
         lease = self._leases.get(queue)
         return lease is not None and lease.holds
 
     def lease(self, queue: MessageQueue) -> QueueLease | None:
-        """The holding under which a batch may be handed out now."""
+        """The lease under which a batch may be handed out now; None while the lock is not ours."""
         lease = self._leases.get(queue)
         return lease if lease is not None and lease.holds else None
 
@@ -201,7 +211,7 @@ class QueueLock:
                 self._answered(queue, queue in granted, asked_at + EXPIRE_SECONDS)
 
     def _may_be_anothers(self, queue: MessageQueue) -> bool:
-        """Whether the broker may only have forgotten who locked us out, and will hear of it in a moment."""
+        """Whether another member may still have the lock, which a broker that was just restarted has forgotten."""
         before, now = self._waits[queue].locked_out_on, self._locks.connection(self._locks.broker_of(queue))
         if queue in self._leases or before is None or now is None or before is now:
             return False

@@ -1,4 +1,11 @@
-"""Which queues this member has: asks who is in the group, computes its share, takes and gives up queues."""
+"""Which queues this member has: asks who is in the group, computes its share, takes and gives up queues.
+
+There is no coordinator. In each pass, every member asks a broker for the group's members, takes the topic's queues from
+the route, sorts both, and computes with the same allocate strategy which queues are its own. Members that have seen the
+same lists come to shares that fit together. While their lists differ, a queue may be in two shares or in none; the
+notice of a change, or the next pass, ends that. Meanwhile the ownership keeps two members from consuming a queue
+side by side: in an orderly group always (`queue_lock`), in others for a limited time (`ownership`).
+"""
 
 from __future__ import annotations
 
@@ -33,7 +40,7 @@ APART_SECONDS: Final = 1.0  # Java: rocketmq.client.rebalance.minInterval
 
 @dataclass(frozen=True, slots=True)
 class RebalancePlan:
-    """What changes: queues to take and queues to give up."""
+    """What a pass changes: the queues to take and the queues to give up."""
 
     take: frozenset[MessageQueue]
     give_up: frozenset[MessageQueue]
@@ -46,11 +53,11 @@ def plan(wanted: Iterable[MessageQueue], held: Iterable[MessageQueue]) -> Rebala
 
 
 class Rebalance:
-    """Runs at once on start, on a broker's notice and on a route change, else every 20 s."""
+    """Runs the passes: at the start, at a broker's notice, when a route changes, and otherwise every 20 s."""
 
     def __init__(self, context: GroupContext, division: Division) -> None:
         self.assigned: dict[MessageQueue, Assignment] = {}  # also what is being given up
-        self._cut_short: list[Assignment] = []  # not given up in order
+        self._cut_short: list[Assignment] = []  # those that did not end by themselves, as the group failed
         self.count = 0  # passes that changed the assignment
         self.unrouted: frozenset[str] = frozenset(context.subscriptions)  # topics without a first assignment
         self._context = context
@@ -69,7 +76,7 @@ class Rebalance:
         self._soon.set()
 
     def noticed(self) -> None:
-        """A broker says that members came or went."""
+        """Hear a broker's notice that members came or went."""
         self._notices.came()
         self._soon.set()
 
@@ -107,14 +114,14 @@ class Rebalance:
                 await self._ending.wait()
 
     def leave_all(self, drain_seconds: float) -> None:
-        """Give up every queue, and take no more."""
+        """Give up every queue, and take no more: the group ends."""
         self._ending.set()
         for assigned in self.assigned.values():
             assigned.leave(drain_seconds, last=True)
         self._soon.set()
 
     async def abandon(self) -> None:
-        """The group has failed: commit what is finished of the queues that it had."""
+        """Commit what is finished of the queues that a group had which has failed."""
         await asyncio.gather(*(assigned.abandon() for assigned in self._cut_short))
 
     def move(self, queue: MessageQueue, offset: int) -> bool:
@@ -122,10 +129,10 @@ class Rebalance:
         return bool(self.move_all({queue: offset}))
 
     def move_all(self, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
-        """Have queues go on at these offsets, as an operator says; returns those that are held here.
+        """Have queues go on at these offsets, as an operator says. Returns those that are held here.
 
-        Whoever holds a queue moves it. It may be between two members just now: if it is taken within 5 s, it is moved
-        then.
+        All members get the same order, and each moves the queues that it holds. A queue may be between two members just
+        now: where this one takes it within 5 s, it is moved then.
         """
         now = self._context.clock.monotonic()
         self._moves = {queue: move for queue, move in self._moves.items() if now - move[1] < MOVE_SECONDS}
@@ -161,14 +168,14 @@ class Rebalance:
         return balanced
 
     async def _others_came(self) -> bool:
-        """Whether who is in the group has changed, by the first topic whose brokers can tell."""
+        """Whether the group's members have changed, by the first topic whose brokers can tell."""
         for topic in self._context.subscriptions:
             if (members := await self._members.of(topic)) is not None:
                 return self._notices.listed(members)
         return False
 
     async def _share_of(self, topic: str, everybody: set[str]) -> Share | None:
-        """This member's share of a topic; None while it cannot be told. Adds to `everybody` who is in the group."""
+        """This member's share of a topic; None while it cannot be told. Adds the group's members to `everybody`."""
         context = self._context
         queues = context.client.routes.queues(topic)
         if not queues:

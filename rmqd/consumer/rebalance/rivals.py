@@ -1,11 +1,18 @@
-"""Members of a group's other engine: the group runs on one of them at a time.
+"""Members of a group's other engine: a group runs on one engine at a time, in Python or on Spark.
 
-Each engine heartbeats, then reads the members, and only then pulls; so that of two that start at once one sees the
-other at least. Where both do, the junior leaves at once: the driver on Spark, of two drivers the one with the higher
-client id. The senior waits so long, and leaves too if the other one stays, which therefore was there before.
+The two engines divide a group's queues in ways that know nothing of each other, so that both at once would handle
+everything twice. A member tells by the client ids in the group's member list which engine the others run on. Each one
+sends its heartbeat, then reads the list, and only then pulls; so of two that start at the same time at least one sees
+the other.
 
-While it runs, an engine keeps what it has for a time, longer than a newcomer looks on. Both are kept up where one of
-them was cut off from the brokers; the senior then waits until the junior has left.
+If both see each other, one has to leave, and both must agree which. One is the *junior*: a driver on Spark beside a
+local member, and of two drivers the one with the higher client id. At its start the junior leaves at once. The
+*senior* waits for the junior to leave (`JOINING_SECONDS`). If the other one is still there then, it was there before
+and is consuming, and the senior leaves.
+
+A member that already consumes is `clear` and has more patience than a newcomer, which therefore leaves first. Two that
+both consume find each other where one of them was cut off from the brokers for a while: then the junior leaves after
+`JUNIOR_SECONDS`, before the senior's patience ends.
 """
 
 from __future__ import annotations
@@ -21,13 +28,13 @@ from rmqd.errors import GroupHeldElsewhereError
 
 log = structlog.get_logger(__name__)
 
-JOINING_SECONDS: Final = 3.0
-JUNIOR_SECONDS: Final = 15.0
-SENIOR_SECONDS: Final = 30.0
+JOINING_SECONDS: Final = 3.0  # how long a senior that starts waits for the other one to leave
+JUNIOR_SECONDS: Final = 15.0  # the same for a junior that consumes already
+SENIOR_SECONDS: Final = 30.0  # the same for a senior that consumes already
 
 
 class Rivals:
-    """What one member sees of the other engine. `clear` is whether it has seen once that nobody else is there."""
+    """What one member sees of the other engine. It is `clear` once it has seen a list without any rival."""
 
     def __init__(self, group: str, client_id: str, clock: Clock) -> None:
         self._group = group
@@ -37,14 +44,16 @@ class Rivals:
         self.clear = False
 
     def among(self, client_ids: Collection[str]) -> set[str]:
-        """Those of a list that must not be there beside this one: for a local member all drivers on Spark, for such a
-        driver everybody."""
+        """The rivals among these members: for a local member all drivers on Spark, for such a driver everybody else."""
         if is_spark(self._client_id):
             return set(client_ids) - {self._client_id}
         return {client_id for client_id in client_ids if is_spark(client_id)}
 
     def seen(self, rivals: Collection[str]) -> bool:
-        """Say who is there now: whether this one may consume. Raises GroupHeldElsewhereError once it must leave."""
+        """Note the rivals of the moment. Returns whether this member may consume.
+
+        Raises GroupHeldElsewhereError once its patience is over and it must leave.
+        """
         if not rivals:
             self._since, self.clear = None, True
             return True
