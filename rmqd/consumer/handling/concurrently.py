@@ -41,7 +41,10 @@ class ConsumeMessageConcurrentlyService(HandlerSlots):
         return False
 
     def is_settling(self) -> bool:
-        """What hung is sent back before the group fails: it must not hang the next start too."""
+        """Whether batches of calls that hung are being sent back: the group fails after that.
+
+        Otherwise the same messages would hang the group again after its next start.
+        """
         return bool(self.settlement.busy)
 
     def _give_up(self, worker: Worker) -> Callable[[], None]:

@@ -73,15 +73,15 @@ class ConsumeMessageOrderlyService(HandlerSlots):
             self.submit(process_queue)
 
     def settle_at_once(self, process_queue: ProcessQueue, batch: Batch) -> bool | None:
-        """Finish or repeat each message, unless one is to be dead-lettered, or the call still runs."""
+        """Finish or repeat each message at once, unless one is to be dead-lettered or the call is still running."""
         return None if process_queue in self._hanging else self._settlement.settle_at_once(process_queue, batch)
 
     async def settle(self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None) -> bool:
-        """Finish or repeat each message, unless the call still runs: then that is done at its end."""
+        """Finish or repeat each message; for a call that is still running past its deadline, that waits for its end."""
         return process_queue in self._hanging or await self._settlement.settle(process_queue, batch, error)
 
     def is_settling(self) -> bool:
-        """What hung stays in its queue: nothing is to be waited for."""
+        """Return False: the batch of a call that hung stays in its queue, so there is nothing to wait for."""
         return False
 
     def _rest(self, process_queue: ProcessQueue, messages: list[Message], seconds: float) -> None:
@@ -103,7 +103,7 @@ class ConsumeMessageOrderlyService(HandlerSlots):
         return partial(self._call_ended, process_queue, batch)
 
     def _call_ended(self, process_queue: ProcessQueue, batch: Batch) -> None:
-        """A call past its deadline has come back: only now may its batch be repeated."""
+        """Settle the batch of a call past its deadline that has come back: only now may it be repeated."""
         self._came_back()
         if not self.ended:
             self._apart.add(asyncio.create_task(self._settle_ended(process_queue, batch), name="settle-expired"))

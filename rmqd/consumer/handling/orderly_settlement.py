@@ -26,8 +26,14 @@ LONGEST_REST_SECONDS: Final = 30.0
 class OrderlySettlement:
     """Carries out a handler's decisions in the queue's order.
 
-    What was acknowledged before the first failed message is done. The failed one and what follows it in the batch is
-    handed over again, except for messages that the handler decided about: those decisions stand.
+    A queue keeps its order only if nothing passes a message that failed. So nothing is sent back, as a concurrent group
+    does: messages that were acknowledged before the first failed one are finished, and the failed one and those after
+    it are handed to the handler again, after a rest. A message after it that the handler decided about by itself is the
+    exception: that decision stands. A message is dead-lettered, and passed, if the handler says so or its attempts are
+    used up; if no broker takes the dead letter, the message is repeated.
+
+    Where the handler commits by itself (`auto_commit: false`), what it acknowledged is held as uncommitted until it
+    commits, and a rollback has all of that handled again.
     """
 
     def __init__(
@@ -43,7 +49,7 @@ class OrderlySettlement:
         self._rest = rest
 
     async def settle(self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None) -> bool:
-        """Finish what is done, and repeat the rest later; whether the queue rests until then."""
+        """Finish what is done, and have the rest repeated later. Returns whether the queue rests until then."""
         if not report(process_queue, batch, error, self._clock.wall()):
             return False
         reasons = self._reasons(batch, default_decision(error))
@@ -53,7 +59,10 @@ class OrderlySettlement:
         return self._carry_out(process_queue, batch, error, lost)
 
     def settle_at_once(self, process_queue: ProcessQueue, batch: Batch) -> bool | None:
-        """The same for a batch whose handler returned; None, and nothing done, where a dead letter is to be sent."""
+        """Settle a batch whose handler returned, without waiting; None, and nothing done, where a dead letter is due.
+
+        The broker has to be asked for that, which is the business of `settle`.
+        """
         if process_queue.dropped or self._reasons(batch, ACK):
             return None
         return self._carry_out(process_queue, batch, None, {})
@@ -61,7 +70,10 @@ class OrderlySettlement:
     def _carry_out(
         self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None, lost: dict[int, bool]
     ) -> bool:
-        """Whether the queue rests; `lost` says by index whether a broker took what was given up."""
+        """Finish, hold or repeat each message of the batch. Returns whether the queue rests.
+
+        `lost` has an entry for each message that was to be dead-lettered, by its index: whether a broker took it.
+        """
         manual = batch if isinstance(batch, ManualBatch) else None
         if manual is not None and manual.closing is Closing.ROLLBACK:
             return self._roll_back(process_queue, batch, error)
@@ -95,7 +107,10 @@ class OrderlySettlement:
         return self._repeat(process_queue, again, error)
 
     def _reasons(self, batch: Batch, default: Decision) -> dict[int, str]:
-        """Why messages are given up, by the handler or by the number of their attempts; none of a rollback."""
+        """By index, why messages are to be dead-lettered: the handler's reason, or that their attempts are used up.
+
+        A rollback dead-letters nothing.
+        """
         if isinstance(batch, ManualBatch) and batch.closing is Closing.ROLLBACK:
             return {}
         decisions = batch.decisions()
@@ -108,7 +123,7 @@ class OrderlySettlement:
         return reasons
 
     async def _dead_letter(self, batch: Batch, reasons: dict[int, str], error: BaseException | None) -> dict[int, bool]:
-        """Send dead letters; by index, whether a broker took it. What none took is repeated."""
+        """Send dead letters. Returns by index whether a broker took the message; what none took is repeated."""
         sent = await asyncio.gather(
             *(
                 alone(batch[index], self._send_back.dead_letter(batch[index], reason, error))
@@ -118,7 +133,7 @@ class OrderlySettlement:
         return {index: bool(one) for index, one in zip(reasons, sent, strict=True)}
 
     def _roll_back(self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None) -> bool:
-        """Repeat all since the last commit; as in Java that counts as no attempt."""
+        """Have everything since the handler's last commit repeated; as in Java that counts as no attempt."""
         for message in batch:
             process_queue.stats.of(message).count("expired" if error is EXPIRED else "retried")
         return self._repeat(process_queue, [*process_queue.roll_back(), *batch], error)

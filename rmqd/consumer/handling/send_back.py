@@ -52,7 +52,13 @@ def reconsume_limit(options: ConsumerOptions) -> int:
 
 
 class SendBack:
-    """The ways back of one group. Each says whether a broker took the message; a refusal raises nothing."""
+    """The ways in which one group gives a message back. Each returns whether a broker took it, also where one refuses.
+
+    A retry may go two ways. By send-back (CONSUMER_SEND_MSG_BACK) the broker copies the message out of its own log into
+    the group's retry topic. Where the broker cannot or does not do that, the message is sent to the retry topic as a
+    new one. A dead letter goes as a new message first, so that it can carry the reason, and by send-back where that is
+    refused.
+    """
 
     limit = "max_reconsume_times reached"
 

@@ -25,7 +25,14 @@ LOCAL_RETRY_SECONDS: Final = 5.0  # Java: submitConsumeRequestLater
 
 
 class Settlement:
-    """Carries out a handler's decisions. Never raises for what a broker refuses: such messages are tried again."""
+    """Carries out a handler's decisions about a batch of a group that is not orderly.
+
+    Acknowledged messages are finished at once. The others are sent back to a broker, each by itself: as a retry, or as
+    a dead letter where the handler says so or the attempts are used up. Meanwhile the queue goes on, and the commit
+    offset stays below the messages that are under way. A message that no broker takes is not lost either: it is
+    *postponed*, and handed to a handler again after `LOCAL_RETRY_SECONDS`. So nothing here raises for what a broker
+    refuses.
+    """
 
     def __init__(
         self, send_back: WaysBack, delay_level: int, resubmit: Callable[[ProcessQueue], None], clock: Clock
@@ -37,7 +44,10 @@ class Settlement:
         self.busy = 0  # batches that are being settled
 
     def acknowledge(self, process_queue: ProcessQueue, batch: Batch) -> bool:
-        """Acknowledge each message, where nothing else was decided about any and all may be; whether that is done."""
+        """Acknowledge all messages, if the handler decided nothing else about any of them. Returns whether it is done.
+
+        It is not done either if the queue was dropped meanwhile, so that the batch is not this member's any more.
+        """
         if process_queue.dropped or any(one.outcome is not Outcome.ACK for one in batch.decisions().values()):
             return False
         messages, stats = list(batch), process_queue.stats
@@ -122,7 +132,7 @@ class Settlement:
 
 
 def report(process_queue: ProcessQueue, batch: Batch, error: BaseException | None, at: float) -> bool:
-    """Count and log what a handler raised, if it did, at a Unix time; whether the batch is still this member's.
+    """Count and log what a handler raised, if it did, at a Unix time. Returns whether the batch is to be settled.
 
     If the queue was dropped meanwhile, somebody else has it and handles the batch again. To send messages back would
     only add copies.
@@ -136,9 +146,10 @@ def report(process_queue: ProcessQueue, batch: Batch, error: BaseException | Non
 
 
 def given_up(send_back: WaysBack, message: Message, decision: Decision, level: int | None) -> str | None:
-    """Why a message goes to the dead letters, by the handler or by the number of its attempts; None if it does not.
+    """Why a message goes to the dead letters; None if it does not.
 
-    `level` is the delay level that a retry is to have.
+    The handler may have said so, or asked for a retry with the delay level -1; or the attempts are used up. `level` is
+    the delay level that a retry is to have.
     """
     if decision.outcome is Outcome.DEAD_LETTER:
         return decision.reason
@@ -150,7 +161,7 @@ def given_up(send_back: WaysBack, message: Message, decision: Decision, level: i
 
 
 async def alone(message: Message, sending: Awaitable[T]) -> T | None:
-    """What becomes of one message; None after a bug in rmqd, which concerns this message alone."""
+    """The result of sending one message; None after a bug in rmqd, so that it concerns this message alone."""
     try:
         return await sending
     except Exception as fault:

@@ -1,6 +1,13 @@
 """The slots of a group: its workers, their deadlines, their threads, their end.
 
-This is the same however batches are taken; that, and how a batch ends, is the business of the consume mode.
+A group has `concurrency` slots, and a worker in each. Four times a second `_tick` looks for calls past their
+deadline (`consume_timeout`). An asynchronous handler's task is cancelled; if the call goes on in spite of that, the
+slot gets a new worker and the old one is left to itself. A synchronous handler's thread cannot be cancelled: the worker
+goes on with a new thread. Calls that are left so are *abandoned* and counted; when every slot has an abandoned call, the group
+fails with HandlerHungError.
+
+All this is the same for all consume modes. How a worker gets its batches, and how a batch ends, is in `concurrently`
+and `orderly`.
 """
 
 from __future__ import annotations
@@ -97,7 +104,7 @@ class HandlerSlots(WorkerService):
         """Whether batches are being settled that should be before the group fails."""
 
     def took_long(self, started: float) -> None:
-        """A handler call took over a second; if no tick came through meanwhile, it kept the event loop to itself."""
+        """Warn if a call of over a second has blocked the event loop, so that no tick came through meanwhile."""
         if self._handler.is_async and self._last_tick < started:
             seconds = round(self.clock.monotonic() - started, 3)
             log.warning("handler.blocked_loop", handler=self.handler_name, seconds=seconds)
@@ -155,11 +162,11 @@ class HandlerSlots(WorkerService):
         self._start_worker(worker.number)
 
     def _give_up(self, worker: Worker) -> Callable[[], None]:
-        """Nobody waits for this call's result any more; returns what is to be called should it ever end."""
+        """Note that nobody waits for a call's result any more. Returns what is to be called if the call ever ends."""
         return self._came_back
 
     def _raise_failures(self) -> None:
-        """A task of ours that ended by an error ends the group."""
+        """Raise the error of a task of ours that ended by one: it ends the group."""
         ended = [task for task in (*self._workers.values(), *self._apart) if task.done()]
         self._apart.difference_update(ended)
         for task in ended:

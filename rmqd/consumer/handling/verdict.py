@@ -64,7 +64,7 @@ def rest_asked_for(error: BaseException | None) -> float | None:
 
 
 def dead_letter_cause(decision: Decision, level: int | None) -> str:
-    """Why a message is given up that the handler decided so about: one of DEAD_LETTER_CAUSES."""
+    """The cause under which a dead letter is counted (one of DEAD_LETTER_CAUSES), for this decision about it."""
     if decision.outcome is Outcome.DEAD_LETTER:
         return "handler"
     return "level" if level == DEAD_LETTER_LEVEL else "limit"

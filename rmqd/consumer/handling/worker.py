@@ -45,15 +45,15 @@ class WorkerService(ABC):
 
     @abstractmethod
     def settle_at_once(self, process_queue: ProcessQueue, batch: Batch) -> bool | None:
-        """As `settle`, for a batch whose handler returned; None, and nothing done, if a broker must be asked."""
+        """Settle a batch whose handler returned, without waiting; None, and nothing done, if a broker must be asked."""
 
     @abstractmethod
     async def settle(self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None) -> bool:
-        """See to what becomes of a batch; whether nothing more of its queue is to be handed out for now."""
+        """See to what becomes of a batch. Returns whether nothing more of its queue is to be handed out for now."""
 
     @abstractmethod
     def took_long(self, started: float) -> None:
-        """A call that began then (monotonic seconds) took over a second."""
+        """Hear that a call which began at `started` (monotonic seconds) took over a second."""
 
 
 class Worker:
@@ -182,7 +182,7 @@ class Worker:
     async def _settle(
         self, process_queue: ProcessQueue, batch: Batch, messages: list[Message], error: BaseException | None
     ) -> bool:
-        """Whether nothing more of the queue is to be handed out for now."""
+        """Have the service settle a batch. Returns whether nothing more of the queue is to be handed out for now."""
         service = self._service
         now = service.clock.monotonic()
         age = now + service.wall_offset - messages[0].store_timestamp * 0.001

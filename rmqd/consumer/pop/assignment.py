@@ -30,7 +30,7 @@ HURRIED_FLUSH_SECONDS: Final = 0.5
 class PopAssignment(Assignment):
     """Pops, and keeps hidden what handlers have, until told to leave.
 
-    What no handler had then is shown to the other members at once, and what handlers had is acknowledged.
+    When it leaves, what no handler had is shown to the other members at once, and what handlers finish is acknowledged.
     """
 
     is_popped = True
@@ -77,7 +77,7 @@ class PopAssignment(Assignment):
         await self.loop.run()
 
     def _show_waiting(self) -> None:
-        """Hand out nothing more, and let the others have what no handler has."""
+        """Hand out nothing more, and let other members have the messages that no handler has."""
         for process_queue in self.loop.process_queues:
             for block in list(process_queue.blocks):
                 assert isinstance(block, PopBlock)
@@ -103,7 +103,7 @@ class PopAssignment(Assignment):
                         self._look_at(tasks, process_queue, block)
 
     def _look_at(self, tasks: asyncio.TaskGroup, process_queue: PopProcessQueue, block: PopBlock) -> None:
-        """The messages of a block are about to be shown to others: keep those that a handler has."""
+        """Deal with a block whose messages are about to be shown to others: keep those that a handler has."""
         waiting = process_queue.waiting_of(block)
         if waiting:
             process_queue.let_go_waiting(block)

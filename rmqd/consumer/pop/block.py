@@ -13,9 +13,10 @@ from rmqd.wire.pop import PopHandle, PoppedQueue, RetryFlag, parse_start_offsets
 
 
 class PopBlock(MessageBlock):
-    """What one pop took of one queue. Others don't see the messages until `due` (monotonic seconds).
+    """What one pop took of one queue. Other members don't see the messages until `due` (monotonic seconds).
 
-    Until they are hidden anew, the handles differ by their queue offset only.
+    The broker gives one handle for all of them, in which only the queue offset differs (`handle`). A message that is
+    hidden for longer, or for another time, gets a handle and a time of its own (`renewed`).
     """
 
     __slots__ = ("changing", "due", "handle", "look_at", "queue", "renewed", "settled", "topic")
@@ -36,12 +37,12 @@ class PopBlock(MessageBlock):
         self.renewed: dict[int, tuple[PopHandle, float]] = {}  # the new handle, and when it is due
 
     def handle_of(self, offset: int) -> PopHandle:
-        """What acknowledges the message at a queue offset now."""
+        """The handle by which the message at a queue offset is acknowledged now."""
         renewed = self.renewed.get(offset)
         return self.handle._replace(queue_offset=offset) if renewed is None else renewed[0]
 
     def due_of(self, offset: int) -> float:
-        """When others see the message at a queue offset again."""
+        """When other members see the message at a queue offset again (monotonic seconds)."""
         renewed = self.renewed.get(offset)
         return self.due if renewed is None else renewed[1]
 
@@ -55,10 +56,11 @@ class PopBlock(MessageBlock):
 def divided(
     reply: MessageBlock, message_queue: MessageQueue, group: str, header: PopMessageResponseHeader, due: float
 ) -> list[PopBlock]:
-    """A reply's messages by the queue that they were popped from. Raises ProtocolError.
+    """Divide a reply's messages by the queue that they were popped from. Raises ProtocolError.
 
-    `message_queue` is what was popped: a queue, or any queue of a broker. The queue of a message says the topic that
-    holds it: the group's retry topic where it was popped before. Java: `MQClientAPIImpl.processPopResponse`.
+    `message_queue` is what was asked for: one queue, or any queue of a broker. A block's own queue has the topic that
+    really holds the message, which is the group's retry topic for a message that was popped before. Java:
+    `MQClientAPIImpl.processPopResponse`.
     """
     starts = parse_start_offsets(header.start_offset_info)
     from_retries = any(queue.retry for queue in starts)
@@ -100,6 +102,6 @@ def divided(
 
 
 def _retry_flag(message: Message) -> RetryFlag:
-    """Brokers show a retried message under the topic that it came from, and tell by its handle where it lies."""
+    """Which topic really holds a message: brokers show a retried one under the topic where it was sent at first."""
     told = message.stored_properties.get(names.POP_CK)
     return PopHandle.parse(told).retry if told else RetryFlag.of(message.record_topic)

@@ -49,7 +49,10 @@ class DivisionByBroker(Division):
     async def share_of(
         self, topic: str, queues: Sequence[MessageQueue], client_ids: Sequence[str], held: Collection[MessageQueue]
     ) -> Share | None:
-        """What a broker says; None while none does. Raises PopNotSupportedError where all that answer are too old."""
+        """The share that a broker gives this member; None while no broker answers.
+
+        Raises PopNotSupportedError where all brokers that answer are too old to divide queues.
+        """
         if topic in self._retries.ending:
             if not held:
                 self._retries.ended(topic)
@@ -66,7 +69,7 @@ class DivisionByBroker(Division):
         return Share(pulled=frozenset(one.queue for one in told) - popped, popped=popped)
 
     def assignment(self, message_queue: MessageQueue, *, is_popped: bool) -> Assignment:
-        """What is taken of a share."""
+        """The assignment for a queue of a share: popped or pulled, as the broker said."""
         if not is_popped:
             return super().assignment(message_queue, is_popped=False)
         return PopAssignment(self._context, self._receipts, message_queue)

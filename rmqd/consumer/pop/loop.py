@@ -89,7 +89,7 @@ class PopLoop(Loop):
                 tasks.create_task(self._pop(is_first=number == 0), name=f"pop:{self._message_queue}:{number}")
 
     def take_over(self) -> int:
-        """Go by what the group is told to do now. Returns how many cached messages the new filter lets go."""
+        """Apply the group's present options at once. Returns how many cached messages the new filter lets go."""
         self._configure()
         return sum(map(self._arrivals.let_go, self.process_queues))
 
@@ -99,7 +99,7 @@ class PopLoop(Loop):
         self._relief.set()
 
     def relieve(self) -> None:
-        """Messages were finished."""
+        """Hear that messages were finished, so that there may be room for more."""
         self.moved_at = self._context.clock.monotonic()
         self.swamped = False
         self._relief.set()
@@ -280,7 +280,7 @@ class PopLoop(Loop):
                 self.held_by = None
 
     def _came_late(self, reply: RemotingCommand) -> None:
-        """A pop that nobody waits for any more was answered: others are to have its messages soon."""
+        """Have the messages of a pop shown to others soon, as it was answered when nobody waited for it any more."""
         if reply.code != _FOUND:
             return
         with contextlib.suppress(ProtocolError):

@@ -38,7 +38,7 @@ class PopProcessQueue(ProcessQueue):
         super().put(block, next_offset, held)
 
     def is_late(self, message: Message) -> bool:
-        """Whether others see the message again, so that what became of it here does not count."""
+        """Whether other members see the message again, so that what became of it here does not count."""
         block = message.block
         return isinstance(block, PopBlock) and self._receipts.is_late(block, message.queue_offset)
 

@@ -35,9 +35,21 @@ class _Ack:
 
 
 class PopReceipts:
-    """Carries out what became of popped messages. Nothing here raises: the broker shows again what it is not told of.
+    """Tells brokers what became of popped messages. Nothing here raises: a broker shows again what it does not hear of.
 
-    Acknowledgements are gathered and sent broker by broker, one request at a time each; `run` sends them.
+    *Receipts.* A pop hides a message from the other members for a time, and gives a handle for it (`PopHandle`), which
+    RocketMQ calls a receipt handle. All later requests about the message name it by its handle: acknowledge it
+    (ACK_MESSAGE, or BATCH_ACK_MESSAGE for many), or change how long it stays hidden (CHANGE_MESSAGE_INVISIBLETIME). A
+    retry is such a change, to the time of its delay level; to show a message again at once is another.
+
+    *New handles.* Each change gives the message another handle, and makes the former one void: an acknowledgement that
+    names the former one has no effect, and the message comes again. So while a change is under way
+    (`PopBlock.changing`), an acknowledgement of the message waits for its answer, and then uses the new handle
+    (`PopBlock.renewed`). All other messages of a block share one handle, in which only the queue offset differs.
+
+    *Batches.* Acknowledgements are gathered for a moment and sent broker by broker, to each broker one request at a
+    time; `run` sends them. One that comes after the message's time is over (`due`) has no effect: it is not sent, and
+    the message counts as handled twice.
     """
 
     def __init__(self, client: ClientInstance, group: str, clock: Clock) -> None:
@@ -74,11 +86,11 @@ class PopReceipts:
                 wait.cancel()
 
     def is_late(self, block: PopBlock, offset: int) -> bool:
-        """Whether others see the message again."""
+        """Whether the time of the message is over, so that other members see it again."""
         return self._clock.monotonic() >= block.due_of(offset)
 
     def acknowledge(self, block: PopBlock, offsets: list[int], stats: TopicStats) -> None:
-        """These messages are done with."""
+        """Have messages acknowledged that are done with; `run` sends it."""
         if not offsets:
             return
         block.settled.update(offsets)
@@ -88,7 +100,10 @@ class PopReceipts:
             self._line(block.handle.broker_name).add(_Ack(self._body(block, block.handle, offsets), block.due, stats))
 
     async def renew(self, block: PopBlock, offset: int, invisible_ms: int) -> bool:
-        """Hide a message for longer; whether that was done. What becomes of it meanwhile waits for the new handle."""
+        """Hide a message for longer. Returns whether that was done.
+
+        What is to be told of the message meanwhile waits for the new handle.
+        """
         changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         block.changing[offset] = changed
         try:
@@ -102,14 +117,17 @@ class PopReceipts:
             changed.set_result(None)
 
     async def retry_later(self, block: PopBlock, offset: int, seconds: float) -> None:
-        """Have a message shown again after so long."""
+        """Have a message shown again after so many seconds."""
         block.settled.add(offset)
         if (changing := block.changing.get(offset)) is not None:
             await asyncio.shield(changing)
         await self._change(block, offset, round(seconds * 1000))
 
     def show_again(self, block: PopBlock, offsets: Iterable[int]) -> None:
-        """Let others have messages that no handler had. Not waited for: otherwise the time does it."""
+        """Let other members have messages that no handler had.
+
+        The answer is not waited for: if the request is lost, the messages are shown when their time is over.
+        """
         address = self._client.routes.master(block.handle.broker_name)
         connection = None if address is None else self._client.remoting.connected(address)
         for offset in offsets:
@@ -203,7 +221,7 @@ class _Line:
         self.idle.clear()
 
     async def run(self) -> None:
-        """Send what came, for ever."""
+        """Send what is added, request by request, until cancelled."""
         while True:
             await self._came.wait()
             await self._pause(GATHER_SECONDS)
@@ -223,7 +241,7 @@ class _Line:
             await self._clock.sleep(seconds)
 
     async def _send(self, acks: list[_Ack]) -> list[_Ack]:
-        """Acknowledge; returns what is to be tried again. What is late by now counts as handled twice."""
+        """Send acknowledgements. Returns those to be tried again; what is late by now counts as handled twice."""
         now = self._clock.monotonic()
         for late in [ack for ack in acks if now >= ack.due]:
             late.stats.may_repeat(LATE, len(late.body.offsets))

@@ -1,4 +1,4 @@
-"""The pops of one assignment as requests: to which broker, by which filter, and what came when nobody waited."""
+"""The pops of one assignment as requests: to which broker, by which filter; and answers that nobody waits for."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class PopRequest:
         self._tells_time = False
 
     def go_by(self, options: ConsumerOptions, subscription: SubscriptionData, most: int) -> None:
-        """Ask for this from now on. Java: `DefaultMQPushConsumerImpl.popMessage`."""
+        """Have later pops ask by these options. Java: `DefaultMQPushConsumerImpl.popMessage`."""
         self._fields = PopMessageRequestHeader(
             consumer_group=options.group,
             topic=self._message_queue.topic,
@@ -56,7 +56,7 @@ class PopRequest:
     async def ask(self, hold_ms: int, now_ms: int) -> RemotingCommand:
         """Pop, and wait for the answer, whatever its code. Raises RmqdError.
 
-        What is answered after a cancellation goes to `came_late`: the broker shows it to nobody else meanwhile.
+        An answer that comes after a cancellation goes to `came_late`: the broker hides its messages from everybody.
         """
         client, name = self._client, self._message_queue.broker_name
         address = client.routes.master(name)  # slaves cannot write down what they hand out

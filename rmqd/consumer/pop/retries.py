@@ -1,8 +1,9 @@
 """What a group popped once and did not finish: its pop retry topics, read for as long as it pulls the topic itself.
 
-Only pops look into them by themselves. So a group that an administrator had popping, and now has pulling, pulls them
-too: both forms, until they stay empty for as long as a popped message is hidden. They are looked at from time to time
-after that: a retry may come as late as two hours after its message was given back.
+A message that was popped and not acknowledged goes to a pop retry topic, from which the broker answers later pops. A
+pull does not look there. So when an administrator switches a group from popping to pulling, the group also pulls its
+pop retry topics, in both forms of their names, until they stay empty for as long as a popped message is hidden. After
+that it looks at them from time to time: a retry may come as late as two hours after its message was given back.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class PopRetries:
                 self._client.routes.unwatch(retry)
 
     async def _look(self, retry: str, *, pulled: bool) -> bool:
-        """Whether the group's subscriptions changed."""
+        """Begin or end to read one pop retry topic. Returns whether the group's subscriptions changed."""
         is_read = retry in self._context.subscriptions
         if not pulled:
             if is_read:
@@ -104,7 +105,7 @@ class PopRetries:
         await self._client.heartbeat.beat()  # brokers let nobody pull what he did not subscribe to
 
     def ended(self, retry: str) -> None:
-        """No queue of a topic that was `ending` is held any more."""
+        """Note that no queue of a topic that was `ending` is held any more."""
         log.info("pop.retries_end", topic=retry)
         self.ending.discard(retry)
         self._empty_since.pop(retry, None)
