@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 
 
 class Floor(NamedTuple):
-    """Where this process was in a queue when it gave it up."""
+    """What this process had committed in a queue when it gave the queue up.
+
+    If the process takes the queue again and finds less, that is logged and counted: somebody has set the offset back.
+    """
 
     committed: int
     stored_ms: int  # of the newest message that was pulled; 0 for none
@@ -50,7 +53,7 @@ class GroupContext:
     thresholds: Thresholds
     hooks: GroupHooks | None = None  # None where none is installed
     trace: MessageTrace | None = None  # None where message trace is off
-    announced: dict[str, SubscriptionData] = field(default_factory=dict)  # told to brokers, and not pulled by yet
+    announced: dict[str, SubscriptionData] = field(default_factory=dict)  # filters that brokers know, not yet pulled by
     revision: int = 0  # raised whenever options, subscriptions or the rate limit changed while the group runs
     problems: GroupProblems = field(default_factory=GroupProblems)
     floors: dict[MessageQueue, Floor] = field(default_factory=dict)  # of queues given up since

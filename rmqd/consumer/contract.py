@@ -1,4 +1,4 @@
-"""What the process around it expects of a consumer: how it is run, ended and asked."""
+"""What the daemon expects of a consumer group, whichever engine runs it: how it is run, ended and asked."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ class Consumer(Protocol):
     """One consumer group, from its first rebalance to its last commit. Used once: a restart takes a new one."""
 
     async def run(self) -> None:
-        """Consume until `stop` was called and the drain is over.
+        """Consume until `stop` was called and handlers have finished what they had.
 
-        Raises whatever the group cannot go on after; the owner then starts a new consumer. Cancelling gives up at
-        once: nothing more is committed, and what was not committed is delivered again.
+        Raises the error after which the group cannot go on; the daemon then starts a new consumer. To cancel this ends
+        the group at once: nothing more is committed, and what was not committed is delivered again.
         """
 
     def stop(self, *, shutdown_timeout_seconds: float | None = None) -> None:
@@ -26,10 +26,11 @@ class Consumer(Protocol):
         """Cut the drain short: abandon running handlers, commit what is finished, and end."""
 
     async def change(self, options: ConsumerOptions) -> None:
-        """Go on with other options, without leaving the group. Returns when they hold; raises RmqdError.
+        """Go on with other options, without leaving the group. Returns when they are in force. Raises RmqdError.
 
-        Filters of the same topics, thresholds, sizes and intervals of pulls, the rate limit, and what else is read
-        while it runs are taken over. What parts were built with stays, such as the concurrency.
+        Taken over are those options that are read while the group runs: filters of the same topics, thresholds, sizes
+        and intervals of pulls, the rate limit. An option that a part was built with, such as the concurrency, stays as
+        it was.
         """
 
     def pause(self, scope: PauseScope = WHOLE_GROUP) -> None:
@@ -43,4 +44,4 @@ class Consumer(Protocol):
         """Whether the whole group is paused."""
 
     def snapshot(self) -> GroupSnapshot:
-        """What the group does right now. Cheap; must not fail, also before `run` and after its end."""
+        """The group's state and figures at this moment. It is cheap, and must not fail, even before and after `run`."""

@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class HookContext:
-    """What a hook is told beside the messages; one for each handler call, and one for each pull."""
+    """What a hook is told beside the messages. There is one for each handler call, and one for each pull."""
 
     group: str
     message_queue: MessageQueue

@@ -1,7 +1,9 @@
-"""Other options for a group that runs: taken over without leaving it.
+"""Other options for a group that runs, which it takes over without leaving the group.
 
-A changed filter is told to every broker before the first pull by it. Each message that both filters match is handled
-once: the position of a queue moves only by answers that count, and a pull that was under way meanwhile is asked anew.
+A broker refuses a pull by a filter that it does not know yet. So a changed filter is told to every broker by a
+heartbeat before the first pull by it. A pull that is under way meanwhile may be answered by the old filter: its answer
+is thrown away, the queue's position stays, and it is sent again. So each message that both filters match is handled
+once.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ log = structlog.get_logger(__name__)
 
 
 async def change_while_running(context: GroupContext, rebalance: Rebalance, options: ConsumerOptions) -> None:
-    """Go by `options`, with the same topics. Returns when they hold. Raises InvalidNameError with nothing changed.
+    """Put `options` in force, which have the same topics. Raises InvalidNameError with nothing changed.
 
     A broker that does not answer learns of a filter by its next heartbeat, and refuses pulls by it until then.
     """
@@ -44,7 +46,7 @@ async def change_while_running(context: GroupContext, rebalance: Rebalance, opti
 
 
 def _withdraw(context: GroupContext, filters: Mapping[str, SubscriptionData]) -> None:
-    """Nobody waits for the change any more, and brokers may know of it: tell them the old filters, as newer ones."""
+    """Tell brokers the old filters again, with newer versions, where a change is given up that they may know."""
     newest = max(data.sub_version for data in filters.values())
     before = subscriptions_of(context.options, newest + 1)
     context.subscriptions.update({topic: before[topic] for topic in filters})

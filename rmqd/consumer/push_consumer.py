@@ -134,7 +134,7 @@ class PushConsumer:
         return self._status.snapshot()
 
     def assignments(self) -> list[Assignment] | None:
-        """What it has; None until the first of every topic are divided and each is taken over."""
+        """The assignments of this member; None until each topic was divided once and each assignment is taken over."""
         assigned = list(self._rebalance.assigned.values())
         return None if self._rebalance.unrouted or any(one.loop is None for one in assigned) else assigned
 
@@ -149,7 +149,7 @@ class PushConsumer:
         )
 
     def on_consumer_ids_changed(self) -> None:
-        """A broker says that members came or went."""
+        """Hear a broker's notice that members came or went: the next rebalance comes at once."""
         self._rebalance.noticed()
 
     async def on_request(self, command: RemotingCommand) -> Reply | None:
@@ -213,7 +213,7 @@ class PushConsumer:
             await self._learn_route(retry_topic(self.group), is_told=is_told)  # the first heartbeat creates it
 
     async def _learn_route(self, topic: str, *, is_told: bool = False) -> None:
-        """Quietly where it `is_told` already why there may be none."""
+        """Ask for a topic's route; without a log line where one has told already (`is_told`) why there may be none."""
         try:
             await self._client.routes.lookup(topic)
             self._context.founding.note_route(topic)

@@ -31,7 +31,7 @@ _QUEUE_ID: Final = slice(12, 16)  # in a stored message
 
 
 class _Unlocked:
-    """What an orderly handler is told of the queue's lock, which this call has nothing to do with."""
+    """The lease that an orderly handler sees in such a call, which holds no lock of the queue."""
 
     valid = True
 
@@ -109,7 +109,10 @@ class DirectConsumption:
             self._check_open()
 
     async def _call(self, batch: Batch, seconds: float) -> BaseException | None:
-        """What the handler raised. A call that does not end in time is cancelled; its thread, if any, is left alone."""
+        """Call the handler, and return what it raised; None if it returned.
+
+        A call that does not end in time is cancelled; the thread of a synchronous handler is left to itself.
+        """
         call = asyncio.create_task(self._guarded(batch), name=f"direct consumption:{batch[0].msg_id}")
         self._calls.add(call)
         call.add_done_callback(self._calls.discard)
@@ -134,7 +137,7 @@ class DirectConsumption:
 
 
 async def _decode(record: bytes, broker_name: str, namespace: str, max_body_size: int) -> Message:
-    """A stored message, as if it was pulled from its queue; a retried one shows its original topic by itself."""
+    """Decode a stored message as if it had been pulled from its queue; a retried one shows its original topic."""
     queue_id = int.from_bytes(record[_QUEUE_ID], signed=True)
     block = frame_messages(record, MessageQueue("", broker_name, queue_id), namespace=namespace)
     if block.is_closed:

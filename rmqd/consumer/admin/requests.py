@@ -57,7 +57,7 @@ class OperatorRequests:
             await self._direct.close()
 
     async def answer(self, command: RemotingCommand) -> Reply | None:
-        """The answer to one request; None where none is wanted. Raises ProtocolError for one that cannot be read."""
+        """Answer one request; None where no answer is wanted. Raises ProtocolError for one that cannot be read."""
         with structlog.contextvars.bound_contextvars(group=self._context.options.group):
             return await self._answer(command)
 
@@ -91,7 +91,7 @@ class OperatorRequests:
         )
 
     def _offsets(self, topic: str) -> bytes:
-        """Where the group is in each queue of a topic, which may be further than what it has committed."""
+        """The group's offset in each queue of a topic, up to which all is finished; it may not be committed yet."""
         assigned = self._rebalance.assigned.items()
         offsets = {queue: one.commit_offset() for queue, one in assigned if queue.topic == topic}
         return GetConsumerStatusBody({queue: at for queue, at in offsets.items() if at is not None}).to_json()

@@ -50,7 +50,7 @@ def _calling(frame: FrameType) -> Iterable[tuple[FrameType, int]]:
 
 
 def _lines(frames: Iterable[tuple[FrameType, int]]) -> tuple[str, ...]:
-    """The innermost first, as in Java."""
+    """A stack's lines, the innermost frame first, as Java writes them."""
     lines = [f"    at {frame.f_code.co_qualname} ({frame.f_code.co_filename}:{line})" for frame, line in frames][::-1]
     left_out = len(lines) - MOST_FRAMES
     return (*lines[:MOST_FRAMES], f"    and {left_out} more") if left_out > 0 else tuple(lines)

@@ -15,7 +15,10 @@ Reason = Literal["count", "size", "span", "paused"]
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What one queue may cache; a pull is sent while none is exceeded, so at most one pull goes over."""
+    """How much one queue may cache: messages, bytes, and the span of their offsets.
+
+    A pull is sent while no threshold is exceeded, so the cache goes over by one reply at most.
+    """
 
     count: int
     size_bytes: int

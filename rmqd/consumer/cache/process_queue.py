@@ -80,10 +80,10 @@ class ProcessQueue:
         self.cached_bytes = 0
         self.in_flight = 0  # turns of workers; in each of them a handler has a batch
         self.retrying = 0  # messages that wait for another try of their send-back
-        self.leaving = False  # being given up: nothing more is handed out, what handlers have may finish
-        self.dropped = False  # owned no more: results that still come are thrown away
-        self.dropped_because = ""  # the cause of the duplicates that come of it
-        self.handed_out_to = 0  # when it was left: no message from this offset on was handed out
+        self.leaving = False  # it is being given up: nothing more is handed out, what handlers have may finish
+        self.dropped = False  # it is not owned any more: results that still come are thrown away
+        self.dropped_because = ""  # the cause under which the duplicates that come of it are counted
+        self.handed_out_to = 0  # since `leave`: no message from this offset on was handed out before
         self.last_store_timestamp = 0
         self.newest_store_timestamp = 0  # a message that is stored later was never here
         self._relief: asyncio.Future[None] | None = None  # of who is in `wait_relief`
@@ -116,7 +116,7 @@ class ProcessQueue:
         self.next_offset = offset
 
     def is_as_new_as(self, stored_ms: int) -> None:
-        """What was stored until then was passed over, as the group did not want it."""
+        """Note that messages stored up to then were passed over, as the group does not want them."""
         self.newest_store_timestamp = max(self.newest_store_timestamp, stored_ms)
 
     def take(self, most: int) -> list[Message]:
@@ -145,7 +145,7 @@ class ProcessQueue:
             await self._idle
 
     def postpone(self, messages: list[Message]) -> None:
-        """These were handled and are not finished: they wait for `return_postponed`."""
+        """Keep messages that were handled and could not be sent back; they wait for `return_postponed`."""
         self.retrying += len(messages)
 
     def return_postponed(self, messages: list[Message]) -> bool:
@@ -157,7 +157,7 @@ class ProcessQueue:
         return True
 
     def put_back(self, messages: list[Message]) -> None:
-        """Hand these out again; what waits stays in order, which `finish` relies on."""
+        """Have messages handed out again, at their places among those that wait: `finish` relies on that order."""
         waiting = self.waiting
         ordered = sorted([*messages, *waiting], key=self._order)
         waiting.clear()
@@ -214,7 +214,7 @@ class ProcessQueue:
             self._relief = None
 
     def hold_uncommitted(self, messages: list[Message]) -> None:
-        """These were acknowledged, and are finished by the handler's `commit`."""
+        """Keep messages that the handler acknowledged; its `commit` finishes them."""
         self.uncommitted += messages
 
     def commit(self) -> None:
@@ -225,7 +225,7 @@ class ProcessQueue:
         self.finish(done)
 
     def roll_back(self) -> list[Message]:
-        """What was acknowledged since the last commit, which does not count any more."""
+        """Forget what was acknowledged since the handler's last commit; returns those messages, to be handled again."""
         messages, self.uncommitted = self.uncommitted, []
         return messages
 
@@ -235,7 +235,7 @@ class ProcessQueue:
         message.block.unfinished -= 1
 
     def is_late(self, message: Message) -> bool:
-        """Whether somebody else has the message by now, so that what became of it here does not count."""
+        """Whether another member has the message by now, so that its result here does not count; never if pulled."""
         return False
 
     def let_go(self, is_wanted: Callable[[Message], bool]) -> int:

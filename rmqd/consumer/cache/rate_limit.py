@@ -39,7 +39,7 @@ class RateLimit:
                     await self._changed.wait()
 
     def spend(self, messages: int) -> None:
-        """So many messages came."""
+        """Count the messages of a reply, which the next pulls have to wait for."""
         if self.per_second:
             self._free_at = max(self._free_at, self._clock.monotonic()) + messages / self.per_second
 

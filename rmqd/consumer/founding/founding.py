@@ -33,7 +33,7 @@ QUESTIONS: Final = 32  # under way at once at one broker
 
 
 class Founding(ABC):
-    """Where a group begins in queues that it has no offset of. One for each group that runs."""
+    """Decides where one group begins in queues for which it has no offset."""
 
     def __init__(
         self, client: ClientInstance, options: ConsumerOptions, clock: Clock, *, leaves_brokers_out: bool = True
@@ -56,7 +56,10 @@ class Founding(ABC):
         self._first.setdefault(topic, frozenset(self.client.routes.queues(topic)))
 
     async def start(self, queue: MessageQueue, stored: int | None) -> Start:
-        """Where to begin; `stored` is the group's offset, if it has one. Raises RmqdError where that is not known."""
+        """Where to begin in a queue; `stored` is the group's offset of it, if it has one.
+
+        Raises RmqdError where that cannot be known yet.
+        """
         if stored is None:
             await self.ensure()
             stored, decided = await self._stored(queue), self._starts.get(queue)
@@ -95,7 +98,7 @@ class Founding(ABC):
             raise next(iter(failed.values()))
 
     def _owe(self, queues: Iterable[MessageQueue]) -> None:
-        """Found the group without these queues, as their brokers are away."""
+        """Leave these queues out of the founding, as their brokers are away, and remember when that was."""
         now_ms = int(self.clock.wall() * 1000)
         for queue in queues:
             self._owed[queue] = now_ms

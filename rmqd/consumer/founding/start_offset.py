@@ -28,7 +28,7 @@ class Start:
     is_stored: bool = False
 
     def tell(self, queue: MessageQueue) -> None:
-        """Nothing is silent: each queue's start is in the log."""
+        """Log where the queue begins, and why: each queue's start is in the log."""
         log.info("queue.starts", queue=str(queue), offset=self.offset, why=self.why)
 
 

@@ -3,8 +3,8 @@
 A group has `concurrency` slots, and a worker in each. Four times a second `_tick` looks for calls past their
 deadline (`consume_timeout`). An asynchronous handler's task is cancelled; if the call goes on in spite of that, the
 slot gets a new worker and the old one is left to itself. A synchronous handler's thread cannot be cancelled: the worker
-goes on with a new thread. Calls that are left so are *abandoned* and counted; when every slot has an abandoned call, the group
-fails with HandlerHungError.
+goes on with a new thread. Calls that are left so are *abandoned* and counted; when every slot has an abandoned call,
+the group fails with HandlerHungError.
 
 All this is the same for all consume modes. How a worker gets its batches, and how a batch ends, is in `concurrently`
 and `orderly`.

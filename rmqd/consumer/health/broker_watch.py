@@ -17,7 +17,7 @@ _NEXT: Final = "is the broker up, and reachable from here? It goes on by itself,
 
 
 class BrokerWatch:
-    """Of one group. What is down for a while is a problem of the group, until it answers."""
+    """Watches the brokers of one group. One that is down for a while is a problem of the group until it answers."""
 
     def __init__(self, context: GroupContext, assigned: Mapping[MessageQueue, Assignment]) -> None:
         self._context = context
@@ -25,7 +25,7 @@ class BrokerWatch:
         self._since: dict[str, float] = {}  # by the broker's name (monotonic)
 
     def look(self) -> None:
-        """One look at every broker that this member pulls queues of."""
+        """Look at every broker that this member pulls queues of, once."""
         now, held = self._context.clock.monotonic(), self._by_broker()
         for name in self._since.keys() - held.keys():
             del self._since[name]

@@ -48,9 +48,10 @@ class Difference:
 def differences(
     theirs: Mapping[str, SubscriptionData], ours: Mapping[str, SubscriptionData], us: str
 ) -> Iterator[Difference]:
-    """How `theirs` subscribe to other things than `ours`, by topic. `us` says whose ours are, as "the configuration".
+    """In which topics a member's subscriptions (`theirs`) differ from our own (`ours`).
 
-    Compared is what decides about messages: not how tags are written, nor when. Retry topics are everybody's own.
+    `us` names the side of `ours` in the texts, as "the configuration". Only what decides about messages is compared:
+    not how tags are written, nor when. Retry topics are left out, as each client subscribes to its own by itself.
     """
     theirs = {topic: data for topic, data in theirs.items() if not is_retry_topic(topic)}
     ours = {topic: data for topic, data in ours.items() if not is_retry_topic(topic)}
@@ -89,9 +90,10 @@ class Consistency:
                 await self._context.clock.sleep(NO_BROKER_SECONDS)
 
     async def check(self) -> None:
-        """One round. What is new is looked at a second time, and so is a first look that shows nothing new.
+        """Compare twice, `SECOND_LOOK_SECONDS` apart, and report what differs both times.
 
-        The second look of the latter kind meets the brokers at another moment between two heartbeats.
+        A difference that is seen once may be a reload that has not reached everybody. What a broker shows depends on
+        whose heartbeat came last, so a known difference ends only after several rounds that don't show it.
         """
         first = await self._look()
         await self._context.clock.sleep(SECOND_LOOK_SECONDS)
@@ -109,7 +111,7 @@ class Consistency:
                 self._problems.end(known)
 
     async def _look(self) -> dict[Difference, str] | None:
-        """What differs now, and who told; None where no broker tells anything."""
+        """What differs now, with who told of each difference; None where no broker tells anything."""
         addresses = self._brokers()
         found: dict[Difference, str] = {}
         asked: set[str] = set()
@@ -122,7 +124,7 @@ class Consistency:
             others = {member.client_id for member in view.connection_set} - {self._context.client.client_id}
             for difference in self._conflict(view, address):
                 found.setdefault(difference, f"broker {name}")
-            if not others:  # what it knows is what we said, be it of before a reload
+            if not others:  # the broker knows only what we told it, perhaps before a reload
                 continue
             for difference in self._differences_of_view(view):
                 found.setdefault(difference, f"broker {name}, of {_some(others)}")

@@ -1,4 +1,4 @@
-"""What the handler's attempts came to lately: rates for people who look, and whether it fails at everything."""
+"""How the handler's attempts ended lately: rates for the status page, and whether the handler fails at everything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Sees which assignments make no progress while messages wait, says why, and starts a loop that hangs anew."""
+"""Sees which assignments make no progress while messages wait, says why, and starts a loop that hangs anew.
+
+Every other second it compares each assignment's progress (`AssignmentStatus.progress`) with what it was before. Where
+nothing has changed for a while although there is work, it asks the assignment's status why (`explain`), tells it, and
+keeps the answer as the assignment's stall until there is progress again. It changes nothing itself, but for one repair:
+a loop that has not turned for two minutes is begun anew.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +97,7 @@ class Watchdog:
                 self._look_at_topic(topic, now)
 
     def _stall(self, assigned: Assignment, watch: _Watch, now: float) -> Problem | None:
-        """Why it stands still, once it has done so for long enough."""
+        """Why the assignment stands still, once it has done so for long enough."""
         progress = assigned.status.progress()
         moved = progress != watch.progress
         watch.progress = progress
@@ -101,7 +107,7 @@ class Watchdog:
         if now - watch.stands_since < STALL_SECONDS + self._context.options.pull_interval_seconds:
             return None
         problem = assigned.status.explain()
-        # messages are between two hands for a moment: that nobody has them must be seen twice
+        # "nobody has the messages" is true for a moment whenever one part hands them to the next: it must be seen twice
         is_sure = problem.cause != "stalled_queue" or watch.seen_cause == problem.cause
         watch.seen_cause = problem.cause
         return problem if is_sure else assigned.status.stall
@@ -143,12 +149,12 @@ class Watchdog:
             assigned.restart()
 
     def _look_at_handler(self) -> None:
-        """A handler that fails at everything, though its queues move: each message is sent back, and lag is low."""
+        """Report a handler that fails at everything: its queues move and lag is low, as each message is sent back."""
         self._results.look(snapshots_of(self._context.stats))
         self._context.problems.set("handler", self._results.problem)
 
     def _look_at_topic(self, topic: str, now: float) -> None:
-        """A topic that has no queues to read has no queue to report."""
+        """Report a topic without queues to read: it has no queue that could be reported as stalled."""
         problem = self._topic_problem(topic)
         if problem is None:
             self._unserved.pop(topic, None)

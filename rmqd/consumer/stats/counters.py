@@ -85,28 +85,28 @@ class TopicStats:
         return self
 
     def pulled(self, block: MessageBlock) -> None:
-        """A reply brought messages, of which those that are not wanted are marked already."""
+        """Count a reply's messages; those that the group does not want are marked already, and left out."""
         self.received += block.unfinished
 
     def pull_took(self, seconds: float) -> None:
-        """A pull that found messages took so long."""
+        """Count how long a pull took that found messages."""
         self.pulls += 1
         self.pull_seconds += seconds
 
     def held_back(self, reason: str, oldest: Message | None) -> None:
-        """The queue is not pulled because of `reason`; `oldest` is the first message that it has cached."""
+        """Count that a queue is not pulled because of `reason`; `oldest` is the first message that it has cached."""
         self.flow_control[reason] += 1
 
     def held_for(self, reason: str, seconds: float, oldest: Message | None) -> None:
-        """The queue was not pulled for so long, or for so much longer."""
+        """Add to the time for which queues were not pulled because of `reason`."""
         self.held_seconds[reason] += seconds
 
     def sent_back(self, level: int) -> None:
-        """A message was sent back, to come again after the delay of `level`."""
+        """Count a message that was sent back, to come again after the delay of `level`."""
         self.retries[level] = self.retries.get(level, 0) + 1
 
     def acknowledged(self, batch: Sequence[Message], seconds: float, age_seconds: float) -> None:
-        """A batch was handled without a word: the hot path."""
+        """Count a batch of which every message was acknowledged by the handler's return: the hot path."""
         messages = len(batch)
         self.acked += messages
         if seconds <= QUICK_SECONDS and self._age_low < age_seconds <= self._age_high:
@@ -118,11 +118,11 @@ class TopicStats:
             self._observe(messages, seconds, age_seconds)
 
     def handled_in(self, batch: Sequence[Message], seconds: float, age_seconds: float) -> None:
-        """A handler call took `seconds`; the oldest message of its batch was stored `age_seconds` before."""
+        """Count a handler call of `seconds`; the oldest message of its batch was stored `age_seconds` before it."""
         self._observe(len(batch), seconds, age_seconds)
 
     def snapshots(self) -> tuple[TopicSnapshot, ...]:
-        """What is to be told: by topic, if there are several."""
+        """The counters as plain values: one snapshot, or one for each topic where these stand for several."""
         return (self.snapshot(),)
 
     def _observe(self, messages: int, seconds: float, age_seconds: float) -> None:
@@ -140,15 +140,15 @@ class TopicStats:
         self._age_sum += age_seconds * messages
 
     def count(self, result: str) -> None:
-        """An attempt to handle a message ended with `result`."""
+        """Count an attempt to handle a message that ended with `result`."""
         self.handled[result] += 1
 
     def may_repeat(self, cause: str, messages: int) -> None:
-        """Messages that were handled here will be handled again by somebody, because of `cause`."""
+        """Count messages that were handled here and may be handled again by another member, because of `cause`."""
         self.duplicates[cause] = self.duplicates.get(cause, 0) + messages
 
     def raised(self, error: BaseException, text: str, first: Message, at: float) -> None:
-        """A call of the handler for a batch that began with `first` raised, at a Unix time; `text` shows the error."""
+        """Count a handler call that raised, at a Unix time, for a batch with `first` ahead; `text` shows the error."""
         self.last_error = LastError(at, text[:MOST_ERROR_CHARACTERS], self.topic, first.msg_id)
         name = class_name(error)[:MOST_NAME_CHARACTERS]
         if name not in self.exceptions and len(self.exceptions) >= MOST_EXCEPTION_CLASSES:
@@ -207,29 +207,29 @@ class RetriedStats(TopicStats):
         return self._by_topic.get(message.topic, self)
 
     def pulled(self, block: MessageBlock) -> None:
-        """A reply brought messages."""
+        """Count a reply's messages, each under the topic that it was first sent to."""
         for message in block.messages:
             if not message.finished:
                 self.of(message).received += 1
 
     def held_back(self, reason: str, oldest: Message | None) -> None:
-        """The queue is not pulled because of `reason`; without a message that concerns all topics."""
+        """Count that a queue is not pulled because of `reason`; without a message that concerns all topics."""
         for stats in self._by_topic.values() if oldest is None else (self.of(oldest),):
             stats.flow_control[reason] += 1
 
     def held_for(self, reason: str, seconds: float, oldest: Message | None) -> None:
-        """The queue was not pulled for so long; without a message that concerns all topics."""
+        """Add to the time for which queues were not pulled; without a message that concerns all topics."""
         for stats in self._by_topic.values() if oldest is None else (self.of(oldest),):
             stats.held_seconds[reason] += seconds
 
     def acknowledged(self, batch: Sequence[Message], seconds: float, age_seconds: float) -> None:
-        """A batch was handled without a word."""
+        """Count a batch of which every message was acknowledged by the handler's return."""
         for stats, messages in self._divided(batch).items():
             stats.acked += messages
             stats._observe(messages, seconds, age_seconds)
 
     def handled_in(self, batch: Sequence[Message], seconds: float, age_seconds: float) -> None:
-        """A handler call took `seconds`; it counts once for each topic in its batch."""
+        """Count a handler call of `seconds`, once for each topic in its batch."""
         for stats, messages in self._divided(batch).items():
             stats._observe(messages, seconds, age_seconds)
 

@@ -10,7 +10,7 @@ import structlog
 
 log = structlog.get_logger(__name__)
 
-# Of one queue. Names that `diagnose` has too mean the same there.
+# The causes for one queue. Where `rmqd diagnose` has the same name for a finding, it means the same.
 STALL_CAUSES: Final = (
     "paused",
     "slow_handler",
@@ -29,7 +29,7 @@ STALL_CAUSES: Final = (
     "pull_failed",
     "stalled_queue",
 )
-# Those that no other state of a queue says: it is shown as stuck.
+# The causes for which a queue's state is shown as stuck; the others show by another state, such as paused.
 STUCK_CAUSES: Final = frozenset(STALL_CAUSES) - {
     "paused",
     "slow_handler",
@@ -38,7 +38,7 @@ STUCK_CAUSES: Final = frozenset(STALL_CAUSES) - {
     "held_lock",
     "rate_limit",
 }
-# Of a group.
+# The causes for a group as a whole.
 GROUP_CAUSES: Final = (
     "subscription_mismatch",
     "mode_mismatch",
@@ -74,20 +74,23 @@ class GroupProblems:
         return key in self._known
 
     def begin(self, key: Hashable, problem: Problem) -> None:
-        """The group has this problem; `key` is what tells it from others. Known ones take the new evidence quietly."""
+        """Note that the group has a problem, and log it if it is new; a known one takes the new evidence silently.
+
+        `key` tells the problem from the group's others.
+        """
         if key not in self._known:
             log.error("group.problem", cause=problem.cause, evidence=problem.evidence, next=problem.next)
         self._known[key] = problem
 
     def set(self, key: Hashable, problem: Problem | None) -> None:
-        """The group has this problem, or, with None, does not have it any more."""
+        """Begin the problem of this key, or end it where `problem` is None."""
         if problem is None:
             self.end(key)
         else:
             self.begin(key, problem)
 
     def end(self, key: Hashable) -> None:
-        """The group does not have this problem any more."""
+        """Note that the group does not have this problem any more, and log it."""
         problem = self._known.pop(key, None)
         if problem is not None:
             log.info("group.problem_ended", cause=problem.cause, was=problem.evidence)
