@@ -15,7 +15,7 @@ MOST_REMARK_CHARACTERS: Final = 4096  # of a server's remark, which may be 16 Mi
 class RmqdError(Exception):
     """Base of all errors of rmqd."""
 
-    is_told: bool = False
+    is_reported: bool = False
     """Whether the client reports this error by itself, once a minute. Who receives such an error need not log it.
 
     Refusals and addresses that are left alone (`CircuitOpenError`) come again within seconds, at every queue. One line
@@ -105,13 +105,13 @@ class RemotingConnectError(RemotingError):
 class TlsError(RemotingConnectError):
     """One end does not trust the other one, or only one of them speaks TLS. The text says what to do."""
 
-    is_told = True
+    is_reported = True
 
 
 class CircuitOpenError(RemotingConnectError):
     """Nothing was sent, because the address failed a moment ago and is left alone. The text has the reason."""
 
-    is_told = True
+    is_reported = True
 
 
 class RemotingTimeoutError(RemotingError):
@@ -133,11 +133,11 @@ class ConnectionRenewedError(RemotingClosedError):
 class NameServerError(RemotingError):
     """None of the name servers answered. `address` has all their addresses, separated by `;`."""
 
-    def __init__(self, address: str, message: str, *, is_told: bool = False) -> None:
+    def __init__(self, address: str, message: str, *, is_reported: bool = False) -> None:
         RmqdError.__init__(self, message)
         self.address = address
         self.reason = message
-        self.is_told = is_told
+        self.is_reported = is_reported
 
 
 class RouteNotFoundError(RmqdError):
@@ -151,7 +151,7 @@ class RouteNotFoundError(RmqdError):
 class BrokerAwayError(RouteNotFoundError):
     """No route names an address of the broker: it is down, or is being replaced."""
 
-    is_told = True
+    is_reported = True
 
     def __init__(self, topic: str, broker_name: str) -> None:
         super().__init__(topic, f"no route names an address of broker {broker_name}: it is down, or was taken away")
@@ -286,7 +286,7 @@ class AccessRefusal:
 class AccessRefusedError(NoPermissionError):
     """Access control refuses the client, or the request."""
 
-    is_told = True
+    is_reported = True
 
     def __init__(self, code: int, remark: str, address: str, refusal: AccessRefusal) -> None:
         super().__init__(code, remark, address)

@@ -214,7 +214,7 @@ class Heartbeat:
     def _failed(self, address: str, error: RmqdError) -> None:
         broker = self._broker(address)
         broker.failures += 1
-        if broker.up is not False and (not error.is_told or isinstance(error, CircuitOpenError)):
+        if broker.up is not False and (not error.is_reported or isinstance(error, CircuitOpenError)):
             log.warning("broker.down", address=address, reason=str(error))
         broker.up = False
         self._routes.refresh_soon()

@@ -202,7 +202,7 @@ class ClientInstance:
             reason = f"no answer in {UNREGISTER_DEADLINE_SECONDS:g} s"
             log.warning("group.not_unregistered", group=group, address=address, reason=reason)
         except RmqdError as error:
-            if not error.is_told:
+            if not error.is_reported:
                 log.warning("group.not_unregistered", group=group, address=address, reason=str(error))
 
     async def _asked(self, command: RemotingCommand, address: str) -> Reply | None:

@@ -208,19 +208,19 @@ class PushConsumer:
         await asyncio.gather(*(self._learn_route(topic) for topic in topics))
         await check_filters(self._client, self.group, self._context.subscriptions.values())
         errors = (await self._client.heartbeat.beat()).values()
-        is_told = any(error is not None and error.is_told for error in errors)
+        is_reported = any(error is not None and error.is_reported for error in errors)
         if retry_topic(self.group) in self._context.subscriptions:
-            await self._learn_route(retry_topic(self.group), is_told=is_told)  # the first heartbeat creates it
+            await self._learn_route(retry_topic(self.group), is_reported=is_reported)  # the first heartbeat creates it
 
-    async def _learn_route(self, topic: str, *, is_told: bool = False) -> None:
-        """Ask for a topic's route; without a log line where one has told already (`is_told`) why there may be none."""
+    async def _learn_route(self, topic: str, *, is_reported: bool = False) -> None:
+        """Ask for a topic's route. Not logged where it `is_reported` already why there may be none."""
         try:
             await self._client.routes.lookup(topic)
             self._context.founding.note_route(topic)
         except RmqdError as error:
             if isinstance(error, RouteNotFoundError):
                 self._context.founding.note_route(topic)
-            if not error.is_told and not is_told:
+            if not error.is_reported and not is_reported:
                 log.warning("route.missing", topic=topic, error=str(error))
 
     def _routes_changed(self, topics: frozenset[str]) -> None:

@@ -5,7 +5,7 @@ connections use the new certificates.
 
 A refusal is an answer by which a server denies access, or a certificate that is not trusted. rmqd repeats what is
 refused within seconds, for many queues at once, so Refusals logs all of them in one line, once a minute, and the errors
-have `is_told` set: who gets such an error need not log it. Refusals that are about who we are (keys, certificates)
+have `is_reported` set: who gets such an error need not log it. Refusals that are about who we are (keys, certificates)
 concern every request to that server; others concern one topic or group.
 """
 

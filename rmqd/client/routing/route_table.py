@@ -304,7 +304,7 @@ class RouteTable:
             self._name_servers_answer = answered
             if answered:
                 log.info("name_server.reachable")
-            elif error is not None and not error.is_told:
+            elif error is not None and not error.is_reported:
                 log.warning("name_server.unreachable", reason=str(error), routes_kept=len(self._routes.by_topic))
 
     def _is_gone(self, learned: _Learned) -> bool:

@@ -118,7 +118,7 @@ class SendBack:
                 timeout_seconds=SEND_BACK_TIMEOUT_SECONDS,
             )
         except RmqdError as error:
-            if not error.is_told:
+            if not error.is_reported:
                 log.warning("send_back.failed", queue=str(message.message_queue), error=str(error))
             return False
         return True

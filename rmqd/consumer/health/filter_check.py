@@ -62,5 +62,5 @@ async def _check_at(client: ClientInstance, broker_name: str, group: str, subscr
         where = f"{broker_name} ({address})"
         raise FilterRefusedError(subscription.topic, why_refused(where, subscription, error)) from error
     except RmqdError as error:
-        if not error.is_told:
+        if not error.is_reported:
             log.warning("filter.not_checked", topic=subscription.topic, address=address, error=str(error))

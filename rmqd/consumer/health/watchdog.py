@@ -81,7 +81,11 @@ class Watchdog:
                 self._tell_end(queue, watch)
                 continue
             failure = assigned.status.failure
-            if failure is not None and failure.is_told and not isinstance(failure, CircuitOpenError | BrokerAwayError):
+            if (
+                failure is not None
+                and failure.is_reported
+                and not isinstance(failure, CircuitOpenError | BrokerAwayError)
+            ):
                 pass
             elif self._is_news(watch, problem, now):
                 key = (problem.cause, queue.topic, queue.broker_name)

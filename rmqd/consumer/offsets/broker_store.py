@@ -294,7 +294,7 @@ class RemoteBrokerOffsetStore:
         try:
             await self._send(queue, self._in_turn(queue, offset, epoch))
         except RmqdError as error:
-            if not error.is_told:
+            if not error.is_reported:
                 log.warning("offset.commit_failed", queue=str(queue), offset=offset, error=str(error))
             return False
         return True

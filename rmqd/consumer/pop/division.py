@@ -92,7 +92,7 @@ class DivisionByBroker(Division):
             except RequestCodeNotSupportedError as error:
                 too_old = error
             except RmqdError as error:
-                if not error.is_told:
+                if not error.is_reported:
                     log.warning("pop.no_assignment", topic=topic, address=address, error=str(error))
         if too_old is not None:
             raise PopNotSupportedError(self._group, too_old.address)

@@ -244,7 +244,7 @@ class PopLoop(Loop):
         if isinstance(error, FlowControlError):
             await self._context.clock.sleep(BROKER_FLOW_CONTROL_SECONDS)
             return
-        if not error.is_told:
+        if not error.is_reported:
             log.warning("pop.failed", queue=str(self._message_queue), error=str(error))
         if isinstance(error, SUBSCRIPTION_AWAY):
             client.heartbeat.beat_soon()

@@ -161,7 +161,7 @@ class PopReceipts:
                 invisible_ms,
             )
         except RmqdError as error:
-            if not error.is_told:
+            if not error.is_reported:
                 log.warning("pop.change_failed", queue=str(block.message_queue), offset=offset, error=str(error))
             return None
 
@@ -283,6 +283,6 @@ class _Line:
         return replace(ack, body=replace(body, offsets=tuple(left))) if left else None
 
     def _warn(self, error: RmqdError, acks: list[_Ack]) -> None:
-        if not error.is_told:
+        if not error.is_reported:
             messages = sum(len(ack.body.offsets) for ack in acks)
             log.warning("ack.failed", broker=self.broker_name, messages=messages, error=str(error))

@@ -31,7 +31,7 @@ class PopStatus(AssignmentStatus):
 
     @property
     def _is_failing(self) -> bool:
-        return self.loop.failure is not None and not self.loop.failure.is_told
+        return self.loop.failure is not None and not self.loop.failure.is_reported
 
     def progress(self) -> object:
         """When messages last came or went; while pops fail, finishing what came before is no progress."""

@@ -35,7 +35,7 @@ async def until_answered(context: GroupContext, queue: MessageQueue, ask: Callab
         try:
             return await ask()
         except RmqdError as error:
-            if not error.is_told:
+            if not error.is_reported:
                 log.warning("queue.start_failed", queue=str(queue), error=str(error))
             context.client.routes.refresh_soon([queue.topic])
             await context.clock.sleep(after_error())

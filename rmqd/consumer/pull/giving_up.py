@@ -175,7 +175,7 @@ class GivingUp:
             self._failed(offset, failure)
 
     def _failed(self, offset: int, error: RmqdError) -> None:
-        if not error.is_told:
+        if not error.is_reported:
             log.warning("offset.commit_failed", queue=str(self._queue), offset=offset, error=str(error))
 
 

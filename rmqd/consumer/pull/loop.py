@@ -112,7 +112,7 @@ class PullLoop(PulledQueue):
         try:
             await self._moves.begin_at(offset)
         except RmqdError as error:  # the next round of commits has it
-            if not error.is_told:
+            if not error.is_reported:
                 log.warning("offset.commit_failed", queue=str(self._message_queue), offset=offset, error=str(error))
 
     def start_again(self, offset: int, because: str) -> None:
@@ -245,7 +245,7 @@ class PullLoop(PulledQueue):
         if isinstance(error, ProtocolError):
             self._contradicted(error, before)
         is_again = isinstance(error, SystemBusyError) and isinstance(before, SystemBusyError)
-        if not (error.is_told or is_again or isinstance(error, FlowControlError | GoAwayError)):
+        if not (error.is_reported or is_again or isinstance(error, FlowControlError | GoAwayError)):
             log.warning("pull.failed", queue=str(self._message_queue), error=str(error))
         if isinstance(error, TopicNotExistError):
             self._moves.look_again()

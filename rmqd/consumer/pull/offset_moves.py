@@ -194,7 +194,7 @@ class OffsetMoves:
         try:
             await store.commit(self._message_queue, process_queue.commit_offset(), downward=falls)
         except RmqdError as error:  # the next round of commits has it
-            if not error.is_told:
+            if not error.is_reported:
                 log.warning("offset.commit_failed", queue=str(self._message_queue), offset=offered, error=str(error))
 
 

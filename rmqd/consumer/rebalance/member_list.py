@@ -43,7 +43,7 @@ class MemberList:
                     await client.heartbeat.beat_address(address)
                     members = await get_consumer_list(client.remoting, address, group)
             except RmqdError as error:
-                if not error.is_told:
+                if not error.is_reported:
                     log.warning("rebalance.no_member_list", topic=topic, address=address, error=str(error))
                 continue
             if not self._is_whole(address, members):

@@ -90,7 +90,7 @@ async def test_a_refusal_says_what_to_do_and_not_who_we_are(
     peer.on(PULL, Reply(code, remark))
     with pytest.raises(AccessRefusedError, match=advice) as caught:
         await request(client, peer.address, PULL)
-    assert caught.value.is_told
+    assert caught.value.is_reported
     assert isinstance(caught.value, NoPermissionError)
     assert peer.address in str(caught.value)
     assert "org.apache" not in str(caught.value)

@@ -346,7 +346,7 @@ async def test_what_fails_is_said_once_a_minute(monkeypatch: pytest.MonkeyPatch)
                 client._pool.start_anew()
                 with pytest.raises(RmqdError) as caught:
                     await client.invoke(peer.address, ASK, {})
-                assert caught.value.is_told
+                assert caught.value.is_reported
             assert refusals.about(["any"]) == f"{peer.address}: the server's certificate has expired"
     told = [entry for entry in logs if entry["event"] == "access.refused"]
     assert [entry["reason"] for entry in told] == [f"{peer.address}: the server's certificate has expired"] * 3
