@@ -28,7 +28,7 @@ STRATEGY_NAMES: Final = (
     "by_machine_room",
     "machine_room_nearby",
 )
-"""Those that come with rmqd."""
+"""The names of the strategies that come with rmqd."""
 
 BROKERS_NAMES: Final = {"averagely": "AVG", "averagely_by_circle": "AVG_BY_CIRCLE"}
 """The strategies by which brokers divide queues themselves, as they call them."""
@@ -200,7 +200,7 @@ ALLOCATE_STRATEGIES: Mapping[str, AllocateMessageQueueStrategy] = {
     "consistent_hash": consistent_hash,
     "machine_room_nearby": machine_room_nearby,
 }
-"""Those that need no settings."""
+"""The strategies that need no settings, by name."""
 
 
 def sorted_client_ids(client_ids: Sequence[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a group tells about itself: assembled from its parts when somebody asks."""
+"""A group's snapshot: its state, queues, counters and readiness, collected from its parts when it is asked for."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class GroupStatus:
         self._hung = False
 
     def failed(self, error: BaseException) -> None:
-        """The group ends because of `error`."""
+        """Note that the group ends because of `error`."""
         causes = _leaves(error)
         self.state = "failed"
         self._failure = "; ".join(describe(cause) for cause in causes)

@@ -84,7 +84,7 @@ class Rates:
             self._progress[message_queue] = QueueProgress(process_queue, finished, idle, at)
 
     def moved_at(self, queue: MessageQueue) -> float:
-        """When the queue was last seen to move, or to have nothing to do (monotonic); up to 10 s late."""
+        """When the queue was last seen to move or to have nothing to do (monotonic); the sight may be 10 s late."""
         progress = self._progress.get(queue)
         return self._clock.monotonic() if progress is None else progress.at
 

@@ -23,7 +23,7 @@ from rmqd.wire.bodies.running_info import ConsumerRunningInfo, PopProcessQueueIn
 from rmqd.wire.command import LANGUAGE
 from rmqd.wire.message_queue import MessageQueue
 
-CLIENT_VERSION: Final = "V5_5_0"  # what rmqd's frames say; tools know RocketMQ's versions only
+CLIENT_VERSION: Final = "V5_5_0"  # the version in rmqd's frames; tools know RocketMQ's versions only
 MIB: Final = 1024 * 1024
 # where Java has another name than our own in camel case
 _JAVA_NAMES: Final = {

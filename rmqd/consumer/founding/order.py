@@ -27,7 +27,7 @@ def in_levels(queues: Iterable[MessageQueue]) -> list[list[MessageQueue]]:
 
 
 def is_unfinished(queues: Iterable[MessageQueue], stored: Collection[MessageQueue]) -> bool:
-    """Whether offsets in `stored`, and in no other of these queues, show a founding that has not ended."""
+    """Whether a founding has not ended, where of these queues only those in `stored` have an offset."""
     for ids in _by_place(queues).values():
         has = [queue in stored for queue in ids]
         if has != sorted(has, reverse=True):

@@ -63,7 +63,7 @@ class StartPolicy:
         return Start(await self.search(queue, self.timestamp_ms), where)
 
     async def of_later_queue(self, queue: MessageQueue) -> Start:
-        """The start of a known group in a queue that it did not have: nothing in it may be passed over."""
+        """The start of a known group in a later queue: its first message, as nothing in it may be passed over."""
         return Start(await self._first(queue), "first_offset" if self.where == "first_offset" else "later_queue")
 
     async def of_lost_queue(self, queue: MessageQueue, committed: int, stored_ms: int) -> Start:

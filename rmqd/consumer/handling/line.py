@@ -22,7 +22,7 @@ class Line:
     def __init__(self) -> None:
         self.queues: deque[ProcessQueue] = deque()
         self.queued: set[ProcessQueue] = set()  # those that are not to be put into the line, as they stand in it
-        self.can_wake = False  # somebody sleeps, and nobody who was woken is still on the way
+        self.can_wake = False  # whether a worker sleeps, and none that was woken has yet to come
         self.paused = False
         self.sleepers: list[asyncio.Future[None]] = []
         self._held: deque[ProcessQueue] = deque()  # the line of a paused group

@@ -1,8 +1,9 @@
-"""Message trace of a group: what its handlers got and how that ended, as Java's `ConsumeMessageTraceHookImpl` says it.
+"""Message trace of a group: which messages its handlers got, and how that ended, in records like those of Java's
+`ConsumeMessageTraceHookImpl`.
 
-A hook makes the records, and a dispatcher sends them. Both records of a call go out together once it has ended; of a
-call that is under way when the dispatcher sends everything, SubBefore goes first, so that a message whose handler never
-ends is seen.
+A hook makes the records, and a dispatcher sends them. There are two for each handler call, SubBefore and SubAfter,
+which go out together once the call has ended. If the call is still under way when the dispatcher sends all that it has,
+SubBefore goes alone, so that a message whose handler never ends can be seen.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ HOOK_NAME = "message_trace"
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """One handler call: what is said before it, by the message's index in the batch."""
+    """One handler call: the records that are made before it, by the message's index in the batch."""
 
     request_id: str
     before: dict[int, TracePart]
@@ -107,7 +108,7 @@ class MessageTrace:
         return ContextCode.FAILED if is_failed else ContextCode.SUCCESS
 
     def _tell_begun(self) -> None:
-        """Say what handlers have now, and what was not said yet."""
+        """Send SubBefore records of the calls that are under way, where they were not sent yet."""
         for request_id in list(self._begun):
             call = self._begun.pop(request_id, None)
             if call is not None:

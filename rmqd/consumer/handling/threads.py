@@ -167,7 +167,7 @@ async def _cancel(call: asyncio.Task[Any], function: Callable[[], Any], clock: C
 
 
 async def _guarded(function: Callable[[], Any]) -> BaseException | None:
-    """What it raised, as the result: asyncio lets SystemExit out of a task, and out of the event loop."""
+    """Call a function and return what it raised: asyncio would let SystemExit out of a task and of the event loop."""
     try:
         if inspect.iscoroutinefunction(function):
             await function()

@@ -48,17 +48,20 @@ class _Found:
 
 
 class BrokerFounding(Founding):
-    """Says by the stored offsets whether the group is known, and stores those of a new one.
+    """Tells by the stored offsets whether the group is known, and stores the starts of a new one.
 
-    An offset on a queue of the group's retry topic, which every consumer stores sooner or later, is the mark of a group
-    that has been founded: it is stored last, on every broker. Members that found the group at the same time do not
-    disturb each other: each looks just before it writes, and leaves what is there.
+    *The mark.* A group that has an offset on a queue of its retry topic has been founded. The founder stores that
+    offset last, on every broker; consumers of other clients store one sooner or later. Several members may found the
+    group at the same time: each reads an offset just before it would write one, and leaves what is there.
 
-    Without a mark, offsets on some queues and none on others are the work of a founder that is under way or was killed,
-    if the order in which it writes shows that (`founding.order`); then it is brought to its end. Otherwise the group is
-    another client's, or one of consumers that have no retry topic, and its topic has grown. Where the order shows
-    nothing, which takes topics of a single queue, a founder that lives gets time to set its mark; one that was killed
-    there is taken for a known group, which repeats messages and loses none.
+    *Without a mark*, all queues without an offset make a new group. If some queues have one and others have none, there
+    are two explanations. Either a founder is under way, or was killed: then the order in which it writes shows that
+    (`founding.order`), and the founding is brought to its end. Or the group is another client's, or has no retry topic,
+    and its topic has grown: then it is a known group.
+
+    *Where the order shows nothing*, as with topics of a single queue, a founder that lives gets `FOUNDER_SECONDS` to
+    set its mark. One that was killed there is mistaken for a known group: the queues that it left out begin at their
+    first message, so messages are repeated and none is lost.
     """
 
     def __init__(
@@ -91,7 +94,7 @@ class BrokerFounding(Founding):
         log.info("group.founded", queues=len(self._starts), brokers=brokers, consume_from_where=self.policy.where)
 
     async def _unfounded(self, first: list[MessageQueue]) -> _Found | None:
-        """What brokers have of a group that is new, or whose founding was cut short; None for a known group."""
+        """What brokers have stored for a group that is new, or whose founding was cut short; None for a known group."""
         deadline = self.clock.monotonic() + FOUNDER_SECONDS
         while True:
             marks = self._marks(self._by_broker(first))

@@ -1,4 +1,8 @@
-"""Where a group in POP mode begins: brokers pop from the offset that they have, and know only the ends besides."""
+"""Where a group in POP mode begins.
+
+Brokers pop from the offset that they have for the group. Where they have none, a pop can ask them to begin at the
+queue's first message or at its end, and nothing else. So a new group's starts are stored before its first pop.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +14,10 @@ from rmqd.wire.pop import ANY_QUEUE
 
 
 async def begin(context: GroupContext, message_queue: MessageQueue) -> None:
-    """Have the group founded, before the first pop of an assignment. Raises RmqdError.
+    """Have the group founded before the first pop of an assignment. Raises RmqdError.
 
-    The queues of a new group have offsets then. So a broker that meets a queue without one, which is new to it, and of
-    which this member need not know yet, is told to begin at the queue's first message: see `PopRequest.go_by`.
+    After that, the queues of a new group have offsets. A queue without one is a later queue, of which this member need
+    not know yet. So each pop tells the broker to begin at the first message of such a queue: see `PopRequest.go_by`.
     """
     await context.founding.ensure()
     for queue in context.client.routes.queues(message_queue.topic):

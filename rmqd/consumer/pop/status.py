@@ -50,7 +50,7 @@ class PopStatus(AssignmentStatus):
         return replace(snapshot, lag=self._lag, lag_seconds=self._lag_seconds(self._lag), popped=True)
 
     async def measure(self) -> None:
-        """Ask the broker how far the group is."""
+        """Ask the broker how many messages of the queue the group has not acknowledged."""
         client, message_queue = self._context.client, self._message_queue
         topic, queue_id = message_queue.topic, message_queue.queue_id
         address = client.routes.address(message_queue.broker_name)

@@ -1,8 +1,9 @@
 """What the replies to a queue's pulls prove, one after the other: which messages there are, and where to go on.
 
-A reply is believed as far as it does not contradict itself or the pull (`ReplyWalk`). From the first doubt on, the
-queue is asked again, and then the broker's master: what was damaged on the way comes as it is stored. Believed is what
-two replies in turn say alike:
+A commit passes what a reply leaves out, for good. So a bit that was flipped on the way must not make messages
+disappear. A reply is believed up to the first place where it contradicts itself or the pull (`ReplyWalk`). From that
+place on the queue is asked again, and then at the broker's master: what was only damaged on the way comes right the
+second time. What two replies in turn say alike is believed:
 
 - *A record is bad*: it has the same bytes at the same place. What cannot be opened may be most of a reply, and large
   once it is opened: the first reply tells of all such records, so that the second proves them all.

@@ -16,10 +16,10 @@ THREADS: Final = 2  # of the process; each decompresses one reply, as far as the
 
 
 async def open_pulled(block: MessageBlock, context: GroupContext, process_queue: ProcessQueue) -> bool:
-    """Open what a pull of `queue` brought, as far as its size threshold has room; whether the answer still counts.
+    """Open what a pull brought, as far as the queue's size threshold has room. Returns whether the answer still counts.
 
-    Where that took a thread, the group's filter may have changed meanwhile, or an operator moved the queue: then the
-    messages were chosen for what is asked no more, and are to be pulled again.
+    Where that took a thread, the group's filter may have changed meanwhile, or an operator moved the queue. Then the
+    messages were chosen by what is not asked for any more, and have to be pulled again.
     """
     topic, offset = process_queue.message_queue.topic, process_queue.next_offset
     subscription = context.subscriptions[topic]
@@ -39,21 +39,22 @@ async def open_bodies(
     unwraps: bool = True,
     ends_at_corrupt: bool = False,
 ) -> list[Message]:
-    """Open messages; leave out, and return, those from `cut_at` on where they become more than `room_bytes`.
+    """Decompress messages and unwrap batches. Returns the messages that were left out of the block.
 
-    So are members of batches that lie below the offset `low`, and, where it `ends_at_corrupt`, what comes behind the
-    first message that cannot be opened; where it `unwraps` none, a batch is corrupt.
+    Left out are the messages from the one on that would make all of them more than `room_bytes`; members of a batch
+    below the offset `low`; and, with `ends_at_corrupt`, those behind the first message that cannot be opened. A batch
+    counts as corrupt unless `unwraps`.
     """
     opening = Opening(block, max_body_size, room_bytes, low, unwraps=unwraps, ends_at_corrupt=ends_at_corrupt)
     if not opening.at_once():
         try:
             await asyncio.get_running_loop().run_in_executor(_threads(), opening.rest)
         finally:
-            opening.cancelled = True  # where it still runs, nobody waits for it any more
+            opening.cancelled = True  # ends a thread's work that nobody waits for, if this was cancelled
     return opening.finish()
 
 
 @cache
 def _threads() -> ThreadPoolExecutor:
-    """Not asyncio's own: handlers may fill that with calls that take minutes."""
+    """The process's threads for opening; not asyncio's own pool, which handlers may fill for minutes."""
     return ThreadPoolExecutor(THREADS, "rmqd-opening")

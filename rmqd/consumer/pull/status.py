@@ -29,7 +29,7 @@ class QueueStatus(AssignmentStatus):
 
     @property
     def failure(self) -> RmqdError | None:
-        """What failed last: a pull, or an attempt to take the queue over."""
+        """The last failure: of a pull, or of an attempt to take the queue over; None after a success."""
         return self.start_failure if self.loop is None else self.loop.failure
 
     @property
@@ -46,7 +46,7 @@ class QueueStatus(AssignmentStatus):
         return process_queue, process_queue.next_offset, process_queue.cached_count
 
     def has_work(self) -> bool:
-        """Whether the queue has something to do, or cannot even tell."""
+        """Whether the queue has something to do, or nobody can tell whether it has."""
         loop = self.loop
         if loop is None or loop.is_behind or self._is_blind(loop):
             return True
@@ -76,7 +76,7 @@ class QueueStatus(AssignmentStatus):
         )
 
     async def measure(self) -> None:
-        """Ask for the queue's end where no reply tells: it is held back, or its first pull is still held."""
+        """Ask for the queue's end where no pull tells it: it is held back, or its first pull has no answer yet."""
         loop, client, message_queue = self.loop, self._context.client, self._message_queue
         if loop is None or not (loop.max_offset is None or self._is_stale(loop)):
             return
