@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, MutableMapping
 from typing import Any
 
@@ -10,27 +9,25 @@ import pytest
 from structlog.testing import capture_logs
 
 from rmqd.codes import RequestCode, ResponseCode
+from rmqd.consumer.health.watchdog import STALL_SECONDS, TICK_SECONDS
 from rmqd.consumer.stats.problem import Problem
 from rmqd.handler import Batch
 from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Peer, Reply, eventually
+from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC, Blocked
 from tests.consumer.members import Member, member
 from tests.consumer.scripted_broker import ScriptedBroker
 from tests.consumer.seen import Seen
-
-pytestmark = pytest.mark.usefixtures("hasty", "soon")
 
 Logs = list[MutableMapping[str, Any]]
 
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The watchdog's times, shortened by the same factor."""
-    for name, seconds in {"TICK": 0.02, "STALL": 0.2, "EXPIRY": 1.2, "REPEAT": 6.0}.items():
+    """The watchdog restarts a pull before the pull's own deadline, which is sooner otherwise."""
+    for name, seconds in {"TICK": 0.02, "STALL": 0.2, "EXPIRY": 1.2}.items():
         monkeypatch.setattr(f"rmqd.consumer.health.watchdog.{name}_SECONDS", seconds)
-    monkeypatch.setattr("rmqd.consumer.assigned.stall.SLOW_CALL_SECONDS", 0.1)
-    monkeypatch.setattr("rmqd.consumer.handling.settlement.LOCAL_RETRY_SECONDS", 0.05)
 
 
 @pytest.fixture
@@ -74,29 +71,29 @@ async def goes_on(m: Member, logs: Logs, cause: str, *, stays: bool = True) -> N
     assert begin["evidence"]
     assert begin["next"]
     if stays:
-        await asyncio.sleep(0.5)
+        await m.client.clock.sleep(STALL_SECONDS + TICK_SECONDS)
         assert stall(m) is None, "a queue that has nothing to do does not stand still"
 
 
 async def test_a_queue_that_has_nothing_to_do_does_not_stand_still(
-    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, logs: Logs
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, logs: Logs, flowing: ManualClock
 ) -> None:
     """However long a pull is held by the broker, as long as it is answered in time."""
     await broker.store(queue, b"0")
-    async with member(broker.peer.address, seen) as m:
+    async with member(broker.peer.address, seen, clock=flowing) as m:
         await seen.has(b"0")
-        await asyncio.sleep(0.6)
+        await flowing.sleep(60)
         assert stall(m) is None
     assert not events(logs, "queue.stalled")
 
 
 async def test_a_slow_handler_is_named_with_its_message(
-    broker: ScriptedBroker, queue: MessageQueue, logs: Logs
+    broker: ScriptedBroker, queue: MessageQueue, logs: Logs, flowing: ManualClock
 ) -> None:
     """The state of the queue stays what it is: it is being handled."""
     handle = Blocked()
     await broker.store(queue, b"0", b"1")
-    async with member(broker.peer.address, handle, concurrency=1) as m:
+    async with member(broker.peer.address, handle, clock=flowing, concurrency=1) as m:
         problem = await stands_still(m, logs, "slow_handler")
         assert "offset 0" in problem.evidence
         assert state(m) == "handling"
@@ -104,12 +101,14 @@ async def test_a_slow_handler_is_named_with_its_message(
         await goes_on(m, logs, "slow_handler")
 
 
-async def test_a_queue_whose_slots_others_have_says_so(broker: ScriptedBroker, logs: Logs) -> None:
+async def test_a_queue_whose_slots_others_have_says_so(
+    broker: ScriptedBroker, logs: Logs, flowing: ManualClock
+) -> None:
     """Its own messages have not reached a handler yet."""
     first, second = broker.create_topic(TOPIC, 2)
     handle = Blocked()
     await broker.store(first, b"0", b"1")
-    async with member(broker.peer.address, handle, concurrency=1) as m:
+    async with member(broker.peer.address, handle, clock=flowing, concurrency=1) as m:
         await eventually(lambda: state(m, 0) == "handling", "the only slot is taken")
         await broker.store(second, b"2")
         problem = await stands_still(m, logs, "slow_handler", 1)
@@ -118,12 +117,11 @@ async def test_a_queue_whose_slots_others_have_says_so(broker: ScriptedBroker, l
         await eventually(lambda: stall(m, 0) is None and stall(m, 1) is None, "both go on")
 
 
-@pytest.mark.slow
 async def test_a_pause_is_told_and_keeps_its_state(
-    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, logs: Logs
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, logs: Logs, flowing: ManualClock
 ) -> None:
     """Nothing more is wrong: it is told as information."""
-    async with member(broker.peer.address, seen, persist_consumer_offset_interval_seconds=0.05) as m:
+    async with member(broker.peer.address, seen, clock=flowing, persist_consumer_offset_interval_seconds=0.05) as m:
         await eventually(lambda: broker.pulled_offsets(queue) == [0], "it pulls")
         m.consumer.pause()
         await broker.store(queue, b"0", b"1")
@@ -136,22 +134,21 @@ async def test_a_pause_is_told_and_keeps_its_state(
 
 
 async def test_a_queue_of_which_nothing_is_cached_stands_still_too(
-    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, logs: Logs
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, logs: Logs, flowing: ManualClock
 ) -> None:
     """As one that is paused before its first pull: the broker tells that messages wait."""
     await broker.store(queue, b"0")
-    async with member(broker.peer.address, seen, persist_consumer_offset_interval_seconds=0.05) as m:
+    async with member(broker.peer.address, seen, clock=flowing, persist_consumer_offset_interval_seconds=0.05) as m:
         m.consumer.pause()
         await stands_still(m, logs, "paused")
         snapshot = m.queue()
         assert snapshot is not None
         assert (snapshot.cached, snapshot.lag) == (0, 1)
-    assert not broker.pulled_offsets(queue)
+        assert not seen.bodies
 
 
-@pytest.mark.slow
 async def test_messages_that_no_broker_takes_back_are_told(
-    broker: ScriptedBroker, queue: MessageQueue, logs: Logs
+    broker: ScriptedBroker, queue: MessageQueue, logs: Logs, flowing: ManualClock
 ) -> None:
     """Until one does."""
     refused = Reply(ResponseCode.SYSTEM_ERROR, "disk full")
@@ -162,14 +159,13 @@ async def test_messages_that_no_broker_takes_back_are_told(
         raise ValueError("no")
 
     await broker.store(queue, b"0")
-    async with member(broker.peer.address, fail) as m:
+    async with member(broker.peer.address, fail, clock=flowing) as m:
         problem = await stands_still(m, logs, "retry_refused")
         assert "offset 0" in problem.evidence
         broker.peer.on(RequestCode.CONSUMER_SEND_MSG_BACK, Reply())
         await goes_on(m, logs, "retry_refused")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("reply", "cause"),
     [
@@ -182,12 +178,12 @@ async def test_messages_that_no_broker_takes_back_are_told(
     ids=lambda value: value if isinstance(value, str) else "",
 )
 async def test_pulls_that_fail_again_and_again_say_why(
-    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, logs: Logs, reply: Reply, cause: str
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, logs: Logs, reply: Reply, cause: str, flowing: ManualClock
 ) -> None:
     """The queue is stuck, and goes on with the first pull that works."""
     await broker.store(queue, b"0")
     broker.answer_pull(queue, *[reply] * 10_000)
-    async with member(broker.peer.address, seen) as m:
+    async with member(broker.peer.address, seen, clock=flowing) as m:
         await stands_still(m, logs, cause)
         assert state(m) == "stuck"
         broker.forget_answers(queue)
@@ -196,12 +192,11 @@ async def test_pulls_that_fail_again_and_again_say_why(
     assert events(logs, "queue.stalled")[0]["log_level"] == "error"
 
 
-@pytest.mark.slow
 async def test_a_broker_that_is_gone_is_told(
-    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, logs: Logs
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, logs: Logs, flowing: ManualClock
 ) -> None:
     """Nobody can say whether messages wait there."""
-    async with member(broker.peer.address, seen) as m:
+    async with member(broker.peer.address, seen, clock=flowing) as m:
         await eventually(lambda: broker.pulled_offsets(queue) == [0], "it pulls")
         await broker.peer.down()
         await stands_still(m, logs, "broker_unreachable")
@@ -212,6 +207,7 @@ async def test_a_broker_that_is_gone_is_told(
         await goes_on(m, logs, "broker_unreachable")
 
 
+@pytest.mark.usefixtures("hasty", "soon")
 @pytest.mark.slow
 async def test_a_pull_that_nobody_answers_is_told_and_pulled_anew(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, logs: Logs, monkeypatch: pytest.MonkeyPatch
@@ -229,13 +225,11 @@ async def test_a_pull_that_nobody_answers_is_told_and_pulled_anew(
     assert broker.pulled_offsets(queue)[:2] == [0, 0]
 
 
-@pytest.mark.slow
 async def test_a_broker_that_answers_again_ends_it_before_the_next_pull_does(
-    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, logs: Logs, monkeypatch: pytest.MonkeyPatch
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, logs: Logs, flowing: ManualClock
 ) -> None:
     """That is held while nothing comes, and says nothing for as long."""
-    monkeypatch.setattr("rmqd.consumer.pull.status.STALE_SECONDS", 0.1)
-    async with member(broker.peer.address, seen, persist_consumer_offset_interval_seconds=0.05) as m:
+    async with member(broker.peer.address, seen, clock=flowing, persist_consumer_offset_interval_seconds=0.05) as m:
         await eventually(lambda: broker.pulled_offsets(queue) == [0], "it pulls")
         await broker.peer.down()
         await stands_still(m, logs, "broker_unreachable")
@@ -244,14 +238,13 @@ async def test_a_broker_that_answers_again_ends_it_before_the_next_pull_does(
     assert set(broker.pulled_offsets(queue)) == {0}
 
 
-@pytest.mark.slow
 async def test_a_queue_that_cannot_be_taken_over_is_shown(
-    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, logs: Logs
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, logs: Logs, flowing: ManualClock
 ) -> None:
     """It has no offset, and so would not be shown at all."""
     broker.peer.on(RequestCode.QUERY_CONSUMER_OFFSET, Reply(ResponseCode.NO_PERMISSION, "not for you"))
     await broker.store(queue, b"0")
-    async with member(broker.peer.address, seen) as m:
+    async with member(broker.peer.address, seen, clock=flowing) as m:
         await stands_still(m, logs, "no_permission")
         assert state(m) == "stuck"
         broker.peer.on(RequestCode.QUERY_CONSUMER_OFFSET, broker.query)
@@ -259,25 +252,27 @@ async def test_a_queue_that_cannot_be_taken_over_is_shown(
         await goes_on(m, logs, "no_permission")
 
 
-@pytest.mark.slow
-async def test_queues_that_stand_still_together_are_one_line(broker: ScriptedBroker, logs: Logs) -> None:
+async def test_queues_that_stand_still_together_are_one_line(
+    broker: ScriptedBroker, logs: Logs, flowing: ManualClock
+) -> None:
     """And one line only, while the cause is the same."""
     queues = broker.create_topic(TOPIC, 3)
     handle = Blocked()
     for queue in queues:
         await broker.store(queue, b"0", b"1")
-    async with member(broker.peer.address, handle, concurrency=3) as m:
+    async with member(broker.peer.address, handle, clock=flowing, concurrency=3) as m:
         await eventually(lambda: all(stall(m, number) for number in range(3)), "all are seen to stand still")
-        await asyncio.sleep(0.5)
+        await flowing.sleep(TICK_SECONDS * 3)
         handle.release.set()
     [entry] = events(logs, "queue.stalled")
     assert (entry["topic"], entry["queues"]) == (TOPIC, [0, 1, 2])
 
 
-@pytest.mark.slow
-async def test_a_topic_that_nobody_knows_is_a_problem_of_the_group(broker: ScriptedBroker, logs: Logs) -> None:
+async def test_a_topic_that_nobody_knows_is_a_problem_of_the_group(
+    broker: ScriptedBroker, logs: Logs, flowing: ManualClock
+) -> None:
     """There is no queue that could show it."""
-    async with member(broker.peer.address, Seen(), subscriptions=["missing"]) as m:
+    async with member(broker.peer.address, Seen(), clock=flowing, subscriptions=["missing"]) as m:
         await eventually(lambda: m.consumer.snapshot().problems, "it is told")
         [problem] = m.consumer.snapshot().problems
         assert problem.cause == "topic_missing"
@@ -289,7 +284,7 @@ async def test_a_topic_that_nobody_knows_is_a_problem_of_the_group(broker: Scrip
 
 
 async def test_a_handler_that_fails_at_everything_is_a_problem_of_the_group(
-    broker: ScriptedBroker, queue: MessageQueue, logs: Logs, monkeypatch: pytest.MonkeyPatch
+    broker: ScriptedBroker, queue: MessageQueue, logs: Logs, flowing: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its queues move, as each message is sent back, and no queue could show it."""
     monkeypatch.setattr("rmqd.consumer.health.recent_results.FAILING_SECONDS", 0.0)
@@ -300,7 +295,7 @@ async def test_a_handler_that_fails_at_everything_is_a_problem_of_the_group(
             raise KeyError("city")
 
     await broker.store(queue, *[b"%d" % number for number in range(5)])
-    async with member(broker.peer.address, handle) as m:
+    async with member(broker.peer.address, handle, clock=flowing) as m:
         await eventually(lambda: m.consumer.snapshot().problems, "it is told")
         [problem] = m.consumer.snapshot().problems
         assert problem.cause == "failing_handler"
@@ -315,12 +310,11 @@ async def test_a_handler_that_fails_at_everything_is_a_problem_of_the_group(
     assert [entry["cause"] for entry in events(logs, "group.problem_ended")] == ["failing_handler"]
 
 
-@pytest.mark.slow
-async def test_name_servers_that_do_not_answer_are_a_problem_of_the_group(logs: Logs) -> None:
+async def test_name_servers_that_do_not_answer_are_a_problem_of_the_group(logs: Logs, flowing: ManualClock) -> None:
     """Nobody knows then whether the topic exists."""
     async with Peer() as gone:
         pass
-    async with member(gone.address, Seen()) as m:
+    async with member(gone.address, Seen(), clock=flowing) as m:
         await eventually(lambda: m.consumer.snapshot().problems, "it is told")
         [problem] = m.consumer.snapshot().problems
         assert problem.cause == "no_route"
@@ -330,13 +324,12 @@ async def test_name_servers_that_do_not_answer_are_a_problem_of_the_group(logs: 
             await eventually(lambda: not m.consumer.snapshot().problems, "it is over")
 
 
-@pytest.mark.slow
 async def test_a_fall_at_a_take_over_is_told_and_the_brokers_value_holds(
-    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, logs: Logs
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, logs: Logs, flowing: ManualClock
 ) -> None:
     """As after a broker lost its newest offsets while another member had the queue."""
     await broker.store(queue, b"0", b"1", b"2")
-    async with member(broker.peer.address, seen, persist_consumer_offset_interval_seconds=0.05) as m:
+    async with member(broker.peer.address, seen, clock=flowing, persist_consumer_offset_interval_seconds=0.05) as m:
         await broker.committed(GROUP, queue, 3)
         broker.members[GROUP].insert(0, "0.0.0.0@first")
         m.consumer.on_consumer_ids_changed()
