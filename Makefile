@@ -52,11 +52,11 @@ $(VENV)/.spark: $(VENV)/.installed
 demo: $(if $(filter spark,$(ENGINE)),spark,venv) ## a RocketMQ, a producer and rmqd in one process, live; ENGINE=spark: the group on Spark; ARGS="--seconds 30" ends by itself
 	@if [ -t 0 ]; then set -m; fi; $(VENV)/bin/rmqd demo --engine $(ENGINE) $(ARGS)
 
-# Most of these wait for a socket or a timer most of the time, so that four workers suit two cores. `make check` has the
-# import rules. For a debugger: ARGS="-n 0".
+# Most of these wait for a socket or a timer most of the time, so that four workers suit two cores; each of them takes
+# two seconds to collect all tests. `make check` has the import rules. For a debugger: ARGS="-n 0".
 unit: venv ## the tests that are quick and start no process; of one room: make unit ROOM=consumer/pull
 	$(PYTHON) -m pytest -q -n 4 --dist worksteal -m 'not process and not rocketmq and not spark and not slow' \
-		--ignore tests/test_architecture.py $(addprefix tests/,$(ROOM)) $(ARGS)
+		--hypothesis-profile unit --ignore tests/test_architecture.py $(addprefix tests/,$(ROOM)) $(ARGS)
 
 # loadgroup: what needs a real RocketMQ stays on one worker, and so has one broker; the same for Spark.
 test: venv ## every test, or ROOM=wire, or ARGS="tests/wire -x"; those against a real RocketMQ need Java and Maven, those on Spark `make spark`

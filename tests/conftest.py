@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Generator, Iterator
 from typing import Any
@@ -17,9 +18,14 @@ pytest_plugins = [
     "tests.conformance.plugin",
 ]
 
+# `make unit` takes the second by --hypothesis-profile. How busy the machine is decides nothing.
+hypothesis.settings.register_profile("rmqd", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.register_profile("unit", hypothesis.settings.get_profile("rmqd"), max_examples=20)
+hypothesis.settings.load_profile("rmqd")
+
 
 def pytest_configure() -> None:
-    """What a test finds does not depend on the tests before it in its process, nor on how busy the machine is."""
+    """What a test finds does not depend on the tests before it in its process."""
     configure = structlog.configure
 
     def configure_uncached(*arguments: Any, **options: Any) -> None:
@@ -27,8 +33,17 @@ def pytest_configure() -> None:
         configure(*arguments, **{**options, "cache_logger_on_first_use": False})
 
     structlog.configure = configure_uncached
-    hypothesis.settings.register_profile("rmqd", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
-    hypothesis.settings.load_profile("rmqd")
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is collected lives until the end: to look through it for garbage, again and again, would take seconds."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)

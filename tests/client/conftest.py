@@ -1,4 +1,7 @@
-"""Every test of the client runs on asyncio's own loop and on uvloop, and fails if it leaves a task behind."""
+"""Every test of the client runs on uvloop and on asyncio's own loop, and fails if it leaves a task behind.
+
+`make unit` runs them on uvloop, as the daemon does; only `make test` on asyncio's, as the engine on Spark does.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,12 @@ def pytest_asyncio_loop_factories(
 ) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
     """The loops that rmqd runs on."""
     return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Leave asyncio's loop to `make test`."""
+    if isinstance(item, pytest.Function) and "asyncio" in item.name.partition("[")[2].rstrip("]").split("-"):
+        item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture

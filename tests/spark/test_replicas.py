@@ -143,6 +143,7 @@ Read = Callable[[QueueRange], Awaitable[list[int]]]
 READERS = [by_source, by_handler]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("read", READERS)
 @pytest.mark.parametrize(("case", "loss_fails"), RUNS, ids=str)
 async def test_what_a_range_comes_to(cluster: Cluster, read: Read, case: Case, loss_fails: bool) -> None:

@@ -63,16 +63,17 @@ async def served() -> AsyncIterator[Served]:
     host = LocalGroups(config("mailer", "audit"), engine, clock, monitor)
     sock = listen_on("127.0.0.1:0")
     address = address_of(sock)
-    async with httpx.AsyncClient(base_url=f"http://{address}", trust_env=False) as client:
+    # Without TLS, so that no certificates are loaded; and closed first, as the server's end waits for its connections.
+    async with httpx.AsyncClient(base_url=f"http://{address}", trust_env=False, verify=False) as client:
         daemon = Served(host, monitor, engine, address, client)
         server = HttpServer(HttpApi(daemon).app(), sock)
         serving, groups = asyncio.create_task(server.run()), asyncio.create_task(host.run())
         await host.started(5)
         yield daemon
-        host.hurry()
-        await groups
-        server.stop()
-        await serving
+    host.hurry()
+    await groups
+    server.stop()
+    await serving
 
 
 async def test_status_tells_all_groups(served: Served) -> None:
