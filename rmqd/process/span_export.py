@@ -40,7 +40,7 @@ class SdkWords(logging.Handler):
             return
         self._next_at = now + REPORT_SECONDS
         held_back, self._held_back = self._held_back, 0
-        log.warning("tracing.sdk_said", text=self._cleaned(record.getMessage()), held_back=held_back)
+        log.warning("tracing.sdk_reported", text=self._cleaned(record.getMessage()), held_back=held_back)
 
     def _cleaned(self, text: str) -> str:
         for secret in self._secrets:

@@ -28,5 +28,5 @@ def patiently(ask: Callable[[], T], seconds: float) -> T:
         except RmqdError as error:
             if time.monotonic() + RETRY_SECONDS > until:
                 raise
-            log.warning("spark.retrying", error=str(error))
+            log.warning("spark.request_retried", error=str(error))
         time.sleep(RETRY_SECONDS)

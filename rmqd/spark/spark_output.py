@@ -101,13 +101,13 @@ class OutputLines:
             level = "debug"
         match level:
             case "error":
-                log.error("spark.said", text=text, **source)
+                log.error("spark.output_read", text=text, **source)
             case "warning":
-                log.warning("spark.said", text=text, **source)
+                log.warning("spark.output_read", text=text, **source)
             case "info":
-                log.info("spark.said", text=text, **source)
+                log.info("spark.output_read", text=text, **source)
             case _:
-                log.debug("spark.said", text=text, **source)
+                log.debug("spark.output_read", text=text, **source)
 
     def _take(self, line: str) -> None:
         if line == MARK:

@@ -11,7 +11,7 @@ from tests.campaigns.orderly_verdict import SHOWN, STORED_TWICE
 from tests.campaigns.verdict import told
 from tests.rocketmq.ledger import FAIL, FINISH, START, Entry
 
-STARTS, FELL = "queue.starts", "offset.fell"
+STARTS, FELL = "queue.started", "offset.fell"
 
 CUT_SHORT = "its queue was given up while it was handled"
 NOT_COMMITTED = "its queue was taken over before it was committed"

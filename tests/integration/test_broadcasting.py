@@ -150,7 +150,7 @@ def test_a_file_moves_from_java_to_rmqd_and_back(rocketmq: RealCluster, topic: s
     with member.rmqd as rmqd:
         wait_until(lambda: member.handled().keys() >= second, "rmqd has the second part")
         assert rmqd.terminate()[0] == 0
-        assert {event["why"] for event in rmqd.events("queue.starts")} == {"committed"}
+        assert {event["why"] for event in rmqd.events("queue.started")} == {"committed"}
     assert member.handled() == Counter(second)
 
     third = send(rocketmq, topic, range(200, 300))

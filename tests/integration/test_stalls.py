@@ -432,7 +432,7 @@ def test_a_broker_that_hangs_is_told_within_a_minute(rocketmq_faulty: RealCluste
         send(rocketmq_faulty, topic, 8, 4)
         wait_until(lambda: offsets.lag(rocketmq_faulty, group, topic) == 0, "it goes on", WITHIN_SECONDS)
         wait_until(lambda: rmqd.metric("rmqd_stalled_queues", group=group) == 0, "nothing stands still")
-        ended = {entry["queue"] for entry in rmqd.events("queue.goes_on")}
+        ended = {entry["queue"] for entry in rmqd.events("queue.recovered")}
         assert len([queue for queue in ended if queue.startswith(f"{topic}@")]) == 4
 
 

@@ -228,7 +228,7 @@ async def test_a_collector_that_refuses_hinders_nothing_and_is_told_without_the_
     await shop.send(*(OutgoingMessage("T", b"x") for _ in range(5)))
     async with shop.run("asynchronous") as running:
         lost = await running.event("tracing.spans_lost")
-        said = await running.event("tracing.sdk_said")
+        said = await running.event("tracing.sdk_reported")
         client = await running.started()
         status = (await client.get("/api/v1/status")).json()
         assert status["groups"][0]["state"] == "running"
@@ -259,7 +259,7 @@ async def test_a_header_that_cannot_be_sent_is_not_shown_in_the_error_about_it(s
     shop.environment["OTEL_EXPORTER_OTLP_HEADERS"] = f"authorization={SECRET}%0A{SECRET}"
     await shop.send(OutgoingMessage("T", b"x"))
     async with shop.run("sync") as running:
-        said = await running.event("tracing.sdk_said")
+        said = await running.event("tracing.sdk_reported")
         await running.event("tracing.spans_lost")
         await stop(running)
     assert "header" in said["text"]

@@ -123,7 +123,7 @@ async def test_a_java_that_does_not_start_has_its_last_words_in_the_log(
         assert process.last_snapshot is not None
         assert "JAVA_GATEWAY_EXITED" in str(process.last_snapshot.failure)
     events = [json.loads(line) for line in capfd.readouterr().err.splitlines() if line.startswith("{")]
-    said = [event["text"] for event in events if event["event"] == "spark.said"]
+    said = [event["text"] for event in events if event["event"] == "spark.output_read"]
     assert "Error: Could not create the Java Virtual Machine." in "\n".join(said).splitlines()
 
 

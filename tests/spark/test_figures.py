@@ -201,7 +201,7 @@ def test_a_queue_that_makes_no_progress_is_stuck_with_why() -> None:
         group.figures.queues_are("orders", [at(10, 13)])
         assert group.queue().state == "pulling"
     assert [(event["event"], event["cause"], event["group"]) for event in events] == [
-        ("queue.stalled", "stalled_queue", "mailer"), ("queue.goes_on", "stalled_queue", "mailer")
+        ("queue.stalled", "stalled_queue", "mailer"), ("queue.recovered", "stalled_queue", "mailer")
     ]  # fmt: skip
 
 

@@ -55,7 +55,7 @@ def test_a_stream_that_says_where_to_start_commits_nothing(
         del more["startingOffsets"]
     assert len(Query(Checkpoint(), more).run_until_idle()[0]) == 5
     assert broker.offsets(GROUP, "orders") == {0: 3}
-    assert len(events(logs, "spark.commits_nothing")) == 1
+    assert len(events(logs, "spark.commits_disabled")) == 1
 
 
 def test_a_groups_offset_never_goes_back(broker: EmbeddedBroker, logs: list[Any]) -> None:
@@ -68,7 +68,7 @@ def test_a_groups_offset_never_goes_back(broker: EmbeddedBroker, logs: list[Any]
         query.poll()
         query.reader.commit({"v": 1, "q": {"orders": {BROKER: {"0": 2 * len(query.rows)}}}})
         assert broker.offsets(GROUP, "orders") == {0: offset}
-    assert events(logs, "spark.group_is_ahead")[0]["committed"] == {f"orders@{BROKER}:0": 5}
+    assert events(logs, "spark.checkpoint_overtaken")[0]["committed"] == {f"orders@{BROKER}:0": 5}
 
 
 def test_two_streams_of_a_group_are_told_of_each_other(broker: EmbeddedBroker, logs: list[Any]) -> None:

@@ -200,4 +200,4 @@ def test_a_stream_that_retention_passed(cluster: Cluster) -> None:
     with capture_logs() as logs:
         (rows,) = cluster.query(checkpoint, failOnDataLoss="false").run_until_idle()
     assert [row.rstrip(".") for row in rows] == [str(number) for number in range(low, 30)]
-    assert [entry["skipped"] for entry in logs if entry["event"] == "spark.data_loss"] == [low - 1]
+    assert [entry["skipped"] for entry in logs if entry["event"] == "spark.data_lost"] == [low - 1]

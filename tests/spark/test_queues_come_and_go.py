@@ -122,7 +122,7 @@ def test_a_topic_that_went_with_what_was_to_be_read_is_a_loss(broker: EmbeddedBr
     )
     with capture_logs() as logs:
         assert Query(checkpoint, {**both, "failOnDataLoss": "false"}).run_until_idle() == [["0:2"]]
-    assert [entry["skipped"] for entry in logs if entry["event"] == "spark.data_loss"] == [4]
+    assert [entry["skipped"] for entry in logs if entry["event"] == "spark.data_lost"] == [4]
 
 
 def test_a_topic_that_comes_back_is_read_on(broker: EmbeddedBroker) -> None:

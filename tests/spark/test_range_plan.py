@@ -88,7 +88,7 @@ def test_what_a_range_comes_to(case: Case, loss_fails: bool) -> None:
         else:
             with pytest.raises(outcome):
                 driver.run()
-    told = sum(entry["skipped"] for entry in logs if entry["event"] == "spark.data_loss")
+    told = sum(entry["skipped"] for entry in logs if entry["event"] == "spark.data_lost")
     assert told == (0 if loss_fails else case.lost)
 
 

@@ -155,7 +155,7 @@ async def test_what_a_range_comes_to(cluster: Cluster, read: Read, case: Case, l
         else:
             with pytest.raises(outcome):
                 await read(asked)
-    lost = sum(entry["skipped"] for entry in logs if entry["event"] == "spark.data_loss")
+    lost = sum(entry["skipped"] for entry in logs if entry["event"] == "spark.data_lost")
     assert lost == (0 if loss_fails else case.lost)
 
 

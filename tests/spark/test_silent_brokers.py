@@ -94,7 +94,7 @@ async def test_a_broker_that_does_not_answer_is_told(cluster: Cluster, logs: lis
         while not await asyncio.to_thread(query.poll):
             pass
     assert query.rows[3:] == [["3"]]
-    assert events(logs, "spark.broker_answers") == [("b", None)]
+    assert events(logs, "spark.broker_returned") == [("b", None)]
 
 
 async def test_a_broker_that_is_silent_for_too_long_ends_the_query(cluster: Cluster) -> None:

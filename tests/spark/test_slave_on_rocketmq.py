@@ -84,4 +84,4 @@ def test_a_batch_waits_for_the_master(
         cluster.restart("broker")
         reading.join(WITHIN_SECONDS)
     assert [len(rows) for rows in query.rows] == [COPIED + LATER]
-    assert [entry for entry in logs if entry["event"] == "spark.data_loss"] == []
+    assert [entry for entry in logs if entry["event"] == "spark.data_lost"] == []

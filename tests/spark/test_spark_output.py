@@ -41,7 +41,7 @@ def test_a_line_of_java_is_an_event() -> None:
         events, _ = read(*parts)
         assert events == [
             {
-                "event": "spark.said",
+                "event": "spark.output_read",
                 "log_level": "warning",
                 "source": "TaskSetManager",
                 "text": "Lost task 0.0 in stage 1.0",
@@ -102,7 +102,7 @@ def test_what_a_child_writes_is_in_the_log(form: str) -> None:
     lines = done.stderr.splitlines()
     assert len(lines) == 3
     if form == "json":
-        assert {json.loads(line)["event"] for line in lines} == {"spark.said", "message.handled", "main.done"}
+        assert {json.loads(line)["event"] for line in lines} == {"spark.output_read", "message.handled", "main.done"}
     else:
         assert any("message.handled" in line and "group=mailer" in line for line in lines)
-        assert any("spark.said" in line and "source=TaskSetManager" in line for line in lines)
+        assert any("spark.output_read" in line and "source=TaskSetManager" in line for line in lines)

@@ -110,7 +110,7 @@ class Refusals:
         for key in over:
             del self.current[key]
         if over and not self.current:
-            log.info("access.granted", address=address)
+            log.info("access.restored", address=address)
 
     def start_anew(self) -> None:
         """Forget all refusals, because keys or certificates were replaced."""

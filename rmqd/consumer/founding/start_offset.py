@@ -29,7 +29,7 @@ class Start:
 
     def tell(self, queue: MessageQueue) -> None:
         """Log where the queue begins, and why: each queue's start is in the log."""
-        log.info("queue.starts", queue=str(queue), offset=self.offset, why=self.why)
+        log.info("queue.started", queue=str(queue), offset=self.offset, why=self.why)
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,7 +152,7 @@ class HandlerSlots(WorkerService):
 
     def _replace(self, worker: Worker, task: asyncio.Task[None]) -> None:
         """Give the slot of a handler that ignores its cancellation to a new worker."""
-        log.error("handler.ignores_cancellation", handler=self.handler_name)
+        log.error("handler.cancellation_ignored", handler=self.handler_name)
         worker.replaced = True
         del self._workers[worker]
         self.abandoned += 1

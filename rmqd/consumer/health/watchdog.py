@@ -142,7 +142,7 @@ class Watchdog:
                 watch.told_cause = ""
         if watch.must_tell_end:
             watch.must_tell_end = False
-            log.info("queue.goes_on", queue=str(queue), cause=watch.told_cause)
+            log.info("queue.recovered", queue=str(queue), cause=watch.told_cause)
 
     def _repair(self, assigned: Assignment, watch: _Watch, now: float) -> None:
         """Start a loop anew that has not turned for two minutes, though nothing that it waits for lasts so long."""

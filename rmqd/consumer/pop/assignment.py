@@ -53,7 +53,7 @@ class PopAssignment(Assignment):
 
     async def run(self) -> None:
         """Pop until `leave`."""
-        log.info("pop.starts", queue=str(self.message_queue))
+        log.info("pop.started", queue=str(self.message_queue))
         async with asyncio.TaskGroup() as tasks:
             popping = tasks.create_task(self._pop(), name=f"pops:{self.message_queue}")
             keeping = tasks.create_task(self._keep(tasks), name=f"keep hidden:{self.message_queue}")

@@ -65,7 +65,7 @@ class DivisionByBroker(Division):
         if told and self._modes.get(topic) != mode:
             self._modes[topic] = mode
             if not is_retry_topic(topic):  # they are always pulled
-                log.info("pop.mode", topic=topic, mode=mode.value)
+                log.info("pop.mode_changed", topic=topic, mode=mode.value)
         return Share(pulled=frozenset(one.queue for one in told) - popped, popped=popped)
 
     def assignment(self, message_queue: MessageQueue, *, is_popped: bool) -> Assignment:
@@ -93,7 +93,7 @@ class DivisionByBroker(Division):
                 too_old = error
             except RmqdError as error:
                 if not error.is_reported:
-                    log.warning("pop.no_assignment", topic=topic, address=address, error=str(error))
+                    log.warning("pop.assignment_failed", topic=topic, address=address, error=str(error))
         if too_old is not None:
             raise PopNotSupportedError(self._group, too_old.address)
         return None

@@ -255,7 +255,7 @@ class _Line:
                 return []
         except RequestCodeNotSupportedError:
             self._singly = True
-            log.info("ack.one_by_one", broker=self.broker_name)
+            log.info("ack.batch_refused", broker=self.broker_name)
         except RmqdError as error:
             if not isinstance(error, BrokerError) or error.retriable:
                 self._warn(error, acks)

@@ -97,7 +97,7 @@ class PopRetries:
 
     async def _begin(self, retry: str) -> None:
         context = self._context
-        log.info("pop.retries_begin", topic=retry)
+        log.info("pop.retries_begun", topic=retry)
         self._client.routes.watch(retry)
         self._watched.add(retry)
         context.stats.setdefault(retry, context.stats[retry_topic(self._group)])
@@ -106,7 +106,7 @@ class PopRetries:
 
     def ended(self, retry: str) -> None:
         """Note that no queue of a topic that was `ending` is held any more."""
-        log.info("pop.retries_end", topic=retry)
+        log.info("pop.retries_ended", topic=retry)
         self.ending.discard(retry)
         self._empty_since.pop(retry, None)
         self._context.subscriptions.pop(retry, None)

@@ -188,7 +188,7 @@ class PullEvidence:
 
     def _tell_gap(self, low: int, high: int) -> None:
         if self.takes_all:
-            log.info("queue.gap", queue=str(self._queue), offset=low, missing=high - low)
+            log.info("queue.gap_found", queue=str(self._queue), offset=low, missing=high - low)
 
     def _refute(self, offset: int) -> None:
         """Forget the gaps of the last reply, which this one does not confirm; log the one at `offset`."""

@@ -71,7 +71,7 @@ class Departures:
                 client.remoting, address, self._group, timeout_seconds=LIST_TIMEOUT_SECONDS
             )
         except RmqdError as error:
-            log.debug("rebalance.no_member_list", address=address, error=str(error))
+            log.debug("rebalance.members_unknown", address=address, error=str(error))
             return False
         self._note(address, client_ids)
         on = client.remoting.connected(address)

@@ -44,7 +44,7 @@ class MemberList:
                     members = await get_consumer_list(client.remoting, address, group)
             except RmqdError as error:
                 if not error.is_reported:
-                    log.warning("rebalance.no_member_list", topic=topic, address=address, error=str(error))
+                    log.warning("rebalance.members_unknown", topic=topic, address=address, error=str(error))
                 continue
             if not self._is_whole(address, members):
                 return None
@@ -57,7 +57,7 @@ class MemberList:
         connection = client.remoting.connected(address)
         is_same = not self._believed or self._believed.get(address) is connection
         if missing and not is_same and client.replicas.is_new(address):
-            log.debug("rebalance.list_grows", address=address, missing=sorted(missing))
+            log.debug("rebalance.list_doubted", address=address, missing=sorted(missing))
             return False
         self._last, self._believed[address] = frozenset(members), connection
         return True

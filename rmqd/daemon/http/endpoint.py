@@ -33,7 +33,7 @@ class HttpEndpoint:
     def warn_of_strangers(self, token: str) -> None:
         """Log a warning if the network reaches the endpoint, and no token protects it against local proxies."""
         if not token and is_reachable_from_elsewhere(self._socket):
-            log.warning("http.no_token", listen=self.address, next="set http.token or http.token_file")
+            log.warning("http.unprotected", listen=self.address, next="set http.token or http.token_file")
 
     async def serve(self, daemon: DaemonControl) -> None:
         """Answer requests until `stop`. An error ends the endpoint alone, not the daemon."""

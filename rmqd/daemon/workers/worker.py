@@ -142,7 +142,7 @@ class WorkerMain:
                 case "hurry":
                     self._groups.hurry()
                 case "build" | "run" | "check":
-                    log.error("worker.request_twice", action=request.action)
+                    log.error("worker.request_repeated", action=request.action)
         except ConfigError as error:
             problems = tuple(str(problem) for problem in error.problems)
             self._channel.post(ChildAnswer(request.number, problems=problems))

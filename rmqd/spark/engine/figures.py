@@ -100,7 +100,7 @@ class Figures:
     def dropped_late(self, rows: int, watermark: str) -> None:
         """Count rows that a micro-batch has dropped because they came behind the watermark."""
         self._late_rows += rows
-        self._log.warning("spark.late_rows", rows=rows, watermark=watermark)
+        self._log.warning("spark.late_rows_dropped", rows=rows, watermark=watermark)
 
     def queues_are(self, topic: str, lags: Iterable[QueueLag]) -> None:
         """Note the brokers' answer about the queues of a topic, which may be the group's retry topic."""
@@ -198,7 +198,7 @@ class Figures:
             facts = {"topic": queue.topic, "broker": queue.broker_name, "queues": [queue.queue_id]}
             self._log.error("queue.stalled", **facts, cause=stall.cause, evidence=stall.evidence, next=stall.next)
         elif stall is None and told:
-            self._log.info("queue.goes_on", queue=str(queue), cause=told)
+            self._log.info("queue.recovered", queue=str(queue), cause=told)
 
     def _stall(self, queue: MessageQueue, entry: _Queue, paused: bool) -> Problem | None:
         if queue.topic in self._unknown:

@@ -78,7 +78,7 @@ async def _run(
 def tell_figures(group: GroupSnapshot) -> None:
     """A line with what a group has done so far, and what waits."""
     log.info(
-        "spark.figures",
+        "spark.progress_reported",
         group=group.name,
         state=group.state,
         lag=sum(queue.lag or 0 for queue in group.queues),

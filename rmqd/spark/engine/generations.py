@@ -204,7 +204,7 @@ class Generations:
         places = {**(stored if last.told else {}), **done, **changed}
         reason = _reason(done, changed)
         self._number += 1
-        log.warning("spark.new_generation", group=self._order.name, generation=self._number, reason=reason)
+        log.warning("spark.generation_begun", group=self._order.name, generation=self._number, reason=reason)
         starting = {queue: places[queue] for queue in sorted(queues) if queue in places}
         return self._begin(Note(starting=starting, reason=reason, told=False))
 

@@ -338,7 +338,7 @@ class GroupRun:
             async with asyncio.timeout(seconds):
                 await work
         except TimeoutError:
-            self._log.error("spark.end_hangs", what=what, seconds=seconds)
+            self._log.error("spark.end_timed_out", what=what, seconds=seconds)
         except Exception as error:  # noqa: BLE001 what matters is what it ended by
             self._log.error("spark.end_failed", what=what, error=failure_of(error))
 

@@ -76,7 +76,7 @@ def progress_of(progress: StreamingQueryProgress) -> BatchProgress:
             if source.startOffset:  # the first batch has none
                 retired += len(Offsets.of(json.loads(source.startOffset)).positions.keys() - after.keys())
         except (RmqdError, ValueError, TypeError, AttributeError):  # a pipeline may read what is none of ours
-            log.debug("spark.other_source", source=source.description)
+            log.debug("spark.source_changed", source=source.description)
     late = sum(operator.numRowsDroppedByWatermark for operator in progress.stateOperators)
     watermark = progress.eventTime.get("watermark", "") if late else ""
     return BatchProgress(progress.batchId, not progress.numInputRows, phases, positions, retired, late, watermark)

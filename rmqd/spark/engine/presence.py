@@ -125,7 +125,7 @@ class Presence:
                 raise
             except RmqdError as error:  # the query tells that brokers are away
                 rivals = set()
-                log.debug("presence.no_member_list", group=self.group, error=str(error))
+                log.debug("presence.members_unknown", group=self.group, error=str(error))
             await self._until_change(LOOK_AGAIN_SECONDS if rivals else LOOK_SECONDS)
 
     async def leave(self) -> None:

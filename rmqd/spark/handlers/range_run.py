@@ -98,7 +98,7 @@ class RangeRun:
     def _leave(self, reset_to: int) -> None:
         """Have handlers finish what they have, and nothing else: the queue goes on elsewhere."""
         queue, offset = str(self._range.queue), self.queue.next_offset
-        log.warning("spark.reset", queue=queue, offset=offset, reset_to=reset_to)
+        log.warning("spark.queue_reset", queue=queue, offset=offset, reset_to=reset_to)
         self.reset_to = reset_to
         self.queue.leave()
 

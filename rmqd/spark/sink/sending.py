@@ -105,7 +105,7 @@ class Sender:
             except RmqdError as error:
                 if not self._may_pass(error) or asyncio.get_running_loop().time() + PAUSE_SECONDS > until:
                     raise
-                log.warning("spark.sending_again", topic=topic, error=str(error))
+                log.warning("spark.send_retried", topic=topic, error=str(error))
             await asyncio.sleep(PAUSE_SECONDS)
             with contextlib.suppress(RmqdError):
                 await self._client.routes.refresh(topic)

@@ -109,7 +109,7 @@ class GroupOffsets:
         made_anew = {queue: changed[queue] for queue, at in ahead.items() if at > ends.get(queue, at)}
         ahead = {queue: at for queue, at in ahead.items() if queue not in made_anew}
         if self._is_due("ahead", ahead):
-            log.warning("spark.group_is_ahead", **self._facts(ahead))
+            log.warning("spark.checkpoint_overtaken", **self._facts(ahead))
         if self._is_due("moved", others):
             log.warning("spark.group_moved_by_others", **self._facts(others))
         return due | made_anew
@@ -129,7 +129,7 @@ class GroupOffsets:
         """Log it if `commitOffsets` was not set: the group shows a lag though the query has read everything."""
         if self._options.group and "commitOffsets" not in self._options.given and not self._has_told_that:
             self._has_told_that = True
-            log.info("spark.commits_nothing", group=self._options.group, accepted="commitOffsets=true")
+            log.info("spark.commits_disabled", group=self._options.group, accepted="commitOffsets=true")
 
     def _is_due(self, what: str, committed: Mapping[MessageQueue, int]) -> bool:
         """Whether to warn of these offsets: there are some, and the last warning of the kind is long enough ago."""

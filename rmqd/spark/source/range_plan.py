@@ -286,7 +286,7 @@ class RangePlan:
         dealt = self._settle(span, until, found=False)
         skipped = dealt.high - dealt.low
         self.lost += skipped
-        self._log.warning("spark.data_loss", first=low, skipped=skipped, held=held)
+        self._log.warning("spark.data_lost", first=low, skipped=skipped, held=held)
         return dealt
 
     def _lose_rest(self) -> None:

@@ -38,7 +38,7 @@ class SilentBrokers:
         now = time.monotonic()
         for broker in sorted(self._silent.keys() - failed.keys()):
             silence = self._silent.pop(broker)
-            log.info("spark.broker_answers", broker=broker, after_seconds=round(now - silence.since, 1))
+            log.info("spark.broker_returned", broker=broker, after_seconds=round(now - silence.since, 1))
         for broker, errors in sorted(failed.items()):
             if broker in self._silent:
                 self._silent[broker].error = errors[0]

@@ -172,6 +172,6 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         now = time.monotonic()
         if self._silent_since is None:
             self._silent_since = now
-            log.warning("spark.unavailable", error=str(error), patience_seconds=self._options.tolerance_seconds)
+            log.warning("spark.brokers_unavailable", error=str(error), patience_seconds=self._options.tolerance_seconds)
         if now - self._silent_since >= self._options.tolerance_seconds:
             raise error

@@ -142,7 +142,7 @@ async def test_an_answer_ends_it(client: RemotingClient, peer: Peer) -> None:
         await client.invoke(peer.address, BEAT, {})
         await client.invoke(peer.address, BEAT, {})
     assert refusals.about(["any"]) is None
-    assert [entry["event"] for entry in logs] == ["access.granted"]
+    assert [entry["event"] for entry in logs] == ["access.restored"]
 
 
 async def test_what_is_forbidden_concerns_whoever_needs_it(client: RemotingClient, peer: Peer, watch: Watch) -> None:

@@ -44,7 +44,7 @@ def two(two: Two) -> Two:
 
 def starts_in(logs: list[Any]) -> dict[str, tuple[int, str]]:
     """Where queues started and why, by queue; the last word of each."""
-    return {entry["queue"]: (entry["offset"], entry["why"]) for entry in logs if entry["event"] == "queue.starts"}
+    return {entry["queue"]: (entry["offset"], entry["why"]) for entry in logs if entry["event"] == "queue.started"}
 
 
 def know(broker: ScriptedBroker, *queues: MessageQueue, retries: bool = True) -> None:

@@ -47,7 +47,7 @@ async def test_a_new_group_starts_where_the_option_says(
             assert broker.commits_of(retry)[0] == expected_retry
     assert broker.pulled_offsets(queue)[0] == expected
     assert broker.pulled_offsets(retry)[0] == expected_retry
-    starts = {entry["queue"]: (entry["offset"], entry["why"]) for entry in logs if entry["event"] == "queue.starts"}
+    starts = {entry["queue"]: (entry["offset"], entry["why"]) for entry in logs if entry["event"] == "queue.started"}
     assert starts == {str(queue): (expected, where), str(retry): (expected_retry, where)}
 
 

@@ -64,9 +64,9 @@ async def stands_still(m: Member, logs: Logs, cause: str, number: int = 0) -> Pr
 async def goes_on(m: Member, logs: Logs, cause: str, *, stays: bool = True) -> None:
     """Wait until nothing stands still any more; it must be told once, as its beginning was."""
     await eventually(lambda: stall(m) is None, "the queue is seen to move")
-    await eventually(lambda: events(logs, "queue.goes_on"), "the end is told")
+    await eventually(lambda: events(logs, "queue.recovered"), "the end is told")
     [begin] = events(logs, "queue.stalled")
-    [end] = events(logs, "queue.goes_on")
+    [end] = events(logs, "queue.recovered")
     assert begin["cause"] == end["cause"] == cause
     assert begin["evidence"]
     assert begin["next"]

@@ -363,7 +363,7 @@ async def test_what_stands_still_is_said_with_its_cause_and_when_it_goes_on(
     with capture_logs() as logs:
 
         def told() -> list[tuple[str, str]]:
-            stalls = [entry for entry in logs if entry["event"] in ("queue.stalled", "queue.goes_on")]
+            stalls = [entry for entry in logs if entry["event"] in ("queue.stalled", "queue.recovered")]
             return [(entry["event"], entry["cause"]) for entry in stalls]
 
         async with member(pop.address, handler, consume_mode="pop") as one:
@@ -372,7 +372,7 @@ async def test_what_stands_still_is_said_with_its_cause_and_when_it_goes_on(
             expected = [("queue.stalled", "slow_handler")]
             await eventually(lambda: told() == expected, "the handler does not come back")
             handler.release.set()
-            expected += [("queue.goes_on", "slow_handler")]
+            expected += [("queue.recovered", "slow_handler")]
             await eventually(lambda: told() == expected, "it does")
             pop.peer.on(RequestCode.POP_MESSAGE, Reply(ResponseCode.NO_PERMISSION, "not you"))
             pop.add(5)

@@ -133,7 +133,7 @@ async def test_gaps_that_the_broker_has_are_believed_when_it_says_so_twice(
         async with member(broker.peer.address, seen, concurrency=1, **OFTEN):
             await seen.has(*[b"m%d" % offset for offset in kept], *bodies(30, 40))
             await broker.committed(GROUP, queue, 40)
-    gaps = [(entry["offset"], entry["missing"]) for entry in logs if entry["event"] == "queue.gap"]
+    gaps = [(entry["offset"], entry["missing"]) for entry in logs if entry["event"] == "queue.gap_found"]
     assert gaps == [(1, 2), (5, 4), (10, 10), (21, 9)]
     assert broker.pulled_offsets(queue)[:3] == [0, 1, 30]
 

@@ -164,7 +164,7 @@ async def test_members_are_asked_of_a_broker_that_answers(two: Two, seen: Seen) 
         with capture_logs() as logs:
             await two.a.gain(GROUP, "x@1")
             await eventually(lambda: len(m.consumer.snapshot().queues) < 4, "queues are given up")
-        assert not [entry for entry in logs if entry["event"] == "rebalance.no_member_list"]
+        assert not [entry for entry in logs if entry["event"] == "rebalance.members_unknown"]
 
 
 @pytest.mark.slow

@@ -281,7 +281,7 @@ async def test_an_endpoint_for_everybody_without_a_token_is_warned_of(
     arguments = ("--set", "http.token_file=" + str(_written(tmp_path / "token", token))) if token else ()
     async with daemon(write_config(tmp_path, "mailer", listen=listen), *arguments) as running:
         await running.event("daemon.started")
-        assert len(running.events("http.no_token")) == warned
+        assert len(running.events("http.unprotected")) == warned
 
 
 def _written(path: Path, text: str) -> Path:
