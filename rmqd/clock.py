@@ -28,7 +28,7 @@ class Timer(Protocol):
     """A callback that waits for its time."""
 
     def cancel(self) -> None:
-        """Do not call back."""
+        """Have the function not called any more; no effect if it was called already."""
         ...
 
 
@@ -44,7 +44,7 @@ class Clock(Protocol):
         ...
 
     def sleep(self, seconds: float, /) -> Coroutine[Any, Any, None]:
-        """As asyncio.sleep."""
+        """Wait for so many seconds of this clock, as asyncio.sleep does of the real one."""
         ...
 
     def timeout(self, seconds: float | None, /) -> AbstractAsyncContextManager[object]:

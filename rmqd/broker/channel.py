@@ -146,7 +146,7 @@ class Channel(asyncio.Protocol):
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called by the loop."""
+        """Called by the event loop once the connection is made."""
         self._transport = cast("asyncio.Transport", transport)
         self.address = _address(transport.get_extra_info("peername"))
         self.local_address = _address(transport.get_extra_info("sockname"))
@@ -158,7 +158,7 @@ class Channel(asyncio.Protocol):
         self._server.opened(self)
 
     def data_received(self, data: bytes) -> None:
-        """Called by the loop."""
+        """Called by the event loop with the bytes that came."""
         self.last_heard = self._server.now()
         try:
             payloads = self._decoder.feed(data)
@@ -177,7 +177,7 @@ class Channel(asyncio.Protocol):
             self.close()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Called by the loop."""
+        """Called by the event loop when the connection has ended, by either end."""
         self.closed = True
         self._transport = None
         self._out.clear()

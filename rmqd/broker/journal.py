@@ -46,7 +46,7 @@ class NoJournal:
     """The journal of a broker in memory: it keeps nothing."""
 
     def put(self, kind: Kind, key: str, value: str) -> None:
-        """Do nothing."""
+        """Keep nothing: without a data dir, all is in memory only."""
 
     def delete(self, kind: Kind, key: str) -> None:
         """Do nothing: no value is kept."""

@@ -1,4 +1,4 @@
-"""`rmqd run`: the daemon."""
+"""`rmqd run`: the daemon, which consumes all groups of a configuration."""
 
 from __future__ import annotations
 

@@ -180,7 +180,7 @@ class ClientInstance:
         await self.remoting.close()
 
     def snapshot(self) -> ClientSnapshot:
-        """The client's figures now."""
+        """The client's figures at this moment, for metrics and the status page."""
         traffic = self.remoting.traffic
         return ClientSnapshot(
             client_id=self.client_id,

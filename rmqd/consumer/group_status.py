@@ -33,7 +33,7 @@ class GroupStatus:
         self._hung = any(isinstance(cause, HandlerHungError) for cause in causes)
 
     def snapshot(self) -> GroupSnapshot:
-        """Everything at this moment."""
+        """All figures of the group, taken at one moment."""
         context, assigned = self._context, self._rebalance.assigned
         reason, topics = self._not_ready(), snapshots_of(context.stats)
         return GroupSnapshot(

@@ -41,7 +41,7 @@ class Pauses:
         self._scopes: set[PauseScope] = set(scopes)
 
     def add(self, scope: PauseScope) -> None:
-        """Pause this too."""
+        """Pause the queues of another scope too."""
         self._scopes.add(scope)
 
     def end(self, scope: PauseScope) -> None:

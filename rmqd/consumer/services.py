@@ -68,7 +68,7 @@ class WaysBack(Protocol):
         """Have the message delivered again."""
 
     async def dead_letter(self, message: Message, reason: str, error: BaseException | None) -> bool:
-        """Give the message up."""
+        """Give the message up: to the group's dead letters, or dropped where it has none."""
 
 
 class OffsetWatcher(Protocol):

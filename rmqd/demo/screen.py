@@ -93,7 +93,7 @@ class PlainScreen:
         yield
 
     def show(self, setting: Setting, figures: DemoFigures, hint: str) -> None:
-        """Write what is new."""
+        """Write the lines that are new since the last call."""
         if not self._is_begun:
             self._is_begun = True
             self._write(f"embedded RocketMQ at {setting.nameserver}, in memory; group {setting.where}; {hint}")

@@ -26,7 +26,7 @@ class RocketMQSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What `format()` is given."""
+        """The name by which Spark code asks for this source: `format("rocketmq")`."""
         return "rocketmq"
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
@@ -37,7 +37,7 @@ class RocketMQSource(DataSource):
         return ddl(self._parsed().columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """For `spark.read`."""
+        """The reader behind `spark.read`, for a bounded read."""
         from rmqd.spark.source.batch_reader import RocketMQBatchReader
 
         options = self._parsed()
@@ -48,7 +48,7 @@ class RocketMQSource(DataSource):
         return RocketMQBatchReader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """For `spark.readStream`."""
+        """The reader behind `spark.readStream`, for a streaming query."""
         return self.stream_reader()
 
     def stream_reader(self) -> RocketMQStreamReader:
@@ -60,7 +60,7 @@ class RocketMQSource(DataSource):
         return RocketMQStreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """For `df.write`."""
+        """The writer behind `df.write`, for a batch of rows."""
         from rmqd.spark.sink.writer import RocketMQWriter, make_options
 
         return RocketMQWriter(make_options(dict(self.options.items()), schema, overwrite=overwrite))

@@ -81,7 +81,7 @@ class HadoopFolder:
         return _told("list", path, below)
 
     def read(self, path: str) -> bytes:
-        """A small file's content."""
+        """The content of a small file in the folder."""
 
         def content() -> bytes:
             stream = self._files.open(self._at(path))

@@ -242,7 +242,7 @@ class TextTest(Condition):
     negated: bool
 
     def evaluate(self, properties: Properties) -> bool:
-        """Never unknown."""
+        """The test's result, which is TRUE or FALSE and never unknown."""
         value = self.operand.evaluate(properties)
         if not self.part or not isinstance(value, str):
             return False

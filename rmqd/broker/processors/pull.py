@@ -54,7 +54,7 @@ class _Forbidden(Refusal):
 
 
 class PullMessageProcessor:
-    """Answers pulls."""
+    """Answers pulls (PULL_MESSAGE): with messages, at once or when some come, or with why there are none."""
 
     def __init__(self, broker: BrokerController) -> None:
         self._broker = broker

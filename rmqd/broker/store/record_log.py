@@ -66,7 +66,7 @@ class MemoryRecordLog:
         return self._records.get(commit_log_offset)
 
     def read_many(self, commit_log_offsets: Sequence[int]) -> list[bytes]:
-        """Records that are there."""
+        """The records that begin at these offsets, all of which must be in the log."""
         records = self._records
         return [records[offset] for offset in commit_log_offsets]
 

@@ -1,4 +1,4 @@
-"""Requests to name servers."""
+"""The request to name servers for a topic's route."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ class RemotingConnection(asyncio.Protocol):
         self._end(reason, now=not self._writable.is_set())  # a peer that does not read would be waited for
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called by the loop."""
+        """Called by the event loop once the connection is made."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is one by its methods, not by its class
         self.made_at = self._clock.monotonic()
         raw = transport.get_extra_info("socket")
@@ -183,7 +183,7 @@ class RemotingConnection(asyncio.Protocol):
                 raw.setsockopt(socket.IPPROTO_TCP, getattr(socket, "TCP_USER_TIMEOUT", 18), 60_000)
 
     def data_received(self, data: bytes) -> None:
-        """Called by the loop."""
+        """Called by the event loop with the bytes that came."""
         if self._transport is None:  # closed here, with something still in the TLS buffers
             return
         is_first, self.was_answered = not self.was_answered, True
@@ -214,15 +214,15 @@ class RemotingConnection(asyncio.Protocol):
         self.close(f"a frame could not be decoded: {error}")
 
     def pause_writing(self) -> None:
-        """Called by the loop."""
+        """Called by the event loop when its buffer is full, as the peer reads too slowly."""
         self._writable.clear()
 
     def resume_writing(self) -> None:
-        """Called by the loop."""
+        """Called by the event loop when its buffer has room again."""
         self._writable.set()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Called by the loop."""
+        """Called by the event loop when the connection has ended, by either end."""
         self._ending = None
         self._writable.set()
         self._ended.set()

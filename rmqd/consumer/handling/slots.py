@@ -88,7 +88,7 @@ class HandlerSlots(WorkerService):
             await self._end()
 
     def calls(self) -> list[RunningCall]:
-        """What handlers do now."""
+        """The calls of the handler that are under way, one for each busy slot."""
         return [
             RunningCall(worker.process_queue, worker.batch, worker.started)
             for worker in self._workers

@@ -43,7 +43,7 @@ class PopAssignment(Assignment):
 
     @property
     def loop(self) -> PopLoop:
-        """What pops."""
+        """The loop that pops; there is one from the beginning."""
         return self.status.loop
 
     @property

@@ -25,7 +25,7 @@ class Client(Protocol):
         """Serve the groups until `stop`."""
 
     def stop(self) -> None:
-        """End `run`."""
+        """Ask for the end; `run` returns when the connections are closed."""
 
     def secure(self, options: ClientOptions) -> None:
         """Use the keys and the TLS settings of these options from now on."""
@@ -98,7 +98,7 @@ class LocalEngine:
         return SparkGroup(name, options, config)
 
     async def check_filters(self, options: ConsumerOptions, client: Client) -> None:
-        """Ask by CHECK_CLIENT_CONFIG (46)."""
+        """Ask brokers by CHECK_CLIENT_CONFIG (46) whether they accept the group's SQL expressions."""
         from rmqd.client.instance import ClientInstance
         from rmqd.consumer.assembly import subscriptions_of
         from rmqd.consumer.health.filter_check import check_filters

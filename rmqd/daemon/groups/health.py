@@ -23,7 +23,7 @@ class HealthCheck:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether the check has passed."""
         return not self.reason
 
 

@@ -18,7 +18,7 @@ _QUEUE = (*_TOPIC, "broker", "queue")
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One family of series."""
+    """One metric family: its name, type and help, and the labels of its series."""
 
     name: str
     kind: Kind

@@ -25,13 +25,13 @@ class Folder(Protocol):
 
     @property
     def url(self) -> str:
-        """What Spark is given."""
+        """The checkpoint's place as Spark takes it, as a URL."""
 
     def names(self, path: str = "") -> list[str]:
         """What is in a folder, sorted; nothing where there is no such folder."""
 
     def read(self, path: str) -> bytes:
-        """A small file's content."""
+        """The content of a small file of the checkpoint."""
 
     def put(self, path: str, content: bytes) -> None:
         """Write a file in one step."""

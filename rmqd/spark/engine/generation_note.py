@@ -36,7 +36,7 @@ class Note:
     """The offsets to which operators have reset the group since. The next generation begins there."""
 
     def to_json(self) -> bytes:
-        """What `of` reads."""
+        """The note as JSON, which `of` reads again."""
         value = {
             "v": VERSION,
             "starting": None if self.starting is None else nested(self.starting),

@@ -56,7 +56,7 @@ class Manifest:
     rows: int
 
     def encode(self) -> bytes:
-        """As JSON."""
+        """The manifest as JSON."""
         tree = {"version": _VERSION, "staged": self.staged, "moves": self.moves, "replaced": self.replaced}
         return json.dumps({**tree, "rows": self.rows}, indent=1).encode()
 
@@ -122,7 +122,7 @@ class Layout:
     columns: Mapping[str, str]
 
     def encode(self) -> bytes:
-        """As JSON."""
+        """The layout as JSON."""
         return json.dumps({"partition_by": self.partition_by, "columns": dict(self.columns)}, indent=1).encode()
 
     @staticmethod

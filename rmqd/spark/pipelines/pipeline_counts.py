@@ -96,9 +96,9 @@ class CountingListener(StreamingQueryListener):
             self._on_batch(progress.batchId, outcomes_of(progress, self._topics, self._namespace))
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Nothing was read."""
+        """Do nothing: a trigger found nothing to read, so there is nothing to count."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Nothing more comes."""
+        """Stop listening: the query has ended, and its last figures are counted already."""
         if str(event.runId) == self._run:
             self._manager.removeListener(self)

@@ -29,7 +29,7 @@ DELTA_CONF: Final = (
 
 
 class Sink(Protocol):
-    """One group's sink."""
+    """The sink of one group's pipeline, as its configuration names it."""
 
     def prepare(self, schema: StructType) -> None:
         """See that rows of this schema can go there, before any is read. Raises RmqdError."""
@@ -77,7 +77,7 @@ class TopicSink:
         self._spark.dataSource.register(bound_sink(checked))
 
     def write(self, frame: DataFrame, batch: ParquetBatch) -> None:
-        """Send each row."""
+        """Send each row of the micro-batch as a message."""
         frame.write.format(SINK_NAME).mode("append").save()
 
 

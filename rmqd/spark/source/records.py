@@ -117,7 +117,7 @@ class Records:
 
 
 class _Layout:
-    """Where everything is."""
+    """Where each field of a record lies in the bytes of a reply."""
 
     def __init__(self, data: bytes, starts: Ints) -> None:
         self.data = data

@@ -101,7 +101,7 @@ class End:
 
 class _Runnable:
     class Java:
-        """What py4j looks for."""
+        """Names the Java interface that py4j has this class implement."""
 
         implements = ("java.lang.Runnable",)
 
