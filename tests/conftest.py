@@ -9,6 +9,11 @@ from typing import Any
 
 import hypothesis
 import pytest
+
+from rmqd.process import structlog_without_rich  # noqa: F401  rich takes a tenth of a second to draw a traceback
+
+# isort: split
+
 import structlog
 
 pytest_plugins = [

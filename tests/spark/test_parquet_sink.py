@@ -12,8 +12,6 @@ from tests.spark.needed import need
 
 need("pyspark", "pyarrow")
 
-import pyarrow.dataset  # type: ignore[import-untyped]  # noqa: E402
-
 from rmqd.spark.hadoop_folder import HadoopFolder  # noqa: E402
 from rmqd.spark.pipelines.parquet_batch import ParquetBatch  # noqa: E402
 from rmqd.spark.pipelines.parquet_sink import ParquetSink, staging_beside  # noqa: E402
@@ -67,6 +65,8 @@ class MortalFolder(HadoopFolder):
 
 def read(folder: Path) -> list[int]:
     """The ids that a reader finds which knows nothing of rmqd, and takes whatever file there is."""
+    import pyarrow.dataset  # type: ignore[import-untyped]  # brings pandas, for which no collecting waits
+
     files = [path for path in folder.rglob("*") if path.is_file()]
     assert all(path.suffix == ".parquet" for path in files), files
     if not files:

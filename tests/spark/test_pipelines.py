@@ -23,8 +23,6 @@ from tests.spark.needed import need
 
 need("pyspark", "pyarrow")
 
-import pyarrow.dataset  # type: ignore[import-untyped]  # noqa: E402
-
 from rmqd.spark.handlers.outcome import RangeOutcome  # noqa: E402
 from tests.spark.archive_driver import GROUP, SECONDS, TOP, archive_order, order_of, start  # noqa: E402
 
@@ -70,6 +68,8 @@ def run(spark: SparkSession, order: GroupOrder, folder: Path, on_batch: Any = la
 
 def archived(folder: Path) -> list[dict[str, Any]]:
     """The rows in a folder, as a reader has them that knows nothing of Spark."""
+    import pyarrow.dataset  # type: ignore[import-untyped]  # brings pandas, for which no collecting waits
+
     table = pyarrow.dataset.dataset(folder / "archive", format="parquet", partitioning="hive").to_table()
     rows: list[dict[str, Any]] = table.to_pylist()
     return rows

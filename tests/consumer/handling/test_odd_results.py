@@ -24,7 +24,7 @@ ACKED: Final = ["acked"]
 RETRIED: Final = ["retried", "acked"]
 DEAD: Final = ["dead_lettered"]
 
-NEIGHBOURS: Final = 20
+NEIGHBOURS: Final = 10
 
 # By a function in a thread, and by a coroutine that does the same.
 RESULTS: list[tuple[str, Odd, list[str]]] = [

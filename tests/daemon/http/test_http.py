@@ -55,9 +55,20 @@ class Served:
         return self.report
 
 
+class _ShortSleeps:
+    """asyncio for uvicorn, which looks each tenth of a second whether it is to stop, and waits for another one then."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(asyncio, name)
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds / 20)
+
+
 @pytest.fixture
-async def served() -> AsyncIterator[Served]:
+async def served(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Served]:
     """Two groups, one of them called like something that must be escaped."""
+    monkeypatch.setattr("uvicorn.server.asyncio", _ShortSleeps())
     clock, engine = SystemClock(), FakeEngine()
     monitor = LoopMonitor(clock)
     host = LocalGroups(config("mailer", "audit"), engine, clock, monitor)
