@@ -218,7 +218,17 @@ async def good_and_bad(reader: asyncio.StreamReader, writer: asyncio.StreamWrite
     await reader.read()
 
 
-@pytest.mark.parametrize("serve", [hang_up, half_an_answer, another_protocol, greeting, empty_frame, good_and_bad])
+@pytest.mark.parametrize(
+    "serve",
+    [
+        hang_up,
+        good_and_bad,
+        pytest.param(half_an_answer, marks=pytest.mark.slow),
+        pytest.param(another_protocol, marks=pytest.mark.slow),
+        pytest.param(greeting, marks=pytest.mark.slow),
+        pytest.param(empty_frame, marks=pytest.mark.slow),
+    ],
+)
 async def test_an_address_that_serves_nobody_is_not_stormed(serve: object) -> None:
     """Whatever it does instead of answering: heartbeats would come as fast as they can."""
     async with RawServer(serve) as broker, Peer() as name_server:

@@ -326,6 +326,7 @@ def changes(tree: ast.AST) -> Iterator[ast.Attribute]:
             yield changed
 
 
+@pytest.mark.slow
 def test_a_process_queue_changes_through_its_methods_alone() -> None:
     """Elsewhere in rmqd nothing that has a name of its attributes is changed, but by the object that has it."""
     state = set(ProcessQueue.__slots__) - CONSTANT

@@ -294,9 +294,13 @@ async def test_a_handler_that_fails_at_everything_is_a_problem_of_the_group(
         if is_broken:
             raise KeyError("city")
 
+    def evidence() -> str:
+        return "".join(problem.evidence for problem in m.consumer.snapshot().problems)
+
     await broker.store(queue, *[b"%d" % number for number in range(5)])
     async with member(broker.peer.address, handle, clock=flowing) as m:
-        await eventually(lambda: m.consumer.snapshot().problems, "it is told")
+        # of all five: a look that saw the last failure and the first success together would find as many of each
+        await eventually(lambda: "5 attempts" in evidence(), "it is told")
         [problem] = m.consumer.snapshot().problems
         assert problem.cause == "failing_handler"
         assert "KeyError('city')" in problem.evidence
