@@ -11,7 +11,7 @@ import pytest
 from rmqd import Batch
 from tests.consumer.members import Member, member
 from tests.integration.consuming import until
-from tests.rocketmq import RealCluster
+from tests.rocketmq import RealCluster, offsets
 from tests.rocketmq.producer import Producer
 
 pytestmark = pytest.mark.rocketmq
@@ -52,6 +52,8 @@ async def test_two_members_share_a_popped_topic_and_finish_it(rocketmq: RealClus
         member(rocketmq.nameserver, handle, consume_mode="pop", **options) as two,
     ):
         await until(lambda: popped(one) and popped(two), "both pop")
+        # what is sent before was there before the new group, which begins at the end
+        await until(lambda: len(offsets.committed(rocketmq, group, topic)) == 8, "the group is founded")
         with Producer(rocketmq.broker.address, topic, 8) as producer:
             for number in range(300):
                 producer.send(key=f"{number}")
