@@ -1,4 +1,4 @@
-"""A queue that this member has, or all queues of a broker: what the rest of the group asks of it."""
+"""A queue that this member has, or all queues of a broker: what rebalance, watchdog and status may ask of it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from rmqd.wire.message_queue import MessageQueue
 class Assignment(ABC):
     """Takes a message queue over, has its messages handled, and gives it up when told to leave.
 
-    `run` ends when what handlers had is finished and the broker knows it, or when the time for that is over. A queue
-    that is pulled belongs to this member alone. A queue that is popped may belong to other members too; its queue id is
-    -1 where the assignment stands for all queues of a broker.
+    After `leave`, `run` ends once the messages that handlers had are finished and committed (or acknowledged, if
+    popped), or the drain time is over. A queue that is pulled belongs to this member alone. A queue that is popped may
+    belong to other members too; its queue id is -1 where the assignment stands for all queues of a broker.
     """
 
     is_popped: ClassVar[bool]
@@ -51,34 +51,41 @@ class Assignment(ABC):
         return self.status.process_queues
 
     def snapshot(self) -> QueueSnapshot | None:
-        """The figures of the moment; None until the queue was taken over, unless that takes too long."""
+        """The figures of the moment; None for a pulled queue before it was taken over.
+
+        There are figures before that, too, while another member has the queue's lock, and once the watchdog calls the
+        queue stalled (`STALL_SECONDS` in `health.watchdog`).
+        """
         return self.status.snapshot()
 
     def leave(self, drain_seconds: float, *, last: bool = False) -> None:
-        """Give it up; handlers get `drain_seconds` to finish what they have."""
+        """Give it up; handlers get `drain_seconds` to finish what they have. The first call counts.
+
+        `last` says that the whole group ends, so that no other member waits for the queue: see `Leaving`.
+        """
         self._leaving.begin(drain_seconds, last=last)
 
     def hurry(self) -> None:
         """Wait for handlers no longer."""
         self._leaving.hurried.set()
 
-    def take_over(self) -> int:
+    def take_over_options(self) -> int:
         """Apply the group's present options at once. Returns how many cached messages the new filter lets go."""
-        return 0 if self.loop is None else self.loop.take_over()
+        return 0 if self.loop is None else self.loop.take_over_options()
 
     def apply_pauses(self) -> None:
         """Take over what an operator paused or resumed."""
         if self.loop is not None:
             self.loop.apply_pauses()
 
-    # What only one of the two kinds has an answer to:
+    # What only pulled queues have; these are the answers of a popped one:
 
     def commit_offset(self) -> int | None:
-        """The offset to commit; None where there is none: brokers keep those of popped queues."""
+        """The offset to commit; None before the queue was taken over, and if it is popped: then the broker keeps it."""
         return None
 
     def move_to(self, offset: int) -> bool:
-        """Go on at `offset` at once, as an operator says. Returns whether this member moves the queue itself."""
+        """Go on at `offset` at once, as an operator says. Returns False if popped: the broker keeps the offset."""
         return False
 
     def look_around(self) -> None:  # noqa: B027
@@ -88,4 +95,4 @@ class Assignment(ABC):
         """Begin the loop anew at the same place: the watchdog found that it hangs."""
 
     async def abandon(self) -> None:  # noqa: B027
-        """Commit what is finished of a group that has failed, and of which nothing runs any more."""
+        """Commit what is finished. Called after the group has failed and all its tasks have ended."""

@@ -38,7 +38,7 @@ class Loop(ABC):
         return self._context.pauses.hold(self._message_queue)
 
     @abstractmethod
-    def take_over(self) -> int:
+    def take_over_options(self) -> int:
         """Apply the group's present options at once. Returns how many cached messages the new filter lets go."""
 
     def apply_pauses(self) -> None:

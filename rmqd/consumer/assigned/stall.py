@@ -42,7 +42,7 @@ class Stall:
     in_flight: int = 0  # batches that a handler has, or that are settled now
     pending: int = 0  # messages that no handler has yet
     uncommitted: int = 0  # messages that an orderly handler is through with, and did not commit
-    oldest: str = ""  # the first message that is not finished: "message ID at offset N, tried M times"
+    oldest: str = ""  # the first message that is not finished: "message ID at offset N (retried M times)"
     call_seconds: float | None = None  # the longest call of the handler for this queue, of those within their deadline
     slots: int = 1
     busy_slots: int = 0

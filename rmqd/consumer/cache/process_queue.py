@@ -18,8 +18,8 @@ pull, which is above the last message where the broker's filter passed over some
 Blocks are in queue order and leave `blocks` when their last message is finished. So the first block has the first
 unfinished message, and the block's cursor, which moves up only, finds it without looking at a message twice.
 
-An offset can be moved in two ways. A correction goes on at another offset with the same cache (`continue_at`): the
-commit offset is never above it, and where it is lower nothing is put until what is cached above it is finished. An
+An offset can be moved in two ways. A correction keeps the cache and pulls from another offset on (`continue_at`). The
+commit offset is never above that offset. If it lies below cached messages, no reply is put until those are finished. An
 operator's reset drops the cache, and another ProcessQueue begins at the new offset: what handlers still have of the
 dropped one is neither finished nor committed when they return.
 
@@ -78,19 +78,23 @@ class ProcessQueue:
         self.uncommitted: list[Message] = []  # handled, and finished once the handler commits
         self.cached_count = 0  # not finished: waiting or being handled
         self.cached_bytes = 0
-        self.in_flight = 0  # turns of workers; in each of them a handler has a batch
+        self.in_flight = 0  # turns of workers at this queue; in each of them a handler has at most one batch
         self.retrying = 0  # messages that wait for another try of their send-back
         self.leaving = False  # it is being given up: nothing more is handed out, what handlers have may finish
         self.dropped = False  # it is not owned any more: results that still come are thrown away
         self.dropped_because = ""  # the cause under which the duplicates that come of it are counted
         self.handed_out_to = 0  # since `leave`: no message from this offset on was handed out before
         self.last_store_timestamp = 0
-        self.newest_store_timestamp = 0  # a message that is stored later was never here
+        self.newest_store_timestamp = 0  # of all messages that were put or passed over; in milliseconds
         self._relief: asyncio.Future[None] | None = None  # of who is in `wait_relief`
         self._idle: asyncio.Future[None] | None = None  # of who is in `wait_idle`
 
     def put(self, block: MessageBlock, next_offset: int, held: Sequence[Message] = ()) -> None:
-        """Add a reply's messages and move on to `next_offset`; no handler gets those that are `held`."""
+        """Add a reply's messages, and have the next pull start at `next_offset`.
+
+        No handler gets those that are `held`: they are corrupt, and the pull loop sends them to the dead letters. Until
+        it has finished them, the commit offset does not pass them.
+        """
         self.next_offset = next_offset
         messages = block.messages
         stored_ms = messages[-1].store_timestamp if messages else 0
@@ -115,8 +119,8 @@ class ProcessQueue:
         """Start the next pull there; what is cached stays."""
         self.next_offset = offset
 
-    def is_as_new_as(self, stored_ms: int) -> None:
-        """Note that messages stored up to then were passed over, as the group does not want them."""
+    def note_passed_over(self, stored_ms: int) -> None:
+        """Note that messages stored until then may have been passed over, as the group's filter did not want them."""
         self.newest_store_timestamp = max(self.newest_store_timestamp, stored_ms)
 
     def take(self, most: int) -> list[Message]:
@@ -192,7 +196,8 @@ class ProcessQueue:
             if not block.unfinished:
                 self._forget(block)
         elif count and (block := messages[0].block).unfinished == count and messages[-1].block is block:
-            block.unfinished = 0  # all that is left of one reply: in queue order, those between are of it too
+            # in queue order: the first and the last are of one block, so all are, and the block has no others
+            block.unfinished = 0
             self._forget(block)
         else:
             for message in messages:
@@ -258,7 +263,7 @@ class ProcessQueue:
         self.pending.clear()
 
     def finished_above(self) -> int:
-        """After `leave`: how many finished messages the commit offset leaves out; at most, where offsets have gaps."""
+        """After `leave`: how many finished messages lie above the commit offset; gaps in between count too."""
         return max(0, self.handed_out_to - self.commit_offset() - self.cached_count)
 
     def drop(self, because: str) -> None:
@@ -281,7 +286,7 @@ class ProcessQueue:
         return self.next_offset if oldest is None else min(oldest.queue_offset, self.next_offset)
 
     def reaches_past(self) -> bool:
-        """Whether what is cached reaches to the next offset: it was moved down since.
+        """Whether a message is cached at the next pull's offset or above it, because a correction lowered that offset.
 
         Replies must be put in the order of their offsets, or the first unfinished message is not the lowest one. So
         nothing is to be put before these messages are finished.

@@ -88,7 +88,7 @@ class PopLoop(Loop):
             for number in range(POPS_AT_ONCE):
                 tasks.create_task(self._pop(is_first=number == 0), name=f"pop:{self._message_queue}:{number}")
 
-    def take_over(self) -> int:
+    def take_over_options(self) -> int:
         """Apply the group's present options at once. Returns how many cached messages the new filter lets go."""
         self._configure()
         return sum(map(self._arrivals.let_go, self.process_queues))

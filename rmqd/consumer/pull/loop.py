@@ -124,7 +124,7 @@ class PullLoop(PulledQueue):
         self._corrupt.forget()
         self._evidence.forget()
 
-    def take_over(self) -> int:
+    def take_over_options(self) -> int:
         """Apply the group's present options at once, not only from the next pull on.
 
         Where the filter is another one, the pull under way is asked anew: what it brings may have been chosen by the
@@ -154,7 +154,7 @@ class PullLoop(PulledQueue):
         self._batch_size = context.rate_limit.most(options.pull_batch_size)
         is_other = self.request.filter_by(subscription)
         if is_other:
-            self.process_queue.is_as_new_as(int(context.clock.wall() * 1000))
+            self.process_queue.note_passed_over(int(context.clock.wall() * 1000))
         return is_other
 
     async def _pull(self) -> RemotingCommand:
