@@ -24,8 +24,9 @@ TIME_SLICE_SECONDS = 0.005  # a handler that never awaits must still let heartbe
 BLOCKED_SECONDS: Final = 1.0
 
 
-# A worker's time at one queue: the queue, how its batches are made, what other workers may take of it meanwhile, and
-# what is to be called with the queue at the end, unless the worker is replaced.
+# A worker's time at one queue: the queue; the function that makes its batches; the messages that other workers may take
+# of it at the same time (the queue's pending messages, or none in an orderly group); and the function to call with the
+# queue at the end, unless the worker was replaced.
 Turn = tuple[ProcessQueue, Callable[[list[Message], MessageQueue], Batch], Sized, Callable[[ProcessQueue], None]]
 
 
@@ -45,7 +46,10 @@ class WorkerService(ABC):
 
     @abstractmethod
     def settle_at_once(self, process_queue: ProcessQueue, batch: Batch) -> bool | None:
-        """Settle a batch whose handler returned, without waiting; None, and nothing done, if a broker must be asked."""
+        """Settle a batch whose handler returned, if that takes no waiting; else do nothing, and return None.
+
+        Returns otherwise whether nothing more of its queue is to be handed out for now.
+        """
 
     @abstractmethod
     async def settle(self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None) -> bool:
@@ -53,7 +57,7 @@ class WorkerService(ABC):
 
     @abstractmethod
     def took_long(self, started: float) -> None:
-        """Hear that a call which began at `started` (monotonic seconds) took over a second."""
+        """Report a handler call that took more than `BLOCKED_SECONDS`; it began at `started` (monotonic seconds)."""
 
 
 class Worker:
@@ -74,9 +78,10 @@ class Worker:
     async def run(self) -> None:
         """Take batches until the service ends it, or replaces it.
 
-        Only the service may cancel this task, and sets `replaced` before. But the handler runs in this task, too: it
-        may cancel it, at once or later, by a timeout of its own making for instance. Such a cancellation may arrive
-        in any `await` here. It ends nothing but the call that is under way then, if one is.
+        The service cancels this task for two reasons, and sets an attribute first: `expired` at the deadline of a call,
+        `replaced` where nobody waits for the result. The handler runs in this task, too, and may cancel it, at once or
+        later, for instance by a timeout of its own. Such a cancellation may arrive in any `await` here. It ends
+        the call that is under way then, if there is one, and nothing else.
         """
         self._task = asyncio.current_task()
         while not self.replaced:
@@ -116,21 +121,25 @@ class Worker:
     ) -> None:
         """Hand the pending messages of a queue to the handler, batch by batch: the hot path.
 
-        Every message of the group passes here, so what stays the same is read before the loop, and a batch that is
-        simply acknowledged costs no more calls than you see.
+        Every message of the group passes here. So what stays the same is read before the loop, and where the handler
+        returns without a decision, no other Python function is called for the batch than those in this loop.
 
-        A call ends in one of four ways. It returns: the batch is acknowledged, unless the handler decided something
-        else (`batch.decided`) or the queue was dropped meanwhile. It raises, and the batch is settled by the error,
-        whatever class it has. It returns what would still have to be run (HandlerNotAwaitedError): no message's fault,
-        so it ends the group. Or it is cancelled; the handler may have swallowed that, or it waits for the next `await`.
-        It is taken back, as nothing that follows is to be cut short. The service cancels at the deadline (`expired`):
-        the result is EXPIRED then, whatever the call returned. It also cancels where nobody waits for the result any
-        more (`replaced`): the batch is settled elsewhere, and neither it nor the queue is touched here. If it was the
-        handler that cancelled, the call counts as it ended.
+        A call ends in one of four ways:
+
+        - It returns. The batch is acknowledged, unless the handler decided something else (`batch.decided`) or the
+          queue was dropped meanwhile.
+        - It raises. The batch is settled by the error, whatever class it has.
+        - It returns an awaitable or a generator, which the handler forgot to run (HandlerNotAwaitedError). That is no
+          message's fault, so it ends the group.
+        - It is cancelled. The handler may have caught the CancelledError, or the task gets it at its next `await`. The
+          cancellation is taken back, so that it does not end what follows here. The service cancels at the deadline
+          (`expired`): the result is EXPIRED then, whatever the call returned. It also cancels where nobody waits for
+          the result any more (`replaced`): the batch is settled elsewhere, and neither it nor the queue is touched
+          here. If the handler cancelled the task, the call counts as it ended.
 
         The turn is over when nothing is pending, when the service halts it, when the queue is to rest (an orderly
-        one, after a failure), when the time slice is used up, and then the event loop gets its turn, or when the worker
-        was replaced.
+        one, after a failure), when the worker was replaced, or when the time slice is used up; then the event loop
+        runs other tasks first.
         """
         service, call, pending = self._service, self._call, process_queue.pending
         assert self._task is not None
@@ -203,7 +212,8 @@ class Worker:
     async def _take_cancellations_back(self) -> None:
         """Have this task go on as if nobody had cancelled it.
 
-        Where it has not heard of it yet, the next `await` raises; before Python 3.13 `uncancel` does not prevent that.
+        If `cancel` was called and the CancelledError not raised yet, the next `await` raises it: the one here does.
+        Before Python 3.13 `uncancel` alone does not prevent that.
         """
         assert self._task is not None
         with contextlib.suppress(asyncio.CancelledError):
