@@ -53,11 +53,15 @@ def plan(wanted: Iterable[MessageQueue], held: Iterable[MessageQueue]) -> Rebala
 
 
 class Rebalance:
-    """Runs the passes: at the start, at a broker's notice, when a route changes, and otherwise every 20 s."""
+    """Runs the passes: at the start, at a broker's notice, when a route changes or a queue was given up, or after 20 s.
+
+    While the last pass could not settle all topics (a list of members is missing, say), the next one follows after a
+    second. Two passes never begin less than a second apart.
+    """
 
     def __init__(self, context: GroupContext, division: Division) -> None:
         self.assigned: dict[MessageQueue, Assignment] = {}  # also what is being given up
-        self._cut_short: list[Assignment] = []  # those that did not end by themselves, as the group failed
+        self._cut_short: list[Assignment] = []  # those whose `run` raised or was cancelled, as the group failed
         self.count = 0  # passes that changed the assignment
         self.unrouted: frozenset[str] = frozenset(context.subscriptions)  # topics without a first assignment
         self._context = context

@@ -10,7 +10,7 @@ import structlog
 
 log = structlog.get_logger(__name__)
 
-# The causes for one queue. Where `rmqd diagnose` has the same name for a finding, it means the same.
+# The causes for one queue.
 STALL_CAUSES: Final = (
     "paused",
     "slow_handler",

@@ -7,18 +7,18 @@ in an event loop. Both do what `RangePlan` wants done before the next pull (a pa
 pulls of `requests`, and report each answer (`answered`) and each failure (`failed`).
 
 A range is cut into spans, each of which one pull is to bring, so that several pulls are under way at offsets that are
-known beforehand. Answers are settled in the queue's order. A range that the broker filters has one span: where an
-answer ends is not known beforehand.
+known beforehand. Answers are settled in the queue's order. A range that the broker filters has one span, because only
+the answer tells up to which offset the broker has filtered.
 
 What an answer means for the first span:
 
 | answer                                        | of the master                     | of a slave                    |
 |-----------------------------------------------|-----------------------------------|-------------------------------|
-| SUCCESS that goes on behind the asked offset  | dealt with as far as it goes on   | the same                      |
-| no messages, but goes on behind it            | dealt with as far as it goes on   | the same in a filtered range, |
+| SUCCESS, nextBeginOffset above the asked one  | dealt with up to nextBeginOffset  | the same                      |
+| no messages, nextBeginOffset above it         | dealt with up to nextBeginOffset  | the same in a filtered range, |
 |                                               |                                   | else no answer                |
-| no messages, and does not go on               | asked again, then a loss          | no answer                     |
-| PULL_OFFSET_MOVED                             | a loss as far as it goes on       | no answer                     |
+| no nextBeginOffset above it                   | asked again, then a loss          | no answer                     |
+| PULL_OFFSET_MOVED                             | a loss up to nextBeginOffset      | no answer                     |
 | PULL_OFFSET_MOVED by an operator's reset      | says nothing of the range         | the same                      |
 | another code                                  | ends the range, unless it is      | no answer                     |
 |                                               | retriable or blames a stale route |                               |
@@ -34,8 +34,9 @@ they are settled, and such bytes fail its task.
 
 Messages are lost in two cases, and `_lose` alone says so:
 
-- The master says so twice, the second time by a route that was asked for after the first time. A route that is older
-  than the election of another master still calls the former one master.
+- The master answers twice that it does not have them, and the second time it is the master by a route that was asked
+  for after the first answer. A route that is older than the election of another master still calls the former one
+  master.
 - `patience_seconds` are over, and the topic's route does not name the broker, or there is no such route.
 
 With `fail_on_data_loss` a loss is a DataLossError. Otherwise the range goes on behind what is lost.
@@ -201,7 +202,7 @@ class RangePlan:
         return self._lose(span, until, (header.min_offset, header.max_offset))
 
     def failed(self, error: RmqdError, now: float) -> None:
-        """An attempt ended with this error: turn to the next replica after a pause. Pulls under way are lost.
+        """An attempt ended with this error: turn to the next replica after a pause. Pulls under way are forgotten.
 
         Raises the error if it is final: no attempt may do better, or the patience is over.
         """
