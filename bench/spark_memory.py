@@ -83,12 +83,13 @@ def rows(queue_id: int) -> tuple[pa.RecordBatch, ...]:
 
 
 class MemoryPulls:
-    """Stands for RangePulls: each pull is answered at once."""
+    """Stands for RangePulls, and for its plan: each pull is answered at once."""
 
     def __init__(self, _client: object, queue_range: QueueRange, _open_bodies: object) -> None:
+        self.plan = self
         self.lost = 0
         self.largest_bytes = 0
-        self.under_way = 0
+        self.spans: list[int] = []  # the low ends of the pulls under way
         self._queue = queue_range.queue
         self._answers = answers(queue_range.queue_id)
         self._in_flight = queue_range.pull.in_flight
@@ -100,16 +101,16 @@ class MemoryPulls:
 
     @property
     def awaited(self) -> int:
-        return self.under_way * PULL_BATCH
+        return len(self.spans) * PULL_BATCH
 
     @property
     def reaches_to(self) -> int:
-        return (self._taken + self.under_way) * PULL_BATCH
+        return (self._taken + len(self.spans)) * PULL_BATCH
 
-    def plan(self) -> bool:
-        if self.under_way >= self._in_flight or self._taken + self.under_way >= len(self._answers):
+    def extend(self) -> bool:
+        if len(self.spans) >= self._in_flight or self._taken + len(self.spans) >= len(self._answers):
             return False
-        self.under_way += 1
+        self.spans.append(self.reaches_to)
         return True
 
     async def take(self) -> Pulled:
@@ -117,13 +118,12 @@ class MemoryPulls:
         answer = self._answers[self._taken]
         block = decode_messages(answer, self._queue, 0)
         self.largest_bytes = max(self.largest_bytes, len(answer))
-        low = self._taken * PULL_BATCH
+        low = self.spans.pop(0)
         self._taken += 1
-        self.under_way -= 1
         return Pulled(low, low + PULL_BATCH, block, 0.0)
 
     def close(self) -> None:
-        self.under_way = 0
+        self.spans.clear()
 
 
 @contextlib.contextmanager
