@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import heapq
 import itertools
+import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
@@ -159,3 +160,10 @@ class ManualClock:
             await asyncio.sleep(0)
         if seconds >= 0.5:
             await asyncio.sleep(0.001)
+
+
+async def next_millisecond() -> None:
+    """Wait until what was stored until now is older than whatever starts from now on: brokers stamp milliseconds."""
+    now_ms = int(time.time() * 1000)
+    while int(time.time() * 1000) == now_ms:  # noqa: ASYNC110 - there is no event for it
+        await asyncio.sleep(0)

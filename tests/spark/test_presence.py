@@ -25,6 +25,7 @@ from rmqd.wire.bodies.group import ResetOffsetBody
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import eventually
+from tests.clock import next_millisecond
 from tests.consumer.members import Member, member
 from tests.consumer.seen import Seen
 from tests.spark.embedded_broker import EmbeddedBroker, queue
@@ -324,6 +325,7 @@ async def test_a_new_group_is_founded_as_by_the_local_engine(
     broker: EmbeddedBroker, where: str, starts: Mapping[int, int]
 ) -> None:
     """In all queues, before the query asks where the group is; by first_offset it begins where later queues do."""
+    await next_millisecond()
     presence = Presence(order_of(broker, where=where))
     await presence.join()
     try:

@@ -20,6 +20,7 @@ from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import dlq_topic, pop_retry_topic
 from tests.client.peer import Reply, eventually
+from tests.clock import next_millisecond
 from tests.consumer.groups import GROUP, TOPIC, Blocked
 from tests.consumer.members import Member, member
 from tests.consumer.pop.popping import BROKER_NAME, Popping, finally_, popping
@@ -67,6 +68,7 @@ async def test_a_queue_that_comes_later_is_popped_from_its_first_message(pop: Po
     """A new group begins at the end. The broker pops queues that no member knows of yet, and is told to begin first."""
     pop.rocketmq.broker.offsets.forget(group=GROUP)
     await pop.send(*[b"old"] * 8)
+    await next_millisecond()
     async with pop.member(seen):
         await eventually(lambda: len(pop.rocketmq.broker.offsets.queues(GROUP, TOPIC)) == 4, "the group is founded")
         await pop.send(*[b"new"] * 4)
@@ -258,7 +260,7 @@ async def test_in_a_namespace_handlers_see_plain_names(pop: Popping, monkeypatch
             raise Retry
 
     async with pop.member(fail_once, group=group, subscriptions=[topic], namespace="NS") as one:
-        await eventually(lambda: one.queue(-1) is not None, "it pops")
+        await eventually(lambda: pop.rocketmq.broker.offsets.queues(group, topic), "the group is founded, at the end")
         await pop.client.producer.send(OutgoingMessage(topic, b"x"))
         await finally_(lambda: one.topic(is_retry=True).handled["acked"] == 1, "it is done")
         assert one.topic(is_retry=True).topic == TOPIC
