@@ -13,6 +13,7 @@ from dataclasses import replace
 
 import structlog
 
+from rmqd.backoff import doubled
 from rmqd.clock import Clock
 from rmqd.consumer.contract import Consumer
 from rmqd.consumer.options import ConsumerOptions
@@ -42,14 +43,14 @@ class Backoff:
         self._first = first
         self._longest = longest
         self._healthy = healthy
-        self._next = first
+        self._failures = 0  # in a row
 
     def after(self, lived_seconds: float) -> float:
         """Seconds to rest after what lived for so long has failed."""
         if lived_seconds >= self._healthy:
-            self._next = self._first
-        rest, self._next = self._next, min(self._next * 2, self._longest)
-        return rest
+            self._failures = 0
+        self._failures += 1
+        return doubled(self._first, self._failures, self._longest)
 
 
 class GroupEndedError(Exception):
