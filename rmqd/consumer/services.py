@@ -127,7 +127,7 @@ class OffsetStore(Protocol):
         """
 
     async def settled(self, queue: MessageQueue, offset: int, until: float) -> bool:
-        """Wait, until then (loop time), for the end of commits that could still replace `offset`.
+        """Wait, until then (monotonic), for the end of commits that could still replace `offset`.
 
         Returns whether some have ended, so that they may have replaced it, and it has to be looked at again.
         """

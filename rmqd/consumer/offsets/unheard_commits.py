@@ -61,7 +61,7 @@ class UnheardCommits:
         return frozenset(unheard.offset for unheard in self._commits.get(queue, ()))
 
     async def over(self, queue: MessageQueue, offset: int, until: float) -> bool:
-        """Wait, but not beyond `until`, for the end of the commits that could replace `offset`.
+        """Wait, but not beyond `until` (monotonic), for the end of the commits that could replace `offset`.
 
         Returns whether any of them has ended. It may have replaced the offset, until `stored` is called.
         """

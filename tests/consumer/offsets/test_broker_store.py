@@ -288,14 +288,18 @@ async def test_a_commit_that_is_taken_up_after_its_deadline_is_not_the_last_word
 
 
 async def test_a_commit_that_came_late_is_not_taken_for_an_operators_reset(
-    broker: ScriptedBroker, queue: MessageQueue, store: RemoteBrokerOffsetStore, monkeypatch: pytest.MonkeyPatch
+    broker: ScriptedBroker,
+    queue: MessageQueue,
+    store: RemoteBrokerOffsetStore,
+    clock: ManualClock,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """When the queue is given up, that is waited for, and mended."""
     monkeypatch.setattr("rmqd.consumer.offsets.broker_store.OFFSET_TIMEOUT_SECONDS", 0.1)
     go_on = hold_first_update(broker)
     assert not await store.persist({queue: 7})
     monkeypatch.undo()
-    until = asyncio.get_running_loop().time() + 20
+    until = clock.monotonic() + 20
     await store.commit_upward(queue, 9)
     settled = asyncio.create_task(store.settled(queue, 9, until))
     go_on.set()
