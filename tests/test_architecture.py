@@ -86,15 +86,19 @@ HANDLER_MODULES = sorted(HANDLERS.rglob("*.py"))
 
 
 def imports(path: Path) -> Iterator[str]:
-    """Absolute names of the modules that a file imports, lazy ones included."""
+    """Absolute names of what a file imports, lazily and for types included: modules, and names from modules."""
     package = path.relative_to(TOP).parent.parts
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else ()
-            module = ".".join([*base, *filter(None, [node.module])])
-            yield from [f"rmqd.{alias.name}" for alias in node.names] if module == "rmqd" else [module]
+            yield from (".".join([*base, *filter(None, [node.module]), alias.name]) for alias in node.names)
+
+
+def modules_imported(path: Path) -> set[str]:
+    """The modules of rmqd that a file imports."""
+    return {name if name in BY_NAME else name.rpartition(".")[0] for name in imports(path)} & BY_NAME.keys()
 
 
 @pytest.mark.slow
@@ -116,9 +120,11 @@ def test_imports_point_down(path: Path) -> None:
 @pytest.mark.parametrize("path", HANDLER_MODULES, ids=lambda path: str(path.relative_to(HANDLERS)))
 def test_handlers_use_what_every_user_has(path: Path) -> None:
     """Our handlers know rmqd's public names alone, so that they prove what other people's handlers can do."""
-    public = PUBLIC | {"testing"} if path.name.startswith("test_") else PUBLIC
+    is_test = path.name.startswith("test_")
     for name in imports(path):
-        assert not name.startswith("rmqd.") or name.removeprefix("rmqd.") in public, f"{name} is not public"
+        module, _, rest = name.rpartition(".")
+        is_public = (module == "rmqd" and rest in PUBLIC) or (module == "rmqd.testing" and is_test)
+        assert is_public or name.partition(".")[0] != "rmqd", f"{name} is not public"
 
 
 @pytest.mark.parametrize("path", MODULES + HANDLER_MODULES, ids=lambda path: str(path.relative_to(TOP)))
@@ -133,18 +139,6 @@ def test_a_folder_has_a_map_of_its_modules(path: Path) -> None:
     told = re.findall(r"^    (\w+(?:, \w+)*)  +\S", ast.get_docstring(ast.parse(path.read_text())) or "", re.MULTILINE)
     inside = {one for one in path.parent.iterdir() if one.suffix == ".py" or any(one.glob("*.py"))}
     assert {name for names in told for name in names.split(", ")} == {one.stem for one in inside} - {"__init__"}
-
-
-def modules_imported(path: Path) -> set[str]:
-    """The modules of rmqd that a file imports, lazily and for types included."""
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names} & BY_NAME.keys()
-        elif isinstance(node, ast.ImportFrom) and node.module in BY_NAME:
-            inner = {f"{node.module}.{alias.name}" for alias in node.names} & BY_NAME.keys()
-            found |= inner or {node.module}
-    return found
 
 
 def place(name: str) -> tuple[str, str]:
