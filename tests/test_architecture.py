@@ -170,17 +170,20 @@ def test_no_modules_import_each_other() -> None:
     assert not graph, f"these import each other, or stand between such: {', '.join(sorted(graph))}"
 
 
-TURNED = {"client", "consumer"}  # rooms whose waits end by the clock that they are given
+TURNED = {"client", "consumer"}  # rooms that read the time, and whose waits end, by the clock that they are given
 ASYNCIO_WAITS = set("timeout timeout_at wait_for".split())
 LOOP_TIMES = set("time call_later call_at".split())
+NAMES_ONLY = "time_ns"  # digits of a client id, which nobody compares with a time
 
 
-def waits_of_their_own(path: Path) -> Iterator[str]:
-    """Where a module waits, or computes until when to wait, by another clock than the one that it was given."""
+def times_of_their_own(path: Path) -> Iterator[str]:
+    """Where a module reads the time or waits by another clock than the one that it was given."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Attribute):
             whose = ast.unparse(node.value)
-            if (whose == "asyncio" and node.attr in ASYNCIO_WAITS) or ("loop" in whose and node.attr in LOOP_TIMES):
+            is_wait = whose == "asyncio" and node.attr in ASYNCIO_WAITS
+            is_time = whose == "time" and node.attr != NAMES_ONLY
+            if is_wait or is_time or ("loop" in whose and node.attr in LOOP_TIMES):
                 yield f"line {node.lineno}: {whose}.{node.attr}"
         elif isinstance(node, ast.Call):
             call = ast.unparse(node)
@@ -195,6 +198,6 @@ def waits_of_their_own(path: Path) -> Iterator[str]:
     [path for path in MODULES if path.relative_to(ROOT).parts[0] in TURNED],
     ids=lambda path: str(path.relative_to(ROOT)),
 )
-def test_waits_end_by_the_clock_that_was_given(path: Path) -> None:
+def test_time_is_that_of_the_clock_that_was_given(path: Path) -> None:
     """So that whoever gives the clock decides when: tests advance it, and a simulation lives by it."""
-    assert not list(waits_of_their_own(path))
+    assert not list(times_of_their_own(path))

@@ -13,7 +13,6 @@ from rmqd.client.api.group import unregister_client
 from rmqd.client.client_id import local_address, make_client_id
 from rmqd.client.heartbeat import Heartbeat
 from rmqd.client.remoting.client import RemotingClient
-from rmqd.client.remoting.security import Security
 from rmqd.client.remoting.snapshot import ClientSnapshot
 from rmqd.client.routing.name_server import NameServers
 from rmqd.client.routing.replicas import Replicas
@@ -56,9 +55,7 @@ class ClientInstance:
         self.options = options
         self.clock = clock or (SystemClock() if remoting is None else remoting.clock)
         self.client_id = make_client_id(local_address(options.nameservers), options.instance_name, options.unit_name)
-        self.remoting = remoting or RemotingClient(
-            max_frame_size_bytes=options.max_frame_size_bytes, security=Security(options), clock=self.clock
-        )
+        self.remoting = remoting or RemotingClient(options, self.clock)
         self.name_servers = NameServers(
             self.remoting, options.nameservers, url=options.nameserver_url, unit_name=options.unit_name
         )

@@ -59,7 +59,7 @@ def assemble(
     if trace is not None:
         hooks = (*hooks, trace.hook)
     named = unwrap_namespace(options.group, options.namespace)
-    group_hooks = GroupHooks(hooks, named, client.client_id) if hooks else None
+    group_hooks = GroupHooks(hooks, named, client.client_id, clock) if hooks else None
     if group_hooks is not None:
         handler = group_hooks.around(handler)
     send_back, store, founding, ownership, leases = _by_message_model(options, client, clock, receipts)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +15,7 @@ from typing import Any
 
 import structlog
 
+from rmqd.clock import Clock
 from rmqd.handler import Batch, DeadLetter, LoadedHandler, Retry, Suspend
 from rmqd.plain_text import text_of
 from rmqd.wire.message_queue import MessageQueue
@@ -53,9 +53,10 @@ class Hook:
 class GroupHooks:
     """The hooks of a process as one group calls them. Sync handlers' hooks run in the handlers' threads."""
 
-    def __init__(self, hooks: Sequence[Hook], group: str, client_id: str) -> None:
+    def __init__(self, hooks: Sequence[Hook], group: str, client_id: str, clock: Clock) -> None:
         self._group = group
         self._client_id = client_id
+        self._now = clock.monotonic
         self._before = [(hook.name, hook.before_batch) for hook in hooks if hook.before_batch is not None]
         self._after = [(hook.name, hook.after_batch) for hook in reversed(hooks) if hook.after_batch is not None]
         self._wants = [(hook.name, hook.wants) for hook in hooks if hook.wants is not None]
@@ -92,7 +93,7 @@ class GroupHooks:
     def _async_call(self, handler: LoadedHandler) -> Callable[[Batch], Any]:
         # plain statements, here and below: a context manager would take longer than many a handler
         async def handle(batch: Batch) -> Any:
-            context, started = self._begin(batch), time.monotonic()
+            context, started = self._begin(batch), self._now()
             try:
                 result = await handler.handle(batch)
             except BaseException as error:
@@ -105,7 +106,7 @@ class GroupHooks:
 
     def _sync_call(self, handler: LoadedHandler) -> Callable[[Batch], Any]:
         def handle(batch: Batch) -> Any:
-            context, started = self._begin(batch), time.monotonic()
+            context, started = self._begin(batch), self._now()
             try:
                 result = handler.handle(batch)
             except BaseException as error:
@@ -122,7 +123,7 @@ class GroupHooks:
         return context
 
     def _end(self, batch: Batch, context: HookContext, started: float, error: BaseException | None) -> None:
-        context.duration_seconds = time.monotonic() - started
+        context.duration_seconds = self._now() - started
         context.outcome, context.exception = _outcome(error), error
         self._call("after_batch", self._after, batch, context)
 

@@ -10,7 +10,6 @@ from structlog.testing import capture_logs
 
 from rmqd.client.options import ClientOptions
 from rmqd.client.remoting.client import RemotingClient
-from rmqd.client.remoting.security import Security
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.handler import Batch
 from rmqd.wire.acl import SECRET_FIELDS, Credentials
@@ -53,7 +52,7 @@ async def test_a_secret_that_is_replaced_under_load_costs_nothing(broker: Script
         await release.wait()
 
     broker.peer.gate = only(OLD)
-    remoting = RemotingClient(security=Security(options(OLD)))
+    remoting = RemotingClient(options(OLD))
     with capture_logs() as logs:
         async with member(
             broker.peer.address, handle, remoting=remoting, persist_consumer_offset_interval_seconds=0.05
@@ -90,7 +89,7 @@ async def test_a_group_that_starts_with_wrong_keys_begins_once_they_are_right(br
         bodies.append(batch[0].body)
 
     broker.peer.gate = only(NEW)
-    remoting = RemotingClient(security=Security(options(OLD)))
+    remoting = RemotingClient(options(OLD))
     async with member(broker.peer.address, handle, remoting=remoting) as m:
         await eventually(
             lambda: "client.secret_key is not the one" in (m.consumer.snapshot().not_ready_reason or ""), "it says why"

@@ -12,6 +12,7 @@ import pytest
 from rmqd import Batch, DeadLetter, Message, MessageQueue, Retry
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
+from rmqd.clock import SystemClock
 from rmqd.consumer.hooks import GroupHooks, Hook, HookContext
 from rmqd.consumer.push_consumer import PushConsumer
 from rmqd.handler import LoadedHandler
@@ -51,7 +52,7 @@ def hook(target: Any, name: str = "recording") -> Hook:
 
 
 def hooks(*found: Hook) -> GroupHooks:
-    return GroupHooks(found, GROUP, "10.0.0.1@1")
+    return GroupHooks(found, GROUP, "10.0.0.1@1", SystemClock())
 
 
 def handler(raises: BaseException | None = None, *, is_async: bool) -> LoadedHandler:

@@ -25,6 +25,7 @@ SECONDS: Final = 20.0
 EXECUTOR: Final = """
 import sys
 sys.path.append(sys.argv[1])
+from rmqd.clock import SystemClock
 from rmqd.consumer.hooks import GroupHooks
 from rmqd.plugins.hooks import load_hooks
 from rmqd.handler import LoadedHandler
@@ -34,7 +35,7 @@ def handle(batch):
     if batch[1].reconsume_times:
         raise OSError("not now")
 from rmqd.plugins.handler_plugin import HandlerPlugin
-loaded = GroupHooks(load_hooks(), "mailer", "client").around(HandlerPlugin.of("test", handle).load({}))
+loaded = GroupHooks(load_hooks(), "mailer", "client", SystemClock()).around(HandlerPlugin.of("test", handle).load({}))
 big = make_message(keys="order-2", tags="paid", body=b"x" * 100_000, queue_offset=1)
 for retries in (0, 1):
     again = make_message(keys="order-3", reconsume_times=retries, queue_offset=2)

@@ -19,6 +19,7 @@ from pydantic import BaseModel
 
 from rmqd.broker.settings import BrokerSettings
 from rmqd.cli.app import app
+from rmqd.clock import SystemClock
 from rmqd.config.load import load_config
 from rmqd.consumer.allocate import AllocateStrategy
 from rmqd.consumer.hooks import GroupHooks, Hook
@@ -97,7 +98,8 @@ def test_every_handler_in_the_docs_is_one(text: str) -> None:
 def test_every_hook_in_the_docs_is_one(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     [make] = [value for value in vars(run_block(text, "example")).values() if inspect.isclass(value)]
     hook: Any = make()
-    group = GroupHooks([Hook("example", hook.before_batch, hook.after_batch, hook.wants)], "mailer", "10.0.0.1@1")
+    found = Hook("example", hook.before_batch, hook.after_batch, hook.wants)
+    group = GroupHooks([found], "mailer", "10.0.0.1@1", SystemClock())
     asked = make_message(b"x", keys="order-1"), make_message(b"x", properties={"load_test": "true"})
 
     group.around(LoadedHandler("log", lambda batch: None, False, None, None)).handle(make_batch(asked[0]))

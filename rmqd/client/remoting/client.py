@@ -16,7 +16,6 @@ from rmqd.clock import Clock, SystemClock
 from rmqd.codes import ResponseCode
 from rmqd.errors import ProtocolError, RemotingTimeoutError
 from rmqd.wire.command import RemotingCommand, encode_request
-from rmqd.wire.frame import MAX_FRAME_SIZE_BYTES
 
 __all__ = ["RemotingClient", "Reply", "RequestHandler"]
 
@@ -26,7 +25,7 @@ SILENCE_SECONDS = 2.0  # without a byte from a peer that was sent a request: the
 
 
 class RemotingClient:
-    """Speaks to any number of addresses ("host:port"), by the keys and the TLS settings in `security`.
+    """Speaks to any number of addresses ("host:port"), by the keys and the TLS settings in the options.
 
     `invoke` raises RemotingConnectError, RemotingTimeoutError or RemotingClosedError; a reply with an error code is
     returned like any other. Requests of a peer go to the handlers set by `on_request`, in tasks that `close` ends.
@@ -43,17 +42,12 @@ class RemotingClient:
     sent once more by a new connection: behind a proxy that may be another broker.
     """
 
-    def __init__(
-        self,
-        *,
-        max_frame_size_bytes: int = MAX_FRAME_SIZE_BYTES,
-        security: Security | None = None,
-        clock: Clock | None = None,
-    ) -> None:
+    def __init__(self, options: ClientOptions | None = None, clock: Clock | None = None) -> None:
+        options = options or ClientOptions()
         self.clock: Clock = clock or SystemClock()
         self.traffic = Traffic()
-        self.security = security or Security()
-        self._max_frame_size = max_frame_size_bytes
+        self.security = Security(options, self.clock)
+        self._max_frame_size = options.max_frame_size_bytes
         self._breakers = Breakers(self.clock)
         self._pool = ConnectionPool(self.security, self._breakers, self._new_connection, self.clock)
         self._peer_requests = PeerRequests()

@@ -46,8 +46,8 @@ class RemotingConnection(asyncio.Protocol):
         on_request: Callable[[RemotingConnection, RemotingCommand], None],
         on_lost: Callable[[RemotingConnection], None],
         clock: Clock,
+        refusals: Refusals,
         on_answer: Callable[[RemotingConnection], None] | None = None,
-        refusals: Refusals | None = None,
     ) -> None:
         self.address = address
         self.close_reason = ""
@@ -78,7 +78,7 @@ class RemotingConnection(asyncio.Protocol):
         self._traffic = traffic
         self._on_lost = on_lost
         self._on_answer = on_answer
-        self._pending = PendingRequests(address, traffic, refusals or Refusals(), clock)
+        self._pending = PendingRequests(address, traffic, refusals, clock)
         self._intake = Intake(
             max_frame_size_bytes, self._pending.resolve, functools.partial(on_request, self), self._failed
         )

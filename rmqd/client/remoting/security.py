@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import re
 import ssl
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from rmqd.client.options import ClientOptions, TlsOptions
 from rmqd.client.remoting.tls import client_context
+from rmqd.clock import Clock
 from rmqd.codes import RequestCode
 from rmqd.errors import AccessRefusal, AccessRefusedError
 from rmqd.wire.acl import Credentials
@@ -53,14 +53,14 @@ ESSENTIAL: Final = frozenset(
 class Refusals:
     """What servers refuse at present. Logs it once a minute, and removes our keys from the servers' texts."""
 
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Clock) -> None:
         self.current: dict[tuple[str, str], tuple[bool, float]] = {}
         """By address and reason: whether the refusal concerns all requests to the address, and when it last came."""
         self.hidden: re.Pattern[str] | None = None
         """Keys, present and former: they are replaced by *** in servers' texts."""
         self.version = 0
         """Raised when keys or certificates change. An answer to a request of an older version is not judged."""
-        self._now = now
+        self._now = clock.monotonic
         self._told_at = float("-inf")
 
     def about(self, names: Iterable[str]) -> str | None:
@@ -134,11 +134,11 @@ def tell_refusals(reasons: Sequence[str]) -> None:
 class Security:
     """The keys that requests are signed with (None: they are not signed), the TLS settings, and the refusals."""
 
-    def __init__(self, options: ClientOptions | None = None) -> None:
-        self.refusals = Refusals()
+    def __init__(self, options: ClientOptions, clock: Clock) -> None:
+        self.refusals = Refusals(clock)
         self._context: ssl.SSLContext | None = None
         self._words: frozenset[str] = frozenset()
-        self._set(options or ClientOptions())
+        self._set(options)
 
     @property
     def version(self) -> int:

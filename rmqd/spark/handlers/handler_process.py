@@ -150,7 +150,7 @@ class HandlerProcess:
 
             self._telemetry = start_telemetry()
             hooks = (self._telemetry.hook(options), *hooks)
-        self._hooks = GroupHooks(hooks, order.name, self._client.client_id) if hooks else None
+        self._hooks = GroupHooks(hooks, order.name, self._client.client_id, self._clock) if hooks else None
         self._stop_handler = handler.stop
         await call_start_or_stop(handler.start, self._clock)
         if self._hooks is not None:

@@ -11,12 +11,13 @@ from structlog.testing import capture_logs
 from rmqd.client.api.request import request
 from rmqd.client.options import ClientOptions
 from rmqd.client.remoting.client import RemotingClient
-from rmqd.client.remoting.security import PERMISSION_FORGOTTEN_SECONDS, TRUST_FORGOTTEN_SECONDS, Security
+from rmqd.client.remoting.security import PERMISSION_FORGOTTEN_SECONDS, TRUST_FORGOTTEN_SECONDS
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import AccessRefusedError, BrokerError, NoPermissionError
 from rmqd.wire.acl import Credentials
 from rmqd.wire.command import RemotingCommand
 from tests.client.peer import Peer, Reply
+from tests.clock import ManualClock
 
 PULL, BEAT, VIEW = RequestCode.PULL_MESSAGE, RequestCode.HEART_BEAT, RequestCode.GET_CONSUMER_CONNECTION_LIST
 KEYS = ClientOptions(access_key="the-user", secret_key="the-secret", security_token="the-token")
@@ -26,28 +27,16 @@ ACL_1 = "org.apache.rocketmq.acl.common.AclException:"
 FORBIDDEN = "User:the-user has no permission to access Topic:orders from 10.0.0.9, no matched policies."
 
 
-class Watch:
-    """Seconds that a test sets."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
-async def client() -> AsyncIterator[RemotingClient]:
-    client = RemotingClient(security=Security(KEYS))
+async def client(clock: ManualClock) -> AsyncIterator[RemotingClient]:
+    client = RemotingClient(KEYS, clock)
     yield client
     await client.close()
-
-
-@pytest.fixture
-def watch(client: RemotingClient, monkeypatch: pytest.MonkeyPatch) -> Watch:
-    watch = Watch()
-    monkeypatch.setattr(client.security.refusals, "_now", watch)
-    return watch
 
 
 @pytest.mark.parametrize(
@@ -116,12 +105,15 @@ async def test_other_answers_are_not_taken_for_refusals(
     assert client.security.refusals.about(["mailer", "orders"]) is None
 
 
-async def test_one_line_a_minute_for_all_that_is_refused(client: RemotingClient, peer: Peer, watch: Watch) -> None:
+async def test_one_line_a_minute_for_all_that_is_refused(
+    client: RemotingClient, peer: Peer, clock: ManualClock
+) -> None:
     async with Peer() as other:
         peer.on(PULL, WRONG)
         other.on(PULL, UNKNOWN)
         with capture_logs() as logs:
-            for watch.now in (0.0, 1.0, 59.0, 60.0, 61.0):
+            for seconds in (0, 1, 58, 1, 1):
+                clock.turn(seconds)
                 for address in (peer.address, other.address):
                     await client.invoke(address, PULL, {})
         first, second = (entry for entry in logs if entry["event"] == "access.refused")
@@ -145,7 +137,9 @@ async def test_an_answer_ends_it(client: RemotingClient, peer: Peer) -> None:
     assert [entry["event"] for entry in logs] == ["access.restored"]
 
 
-async def test_what_is_forbidden_concerns_whoever_needs_it(client: RemotingClient, peer: Peer, watch: Watch) -> None:
+async def test_what_is_forbidden_concerns_whoever_needs_it(
+    client: RemotingClient, peer: Peer, clock: ManualClock
+) -> None:
     """A topic that may not be read keeps its groups from consuming, and no other; it is over when nobody is refused."""
     refusals = client.security.refusals
     peer.on(PULL, Reply(ResponseCode.NO_PERMISSION, FORBIDDEN))
@@ -153,7 +147,7 @@ async def test_what_is_forbidden_concerns_whoever_needs_it(client: RemotingClien
     await client.invoke(peer.address, BEAT, {})
     assert "Topic:orders" in (refusals.about(["mailer", "orders"]) or "")
     assert refusals.about(["mailer", "invoices", "orders-2", "order"]) is None
-    watch.now = PERMISSION_FORGOTTEN_SECONDS + 1
+    clock.turn(PERMISSION_FORGOTTEN_SECONDS + 1)
     assert refusals.about(["orders"]) is None
 
 
@@ -174,13 +168,13 @@ async def test_what_is_needed_after_all_is_complained_about(client: RemotingClie
     assert client.security.refusals.about(["orders"]) == str(caught.value)
 
 
-async def test_a_server_that_is_gone_is_forgotten(client: RemotingClient, peer: Peer, watch: Watch) -> None:
+async def test_a_server_that_is_gone_is_forgotten(client: RemotingClient, peer: Peer, clock: ManualClock) -> None:
     """Nobody asks it any more, so it will never answer otherwise."""
     peer.on(PULL, WRONG)
     await client.invoke(peer.address, PULL, {})
-    watch.now = TRUST_FORGOTTEN_SECONDS
+    clock.turn(TRUST_FORGOTTEN_SECONDS)
     assert client.security.refusals.about(["any"])
-    watch.now += 1
+    clock.turn(1)
     assert client.security.refusals.about(["any"]) is None
 
 

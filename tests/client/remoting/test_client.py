@@ -14,7 +14,6 @@ from rmqd.client.remoting.client import RemotingClient
 from rmqd.client.remoting.client import Reply as ClientReply
 from rmqd.client.remoting.intake import MOST_AT_ONCE as MOST_IN_A_TURN
 from rmqd.client.remoting.peer_requests import MOST_AT_ONCE
-from rmqd.client.remoting.security import Security
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import (
     ProtocolError,
@@ -261,8 +260,7 @@ async def test_one_way_requests_of_the_peer_get_no_answer(remoting: RemotingClie
 
 async def test_signing_sees_fields_and_body(peer: Peer) -> None:
     """Whoever is asked, each request carries who asks, and a signature of its own."""
-    security = Security(ClientOptions(access_key="ak", secret_key="sk12345678", security_token="st"))
-    client = RemotingClient(security=security)
+    client = RemotingClient(ClientOptions(access_key="ak", secret_key="sk12345678", security_token="st"))
     await client.invoke(peer.address, ASK, {"n": "1"}, b"body")
     await client.invoke_oneway(peer.address, OTHER, {}, b"")
     who = Credentials("ak", "sk12345678", "st")

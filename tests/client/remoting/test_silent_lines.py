@@ -11,7 +11,6 @@ from structlog.testing import capture_logs
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions, TlsOptions
 from rmqd.client.remoting.client import RemotingClient
-from rmqd.client.remoting.security import Security
 from rmqd.codes import RequestCode
 from rmqd.errors import ConnectionRenewedError, RemotingConnectError, RemotingError, RemotingTimeoutError, RmqdError
 from rmqd.wire.command import RemotingCommand, encode_request
@@ -101,7 +100,7 @@ async def test_new_connections_that_are_silent_too_are_replaced_as_well(
 
 async def test_over_tls_too(flowing: ManualClock) -> None:
     tls = TlsOptions(enabled=True, ca_file=str(CA))
-    remoting = RemotingClient(security=Security(ClientOptions(tls=tls)), clock=flowing)
+    remoting = RemotingClient(ClientOptions(tls=tls), flowing)
     async with Peer(server_context()) as peer, SilentLine(peer.port) as line:
         await go_silent(remoting, line)
         await ask_until_answered(remoting, line.address)

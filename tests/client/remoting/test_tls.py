@@ -17,7 +17,6 @@ from structlog.testing import capture_logs
 
 from rmqd.client.options import ClientOptions, TlsOptions
 from rmqd.client.remoting.client import RemotingClient
-from rmqd.client.remoting.security import Security
 from rmqd.client.remoting.tls import client_context, explain, file_problems
 from rmqd.client.routing.name_server import NameServers
 from rmqd.codes import RequestCode, ResponseCode
@@ -53,7 +52,7 @@ def shown(name: str) -> TlsOptions:
 @contextlib.asynccontextmanager
 async def client_with(tls: TlsOptions) -> AsyncIterator[RemotingClient]:
     """A client with these TLS settings."""
-    client = RemotingClient(security=Security(ClientOptions(tls=tls)))
+    client = RemotingClient(ClientOptions(tls=tls))
     try:
         yield client
     finally:
