@@ -113,7 +113,7 @@ class SubscriptionGroupManager:
         return (group, topic) in self._forbidden
 
     def forbidden_table(self) -> dict[str, dict[str, int]]:
-        """What is forbidden, by group and topic, as request 201 tells it."""
+        """What is forbidden, by group and topic, as GET_ALL_SUBSCRIPTIONGROUP_CONFIG tells it."""
         table: dict[str, dict[str, int]] = {}
         for group, topic in self._forbidden:
             table.setdefault(group, {})[topic] = READ_FORBIDDEN

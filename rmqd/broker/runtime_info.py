@@ -1,4 +1,4 @@
-"""The runtime info of a broker, with the names that mqadmin and monitoring read (the reply to request 28).
+"""The reply to GET_BROKER_RUNTIME_INFO: figures of a broker, with the names that mqadmin and monitoring read.
 
 All their names are there. Figures of thread pools' queues and of the page cache are constant, as this broker has
 neither: it answers a request in the turn of the loop that reads it.

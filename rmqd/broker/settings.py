@@ -1,4 +1,4 @@
-"""The broker's settings, under RocketMQ's own names, so that request 25 and `rmqd broker --setting` mean the same."""
+"""The broker's settings, under RocketMQ's names: UPDATE_BROKER_CONFIG and `rmqd broker --setting` mean the same."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class _Settings:
         return replace(self, **new), ignored
 
     def as_properties(self) -> dict[str, str]:
-        """Every setting as text, as the replies to requests 26 and 319 have them."""
+        """Every setting as text, as the replies to GET_BROKER_CONFIG and GET_NAMESRV_CONFIG have them."""
         return {field.name: _written(getattr(self, field.name)) for field in fields(self)}
 
     def _kinds(self) -> dict[str, type]:

@@ -28,6 +28,6 @@ class GroupMembership(Protocol):
     async def on_request(self, command: RemotingCommand) -> Reply | None:
         """Answer a broker's request for this group, or return None for a request that wants no answer.
 
-        The requests are: a pushed reset (220), the group's offsets (221), running info (307), one message to be handled
-        (309). An RmqdError becomes an answer with code 1 and the error's text as remark.
+        RESET_CONSUMER_CLIENT_OFFSET, which is a push, GET_CONSUMER_STATUS_FROM_CLIENT, GET_CONSUMER_RUNNING_INFO and
+        CONSUME_MESSAGE_DIRECTLY. An RmqdError becomes a SYSTEM_ERROR with the error's text as remark.
         """

@@ -1,4 +1,4 @@
-"""Reads the resets that brokers push to a group's members (request 220), large ones in a thread."""
+"""Reads what brokers push to members by RESET_CONSUMER_CLIENT_OFFSET; large pushes in a thread."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Which messages a subscription lets through (`ExpressionMessageFilter.java`, `FilterAPI.java`).
 
 The real broker keeps "filter data" of each group and topic beside the subscriptions, and a pull may find one of the two
-older than the other (response code 28). Here a filter is made from the subscription itself, so this cannot happen.
+older than the other (FILTER_DATA_NOT_LATEST). Here a filter is made from the subscription itself: this cannot happen.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Popped messages that are done with, or stay hidden (200051, 200053, 200151; `AckMessageProcessor.java`,
-`ChangeInvisibleTimeProcessor.java`)."""
+"""Popped messages that are finished, or stay hidden (`AckMessageProcessor.java`, `ChangeInvisibleTimeProcessor.java`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The broker's division of queues (400; `QueryAssignmentProcessor.java`)."""
+"""The broker's division of queues (`QueryAssignmentProcessor.java`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The check of a subscription before a consumer starts (46; `ClientManageProcessor.checkClientConfig`)."""
+"""The check of a subscription before a consumer starts (`ClientManageProcessor.checkClientConfig`)."""
 
 from __future__ import annotations
 

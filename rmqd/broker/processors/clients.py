@@ -1,4 +1,4 @@
-"""Heartbeats and good-byes (34, 35; `ClientManageProcessor.java`)."""
+"""Heartbeats and good-byes (`ClientManageProcessor.java`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who produces and consumes, and what (203, 204, 300, 328, 343, 345; `AdminBrokerProcessor.java`)."""
+"""Who produces and consumes, and what (`AdminBrokerProcessor.java`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A group's members and its offsets (14, 15, 38; `ConsumerManageProcessor.java`)."""
+"""A group's members and its offsets (`ConsumerManageProcessor.java`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Consumer groups as administrators see and change them (200, 201, 207, 225, 352, 353, 401, 402)."""
+"""Consumer groups as administrators see and change them."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class GroupAdminProcessor:
         return Reply()
 
     def request_modes(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """GET_ALL_MESSAGE_REQUEST_MODE (402): what was set by 401, by topic and group."""
+        """GET_ALL_MESSAGE_REQUEST_MODE (402): what SET_MESSAGE_REQUEST_MODE set, by topic and group."""
         table: dict[str, dict[str, Any]] = {}
         for mode in self._broker.groups.request_modes():
             table.setdefault(mode.topic, {})[mode.consumer_group] = mode.to_dict()

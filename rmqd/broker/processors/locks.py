@@ -1,4 +1,4 @@
-"""Locks of queues (41, 42; `AdminBrokerProcessor.java`)."""
+"""Locks of queues (`AdminBrokerProcessor.java`)."""
 
 from __future__ import annotations
 

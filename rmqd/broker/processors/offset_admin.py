@@ -1,4 +1,4 @@
-"""Groups' offsets as administrators see and change them (43, 222, 308, 314; `AdminBrokerProcessor.java`)."""
+"""Groups' offsets as administrators see and change them (`AdminBrokerProcessor.java`)."""
 
 from __future__ import annotations
 

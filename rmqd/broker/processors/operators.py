@@ -1,4 +1,4 @@
-"""What operators ask of members through the broker (223, 307, 309; `Broker2Client.java`)."""
+"""What operators ask of members through the broker (`Broker2Client.java`)."""
 
 from __future__ import annotations
 

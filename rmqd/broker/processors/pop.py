@@ -1,4 +1,4 @@
-"""POP_MESSAGE (200050): hands messages out one by one, as `PopMessageProcessor.java` does."""
+"""Pops: messages handed out one by one, as `PopMessageProcessor.java` does."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What is there to pop, and who waits for it (200052, 200054, 200055; `PeekMessageProcessor.java`,
-`NotificationProcessor.java`, `PollingInfoProcessor.java`)."""
+"""What is there to pop, and who waits for it (`PeekMessageProcessor.java`, `NotificationProcessor.java`,
+`PollingInfoProcessor.java`)."""
 
 from __future__ import annotations
 

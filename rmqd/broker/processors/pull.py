@@ -1,4 +1,4 @@
-"""Pulls (11, 361; `PullMessageProcessor.java`, `DefaultPullMessageResultHandler.java`).
+"""Pulls (`PullMessageProcessor.java`, `DefaultPullMessageResultHandler.java`).
 
 A broadcasting member is answered like any other. The real broker also keeps such a member's offsets, which matters only
 for a member that moves between a proxy and the broker.

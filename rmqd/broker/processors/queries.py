@@ -1,4 +1,4 @@
-"""Messages by key, by unique key and by commit log offset (12, 33; `QueryMessageProcessor.java`)."""
+"""Messages by key, by unique key and by commit log offset (`QueryMessageProcessor.java`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ends of queues, and places in time (29, 30, 31, 32; `AdminBrokerProcessor.java`)."""
+"""The ends of queues, and places in time (`AdminBrokerProcessor.java`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The broker's settings, how it is doing, and its cleaning (25, 26, 28, 306, 316, 329; `AdminBrokerProcessor.java`)."""
+"""The broker's settings, how it is doing, and its cleaning (`AdminBrokerProcessor.java`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far delayed messages have been delivered (45; `AdminBrokerProcessor.java`)."""
+"""How far delayed messages have been delivered (`AdminBrokerProcessor.java`)."""
 
 from __future__ import annotations
 

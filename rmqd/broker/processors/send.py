@@ -1,4 +1,4 @@
-"""Messages from producers (10, 310, 320; `SendMessageProcessor.java`)."""
+"""Messages from producers (`SendMessageProcessor.java`)."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class SendMessageProcessor:
         }
 
     def send(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """SEND_MESSAGE (10), its V2 (310) and SEND_BATCH_MESSAGE (320). A field, not the code, marks a batch."""
+        """SEND_MESSAGE (10), SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320). A field, not the code, marks a batch."""
         header = ReceivedSendHeader.from_request(request)
         body = request.body
         if not body:

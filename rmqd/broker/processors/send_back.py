@@ -1,4 +1,4 @@
-"""Messages that a consumer sends back (36; `AbstractSendMessageProcessor.java`)."""
+"""Messages that a consumer sends back (`AbstractSendMessageProcessor.java`)."""
 
 from __future__ import annotations
 

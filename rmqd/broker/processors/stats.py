@@ -1,4 +1,4 @@
-"""Where topics and groups stand (202, 208, 303, 315, 317, 321; `AdminBrokerProcessor.java`)."""
+"""Where topics and groups stand (`AdminBrokerProcessor.java`)."""
 
 from __future__ import annotations
 

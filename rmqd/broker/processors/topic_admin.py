@@ -1,4 +1,4 @@
-"""Topics as administrators see and change them (17, 18, 21, 215, 305, 351; `AdminBrokerProcessor.java`)."""
+"""Topics as administrators see and change them (`AdminBrokerProcessor.java`)."""
 
 from __future__ import annotations
 

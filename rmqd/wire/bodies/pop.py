@@ -19,7 +19,7 @@ _MAX_BITS_BYTES: Final = 65536
 
 
 class MessageRequestMode(StrEnum):
-    """How a group gets a topic's messages, which administrators set per broker (401)."""
+    """How a group gets a topic's messages, which administrators set per broker (SET_MESSAGE_REQUEST_MODE)."""
 
     PULL = "PULL"
     POP = "POP"

@@ -1,6 +1,7 @@
 """Headers of POP: popping, acknowledging, hiding for longer, peeking, and asking what is waited for.
 
-Times are milliseconds, by the clock of whoever wrote them; 400, 401 and 200151 have no header, only a body.
+Times are milliseconds, by the clock of whoever wrote them. QUERY_ASSIGNMENT, SET_MESSAGE_REQUEST_MODE and
+BATCH_ACK_MESSAGE have no header, only a body.
 """
 
 from __future__ import annotations

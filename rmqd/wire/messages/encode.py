@@ -179,7 +179,7 @@ class BatchMember:
 
 
 def encode_batch(messages: Iterable[BatchMember]) -> bytes:
-    """The body of a batch send (320). Raises InvalidMessageError where a message cannot be written."""
+    """The body of a SEND_BATCH_MESSAGE. Raises InvalidMessageError where a message cannot be written."""
     parts: list[bytes] = []
     for message in messages:
         properties = encode_properties(message.properties)
