@@ -4,10 +4,10 @@ for both pullers. The plan is asked without sockets (`test_range_plan`), the pul
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rmqd.codes import ResponseCode
-from rmqd.errors import BrokerError, DataLossError, NoPermissionError, RemotingError
+from rmqd.errors import BrokerError, DataLossError, NoPermissionError, ProtocolError, RemotingError
 from rmqd.spark.access import Access
 from rmqd.spark.queue_range import Filter, PullSettings, QueueRange, Replica
 from rmqd.wire.headers.pull import PullMessageResponseHeader
@@ -81,6 +81,21 @@ def slow_index(empty_answers: int) -> Answer:
             left -= 1
             return Reply(ResponseCode.PULL_NOT_FOUND, "", PullMessageResponseHeader(offset, 0, COUNT).ext_fields())
         return having(COUNT)(offset, most)
+
+    return answer
+
+
+def damaged(damage: Callable[[bytes], bytes], times: int) -> Answer:
+    """A replica that has all messages, and whose answers from ON_SLAVE on are so often no messages: always by -1."""
+    left = times
+
+    def answer(offset: int, most: int) -> Reply:
+        nonlocal left
+        reply = having(COUNT)(offset, most)
+        if offset < ON_SLAVE or not left:
+            return reply
+        left -= 1
+        return replace(reply, body=damage(reply.body))
 
     return answer
 
@@ -168,6 +183,17 @@ def _saying(code: ResponseCode) -> Callable[[], Answer]:
     return lambda: saying(code)
 
 
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "are cut short": lambda body: body[:-1],
+    "have a wrong body size": lambda body: body[:87] + bytes((body[87] ^ 2,)) + body[88:],
+    "have a wrong magic": lambda body: body[:4] + b"none" + body[8:],
+}
+
+
+def _damaged(how: str, times: int = -1) -> Callable[[], Answer]:
+    return lambda: damaged(DAMAGES[how], times)
+
+
 REFUSALS = ("PULL_OFFSET_MOVED", "PULL_RETRY_IMMEDIATELY", "PULL_NOT_FOUND")
 FIRST_FOUR = tuple(range(ON_SLAVE))
 
@@ -224,6 +250,26 @@ CASES = [
         )
         for code in REFUSALS
         for tags in ("*", "a || b")
+    ),
+    *(Case(name=f"the master's answers {how} at first", master=_damaged(how, 3)) for how in DAMAGES),
+    *(
+        Case(
+            name=f"the master's answers {how} for good, a slave's do not",
+            master=_damaged(how),
+            slave=lambda: having(COUNT),
+        )
+        for how in DAMAGES
+    ),
+    *(
+        Case(
+            name=f"the answers of the only replica {how} for good",
+            master=_damaged(how),
+            routes=((MASTER,), (MASTER,)),
+            known=((MASTER, MASTER),),
+            patience=0.3,
+            error=ProtocolError,
+        )
+        for how in DAMAGES
     ),
     Case(
         name="the master's retention passed a part",

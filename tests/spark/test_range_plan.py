@@ -12,6 +12,7 @@ from rmqd.codes import ResponseCode
 from rmqd.errors import ProtocolError, RemotingConnectError, RmqdError
 from rmqd.spark.access import Access
 from rmqd.spark.queue_range import Filter, PullSettings, QueueRange, Replica
+from rmqd.spark.source.framed_reply import FramedReply
 from rmqd.spark.source.range_plan import Dealt, RangePlan, ResetByOperator
 from rmqd.wire.command import RemotingCommand, decode_command
 from rmqd.wire.frame import FrameDecoder
@@ -70,7 +71,8 @@ class Driver:
         while plan.spans and (reply := self._replies.pop(plan.spans[0].opaque, None)) is not None:
             if reply is AWAY:
                 raise RemotingConnectError(plan.address, "it is away")
-            dealt = plan.answered(RemotingCommand(int(reply.code), 0, 1, dict(reply.ext_fields), reply.body))
+            command = RemotingCommand(int(reply.code), 0, 1, dict(reply.ext_fields), reply.body)
+            dealt = plan.answered(command, FramedReply(reply.body, 0).broken)
             assert not isinstance(dealt, ResetByOperator)
             if dealt is not None and dealt.found:
                 self.found += range(dealt.low, dealt.high)

@@ -22,6 +22,7 @@ need("pyarrow")
 
 from rmqd.spark.source.arrow import BatchBuilder  # noqa: E402
 from rmqd.spark.source.columns import COLUMNS  # noqa: E402
+from rmqd.spark.source.framed_reply import FramedReply  # noqa: E402
 from rmqd.spark.source.records import Records  # noqa: E402
 
 ALL = (0, 2**63 - 1)
@@ -41,8 +42,10 @@ TIMELESS = tuple(name for name in COLUMNS if name not in TIMES)  # Python's date
 
 
 def table(data: bytes, *columns: str) -> dict[str, list[Any]]:
-    builder = BatchBuilder(columns, QUEUE)
-    builder.records.add(data, 0, *ALL)
+    builder, reply = BatchBuilder(columns, QUEUE), FramedReply(data, 0)
+    if reply.broken is not None:
+        raise ProtocolError(reply.broken)
+    builder.records.add(reply, *ALL)
     found: dict[str, list[Any]] = builder.finish().to_pydict()
     return found
 
@@ -62,7 +65,7 @@ def test_every_field_of_every_layout(stored: list[StoredMessage]) -> None:
     data = list(map(encode_message, stored))
     builder = BatchBuilder(tuple(COLUMNS), QUEUE)
     for part in (data[:2], data[2:]):
-        builder.records.add(b"head" + b"".join(part), 4, *ALL)
+        builder.records.add(FramedReply(b"head" + b"".join(part), 4), *ALL)
     assert len(builder.records) == len(stored)
     batch = builder.finish()
     batch.validate(full=True)
@@ -81,7 +84,7 @@ def test_a_time_that_no_timestamp_can_have_is_the_last_one() -> None:
     """A producer's clock may say anything; one message is no reason to read none."""
     stored = replace(STORED, born_timestamp=2**63 - 1)
     builder = BatchBuilder(("born_timestamp",), QUEUE)
-    builder.records.add(encode_message(stored), 0, *ALL)
+    builder.records.add(FramedReply(encode_message(stored), 0), *ALL)
     assert builder.finish().column(0).cast("int64").to_pylist() == [(2**63 - 1) // 1000 * 1000]
 
 
@@ -102,7 +105,7 @@ def test_members_of_a_batch_are_rows(kind: CompressionType | None) -> None:
     single = encode_message(replace(STORED, queue_offset=3))
     reply = encode_message(batch_of(BATCH, 0, STORED, kind)) + single
     builder = BatchBuilder(tuple(COLUMNS), QUEUE)
-    builder.records.add(reply, 0, *ALL)
+    builder.records.add(FramedReply(reply, 0), *ALL)
     batch = builder.finish()
     batch.validate(full=True)
     views = decode_messages(reply, QUEUE).messages
@@ -111,9 +114,9 @@ def test_members_of_a_batch_are_rows(kind: CompressionType | None) -> None:
     assert found["queue_offset"] == [0, 1, 2, 3]
     assert [dict(entries) for entries in found["properties"]] == [view.properties for view in views]
     records = Records()
-    records.add(reply, 0, 1, 2)
+    records.add(FramedReply(reply, 0), 1, 2)
     assert offsets(records) == [1]
-    records.add(reply, 0, *ALL)
+    records.add(FramedReply(reply, 0), *ALL)
     assert offsets(records, frozenset({"x"})) == [0, 3]
 
 
@@ -122,16 +125,16 @@ def test_a_batch_that_cannot_be_taken_apart_is_told(low: int) -> None:
     """Also where it begins before the range: one of its members may be in it."""
     bad = replace(batch_of(BATCH, 0, STORED), body=b"no batch")
     records = Records()
-    records.add(encode_message(bad), 0, low, 10)
+    records.add(FramedReply(encode_message(bad), 0), low, 10)
     with pytest.raises(ProtocolError, match="message 1 of a batch"):
         records.finish()
-    records.add(encode_message(bad), 0, low, 10)
+    records.add(FramedReply(encode_message(bad), 0), low, 10)
     assert "of a batch" in records.finish(permissive=True).errors[0]
 
 
 def test_unknown_flags_are_told_by_name() -> None:
     records = Records()
-    records.add(encode_message(replace(STORED, sys_flag=0x800)), 0, *ALL)
+    records.add(FramedReply(encode_message(replace(STORED, sys_flag=0x800)), 0), *ALL)
     with pytest.raises(ProtocolError, match="0x800"):
         records.finish()
 
@@ -145,9 +148,9 @@ def test_offsets_and_tags_choose() -> None:
         )
     )
     records = Records()
-    records.add(data, 0, 1, 5)
+    records.add(FramedReply(data, 0), 1, 5)
     assert offsets(records, frozenset({"x", "z"})) == [1, 3]
-    records.add(data, 0, 2, 4)
+    records.add(FramedReply(data, 0), 2, 4)
     assert offsets(records) == [1, 2, 3, 4, 2, 3]
     assert len(records.finish(frozenset({"none"})).bodies) == 0
 
@@ -159,14 +162,14 @@ def test_a_corrupt_body_is_told_with_its_offset() -> None:
     packed = encode_message(replace(STORED, sys_flag=1))
     for data, reason in ((bytes(damaged), "the CRC"), (packed, "the body is not a ZLIB stream")):
         records = Records()
-        records.add(data, 0, *ALL)
+        records.add(FramedReply(data, 0), *ALL)
         with pytest.raises(ProtocolError, match=f"the message at offset 7 is corrupt: {reason}"):
             records.finish()
     records = Records()
-    records.add(bytes(damaged), 0, 8, 9)
+    records.add(FramedReply(bytes(damaged), 0), 8, 9)
     assert offsets(records) == []
     records = Records()
-    records.add(bytes(damaged) + good + packed, 0, *ALL)
+    records.add(FramedReply(bytes(damaged) + good + packed, 0), *ALL)
     found = records.finish(permissive=True)
     assert found.bodies.to_pylist() == [None, STORED.body, None]
     assert found.errors[0] == "the CRC of its body does not match"

@@ -14,7 +14,7 @@ from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.pull.opening import open_bodies
-from rmqd.errors import DataLossError, RemotingError
+from rmqd.errors import DataLossError, ProtocolError, RemotingError
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.pull import PullMessageRequestHeader
 from tests.client.peer import Peer, Reply, route_of
@@ -182,6 +182,17 @@ async def test_who_fails_says_which_replica_was_asked(cluster: Cluster, read: Re
     (alone,) = [case for case in CASES if case.name == "the slave is alone, and behind"]
     with pytest.raises(RemotingError, match=r"slave 1 .* does not have offset 4 yet; its master has to be asked"):
         await read(cluster.play(alone, loss_fails=False))
+
+
+@pytest.mark.parametrize("read", READERS)
+async def test_who_fails_says_which_answer_was_damaged(cluster: Cluster, read: Read) -> None:
+    """And how, so that the broker's store can be looked at."""
+    (broken,) = [case for case in CASES if case.name == "the answers of the only replica have a wrong magic for good"]
+    said = (
+        r"^orders@broker-a:0: the answer to a pull at offset 4 is damaged: a message starts with the magic 0x6E6F6E65"
+    )
+    with pytest.raises(ProtocolError, match=said):
+        await read(cluster.play(broken, loss_fails=False))
 
 
 @pytest.mark.parametrize("read", READERS)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from rmqd.client.remoting.connection import RemotingConnection
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.errors import ProtocolError, RemotingTimeoutError, RmqdError
+from rmqd.errors import RemotingTimeoutError, RmqdError
 from rmqd.spark.cluster import replicas_now
 from rmqd.spark.source.range_plan import RangePlan, ResetByOperator
 from rmqd.wire.messages.decode import frame_messages
@@ -105,9 +105,14 @@ class RangePulls:
             self._pulls[opaque] = _Pull(time.monotonic(), reply)
 
     async def _settle(self, reply: RemotingCommand, asked_at: float) -> Pulled | ResetByOperator | None:
-        # decoded before the plan takes the span for dealt with: bytes that are no messages are asked for again
-        block = await self._decoded(reply) if reply.code == _FOUND else None
-        decision = self.plan.answered(reply, None if block is None else block.cut_at)
+        block, cut_at = None, None
+        if reply.code == _FOUND:
+            namespace = self._client.options.namespace
+            block = frame_messages(reply.payload, self._range.queue, reply.body_start, namespace)
+            if block.is_closed and block.broken is None:
+                await self._open_bodies(block, self.plan.spans[0].low)
+            cut_at = block.cut_at
+        decision = self.plan.answered(reply, None if block is None else block.broken, cut_at)
         if decision is None or isinstance(decision, ResetByOperator):
             return decision
         if not decision.found:
@@ -116,18 +121,8 @@ class RangePulls:
             self.largest_bytes = max(self.largest_bytes, block.size_bytes)
         return Pulled(decision.low, decision.high, block, time.monotonic() - asked_at)
 
-    async def _decoded(self, reply: RemotingCommand) -> MessageBlock:
-        block = frame_messages(reply.payload, self._range.queue, reply.body_start, self._client.options.namespace)
-        if block.broken is not None:
-            raise ProtocolError(block.broken)
-        if block.is_closed:
-            await self._open_bodies(block, self.plan.spans[0].low)
-        return block
-
     def _disconnect(self, error: RmqdError) -> None:
         """Pull by another connection from now on; the client's others may go on by this one."""
-        if isinstance(error, ProtocolError) and self._connection is not None:
-            self._connection.corrupt(error)
         if isinstance(error, RemotingTimeoutError) and self._connection is not None:
             self._client.remoting.leave(self._connection, "a pull was not answered")  # it may never be again
         self._connection = None

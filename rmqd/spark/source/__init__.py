@@ -14,6 +14,7 @@ The driver decides which offsets a batch has and cuts them into ranges; executor
     range_plan                      RangePlan: which offsets to ask for next, of whom, and what is lost; for both
                                     pullers
     fetch, pull_connection          a range read on an executor: the blocking puller, its connection
+    framed_reply                    where the records of a reply lie, and whether they fill it
     records, inner_batches          stored messages decoded into columns; batches taken apart
     property_arrays, slices, arrow  the parts of that: properties, parts of a buffer, record batches
 """

@@ -15,6 +15,7 @@ from rmqd.errors import ProtocolError, RmqdError
 from rmqd.spark.cluster import cluster_of
 from rmqd.spark.process_log import log_to_stderr
 from rmqd.spark.source.arrow import BatchBuilder
+from rmqd.spark.source.framed_reply import FramedReply
 from rmqd.spark.source.pull_connection import PullConnection, keep_connection, take_connection
 from rmqd.spark.source.range_plan import RangePlan, ResetByOperator
 
@@ -31,8 +32,8 @@ def read_range(queue_range: QueueRange, columns: Sequence[str]) -> Iterator[pa.R
     """The messages of a range as record batches of `columns`, in the queue's order.
 
     Raises DataLossError where the broker no longer has all of them and that is to fail, ProtocolError for a message
-    that is corrupt unless the range is permissive, and RemotingError or BrokerError where no replica answers for
-    `patience_seconds`.
+    that is corrupt unless the range is permissive, and what the plan fails by where no replica gives an answer that can
+    be read for `patience_seconds`.
     """
     log_to_stderr()
     puller = RangePuller(queue_range)
@@ -40,14 +41,18 @@ def read_range(queue_range: QueueRange, columns: Sequence[str]) -> Iterator[pa.R
     tags = queue_range.subscription.tags
     builder = BatchBuilder(columns, queue_range.queue, tags=tags, permissive=queue_range.permissive)
     settings = queue_range.pull
+    for reply, low, high in puller.answers():
+        builder.records.add(reply, low, high)
+        records = builder.records
+        if len(records) >= settings.rows_per_batch or records.size_bytes >= settings.bytes_per_batch:
+            yield _batch(builder, queue_range)
+    if builder.records:
+        yield _batch(builder, queue_range)
+
+
+def _batch(builder: BatchBuilder, queue_range: QueueRange) -> pa.RecordBatch:
     try:
-        for reply, low, high in puller.answers():
-            builder.records.add(reply.payload, reply.body_start, low, high)
-            records = builder.records
-            if len(records) >= settings.rows_per_batch or records.size_bytes >= settings.bytes_per_batch:
-                yield builder.finish()
-        if builder.records:
-            yield builder.finish()
+        return builder.finish()
     except ProtocolError as error:
         raise ProtocolError(f"{queue_range.queue}: {error}") from error
 
@@ -62,11 +67,11 @@ class RangePuller:
         self._connection: PullConnection | None = None
         self._replies: dict[int | None, RemotingCommand] = {}  # by the opaque of the pull
 
-    def answers(self) -> Iterator[tuple[RemotingCommand, int, int]]:
+    def answers(self) -> Iterator[tuple[FramedReply, int, int]]:
         """The answers that have messages, each with the offsets of which they are to be taken, the last exclusive."""
         try:
             while self._plan.more:
-                found: list[tuple[RemotingCommand, int, int]] = []
+                found: list[tuple[FramedReply, int, int]] = []
                 try:
                     self._ask()
                     self._await_first()
@@ -112,7 +117,7 @@ class RangePuller:
                 if reply.opaque in asked:
                     self._replies[reply.opaque] = reply
 
-    def _settle_first_ones(self, found: list[tuple[RemotingCommand, int, int]]) -> None:
+    def _settle_first_ones(self, found: list[tuple[FramedReply, int, int]]) -> None:
         """Settle spans in their order, as far as they have answers.
 
         Answers with messages go to `found`, which keeps those that came before one that raises.
@@ -120,13 +125,14 @@ class RangePuller:
         plan = self._plan
         while plan.spans and (reply := self._replies.pop(plan.spans[0].opaque, None)) is not None:
             first = plan.spans[0].low
-            decision = plan.answered(reply)
+            framed = FramedReply(reply.payload, reply.body_start)
+            decision = plan.answered(reply, framed.broken)
             if isinstance(decision, ResetByOperator):
                 # the batch has the range that the checkpoint says; who moves the group there is not asked here
                 queue, reset_to = str(self._range.queue), decision.offset
                 log.warning("spark.reset_ignored", queue=queue, offset=first, reset_to=reset_to)
             elif decision is not None and decision.found:
-                found.append((reply, decision.low, decision.high))
+                found.append((framed, decision.low, decision.high))
 
     def _disconnect(self) -> None:
         self._replies.clear()

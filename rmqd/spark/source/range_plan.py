@@ -15,6 +15,7 @@ What an answer means for the first span:
 | answer                                        | of the master                     | of a slave                    |
 |-----------------------------------------------|-----------------------------------|-------------------------------|
 | SUCCESS, nextBeginOffset above the asked one  | dealt with up to nextBeginOffset  | the same                      |
+| SUCCESS, and its bytes are no messages        | no answer                         | no answer                     |
 | no messages, nextBeginOffset above it         | dealt with up to nextBeginOffset  | the same in a filtered range, |
 |                                               |                                   | else no answer                |
 | no nextBeginOffset above it                   | asked again, then a loss          | no answer                     |
@@ -28,9 +29,9 @@ may its topics, groups and permissions. "No answer" is a failure, like silence: 
 by a route that is asked for anew. If nothing is dealt with for `patience_seconds`, the
 range fails and has lost nothing: its next attempt begins at the same offset.
 
-What a message is, corrupt or without the tags that are wanted, is its puller's business. One decodes an answer before
-it is settled, and reports bytes that are no messages as a failure; the blocking one decodes many answers at once, after
-they are settled, and such bytes fail its task.
+Bytes that are no messages were damaged on the way, or in one replica's store: they are pulled again like silence. So a
+puller finds the messages of an answer before it has the answer settled. What becomes of a message that is corrupt, or
+without the tags that are wanted, is its puller's business.
 
 Messages are lost in two cases, and `_lose` alone says so:
 
@@ -168,10 +169,13 @@ class RangePlan:
                 most = self._batch_size(span)
                 yield span.opaque, self._template.frame(span.opaque, span.low, 0, PullSysFlag.SUBSCRIPTION, 0, 0, most)
 
-    def answered(self, reply: RemotingCommand, cut_at: int | None = None) -> Dealt | ResetByOperator | None:
+    def answered(
+        self, reply: RemotingCommand, broken: str | None = None, cut_at: int | None = None
+    ) -> Dealt | ResetByOperator | None:
         """Settle the first span by the answer to its pull: it ends, or begins later. None if it is asked again.
 
-        The messages of an answer from the offset `cut_at` on were not taken, as there was no room.
+        `broken` says why the bytes of an answer are no messages; None if they are. The messages from the offset
+        `cut_at` on were not taken, as there was no room.
         Raises DataLossError, and what `failed` has to be told: BrokerError for a refusal, ProtocolError, and
         NotOnReplicaError.
         """
@@ -181,6 +185,8 @@ class RangePlan:
         if code not in PULLED:
             raise BrokerError.of(code, reply.remark, self._range.broker_name)
         header = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
+        if is_found and broken is not None:
+            raise ProtocolError(f"the answer to a pull at offset {span.low} is damaged: {broken}")
         following = header.next_begin_offset if cut_at is None else cut_at
         goes_on = following > span.low
         if is_moved and reply.remark == OPERATOR_RESET:
@@ -213,7 +219,9 @@ class RangePlan:
         if not self._failures:
             self._failing_since = now
         if now - self._failing_since >= self._settings.patience_seconds:
-            self._given_up_by = error  # the route has the last word
+            # the route has the last word
+            is_damage = isinstance(error, ProtocolError)  # what is damaged names no queue
+            self._given_up_by = ProtocolError(f"{self._range.queue}: {error}") if is_damage else error
             return
         self._log.warning("spark.pull_failed", error=str(error))
         self._turn += 1

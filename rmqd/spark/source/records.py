@@ -1,14 +1,12 @@
 """Stored messages decoded straight into columns, many at once: their bytes are looked at by numpy and Arrow.
 
 The layout is that of `rmqd.wire.messages.message`. Replies are kept as they came until there are enough for a batch;
-then each field of all of them is read in one go. What is done for each message by itself is finding its end, and its
-CRC.
+then each field of all of them is read in one go. What is done for each message by itself is finding its end
+(`framed_reply`), and its CRC.
 """
 
 from __future__ import annotations
 
-from struct import Struct
-from struct import error as StructError
 from typing import Any, Final
 from zlib import crc32
 
@@ -16,17 +14,17 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from rmqd.errors import ProtocolError
+from rmqd.spark.source.framed_reply import FramedReply
 from rmqd.spark.source.inner_batches import unwrapped, why_closed
 from rmqd.spark.source.property_arrays import PropertyArrays
 from rmqd.spark.source.slices import Ints, cut
 from rmqd.wire.messages.compression import decompress
 from rmqd.wire.messages.properties import TAGS
-from rmqd.wire.messages.record import MAGIC_V1, MAGIC_V2
+from rmqd.wire.messages.record import MAGIC_V2
 from rmqd.wire.messages.sys_flag import BORN_HOST_V6, COMPRESSED, KNOWN, NEED_UNWRAP, STORE_HOST_V6
 
 Array = np.ndarray[tuple[int], np.dtype[Any]]
 
-LEAST_BYTES: Final = 91  # with IPv4, and without body, topic and properties
 V4_BYTES: Final = 8
 V6_BYTES: Final = 20
 
@@ -47,7 +45,6 @@ _HEAD: Final = np.dtype(
 # after the second one; between the two is `store_timestamp`
 _TAIL: Final = np.dtype([("reconsume_times", ">i4"), ("prepared_transaction_offset", ">i8"), ("body_size", ">u4")])
 _LONG: Final = np.dtype(">i8")
-_SIZE: Final = Struct(">I")
 
 
 class Records:
@@ -59,47 +56,31 @@ class Records:
         self.size_bytes = 0
         self._parts: list[memoryview] = []
         self._starts: list[int] = []
-        self._spans: list[tuple[int, int]] = []
+        self._spans: list[tuple[int, int, int]] = []  # offsets, and how far the reply's records move in `_parts`
         self._rows: list[int] = []
 
     def __len__(self) -> int:
         """How many there are, those that are not to be taken included."""
         return len(self._starts)
 
-    def add(self, data: bytes, start: int, low: int, high: int) -> None:
-        """Take the records that fill `data` from `start` on: those of the offsets from `low` to before `high`.
-
-        Raises ProtocolError where they do not fill it.
-        """
-        at, size, before = start, len(data), len(self._starts)
-        shift = self.size_bytes - start
-        found, size_at = self._starts.append, _SIZE.unpack_from
-        try:
-            for _ in range((size - start) // LEAST_BYTES + 1):
-                if at >= size:
-                    break
-                found(at + shift)
-                at += size_at(data, at)[0]
-        except StructError as error:
-            raise ProtocolError(f"a message is cut short: {size - at} bytes are left for it") from error
-        if at > size:
-            raise ProtocolError(f"the last message goes {at - size} bytes past the reply's end")
-        if at < size:
-            raise ProtocolError(f"messages of less than {LEAST_BYTES} bytes each, which is the least that one takes")
-        self._parts.append(memoryview(data)[start:])
-        self._rows.append(len(self._starts) - before)
-        self._spans.append((low, high))
-        self.size_bytes += size - start
+    def add(self, reply: FramedReply, low: int, high: int) -> None:
+        """Take the records of a reply that they fill: those of the offsets from `low` to before `high`."""
+        self._parts.append(memoryview(reply.data)[reply.start :])
+        self._starts += reply.starts
+        self._rows.append(len(reply.starts))
+        self._spans.append((low, high, self.size_bytes - reply.start))
+        self.size_bytes += len(reply.data) - reply.start
 
     def finish(self, tags: frozenset[str] = frozenset(), *, permissive: bool = False) -> Decoded:
         """Decode all that was added. With `tags`, only what has one of them.
 
-        Raises ProtocolError for a record whose parts do not fit together, and, unless it is `permissive`, for one that
-        is taken and whose body does not match its CRC or cannot be decompressed.
+        Raises ProtocolError, unless it is `permissive`, for a record that is taken and whose body does not match its
+        CRC or cannot be decompressed.
         """
         data = b"".join(self._parts)
-        starts = np.array(self._starts, np.int64)
-        lows, highs = (np.repeat(each, self._rows or [0]) for each in np.array(self._spans or [(0, 0)], np.int64).T)
+        spans = np.array(self._spans or [(0, 0, 0)], np.int64).T
+        lows, highs, shifts = (np.repeat(each, self._rows or [0]) for each in spans)
+        starts = np.array(self._starts, np.int64) + shifts
         layout = _Layout(data, starts)
         batches = frozenset(np.flatnonzero(layout.head["sys_flag"] & NEED_UNWRAP).tolist())
         if batches:
@@ -124,13 +105,7 @@ class _Layout:
         self.starts = self.ends = starts
         self.head = _gather(data, _HEAD, starts)
         sizes = self.head["store_size"].astype(np.int64)
-        if (sizes < LEAST_BYTES).any():
-            raise ProtocolError(f"a message announces {sizes.min()} bytes; the least that one takes is {LEAST_BYTES}")
-        is_v2 = self.head["magic"] != MAGIC_V1
-        if is_v2.any():
-            unknown = self.head["magic"][is_v2 & (self.head["magic"] != MAGIC_V2)]
-            if len(unknown):
-                raise ProtocolError(f"a message starts with the magic 0x{unknown[0]:08X}, none that RocketMQ writes")
+        is_v2 = self.head["magic"] == MAGIC_V2
         flags = self.head["sys_flag"]
         self.born_long = (flags & BORN_HOST_V6) != 0
         self.store_long = (flags & STORE_HOST_V6) != 0
@@ -140,14 +115,12 @@ class _Layout:
         self.store_hosts = self.store_timestamps + _LONG.itemsize
         tails = self.store_hosts + _host_bytes(self.store_long)
         self.ends = starts + sizes
-        self._lay_out_rest(self.ends, tails, is_v2)
+        self._lay_out_rest(tails, is_v2)
 
-    def _lay_out_rest(self, ends: Ints, tails: Ints, is_v2: Array) -> None:
+    def _lay_out_rest(self, tails: Ints, is_v2: Array) -> None:
         self.body_starts = tails + _TAIL.itemsize
-        _fit(self.body_starts, ends - 3)
         self.tail = _gather(self.data, _TAIL, tails)
         self.body_ends = self.body_starts + self.tail["body_size"]
-        _fit(self.body_ends, ends - 3)
         octets = np.frombuffer(self.data, np.uint8)
         topic_sizes = octets[self.body_ends].astype(np.int64)
         self.topic_starts = self.body_ends + 1
@@ -155,12 +128,9 @@ class _Layout:
             topic_sizes[is_v2] = topic_sizes[is_v2] << 8 | octets[self.topic_starts[is_v2]]
             self.topic_starts[is_v2] += 1
         self.topic_ends = self.topic_starts + topic_sizes
-        _fit(self.topic_ends, ends - 2)
         sizes = octets[self.topic_ends].astype(np.int64) << 8 | octets[self.topic_ends + 1]
         self.property_starts = self.topic_ends + 2
         self.property_ends = self.property_starts + sizes
-        _fit(self.property_ends, ends)
-        _fit(ends, self.property_ends)
 
     def properties(self) -> pa.Array:
         return cut(self.data, self.property_starts, self.property_ends)
@@ -246,22 +216,11 @@ def _gather(data: bytes, what: np.dtype[Any], places: Ints) -> Array:
     """What lies at these places, wherever they are: to numpy an item begins at each byte of the buffer."""
     if not len(places):
         return np.empty(0, what)
-    last = len(data) - what.itemsize
-    if places[-1] > last:
-        raise ProtocolError(f"a message is cut short: {len(data) - places[-1]} bytes are left for it")
     # as bytes without a meaning, which numpy copies ten times as fast as fields
-    whole: Array = np.ndarray((last + 1,), f"V{what.itemsize}", data, strides=(1,))
+    whole: Array = np.ndarray((len(data) - what.itemsize + 1,), f"V{what.itemsize}", data, strides=(1,))
     return whole[places].view(what)
 
 
 def _host_bytes(is_long: Array) -> Ints:
     sizes: Ints = np.where(is_long, V6_BYTES, V4_BYTES)
     return sizes
-
-
-def _fit(inner: Ints, outer: Ints) -> None:
-    """Raise ProtocolError where a part goes past the record that it is of."""
-    beyond = inner > outer
-    if beyond.any():
-        row = int(beyond.argmax())
-        raise ProtocolError(f"a message's parts take {inner[row] - outer[row]} bytes more or less than it announces")
