@@ -1,4 +1,5 @@
-"""Popped messages that are finished, or stay hidden (`AckMessageProcessor.java`, `ChangeInvisibleTimeProcessor.java`)."""
+"""Popped messages that are done with, or stay hidden (`AckMessageProcessor.java`,
+`ChangeInvisibleTimeProcessor.java`)."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ class NotifyConsumerIdsChangedRequestHeader(RequestHeader):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetConsumerStatusRequestHeader(RequestHeader):
-    """Asks a member, or a broker for its members (INVOKE_BROKER_TO_GET_CONSUMER_STATUS), for their offsets in a topic."""
+    """Asks a member for its offsets in a topic; by INVOKE_BROKER_TO_GET_CONSUMER_STATUS, a broker for all members'."""
 
     code: ClassVar[RequestCode] = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
 
