@@ -12,7 +12,7 @@ proven by recorded frames: tests/wire/golden.
     bodies           bodies in JSON: a dataclass for each
     messages         stored messages: records, their bodies and properties, decoded and encoded
     loose_json       JSON as fastjson writes it
-    fields           single values of headers and bodies: what is accepted, and how an error says what is not
+    fields           fields of headers and bodies: names, accepted values, and how an error says what is not
     limits           how large routes and resets may be
     java_properties  settings in lines of `name=value`
     message_queue    MessageQueue: the name of a queue

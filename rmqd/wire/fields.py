@@ -1,9 +1,13 @@
-"""Typed reading of fields: each function returns the field's value, or raises a ProtocolError that shows what it is."""
+"""The fields of headers and bodies: what they are called on the wire, and how a value of theirs is read.
+
+The functions that read return the field's value, or raise a ProtocolError that shows what it is.
+"""
 
 from __future__ import annotations
 
 import math
 import re
+from dataclasses import dataclass
 from typing import Any, Final
 
 from rmqd.errors import ProtocolError
@@ -13,8 +17,18 @@ _INTEGER: Final = re.compile(r"[+-]?\d{1,19}", re.ASCII)
 _LONG_MIN, _LONG_MAX = -(2**63), 2**63 - 1
 
 
-def camel_case(name: str) -> str:
-    """A field's name as Java spells it."""
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A field's name on the wire, where it is not its own in camel case; part of the field's annotation."""
+
+    name: str
+
+
+def wire_name(name: str, annotation: Any) -> str:
+    """What a field is called on the wire: as `Named` in its annotation says, or its own name as Java spells it."""
+    for note in getattr(annotation, "__metadata__", ()):
+        if isinstance(note, Named):
+            return note.name
     first, *others = name.split("_")
     return first + "".join(word.capitalize() for word in others)
 

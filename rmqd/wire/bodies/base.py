@@ -1,13 +1,13 @@
 """How a body dataclass is read from the JSON that brokers and clients write, and written to it.
 
 A field's name on the wire is its own in camel case, and its type says what must stand there: str, int (64 bits), bool,
-float, MessageQueue, another Body, a tuple or frozenset of these, a dict or Mapping, or one of these or None. `Wire` in
-the annotation says what name and type do not:
+float, MessageQueue, another Body, a tuple or frozenset of these, a dict or Mapping, or one of these or None. The
+annotation says what name and type do not: `Named` gives another name, and `Wire` the rest.
 
     @dataclass(frozen=True, slots=True)
     class LockBatchRequestBody(Body):
         consumer_group: str                                             # {"consumerGroup":"g",
-        queues: Annotated[tuple[MessageQueue, ...], Wire("mqSet")]      #  "mqSet":[{"brokerName":"b",...}],
+        queues: Annotated[tuple[MessageQueue, ...], Named("mqSet")]     #  "mqSet":[{"brokerName":"b",...}],
         only_this_broker: bool = False                                  #  "onlyThisBroker":false}
 
 Reading: a field that is left out or null has its default. Without a default, a collection is empty, and anything else
@@ -48,7 +48,6 @@ Offset = Annotated[int, "an offset"]
 class Wire:
     """How a field stands in the JSON, as far as its name and type do not say it; part of its annotation."""
 
-    name: str | None = None
     last: bool = False  # written after the fields that are not last
     absent: str | None = None  # what is read if the field is left out or null, instead of the default
     read: Read | None = None  # instead of the reader for the type
@@ -128,7 +127,7 @@ def _make_plan(cls: type[Body]) -> _Plan:
     reads, writes, order = [], [], {(False, name): value for name, value in cls.constants.items()}
     for field in dataclasses.fields(cls):
         hint, wire = _split(hints[field.name])
-        name = wire.name or fields.camel_case(field.name)
+        name = fields.wire_name(field.name, hints[field.name])
         reads.append((field.name, name, wire.read or _reader(hint), *_without_value(field, hint, wire)))
         writes.append((field.name, name, wire.write or _writer(hint)))
         order[wire.last, name] = None
@@ -156,9 +155,8 @@ def _split(hint: Any) -> tuple[Any, Wire]:
     """A field's type, and its Wire."""
     if get_origin(hint) is Annotated:
         kind, *notes = get_args(hint)
-        for note in notes:
-            if isinstance(note, Wire):
-                return _without_none(kind), note
+        if ours := [note for note in notes if isinstance(note, Wire | fields.Named)]:
+            return _without_none(kind), next((note for note in ours if isinstance(note, Wire)), _PLAIN)
     return _without_none(hint), _PLAIN
 
 

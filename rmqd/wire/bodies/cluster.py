@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from rmqd.wire.bodies.base import Body, BrokerName, ClusterName, Wire
+from rmqd.wire.bodies.base import Body, BrokerName, ClusterName
 from rmqd.wire.bodies.route import BrokerData
+from rmqd.wire.fields import Named
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class TopicList(Body):
     and GET_SYSTEM_TOPIC_LIST_FROM_NS (304) or _FROM_BROKER (305).
     """
 
-    topics: Annotated[tuple[str, ...], Wire("topicList")]
+    topics: Annotated[tuple[str, ...], Named("topicList")]
     broker_addr: str | None = None
 
 

@@ -11,6 +11,7 @@ from rmqd.wire.bodies.base import Body, ClientId, Group, Offset, QueueId, Wire
 from rmqd.wire.bodies.data_version import DataVersion
 from rmqd.wire.bodies.heartbeat import SubscriptionData
 from rmqd.wire.bodies.queue_map import offsets_from_dict, queue_from_dict, queue_to_dict
+from rmqd.wire.fields import Named
 from rmqd.wire.message_queue import MessageQueue
 
 
@@ -121,4 +122,4 @@ class QueryCorrectionOffsetBody(Body):
 class GroupList(Body):
     """The reply to QUERY_TOPIC_CONSUME_BY_WHO (300): names of groups."""
 
-    groups: Annotated[tuple[str, ...], Wire("groupList")]
+    groups: Annotated[tuple[str, ...], Named("groupList")]

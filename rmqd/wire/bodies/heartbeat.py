@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar, Final
 
 from rmqd.wire import fields
 from rmqd.wire.bodies.base import Body, Wire
+from rmqd.wire.fields import Named
 
 EXPRESSION_TAG: Final = "TAG"
 EXPRESSION_SQL92: Final = "SQL92"
@@ -78,10 +79,10 @@ def _write_producers(groups: tuple[str, ...]) -> list[dict[str, str]]:
 class HeartbeatData(Body):
     """HEART_BEAT (34): one client, its producer groups by name, and its consumer groups."""
 
-    client_id: Annotated[str, Wire("clientID")]
+    client_id: Annotated[str, Named("clientID")]
     consumer_data_set: tuple[ConsumerData, ...] = ()
     producer_groups: Annotated[
-        tuple[str, ...], Wire("producerDataSet", read=_read_producers, write=_write_producers)
+        tuple[str, ...], Named("producerDataSet"), Wire(read=_read_producers, write=_write_producers)
     ] = ()
     heartbeat_fingerprint: int = 0
     without_sub: bool = False

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from rmqd.wire.bodies.base import Body, Wire
+from rmqd.wire.bodies.base import Body
+from rmqd.wire.fields import Named
 from rmqd.wire.message_queue import MessageQueue
 
 
@@ -15,7 +16,7 @@ class LockBatchRequestBody(Body):
 
     consumer_group: str
     client_id: str
-    queues: Annotated[tuple[MessageQueue, ...], Wire("mqSet")]
+    queues: Annotated[tuple[MessageQueue, ...], Named("mqSet")]
     only_this_broker: bool = False
 
 
@@ -23,4 +24,4 @@ class LockBatchRequestBody(Body):
 class LockBatchResponseBody(Body):
     """The reply to LOCK_BATCH_MQ (41): the queues that the asker has locked. Another member has the missing ones."""
 
-    queues: Annotated[frozenset[MessageQueue], Wire("lockOKMQSet")]
+    queues: Annotated[frozenset[MessageQueue], Named("lockOKMQSet")]

@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Final, Self
 from rmqd.errors import ProtocolError
 from rmqd.wire import fields
 from rmqd.wire.bodies.base import Body, Wire
+from rmqd.wire.fields import Named
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.pop import RetryFlag
 
@@ -50,7 +51,7 @@ class MessageQueueAssignment(Body):
 
     called: ClassVar[str] = "an assignment"
 
-    queue: Annotated[MessageQueue, Wire("messageQueue")]
+    queue: Annotated[MessageQueue, Named("messageQueue")]
     mode: Annotated[MessageRequestMode, Wire(read=_read_mode)] = MessageRequestMode.PULL
 
 
@@ -61,7 +62,7 @@ class QueryAssignmentResponseBody(Body):
     None where the broker cannot tell, as it does not know the member yet; the body may be empty then.
     """
 
-    assignments: Annotated[tuple[MessageQueueAssignment, ...] | None, Wire("messageQueueAssignments")] = None
+    assignments: Annotated[tuple[MessageQueueAssignment, ...] | None, Named("messageQueueAssignments")] = None
 
     @classmethod
     def from_json(cls, body: bytes) -> Self:

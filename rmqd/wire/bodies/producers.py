@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from rmqd.wire.bodies.base import Body, Group, Wire
+from rmqd.wire.bodies.base import Body, Group
 from rmqd.wire.bodies.stats import Connection
+from rmqd.wire.fields import Named
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,7 @@ class ProducerInfo(Body):
     called: ClassVar[str] = "a producer"
 
     client_id: str = ""
-    remote_ip: Annotated[str, Wire("remoteIP")] = ""
+    remote_ip: Annotated[str, Named("remoteIP")] = ""
     language: str = "OTHER"
     version: int = 0
     last_update_timestamp: int = 0

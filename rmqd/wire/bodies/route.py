@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Final, Self
 from rmqd.wire import fields, limits, loose_json
 from rmqd.wire.bodies.base import Body, Wire
 from rmqd.wire.bodies.static_topic import TopicQueueMappingInfo, queue_count
+from rmqd.wire.fields import Named
 
 PERM_READ: Final = 4
 PERM_WRITE: Final = 2
@@ -88,7 +89,9 @@ class TopicRouteData(Body):
     queue_datas: tuple[QueueData, ...] = ()
     broker_datas: tuple[BrokerData, ...] = ()
     order_topic_conf: Annotated[str | None, Wire(last=True)] = None
-    mappings: Annotated[_Mappings, Wire("topicQueueMappingByBroker", read=_read_mappings, write=_write_mappings)] = ()
+    mappings: Annotated[
+        _Mappings, Named("topicQueueMappingByBroker"), Wire(read=_read_mappings, write=_write_mappings)
+    ] = ()
 
     def to_json(self, *, strict: bool = True) -> bytes:
         """The body; clients before 4.9.4 get the loose dialect, with bare numbers as keys."""

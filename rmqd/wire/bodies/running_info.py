@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar, Final
 
 from rmqd.wire.bodies.base import Body, Topic, Wire
 from rmqd.wire.bodies.heartbeat import SubscriptionData
+from rmqd.wire.fields import Named
 from rmqd.wire.message_queue import MessageQueue
 
 # the properties that mqadmin and the dashboard look at; the orderly one is spelled so
@@ -30,14 +31,14 @@ class ProcessQueueInfo(Body):
     cached_msg_min_offset: int = 0
     cached_msg_max_offset: int = 0
     cached_msg_count: int = 0
-    cached_msg_size_in_mib: Annotated[int, Wire("cachedMsgSizeInMiB")] = 0
+    cached_msg_size_in_mib: Annotated[int, Named("cachedMsgSizeInMiB")] = 0
     transaction_msg_min_offset: int = 0
     transaction_msg_max_offset: int = 0
     transaction_msg_count: int = 0
     locked: bool = False
     try_unlock_times: int = 0
     last_lock_timestamp: int = 0
-    dropped: Annotated[bool, Wire("droped")] = False  # RocketMQ's spelling
+    dropped: Annotated[bool, Named("droped")] = False  # RocketMQ's spelling
     last_pull_timestamp: int = 0
     last_consume_timestamp: int = 0
 
@@ -49,7 +50,7 @@ class PopProcessQueueInfo(Body):
     called: ClassVar[str] = "a popped queue"
 
     wait_ack_count: int = 0
-    dropped: Annotated[bool, Wire("droped")] = False
+    dropped: Annotated[bool, Named("droped")] = False
     last_pop_timestamp: int = 0
 
 
@@ -59,11 +60,11 @@ class ConsumeStatus(Body):
 
     called: ClassVar[str] = "a topic's rates"
 
-    pull_rt: Annotated[float, Wire("pullRT")] = 0.0
-    pull_tps: Annotated[float, Wire("pullTPS")] = 0.0
-    consume_rt: Annotated[float, Wire("consumeRT")] = 0.0
-    consume_ok_tps: Annotated[float, Wire("consumeOKTPS")] = 0.0
-    consume_failed_tps: Annotated[float, Wire("consumeFailedTPS")] = 0.0
+    pull_rt: Annotated[float, Named("pullRT")] = 0.0
+    pull_tps: Annotated[float, Named("pullTPS")] = 0.0
+    consume_rt: Annotated[float, Named("consumeRT")] = 0.0
+    consume_ok_tps: Annotated[float, Named("consumeOKTPS")] = 0.0
+    consume_failed_tps: Annotated[float, Named("consumeFailedTPS")] = 0.0
     consume_failed_msgs: int = 0
 
 

@@ -1,7 +1,7 @@
 """How a header dataclass becomes ext fields and back.
 
-A field's wire name is its own in camel case unless `wire_name` gives another; its type is str, int or bool, and a field
-that may be None is left out when it is.
+A field's name on the wire is its own in camel case unless `Named` in its annotation gives another. Its type is str, int
+or bool, and a field that may be None is left out when it is.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final, Self, get_args, get_type_hints
 
 from rmqd.codes import RequestCode
 from rmqd.errors import ProtocolError
-from rmqd.wire.fields import camel_case, parse_integer
+from rmqd.wire.fields import parse_integer, wire_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +25,6 @@ class _Field:
 
 
 _FIELDS: Final[dict[type, tuple[_Field, ...]]] = {}
-
-
-def wire_name(name: str, default: Any = dataclasses.MISSING) -> Any:
-    """A field whose name on the wire is not its own in camel case."""
-    return dataclasses.field(default=default, metadata={"wire": name})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,10 +84,10 @@ def _fields(cls: type[Header]) -> tuple[_Field, ...]:
 
 
 def _read_fields(cls: type[Header]) -> tuple[_Field, ...]:
-    hints = get_type_hints(cls)
+    hints, annotations = get_type_hints(cls), get_type_hints(cls, include_extras=True)
     result = []
     for field in dataclasses.fields(cls):
         kind = next((kind for kind in get_args(hints[field.name]) if kind is not type(None)), hints[field.name])
-        wire = field.metadata.get("wire") or camel_case(field.name)
+        wire = wire_name(field.name, annotations[field.name])
         result.append(_Field(field.name, wire, kind, field.default is dataclasses.MISSING))
     return tuple(result)

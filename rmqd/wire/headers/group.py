@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from rmqd.codes import RequestCode
-from rmqd.wire.headers.base import Header, RequestHeader, wire_name
+from rmqd.wire.fields import Named
+from rmqd.wire.headers.base import Header, RequestHeader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,7 +16,7 @@ class UnregisterClientRequestHeader(RequestHeader):
 
     code: ClassVar[RequestCode] = RequestCode.UNREGISTER_CLIENT
 
-    client_id: str = wire_name("clientID")
+    client_id: Annotated[str, Named("clientID")]
     producer_group: str | None = None
     consumer_group: str | None = None
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import ClassVar, NamedTuple, Self
+from typing import Annotated, ClassVar, NamedTuple, Self
 
 from rmqd.codes import RequestCode
 from rmqd.errors import ProtocolError
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.fields import parse_integer
-from rmqd.wire.headers.base import RequestHeader, wire_name, wire_names
+from rmqd.wire.fields import Named, parse_integer
+from rmqd.wire.headers.base import RequestHeader, wire_names
 from rmqd.wire.topics import DEFAULT_TOPIC
 
 
@@ -23,7 +23,7 @@ class SendMessageRequestHeader(RequestHeader):
 
     producer_group: str
     topic: str
-    default_topic: str = wire_name("defaultTopic", DEFAULT_TOPIC)
+    default_topic: str = DEFAULT_TOPIC
     default_topic_queue_nums: int = 4
     queue_id: int
     sys_flag: int
@@ -42,20 +42,20 @@ class SendMessageRequestHeaderV2(RequestHeader):
 
     code: ClassVar[RequestCode] = RequestCode.SEND_MESSAGE_V2
 
-    producer_group: str = wire_name("a")
-    topic: str = wire_name("b")
-    default_topic: str = wire_name("c", DEFAULT_TOPIC)
-    default_topic_queue_nums: int = wire_name("d", 4)
-    queue_id: int = wire_name("e")
-    sys_flag: int = wire_name("f")
-    born_timestamp: int = wire_name("g")
-    flag: int = wire_name("h")
-    properties: str | None = wire_name("i", None)
-    reconsume_times: int | None = wire_name("j", None)
-    unit_mode: bool | None = wire_name("k", None)
-    max_reconsume_times: int | None = wire_name("l", None)
-    batch: bool | None = wire_name("m", None)
-    broker_name: str | None = wire_name("n", None)
+    producer_group: Annotated[str, Named("a")]
+    topic: Annotated[str, Named("b")]
+    default_topic: Annotated[str, Named("c")] = DEFAULT_TOPIC
+    default_topic_queue_nums: Annotated[int, Named("d")] = 4
+    queue_id: Annotated[int, Named("e")]
+    sys_flag: Annotated[int, Named("f")]
+    born_timestamp: Annotated[int, Named("g")]
+    flag: Annotated[int, Named("h")]
+    properties: Annotated[str | None, Named("i")] = None
+    reconsume_times: Annotated[int | None, Named("j")] = None
+    unit_mode: Annotated[bool | None, Named("k")] = None
+    max_reconsume_times: Annotated[int | None, Named("l")] = None
+    batch: Annotated[bool | None, Named("m")] = None
+    broker_name: Annotated[str | None, Named("n")] = None
 
 
 class ReceivedSendHeader(NamedTuple):

@@ -10,6 +10,7 @@ import pytest
 
 from rmqd.errors import ProtocolError
 from rmqd.wire.bodies.base import Body, QueueId, Topic, Wire
+from rmqd.wire.fields import Named
 from rmqd.wire.message_queue import MessageQueue
 
 QUEUE = MessageQueue("T", "b", 3)
@@ -32,7 +33,7 @@ class Whole(Body):
     constants: ClassVar[Mapping[str, Any]] = {"middle": {}}
 
     group_name: str
-    other_name: Annotated[str, Wire("z")] = "default"
+    other_name: Annotated[str, Named("z")] = "default"
     ended: Annotated[str | None, Wire(last=True)] = None
     model: Annotated[str, Wire(absent="")] = "AVG"
     is_on: bool = True
