@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -64,6 +64,16 @@ class Clock(Protocol):
     def call_later(self, delay_seconds: float, callback: Callable[..., object], *args: Any) -> None:
         """Have the running event loop call back after a delay of RocketMQ's, such as before a retry."""
         ...
+
+
+async def wait_within(clock: Clock, seconds: float | None, event: Awaitable[object]) -> bool:
+    """Wait for an event, but no longer than so many seconds of a clock; whether it came."""
+    try:
+        async with clock.timeout(seconds):
+            await event
+    except TimeoutError:
+        return False
+    return True
 
 
 class SystemClock:

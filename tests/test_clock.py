@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from rmqd.clock import Clock, SystemClock
+from rmqd.clock import Clock, SystemClock, wait_within
 from tests.clock import ManualClock
 
 
@@ -108,3 +108,21 @@ async def test_time_that_flows_wakes_whoever_sleeps(clock: ManualClock) -> None:
     stopped = clock.monotonic()
     await asyncio.sleep(0)
     assert clock.monotonic() == stopped
+
+
+@pytest.mark.parametrize("clock", [SystemClock(), ManualClock()], ids=["system", "manual"])
+async def test_an_event_that_came_needs_no_turning(clock: Clock) -> None:
+    came = asyncio.Event()
+    came.set()
+    assert await wait_within(clock, 60, came.wait())
+    assert await wait_within(clock, None, came.wait())
+    assert not await wait_within(clock, 0, asyncio.Event().wait())
+
+
+async def test_an_event_is_waited_for_no_longer_than_it_is_said(clock: ManualClock) -> None:
+    came = asyncio.Event()
+    waiting = [asyncio.create_task(wait_within(clock, seconds, came.wait())) for seconds in (5, 6, None)]
+    await clock.advance(5.5)
+    assert [one.done() for one in waiting] == [True, False, False]
+    came.set()
+    assert await asyncio.gather(*waiting) == [False, True, True]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ import structlog
 from rmqd.backoff import doubled, spread
 from rmqd.client.api.group import HEARTBEAT_TIMEOUT_SECONDS, send_heartbeat
 from rmqd.client.coalesce import Coalesced
+from rmqd.clock import wait_within
 from rmqd.errors import CircuitOpenError, RemotingTimeoutError, RmqdError
 from rmqd.wire.bodies.heartbeat import HeartbeatData
 
@@ -161,9 +161,7 @@ class Heartbeat:
         """
         until = self._clock.monotonic() + self._pause_seconds(address, broker)
         while (left := until - self._clock.monotonic()) > 0 and not broker.wake.is_set():
-            with contextlib.suppress(TimeoutError):
-                async with self._clock.timeout(min(left, LOOK_SECONDS)):
-                    await broker.wake.wait()
+            await wait_within(self._clock, min(left, LOOK_SECONDS), broker.wake.wait())
             if broker.failures == 0 and self._remoting.silent_seconds(address) >= QUIET_SECONDS:
                 return
 

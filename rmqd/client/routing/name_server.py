@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ipaddress
 import random
 import socket
@@ -18,6 +17,7 @@ from rmqd.client.coalesce import Coalesced
 from rmqd.client.options import without_password
 from rmqd.client.routing.address_server import LOOKUP_TIMEOUT_SECONDS, fetch_text
 from rmqd.client.routing.first_answer import first_answer
+from rmqd.clock import wait_within
 from rmqd.codes import ResponseCode
 from rmqd.errors import BrokerError, CircuitOpenError, NameServerError, RmqdError
 from rmqd.own_threads import in_own_thread
@@ -111,9 +111,7 @@ class NameServers:
         """Look the addresses up again at intervals, and when no name server answered. Ends only by cancellation."""
         interval = ADDRESS_SERVER_INTERVAL_SECONDS if self._url else RESOLVE_INTERVAL_SECONDS
         while True:
-            with contextlib.suppress(TimeoutError):
-                async with self._clock.timeout(interval):
-                    await self._look_again.wait()
+            await wait_within(self._clock, interval, self._look_again.wait())
             self._look_again.clear()
             await self.look_up()
             await self._clock.sleep(LOOKUP_GAP_SECONDS)

@@ -17,7 +17,6 @@ asked for. `version` tells a reader that keeps something of it, as each pull loo
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -27,7 +26,7 @@ import structlog
 
 from rmqd.client.coalesce import Coalesced
 from rmqd.client.routing.routes import Routes
-from rmqd.clock import Clock
+from rmqd.clock import Clock, wait_within
 from rmqd.errors import RemotingTimeoutError, RmqdError, RouteNotFoundError, TopicNotExistError
 from rmqd.wire.bodies.route import TopicRouteData
 from rmqd.wire.message_queue import MessageQueue
@@ -220,9 +219,7 @@ class RouteTable:
                 await self._refresh([topic for topic, watched in self._watched.items() if watched.due_at <= slack])
                 continue
             rest = min((watched.due_at - now for watched in self._watched.values()), default=None)
-            with contextlib.suppress(TimeoutError):
-                async with self._clock.timeout(rest):
-                    await self._sooner.wait()
+            await wait_within(self._clock, rest, self._sooner.wait())
 
     async def _refresh(self, topics: list[str]) -> None:
         learned = await asyncio.gather(*map(self._learn, topics))

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 
-from rmqd.clock import Clock
+from rmqd.clock import Clock, wait_within
 
 
 class RateLimit:
@@ -34,9 +33,7 @@ class RateLimit:
     async def wait(self) -> None:
         """Return when another pull may be sent."""
         while self.per_second and (delay := self._free_at - self._clock.monotonic()) > 0:
-            with contextlib.suppress(TimeoutError):
-                async with self._clock.timeout(delay):
-                    await self._changed.wait()
+            await wait_within(self._clock, delay, self._changed.wait())
 
     def spend(self, messages: int) -> None:
         """Count the messages of a reply, which the next pulls have to wait for."""

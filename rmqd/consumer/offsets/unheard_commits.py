@@ -9,11 +9,10 @@ hand-over waits until none is.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from dataclasses import dataclass
 from typing import Final
 
-from rmqd.clock import Clock
+from rmqd.clock import Clock, wait_within
 from rmqd.errors import RemotingClosedError, RemotingTimeoutError, RmqdError, TlsError
 from rmqd.wire.message_queue import MessageQueue
 
@@ -70,9 +69,7 @@ class UnheardCommits:
             if now >= min(max(others), until):
                 return now >= max(others)
             self._heard.clear()
-            with contextlib.suppress(TimeoutError):
-                async with self._clock.timeout(min(max(others), until) - now):
-                    await self._heard.wait()
+            await wait_within(self._clock, min(max(others), until) - now, self._heard.wait())
         return False
 
     def _settle(self, unheard: _Unheard, seconds: float) -> None:

@@ -8,6 +8,7 @@ from typing import Final
 
 import structlog
 
+from rmqd.clock import wait_within
 from rmqd.codes import ResponseCode
 from rmqd.consumer.assigned.loop import Loop
 from rmqd.consumer.cache.flow_control import Reason
@@ -193,9 +194,7 @@ class PopLoop(Loop):
         clock = self._context.clock
         while self._room() < 0 and clock.monotonic() < until:
             self._relief.clear()
-            with contextlib.suppress(TimeoutError):
-                async with self._context.clock.timeout(RECHECK_SECONDS):
-                    await self._relief.wait()
+            await wait_within(clock, RECHECK_SECONDS, self._relief.wait())
         return self._room() >= 0
 
     def _process_queue_of(self, block: PopBlock) -> PopProcessQueue:
@@ -271,9 +270,8 @@ class PopLoop(Loop):
         try:
             while self._hold_back() == reason:
                 self._relief.clear()
-                with contextlib.suppress(TimeoutError):
-                    async with self._context.clock.timeout(RECHECK_SECONDS):
-                        await (context.resumed.wait() if context.paused else self._relief.wait())
+                relief = context.resumed if context.paused else self._relief
+                await wait_within(context.clock, RECHECK_SECONDS, relief.wait())
         finally:
             if counted:
                 stats.held_for(reason, context.clock.monotonic() - since, None)

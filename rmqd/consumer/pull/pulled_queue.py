@@ -7,13 +7,13 @@ waits is probed now and then: it is asked for one message, which is not taken.
 
 from __future__ import annotations
 
-import contextlib
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import Final
 
 import structlog
 
+from rmqd.clock import wait_within
 from rmqd.codes import ResponseCode
 from rmqd.consumer.assigned.loop import Loop
 from rmqd.consumer.cache.flow_control import Reason, exceeded
@@ -150,9 +150,8 @@ class PulledQueue(Loop):
     async def _relieved(self, process_queue: ProcessQueue) -> None:
         """Wait until messages were finished, or for a second."""
         context = self._context
-        with contextlib.suppress(TimeoutError):
-            async with self._context.clock.timeout(RECHECK_SECONDS):
-                await (context.resumed.wait() if context.paused else process_queue.wait_relief())
+        relief = context.resumed.wait() if context.paused else process_queue.wait_relief()
+        await wait_within(context.clock, RECHECK_SECONDS, relief)
 
     def _count_hold(self, process_queue: ProcessQueue, reason: Reason | None, since: float) -> float:
         now = self._context.clock.monotonic()

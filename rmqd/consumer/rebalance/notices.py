@@ -9,10 +9,10 @@ Where they don't, a former owner may need up to `LOOK_SECONDS` to see a newcomer
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable, Collection
 from typing import Final
 
+from rmqd.clock import wait_within
 from rmqd.consumer.context import GroupContext
 
 LOOK_SECONDS: Final = 2.0
@@ -52,9 +52,7 @@ class Notices:
         while True:
             must_look = self._is_clustering and self._context.notice_seconds > 0
             pause_seconds = until - clock.monotonic()
-            with contextlib.suppress(TimeoutError):
-                async with clock.timeout(min(pause_seconds, LOOK_SECONDS) if must_look else pause_seconds):
-                    await told.wait()
+            if await wait_within(clock, min(pause_seconds, LOOK_SECONDS) if must_look else pause_seconds, told.wait()):
                 return
             if clock.monotonic() >= until or await look():
                 return

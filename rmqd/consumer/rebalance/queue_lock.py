@@ -13,7 +13,6 @@ that was locked out before waits for `RESTART_SECONDS` first, so that it does no
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
@@ -21,7 +20,7 @@ import structlog
 
 from rmqd.client.instance import ClientInstance
 from rmqd.client.remoting.connection import RemotingConnection
-from rmqd.clock import Clock, suspended_seconds
+from rmqd.clock import Clock, suspended_seconds, wait_within
 from rmqd.consumer.rebalance.broker_locks import RENEW_SECONDS, BrokerLocks
 from rmqd.wire.message_queue import MessageQueue
 
@@ -168,9 +167,7 @@ class QueueLock:
         while True:
             self._wanted.clear()
             await self._round()
-            with contextlib.suppress(TimeoutError):
-                async with self._clock.timeout(self._pause()):
-                    await self._wanted.wait()
+            await wait_within(self._clock, self._pause(), self._wanted.wait())
 
     def _pause(self) -> float:
         if not self._waits:

@@ -10,13 +10,13 @@ side by side: in an orderly group always (`queue_lock`), in others for a limited
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import structlog
 
+from rmqd.clock import wait_within
 from rmqd.consumer.allocate import sorted_client_ids
 from rmqd.consumer.assigned.assignment import Assignment
 from rmqd.consumer.cache.flow_control import Thresholds
@@ -113,9 +113,8 @@ class Rebalance:
         Each pass asks brokers for every topic's members. While a deployment replaces its members one after the other,
         brokers tell each of them of every change, many times a second; one pass answers for all that came before it.
         """
-        with contextlib.suppress(TimeoutError):
-            async with self._context.clock.timeout(began + APART_SECONDS - self._context.clock.monotonic()):
-                await self._ending.wait()
+        clock = self._context.clock
+        await wait_within(clock, began + APART_SECONDS - clock.monotonic(), self._ending.wait())
 
     def leave_all(self, drain_seconds: float) -> None:
         """Give up every queue, and take no more: the group ends."""

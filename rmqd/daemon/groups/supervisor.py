@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from dataclasses import replace
 
 import structlog
 
 from rmqd.backoff import doubled
-from rmqd.clock import Clock
+from rmqd.clock import Clock, wait_within
 from rmqd.consumer.contract import Consumer
 from rmqd.consumer.options import ConsumerOptions
 from rmqd.consumer.pauses import WHOLE_GROUP, Pauses, PauseScope
@@ -181,9 +180,7 @@ class GroupSupervisor:
         self._failure = _describe(error)
         self._log.error("group.failed", error=self._failure, retry_in_seconds=seconds, exc_info=error)
         while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await self._stop.wait()
+            if await wait_within(self._clock, seconds, self._stop.wait()):
                 return
             try:
                 consumer = self._build()

@@ -10,14 +10,13 @@ import asyncio
 import sys
 from collections import defaultdict
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import structlog
 
 from rmqd.client.remoting.security import TELL_SECONDS, tell_refusals
-from rmqd.clock import Clock
+from rmqd.clock import Clock, wait_within
 from rmqd.config.model.root import RootConfig
 from rmqd.consumer.pauses import WHOLE_GROUP, Pauses, PauseScope
 from rmqd.daemon.groups.host import GroupChanges, HostView, UnknownGroupError, check_scope
@@ -80,9 +79,7 @@ class WorkerPool:
 
     async def started(self, patience_seconds: float) -> None:
         """Wait until every worker runs. A process takes longer to start than a group in this one."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(patience_seconds + SPAWN_SECONDS):
-                await self._all_run.wait()
+        await wait_within(self._clock, patience_seconds + SPAWN_SECONDS, self._all_run.wait())
 
     async def view(self) -> HostView:
         """All workers now; for a worker that does not answer, its last snapshot."""
@@ -186,9 +183,7 @@ class WorkerPool:
             rest = backoff.after(self._clock.monotonic() - started)
             self._restarts += 1
             log.error("worker.died", worker=number, exit_code=exit_code, restart_in_seconds=rest)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(rest):
-                    await self._stop.wait()
+            await wait_within(self._clock, rest, self._stop.wait())
         if not built.done():
             built.set_result(None)
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from rmqd.clock import wait_within
 from rmqd.consumer.cache.flow_control import Reason, Thresholds, exceeded
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.pull.arrivals import CORRUPT_ADVICE, Arrivals, dead_letter_corrupt, tell_corrupt
@@ -157,6 +157,4 @@ class RangeRun:
     async def _until(self, is_so: Callable[[], bool]) -> None:
         """Wait for what comes when messages are finished."""
         while not is_so():
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(RECHECK_SECONDS):
-                    await self.queue.wait_relief()
+            await wait_within(self._clock, RECHECK_SECONDS, self.queue.wait_relief())
