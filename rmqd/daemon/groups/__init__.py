@@ -5,6 +5,7 @@ A group is a Consumer (`consumer.contract`), on whichever engine.
 
     host             GroupHost and HostView: the seam to the rest of the daemon
     local_groups     LocalGroups: a client for each cluster, a supervisor for each group
+    worker_share     WorkerShare: which groups, and which part of a rate limit, one of several workers has
     cluster_clients  the clients, exchanged by a reload
     supervisor       GroupSupervisor: runs a consumer, rests after a failure, starts the next one
     engine           Engine: how handlers, clients and consumers are built; replaced in tests

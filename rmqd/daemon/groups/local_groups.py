@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
 from functools import partial
 
 from rmqd.client.options import ClientOptions
@@ -21,6 +20,7 @@ from rmqd.daemon.groups.host import GroupChanges, HostView, UnknownGroupError, c
 from rmqd.daemon.groups.namespace_edge import GroupEdge
 from rmqd.daemon.groups.reload import ConfigState, filtered_anew, plan_changes
 from rmqd.daemon.groups.supervisor import Backoff, GroupSupervisor
+from rmqd.daemon.groups.worker_share import WorkerShare
 from rmqd.daemon.metrics.totals import ProcessSnapshot, retired_group
 from rmqd.errors import ConfigError, FilterRefusedError, RmqdError
 from rmqd.handler import LoadedHandler
@@ -32,49 +32,16 @@ from rmqd.wire.topics import unwrap_namespace
 READINESS_POLL_SECONDS = 0.02
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
-    """The number of this process among the worker processes, counted from 1. A daemon without workers is 1 of 1."""
-
-    worker: int | None = None
-    workers: int = 1
-
-    def of_client(self, options: ClientOptions) -> ClientOptions:
-        """The client's options with an instance name of the worker's own.
-
-        Two members with one client id would take the same queues.
-        """
-        if self.worker is None or options.instance_name == "DEFAULT":
-            return options
-        return replace(options, instance_name=f"{options.instance_name}-{self.worker}")
-
-    def of_group(self, options: ConsumerOptions) -> ConsumerOptions:
-        """The group's options with the worker's part of the rate limit: at least 1 a second, since 0 means no limit."""
-        if self.worker is None or not options.pull_rate_limit:
-            return options
-        part, rest = divmod(options.pull_rate_limit, self.workers)
-        return replace(options, pull_rate_limit=max(1, part + (1 if self.worker <= rest else 0)))
-
-    def has(self, group: GroupConfig) -> bool:
-        """Whether this process runs the group.
-
-        Only one worker runs a broadcasting group, as every member of it gets all messages, and a group on Spark, which
-        has processes of its own.
-        """
-        is_shared = group.message_model != "broadcasting" and group.engine != "spark"
-        return is_shared or self.worker in (None, 1)
-
-
 class LocalGroups:
     """Runs groups in this process. The constructor builds everything and starts nothing. It raises ConfigError."""
 
     def __init__(
-        self, config: RootConfig, engine: Engine, clock: Clock, monitor: LoopMonitor, share: Share | None = None
+        self, config: RootConfig, engine: Engine, clock: Clock, monitor: LoopMonitor, share: WorkerShare | None = None
     ) -> None:
         self._engine = engine
         self._clock = clock
         self._monitor = monitor
-        self._share = share or Share()
+        self._share = share or WorkerShare()
         self._state = ConfigState.of(config)
         self._clients = ClusterClients(self._state, self._build_client)
         self._groups = self._build_groups(config, config.groups, self._clients.current)

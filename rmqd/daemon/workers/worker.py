@@ -22,7 +22,8 @@ from rmqd.config.model.root import RootConfig
 from rmqd.consumer.pauses import PauseScope
 from rmqd.daemon.groups.engine import local_engine
 from rmqd.daemon.groups.health import LoopMonitor
-from rmqd.daemon.groups.local_groups import LocalGroups, Share
+from rmqd.daemon.groups.local_groups import LocalGroups
+from rmqd.daemon.groups.worker_share import WorkerShare
 from rmqd.errors import ConfigError
 from rmqd.exit_codes import ExitCode
 from rmqd.process.channel import BuildOrder, ChildAnswer, ChildChannel, Request
@@ -76,7 +77,7 @@ async def _build(order: BuildOrder, monitor: LoopMonitor) -> LocalGroups:
     sys.path[:] = order.import_path
     _configure_logging(order.config, order.worker)
     clock = SystemClock()
-    share = Share(order.worker, order.workers)
+    share = WorkerShare(order.worker, order.workers)
     groups = LocalGroups(order.config, local_engine(order.config, clock), clock, monitor, share)
     for group in order.pauses.keys() & set(groups.names):
         for scope in order.pauses[group]:

@@ -19,8 +19,9 @@ from rmqd.consumer.stats.snapshot import GroupSnapshot
 from rmqd.daemon.groups.engine import Client
 from rmqd.daemon.groups.health import LoopMonitor, readiness
 from rmqd.daemon.groups.host import UnknownGroupError, WholeGroupOnlyError
-from rmqd.daemon.groups.local_groups import LocalGroups, Share
+from rmqd.daemon.groups.local_groups import LocalGroups
 from rmqd.daemon.groups.reload import LIVE_KEYS
+from rmqd.daemon.groups.worker_share import WorkerShare
 from rmqd.errors import ConfigError, InvalidNameError
 from rmqd.handler import LoadedHandler
 from rmqd.plugins.consumer_options import options_of_group
@@ -32,7 +33,7 @@ from tests.daemon.waiting import until
 
 @asynccontextmanager
 async def running(
-    settings: RootConfig, engine: FakeEngine, share: Share | None = None
+    settings: RootConfig, engine: FakeEngine, share: WorkerShare | None = None
 ) -> AsyncIterator[tuple[LocalGroups, asyncio.Task[None]]]:
     clock = SystemClock()
     groups = LocalGroups(settings, engine, clock, LoopMonitor(clock), share)
@@ -339,7 +340,7 @@ async def test_workers_divide_limits_and_have_names_of_their_own() -> None:
             changes={"mailer": {"pull_rate_limit": 10}, "all": {"message_model": "broadcasting"}},
             client={"instance_name": "shop"},
         )
-        async with running(settings, engine, Share(worker, 3)) as (groups, _):
+        async with running(settings, engine, WorkerShare(worker, 3)) as (groups, _):
             limits.append(engine.options["mailer"].pull_rate_limit)
             names.append(engine.clients[0].options.instance_name)
             assert groups.names == (("mailer", "all") if worker == 1 else ("mailer",))
@@ -352,7 +353,7 @@ def test_a_small_limit_is_never_divided_down_to_no_limit() -> None:
     options = options_of_group(
         config("mailer", changes={"mailer": {"pull_rate_limit": 1}}).groups["mailer"], "mailer", ""
     )
-    assert [Share(worker, 3).of_group(options).pull_rate_limit for worker in (1, 2, 3)] == [1, 1, 1]
+    assert [WorkerShare(worker, 3).of_group(options).pull_rate_limit for worker in (1, 2, 3)] == [1, 1, 1]
 
 
 async def test_a_group_on_spark_is_built_as_such_and_any_change_starts_it_anew() -> None:
@@ -396,5 +397,8 @@ async def test_no_single_queue_of_a_group_on_spark_can_be_paused() -> None:
 async def test_a_group_on_spark_runs_in_the_first_worker_alone() -> None:
     spark = {"mailer": {"engine": "spark"}}
     for worker, names in ((1, ("mailer", "audit")), (2, ("audit",))):
-        async with running(config("mailer", "audit", changes=spark), FakeEngine(), Share(worker, 2)) as (groups, _):
+        async with running(config("mailer", "audit", changes=spark), FakeEngine(), WorkerShare(worker, 2)) as (
+            groups,
+            _,
+        ):
             assert groups.names == names
