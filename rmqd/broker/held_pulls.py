@@ -12,7 +12,8 @@ from collections import defaultdict
 from typing import Final
 
 from rmqd.broker.channel import Channel, Processor
-from rmqd.broker.store.message_store import Arrival, MessageFilter
+from rmqd.broker.store.get_messages import MessageFilter
+from rmqd.broker.store.message_store import Arrival
 from rmqd.wire.command import RemotingCommand
 
 PASSED_SECONDS: Final = 5.0  # Java: the pause between two looks at all held pulls

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from rmqd.broker.settings import BrokerSettings
-from rmqd.broker.store.message_store import GetMessageStatus as Status
+from rmqd.broker.store.get_messages import GetMessageStatus as Status
 from rmqd.broker.store.message_store import MessageStore
 from rmqd.errors import InvalidMessageError
 from rmqd.wire.filter import java_hash

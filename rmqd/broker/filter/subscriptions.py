@@ -13,7 +13,7 @@ from rmqd.broker.filter.expressions import Condition
 from rmqd.broker.filter.lexer import ExpressionError
 from rmqd.broker.filter.parser import compile_condition
 from rmqd.broker.filter.values import EvaluationError
-from rmqd.broker.store.message_store import MessageFilter
+from rmqd.broker.store.get_messages import MessageFilter
 from rmqd.errors import InvalidNameError
 from rmqd.wire.bodies.heartbeat import EXPRESSION_SQL92, EXPRESSION_TAG, SUBSCRIPTION_ALL, SubscriptionData
 from rmqd.wire.filter import java_hash

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from rmqd.broker.channel import Channel, Processor
 from rmqd.broker.settings import BrokerSettings
-from rmqd.broker.store.message_store import Arrival, MessageFilter
+from rmqd.broker.store.get_messages import MessageFilter
+from rmqd.broker.store.message_store import Arrival
 from rmqd.codes import ResponseCode
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.pop import ANY_QUEUE

@@ -21,7 +21,7 @@ from rmqd.wire.pop import MAX_POP_MESSAGES, ORDER_REVIVE_QUEUE
 
 if TYPE_CHECKING:
     from rmqd.broker.controller import BrokerController
-    from rmqd.broker.store.message_store import MessageFilter
+    from rmqd.broker.store.get_messages import MessageFilter
 
 LATE_MS: Final = 500
 """A pop that took longer to arrive than its own waiting time plus this is refused: its client has given it up."""

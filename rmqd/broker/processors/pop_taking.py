@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from rmqd.broker.pop.order import OrderKey
 from rmqd.broker.pop.revive import Popped
-from rmqd.broker.store.message_store import GetMessageStatus as Status
-from rmqd.broker.store.message_store import GetResult
+from rmqd.broker.store.get_messages import GetMessageStatus as Status
+from rmqd.broker.store.get_messages import GetResult
 from rmqd.wire.messages.encode import decode_record, encode_message
 from rmqd.wire.messages.properties import POP_CK
 from rmqd.wire.pop import (
@@ -26,7 +26,7 @@ from rmqd.wire.topics import is_retry_topic, pop_retry_topic, pop_retry_topic_v2
 if TYPE_CHECKING:
     from rmqd.broker.controller import BrokerController
     from rmqd.broker.settings import BrokerSettings
-    from rmqd.broker.store.message_store import MessageFilter
+    from rmqd.broker.store.get_messages import MessageFilter
     from rmqd.wire.headers.pop import PopMessageRequestHeader
 
 FROM_FIRST: Final = 0  # Java: ConsumeInitMode.MIN

@@ -13,8 +13,8 @@ from rmqd.broker.filter.lexer import ExpressionError
 from rmqd.broker.filter.subscriptions import filter_of, is_tag_type, requested_subscription
 from rmqd.broker.held_pulls import HeldPull
 from rmqd.broker.reply import SEE_FAQ, Refusal
-from rmqd.broker.store.message_store import GetMessageStatus as Status
-from rmqd.broker.store.message_store import GetResult
+from rmqd.broker.store.get_messages import GetMessageStatus as Status
+from rmqd.broker.store.get_messages import GetResult
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import InvalidNameError
 from rmqd.wire.bodies.heartbeat import MessageModel, SubscriptionData
@@ -31,7 +31,7 @@ from rmqd.wire.messages.sys_flag import PullSysFlag
 
 if TYPE_CHECKING:
     from rmqd.broker.controller import BrokerController
-    from rmqd.broker.store.message_store import MessageFilter
+    from rmqd.broker.store.get_messages import MessageFilter
 
 _CODES: Final = {
     Status.FOUND: ResponseCode.SUCCESS,

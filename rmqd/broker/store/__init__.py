@@ -3,6 +3,7 @@
 In memory, or in a folder's SQLite database. All messages are one log, as in RocketMQ; queues are indexes into it.
 
     message_store  MessageStore: messages by queue and by commit log offset
+    get_messages   what one pull gets of a queue
     consume_queue  the index of one queue
     record_log     the records, in memory
     data_dir       records and journal in a folder, for one process

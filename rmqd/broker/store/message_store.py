@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from array import array
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable
-from enum import StrEnum
 from functools import lru_cache
-from itertools import accumulate, islice
-from typing import Final, NamedTuple, Protocol
+from itertools import islice
+from typing import Final, NamedTuple
 
 from rmqd.broker.journal import Journal, Kind
 from rmqd.broker.settings import BrokerSettings
 from rmqd.broker.store.consume_queue import ConsumeQueue, QueueEntry
+from rmqd.broker.store.get_messages import GetResult, MessageFilter, get_messages
 from rmqd.broker.store.record_log import RecordLog, RecordRow
 from rmqd.broker.store.retention import NeededFrom, QueueKey, oldest_first
 from rmqd.clock import Clock
@@ -24,9 +22,6 @@ from rmqd.wire.messages.encode import StoredMessage, encode_record
 from rmqd.wire.messages.message_id import parse_host
 from rmqd.wire.messages.properties import TAGS
 
-MAX_TRANSFER_COUNT: Final = 32  # Java: maxTransferCountOnMessageInMemory
-MAX_TRANSFER_BYTES: Final = 262144  # Java: maxTransferBytesOnMessageInMemory
-MAX_SCANNED: Final = 800  # Java: maxFilterMessageSize 16000 bytes of entries of 20
 RETENTION_SECONDS: Final = 10.0  # Java: cleanResourceInterval
 MOST_AT_ONCE: Final = 5000  # messages given up in one turn of the loop
 _SEPARATOR: Final = "@"  # names of topics never contain it
@@ -36,44 +31,12 @@ _HOUR_MS: Final = 3_600_000
 _tags_hash = lru_cache(maxsize=4096)(java_hash)
 
 
-class GetMessageStatus(StrEnum):
-    """The outcome of a read. The name is the remark of the reply to a pull."""
-
-    FOUND = "FOUND"
-    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
-    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
-    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
-    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
-    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
-    OFFSET_RESET = "OFFSET_RESET"
-
-
-class MessageFilter(Protocol):
-    """The filter of a pull."""
-
-    def matches_code(self, tags_code: int) -> bool:
-        """Whether a message with this tag's hash may pass. This is checked first."""
-
-    def matches_record(self, record: bytes) -> bool:
-        """Whether a message passes by its properties. This is checked if the tag's hash may pass."""
-
-
 class PutResult(NamedTuple):
     """Where a message was stored; `store_timestamp` is in milliseconds."""
 
     queue_offset: int
     commit_log_offset: int
     store_timestamp: int
-
-
-class GetResult(NamedTuple):
-    """The result of a read, and the offset of the next one."""
-
-    status: GetMessageStatus
-    next_begin_offset: int
-    min_offset: int
-    max_offset: int
-    records: list[bytes]
 
 
 class Arrival(NamedTuple):
@@ -189,24 +152,7 @@ class MessageStore:
         self, topic: str, queue_id: int, offset: int, max_nums: int, wanted: MessageFilter | None = None
     ) -> GetResult:
         """Read from `offset` on, up to the limits of one reply."""
-        queue = self._queues.get((topic, queue_id))
-        if queue is None:
-            return GetResult(GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0, [])
-        low, high = queue.min_offset, queue.max_offset
-        if high == 0:
-            return GetResult(GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0, low, high, [])
-        if offset < low:
-            return GetResult(GetMessageStatus.OFFSET_TOO_SMALL, low, low, high, [])
-        if offset == high:
-            return GetResult(GetMessageStatus.OFFSET_OVERFLOW_ONE, offset, low, high, [])
-        if offset > high:
-            return GetResult(GetMessageStatus.OFFSET_OVERFLOW_BADLY, high, low, high, [])
-        if wanted is None:
-            records = self._read(*queue.records(offset, max(1, min(max_nums, MAX_TRANSFER_COUNT))))
-            return GetResult(GetMessageStatus.FOUND, offset + len(records), low, high, records)
-        records, following = self._read_wanted(queue, offset, max_nums, wanted)
-        status = GetMessageStatus.FOUND if records else GetMessageStatus.NO_MATCHED_MESSAGE
-        return GetResult(status, following, low, high, records)
+        return get_messages(self._log, self._queues.get((topic, queue_id)), offset, max_nums, wanted)
 
     def delete_topic(self, topic: str) -> None:
         """Delete a topic's messages."""
@@ -233,29 +179,6 @@ class MessageStore:
         while True:
             went = self.expire()
             await asyncio.sleep(0 if went else RETENTION_SECONDS)
-
-    def _read(self, offsets: array[int], sizes: array[int]) -> list[bytes]:
-        if sum(sizes) > MAX_TRANSFER_BYTES:
-            fitting = bisect_right(list(accumulate(sizes)), MAX_TRANSFER_BYTES)
-            del offsets[max(1, fitting) :]
-        return self._log.read_many(offsets)
-
-    def _read_wanted(
-        self, queue: ConsumeQueue, offset: int, max_nums: int, wanted: MessageFilter
-    ) -> tuple[list[bytes], int]:
-        """The records that pass, and the offset to go on at. As in Java, limits count before the filter does."""
-        records: list[bytes] = []
-        bytes_left, most, read = MAX_TRANSFER_BYTES, min(max_nums, MAX_TRANSFER_COUNT), self._log.read
-        for at, size, tags_code in queue.tagged_records(offset, max(MAX_SCANNED, max_nums)):
-            if records and (len(records) >= most or size > bytes_left):
-                break
-            offset += 1
-            if wanted.matches_code(tags_code):
-                record = read(at)
-                if record is not None and wanted.matches_record(record):
-                    records.append(record)
-                    bytes_left -= size
-        return records, offset
 
     def _make_room(self) -> None:
         """Delete enough messages that the next puts need not delete any."""

@@ -1,0 +1,96 @@
+"""What one pull gets of a queue: from which offset, up to which limits, and what passes its filter."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from enum import StrEnum
+from itertools import accumulate
+from typing import Final, NamedTuple, Protocol
+
+from rmqd.broker.store.consume_queue import ConsumeQueue
+from rmqd.broker.store.record_log import RecordLog
+
+MAX_TRANSFER_COUNT: Final = 32  # Java: maxTransferCountOnMessageInMemory
+MAX_TRANSFER_BYTES: Final = 262144  # Java: maxTransferBytesOnMessageInMemory
+MAX_SCANNED: Final = 800  # Java: maxFilterMessageSize 16000 bytes of entries of 20
+
+
+class GetMessageStatus(StrEnum):
+    """The outcome of a read. The name is the remark of the reply to a pull."""
+
+    FOUND = "FOUND"
+    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
+    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
+    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
+    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
+    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
+    OFFSET_RESET = "OFFSET_RESET"
+
+
+class MessageFilter(Protocol):
+    """The filter of a pull."""
+
+    def matches_code(self, tags_code: int) -> bool:
+        """Whether a message with this tag's hash may pass. This is checked first."""
+
+    def matches_record(self, record: bytes) -> bool:
+        """Whether a message passes by its properties. This is checked if the tag's hash may pass."""
+
+
+class GetResult(NamedTuple):
+    """The result of a read, and the offset of the next one."""
+
+    status: GetMessageStatus
+    next_begin_offset: int
+    min_offset: int
+    max_offset: int
+    records: list[bytes]
+
+
+def get_messages(
+    log: RecordLog, queue: ConsumeQueue | None, offset: int, max_nums: int, wanted: MessageFilter | None
+) -> GetResult:
+    """Read from `offset` on, up to the limits of one reply. None: no message was ever stored in the queue."""
+    if queue is None:
+        return GetResult(GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0, [])
+    low, high = queue.min_offset, queue.max_offset
+    if high == 0:
+        return GetResult(GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0, low, high, [])
+    if offset < low:
+        return GetResult(GetMessageStatus.OFFSET_TOO_SMALL, low, low, high, [])
+    if offset == high:
+        return GetResult(GetMessageStatus.OFFSET_OVERFLOW_ONE, offset, low, high, [])
+    if offset > high:
+        return GetResult(GetMessageStatus.OFFSET_OVERFLOW_BADLY, high, low, high, [])
+    if wanted is None:
+        records = _read(log, *queue.records(offset, max(1, min(max_nums, MAX_TRANSFER_COUNT))))
+        return GetResult(GetMessageStatus.FOUND, offset + len(records), low, high, records)
+    records, following = _read_wanted(log, queue, offset, max_nums, wanted)
+    status = GetMessageStatus.FOUND if records else GetMessageStatus.NO_MATCHED_MESSAGE
+    return GetResult(status, following, low, high, records)
+
+
+def _read(log: RecordLog, offsets: array[int], sizes: array[int]) -> list[bytes]:
+    if sum(sizes) > MAX_TRANSFER_BYTES:
+        fitting = bisect_right(list(accumulate(sizes)), MAX_TRANSFER_BYTES)
+        del offsets[max(1, fitting) :]
+    return log.read_many(offsets)
+
+
+def _read_wanted(
+    log: RecordLog, queue: ConsumeQueue, offset: int, max_nums: int, wanted: MessageFilter
+) -> tuple[list[bytes], int]:
+    """The records that pass, and the offset to go on at. As in Java, limits count before the filter does."""
+    records: list[bytes] = []
+    bytes_left, most, read = MAX_TRANSFER_BYTES, min(max_nums, MAX_TRANSFER_COUNT), log.read
+    for at, size, tags_code in queue.tagged_records(offset, max(MAX_SCANNED, max_nums)):
+        if records and (len(records) >= most or size > bytes_left):
+            break
+        offset += 1
+        if wanted.matches_code(tags_code):
+            record = read(at)
+            if record is not None and wanted.matches_record(record):
+                records.append(record)
+                bytes_left -= size
+    return records, offset
