@@ -12,7 +12,7 @@ import uvloop
 from bench import process_figures
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
-from rmqd.client.sending.producer import OutgoingMessage
+from rmqd.client.sending.outgoing_message import OutgoingMessage
 
 
 async def send(nameserver: str, topic: str, messages: int, size_bytes: int, inflight: int) -> str:

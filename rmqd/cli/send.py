@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 
     from rmqd.client.instance import ClientInstance
-    from rmqd.client.sending.producer import OutgoingMessage, SendResult
+    from rmqd.client.sending.outgoing_message import OutgoingMessage, SendResult
     from rmqd.client.sending.queue_selector import MessageQueueSelector
 
 HELP = """Send a message, or the same one several times, and print where the broker stored it.
@@ -74,7 +74,7 @@ def send(
     output: Output = "table",
 ) -> None:
     """Send messages to a topic."""
-    from rmqd.client.sending.producer import OutgoingMessage
+    from rmqd.client.sending.outgoing_message import OutgoingMessage
     from rmqd.errors import InvalidNameError
     from rmqd.wire.topics import check_topic, wrap_namespace
 

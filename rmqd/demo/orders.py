@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from rmqd.client.sending.producer import OutgoingMessage
+from rmqd.client.sending.outgoing_message import OutgoingMessage
 
 CUSTOMERS: Final = (
     "Ada Lovelace", "Grace Hopper", "Edsger Dijkstra", "Barbara Liskov", "Alan Turing", "Katherine Johnson",

@@ -12,7 +12,7 @@ from typing import Any, Final, Self, TypeVar
 from rmqd.broker.embedded import EmbeddedRocketMQ, embedded_rocketmq
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
-from rmqd.client.sending.producer import OutgoingMessage, SendResult
+from rmqd.client.sending.outgoing_message import OutgoingMessage, SendResult
 from rmqd.client.sending.queue_selector import by_hash, by_id
 from rmqd.errors import RmqdError
 from rmqd.testing.background import BackgroundLoop

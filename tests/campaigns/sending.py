@@ -6,7 +6,7 @@ import asyncio
 
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
-from rmqd.client.sending.producer import OutgoingMessage
+from rmqd.client.sending.outgoing_message import OutgoingMessage
 
 SENDERS = 64
 

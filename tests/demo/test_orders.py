@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from rmqd.client.sending.producer import OutgoingMessage
+from rmqd.client.sending.outgoing_message import OutgoingMessage
 from rmqd.demo.orders import BURST_EVERY_SECONDS, Orders, orders_due
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rmqd.client.api.admin import create_topic
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
-from rmqd.client.sending.producer import OutgoingMessage
+from rmqd.client.sending.outgoing_message import OutgoingMessage
 from rmqd.client.sending.queue_selector import by_id
 from rmqd.config.load import load_config
 from rmqd.errors import RmqdError

@@ -16,7 +16,7 @@ import pytest
 from rmqd.broker.embedded import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
-from rmqd.client.sending.producer import OutgoingMessage
+from rmqd.client.sending.outgoing_message import OutgoingMessage
 from rmqd.clock import SystemClock
 from rmqd.config.model.root import RootConfig, TracingConfig
 from rmqd.daemon.groups.reload import refused_changes

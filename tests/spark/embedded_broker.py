@@ -12,7 +12,7 @@ from rmqd.broker.embedded import EmbeddedOptions, EmbeddedRocketMQ, embedded_roc
 from rmqd.client.api.group import send_heartbeat, unregister_client
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
-from rmqd.client.sending.producer import OutgoingMessage
+from rmqd.client.sending.outgoing_message import OutgoingMessage
 from rmqd.client.sending.queue_selector import by_id
 from rmqd.testing.background import BackgroundLoop
 from rmqd.testing.clock import JumpingClock

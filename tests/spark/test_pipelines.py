@@ -15,7 +15,7 @@ import pytest
 
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
-from rmqd.client.sending.producer import OutgoingMessage
+from rmqd.client.sending.outgoing_message import OutgoingMessage
 from rmqd.errors import ConfigError, RmqdError
 from tests.integration.waiting import wait_until
 from tests.spark.embedded_broker import EmbeddedBroker, queue

@@ -11,7 +11,7 @@ import pytest
 
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
-from rmqd.client.sending.producer import OutgoingMessage
+from rmqd.client.sending.outgoing_message import OutgoingMessage
 from rmqd.client.sending.queue_selector import by_id
 from rmqd.errors import DataLossError
 from tests.rocketmq import offsets

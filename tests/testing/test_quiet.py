@@ -7,7 +7,7 @@ import asyncio
 from rmqd.broker.embedded import EmbeddedOptions, embedded_rocketmq
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
-from rmqd.client.sending.producer import OutgoingMessage
+from rmqd.client.sending.outgoing_message import OutgoingMessage
 from rmqd.handler import LoadedHandler
 from rmqd.testing.clock import JumpingClock
 from rmqd.testing.run import LOOK_SECONDS, HandlerRun

@@ -7,8 +7,8 @@ import itertools
 import os
 import random
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import structlog
@@ -17,6 +17,7 @@ from rmqd.client.api.group import send_heartbeat
 from rmqd.client.api.send import SendReceipt, send_message
 from rmqd.client.client_id import local_address
 from rmqd.client.routing.vip_channel import vip_address
+from rmqd.client.sending.outgoing_message import OutgoingMessage, SendResult
 from rmqd.codes import ResponseCode
 from rmqd.errors import (
     BrokerError,
@@ -30,17 +31,7 @@ from rmqd.wire.bodies.heartbeat import HeartbeatData
 from rmqd.wire.headers.send import SendMessageRequestHeaderV2
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message_id import UniqueKeys
-from rmqd.wire.messages.properties import (
-    DELAY,
-    KEYS,
-    SHARDING_KEY,
-    TAGS,
-    TIMER_DELAY_MS,
-    TIMER_DELIVER_MS,
-    UNIQ_KEY,
-    WAIT,
-    format_properties,
-)
+from rmqd.wire.messages.properties import UNIQ_KEY
 from rmqd.wire.topics import DEFAULT_TOPIC, INNER_PRODUCER_GROUP
 
 if TYPE_CHECKING:
@@ -65,58 +56,11 @@ RETRIED = frozenset(
         ResponseCode.SERVICE_NOT_AVAILABLE,
         ResponseCode.NO_PERMISSION,
         ResponseCode.TOPIC_NOT_EXIST,
-        ResponseCode(204),
-        ResponseCode(205),
+        ResponseCode(204),  # Java: NO_BUYER_ID
+        ResponseCode(205),  # Java: NOT_IN_CURRENT_UNIT
         ResponseCode.GO_AWAY,
     }
 )
-
-
-@dataclass(frozen=True, slots=True)
-class OutgoingMessage:
-    """A message to send. `properties` are sent as they are; named fields such as `tags` and `keys` set theirs.
-
-    Give at most one of `delay_level`, `delay_ms` and `deliver_at_ms` (Unix milliseconds): of several, a broker takes
-    the level, else the delay. `sharding_key` is only a property; a selector sends its messages to one queue.
-
-    The last four are for messages that were stored before: their body may be compressed already, and they have a
-    number of reconsume times.
-    """
-
-    topic: str
-    body: bytes
-    tags: str = ""
-    keys: str = ""
-    delay_level: int = 0
-    delay_ms: int | None = None
-    deliver_at_ms: int | None = None
-    sharding_key: str = ""
-    properties: Mapping[str, str] = field(default_factory=dict)
-    flag: int = 0
-    sys_flag: int = 0
-    born_timestamp_ms: int | None = None
-    reconsume_times: int = 0
-    max_reconsume_times: int | None = None
-
-    @property
-    def is_timed(self) -> bool:
-        """Whether the message is for the timer of a 5.x broker."""
-        return self.delay_ms is not None or self.deliver_at_ms is not None
-
-
-@dataclass(frozen=True, slots=True)
-class SendResult:
-    """Where a message was stored. `msg_id` is its unique key; `offset_msg_id` has its place in the broker's log."""
-
-    msg_id: str
-    offset_msg_id: str
-    queue: MessageQueue
-    queue_offset: int
-    status: ResponseCode
-    region: str
-    """Of the broker, for message trace."""
-    is_traced: bool
-    """Whether the broker wants message trace of what it stores."""
 
 
 class Producer:
@@ -160,7 +104,8 @@ class Producer:
 
         Raises InvalidMessageError, RouteNotFoundError, BrokerTooOldError, or the RmqdError of the last try.
         """
-        msg_id, properties = self._properties(message)
+        msg_id = message.properties.get(UNIQ_KEY) or self._unique_keys.next(self._clock.wall())
+        properties = message.properties_as_sent(msg_id)
         deadline = self._clock.monotonic() + timeout_seconds
         try:
             async with self._clock.timeout(timeout_seconds):
@@ -307,26 +252,6 @@ class Producer:
                 continue
             tried.add(queue.broker_name)
             yield queue
-
-    def _properties(self, message: OutgoingMessage) -> tuple[str, str]:
-        """The message's unique key, and its properties as they are sent."""
-        properties = dict(message.properties)
-        msg_id = properties.get(UNIQ_KEY) or self._unique_keys.next(self._clock.wall())
-        properties[UNIQ_KEY] = msg_id
-        properties.setdefault(WAIT, "true")
-        if message.tags:
-            properties[TAGS] = message.tags
-        if message.keys:
-            properties[KEYS] = message.keys
-        if message.delay_level > 0:
-            properties[DELAY] = str(message.delay_level)
-        if message.delay_ms is not None:
-            properties[TIMER_DELAY_MS] = str(message.delay_ms)
-        if message.deliver_at_ms is not None:
-            properties[TIMER_DELIVER_MS] = str(message.deliver_at_ms)
-        if message.sharding_key:
-            properties[SHARDING_KEY] = message.sharding_key
-        return msg_id, format_properties(properties)
 
 
 @dataclass(frozen=True, slots=True)

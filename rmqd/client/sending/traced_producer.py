@@ -12,7 +12,8 @@ from rmqd.wire.trace import TRACE_PRODUCER_PREFIX, TraceMessageType, TracePart, 
 if TYPE_CHECKING:
     from rmqd.client.options import TraceOptions
     from rmqd.client.routing.route_table import RouteTable
-    from rmqd.client.sending.producer import OutgoingMessage, Producer, SendResult
+    from rmqd.client.sending.outgoing_message import OutgoingMessage, SendResult
+    from rmqd.client.sending.producer import Producer
     from rmqd.client.sending.queue_selector import MessageQueueSelector
     from rmqd.clock import Clock
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from rmqd.client.sending.producer import OutgoingMessage
+from rmqd.client.sending.outgoing_message import OutgoingMessage
 from rmqd.errors import InvalidMessageError
 from rmqd.spark.sink.sink_options import SINK_COLUMNS
 from rmqd.wire.messages.properties import SHARDING_KEY

@@ -10,7 +10,8 @@ import pytest
 
 from rmqd.client.remoting.client import RemotingClient
 from rmqd.client.routing.route_table import RouteTable
-from rmqd.client.sending.producer import OutgoingMessage, Producer
+from rmqd.client.sending.outgoing_message import OutgoingMessage
+from rmqd.client.sending.producer import Producer
 from rmqd.client.sending.queue_selector import MessageQueueSelector, by_hash, by_id
 from rmqd.clock import SystemClock
 from rmqd.codes import RequestCode, ResponseCode

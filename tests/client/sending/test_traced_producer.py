@@ -9,7 +9,7 @@ import pytest
 
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions, TraceOptions
-from rmqd.client.sending.producer import OutgoingMessage
+from rmqd.client.sending.outgoing_message import OutgoingMessage
 from rmqd.client.sending.traced_producer import TracedProducer
 from rmqd.clock import SystemClock
 from rmqd.codes import RequestCode, ResponseCode

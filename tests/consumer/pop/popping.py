@@ -14,7 +14,7 @@ from rmqd.client.api.offset import get_max_offset
 from rmqd.client.api.request import request
 from rmqd.client.instance import ClientInstance
 from rmqd.client.options import ClientOptions
-from rmqd.client.sending.producer import OutgoingMessage
+from rmqd.client.sending.outgoing_message import OutgoingMessage
 from rmqd.clock import SystemClock
 from rmqd.codes import RequestCode
 from rmqd.wire.bodies.settings import SetMessageRequestModeRequestBody

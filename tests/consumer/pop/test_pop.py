@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from rmqd.client.api.admin import create_topic
 from rmqd.client.api.group import consumer_running_info
-from rmqd.client.sending.producer import OutgoingMessage
+from rmqd.client.sending.outgoing_message import OutgoingMessage
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.errors import PopNotSupportedError
