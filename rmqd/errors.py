@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Final
 
+from rmqd.access_refusal import AccessRefusal
 from rmqd.codes import ResponseCode
 
 MOST_REMARK_CHARACTERS: Final = 4096  # of a server's remark, which may be 16 MiB long and is in every log line about it
@@ -268,21 +268,6 @@ class NoPermissionError(BrokerError, code=ResponseCode.NO_PERMISSION):
     """A permission bit, a disabled group, or access control forbids the request."""
 
 
-@dataclass(frozen=True, slots=True)
-class AccessRefusal:
-    """Why access control refuses. `is_about_who`: it does not accept our identity, so it refuses all requests."""
-
-    is_about_who: bool
-    advice: str
-
-    @classmethod
-    def of(cls, code: int, remark: str) -> AccessRefusal | None:
-        """The refusal in a server's answer; None if the answer is about something else."""
-        if code == ResponseCode.NO_PERMISSION or (code == ResponseCode.SYSTEM_ERROR and "AclException" in remark):
-            return next((refusal for words, refusal in _REFUSALS if words in remark), None)
-        return None
-
-
 class AccessRefusedError(NoPermissionError):
     """Access control refuses the client, or the request."""
 
@@ -295,35 +280,6 @@ class AccessRefusedError(NoPermissionError):
         reason = (first.partition("AclException: ")[2] or first).partition(", org.apache")[0].rstrip(".")
         self.args = (f"{address} refuses access ({reason}): {refusal.advice}",)
         self.refusal = refusal
-
-
-_MISSING: Final = AccessRefusal(True, "set client.access_key and client.secret_key")
-_UNKNOWN: Final = AccessRefusal(True, "it knows nobody with this client.access_key")
-_SECRET: Final = AccessRefusal(True, "client.secret_key is not the one of this client.access_key")
-_DISABLED: Final = AccessRefusal(True, "whoever runs the cluster can enable the user again, with `mqadmin updateUser`")
-_EXPIRED: Final = AccessRefusal(True, "replace client.security_token and its keys, then `rmqd reload`")
-_FAILED: Final = AccessRefusal(True, "are client.access_key, client.secret_key and client.security_token right?")
-_FORBIDDEN: Final = AccessRefusal(False, "whoever runs the cluster can permit it; docs/security.md lists what it takes")
-# Words in RocketMQ 5's remarks, then in RocketMQ 4's. The first ones that are found count.
-_REFUSALS: Final = (
-    ("has no permission to access", _FORBIDDEN),
-    ("username cannot be null", _MISSING),
-    ("check signature failed", _SECRET),
-    ("is disabled", _DISABLED),
-    ("Authorization failed", _FORBIDDEN),
-    ("Authentication failed", _FAILED),
-    ("authentication header is incorrect", _FAILED),
-    ("No accessKey is configured", _MISSING),
-    ("No acl config for", _UNKNOWN),
-    ("Check signature failed", _SECRET),
-    ("No default permission", _FORBIDDEN),
-    ("No permission", _FORBIDDEN),
-    ("Need admin permission", _FORBIDDEN),
-    ("Token", _EXPIRED),
-    ("token", _EXPIRED),
-    ("User:", _UNKNOWN),
-    ("AclException", _FAILED),
-)
 
 
 class TopicNotExistError(BrokerError, code=ResponseCode.TOPIC_NOT_EXIST):

@@ -13,11 +13,12 @@ import pytest
 TOP = Path(__file__).parent.parent
 ROOT = TOP / "rmqd"
 HANDLERS = TOP / "handlers"
-PLAIN = "backoff codes errors clock exit_codes histogram own_threads plain_text"
+PLAIN = "access_refusal backoff codes errors clock exit_codes histogram own_threads plain_text"
 # room: (rooms of rmqd that it may import, third-party packages that it may import)
 BELOW = {
     "__init__": ("handler wire", ""),
     "__main__": ("cli", ""),
+    "access_refusal": ("codes", ""),
     "backoff": ("", ""),
     "codes": ("", ""),
     "clock": ("", ""),
@@ -25,7 +26,7 @@ BELOW = {
     "histogram": ("", ""),
     "own_threads": ("", ""),
     "plain_text": ("", ""),
-    "errors": ("codes", ""),
+    "errors": ("access_refusal codes", ""),
     "wire": ("codes errors", "lz4 zstandard"),
     "handler": ("errors plain_text wire", ""),
     "client": (f"{PLAIN} wire", "structlog"),
@@ -74,7 +75,7 @@ FLOORS = {
     "| access prepare | queue_range | cluster group_order | source | handlers sink | format pipelines "
     "| __init__ | discovery session | engine | driver submit",
 }
-PURE = {"backoff", "codes", "errors", "exit_codes", "histogram", "plain_text", "wire", "handler"}
+PURE = {"access_refusal", "backoff", "codes", "errors", "exit_codes", "histogram", "plain_text", "wire", "handler"}
 IO = set("asyncio socket ssl selectors threading subprocess logging time".split())
 PUBLIC = set("Batch Message MessageQueue Retry DeadLetter Suspend __version__".split())
 MOST_LINES = 400
