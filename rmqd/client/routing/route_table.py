@@ -25,6 +25,7 @@ from dataclasses import dataclass
 import structlog
 
 from rmqd.client.coalesce import Coalesced
+from rmqd.client.routing.departed_brokers import DepartedBrokers
 from rmqd.client.routing.routes import Routes
 from rmqd.clock import Clock, wait_within
 from rmqd.errors import RemotingTimeoutError, RmqdError, RouteNotFoundError, TopicNotExistError
@@ -55,14 +56,6 @@ class _Learned:
     order: int
     route: TopicRouteData | None
     error: RmqdError | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Departed:
-    """A broker that no route names. Its addresses stay known until `until`, by the client's clock."""
-
-    replicas: Mapping[int, str]
-    until: float
 
 
 class _Watched:
@@ -100,7 +93,7 @@ class RouteTable:
         self._deadline = deadline_seconds
         self._grace = unknown_topic_grace_seconds
         self._routes = Routes()
-        self._departed: dict[str, _Departed] = {}
+        self._departed = DepartedBrokers(clock, unknown_topic_grace_seconds)
         self._orders: dict[str, int] = {}
         self._watched: dict[str, _Watched] = {}
         self._callbacks: list[Callable[[frozenset[str]], None]] = []
@@ -169,9 +162,7 @@ class RouteTable:
     def replicas(self, broker_name: str) -> Mapping[int, str]:
         """The last known addresses of a broker by replica id; empty if none is known."""
         known = self._routes.brokers.get(broker_name)
-        if known is None and (departed := self._departed.get(broker_name)) is not None:
-            return departed.replicas
-        return known or {}
+        return self._departed.replicas(broker_name) if known is None else known
 
     def brokers(self) -> Mapping[str, Mapping[int, str]]:
         """Every known broker: name, replica id (0 is the master), address."""
@@ -179,8 +170,8 @@ class RouteTable:
 
     def broker_addresses(self) -> frozenset[str]:
         """The addresses of all brokers, slaves included, and of brokers that have just left all routes."""
-        departed = [broker.replicas for broker in self._departed.values()]
-        return frozenset(at for replicas in (*self._routes.brokers.values(), *departed) for at in replicas.values())
+        known = (*self._routes.brokers.values(), *self._departed.all_replicas())
+        return frozenset(at for replicas in known for at in replicas.values())
 
     async def refresh(self, topic: str) -> TopicRouteData:
         """Ask for a topic's route now. Raises RouteNotFoundError, or RemotingError if no name server answers."""
@@ -255,20 +246,9 @@ class RouteTable:
         changed = frozenset(topic for topic in changes if before.differs(self._routes, topic))
         if changed:
             log.info("route.changed", topics=sorted(changed), brokers=sorted(self._routes.brokers))
-        if self._note_departed(before) or changed:
+        if self._departed.update(before.brokers, self._routes.brokers) or changed:
             for callback in self._callbacks:
                 callback(changed)
-
-    def _note_departed(self, before: Routes) -> bool:
-        """Remember the addresses of brokers that have just left all routes. Returns whether some were forgotten."""
-        now, present = self._clock.monotonic(), self._routes.brokers
-        known, self._departed = self._departed, {}
-        for name, departed in known.items():
-            if name not in present and now < departed.until:
-                self._departed[name] = departed
-        for name in before.brokers.keys() - present.keys():
-            self._departed[name] = _Departed(before.brokers[name], now + self._grace)
-        return bool(known.keys() - self._departed.keys() - present.keys())
 
     def _reschedule(self, learned: _Learned) -> None:
         now = self._clock.monotonic()
