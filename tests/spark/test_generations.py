@@ -16,7 +16,6 @@ from rmqd.spark.engine.generations import Generation, Generations, checkpoint_fo
 from rmqd.spark.group_order import GroupOrder
 from rmqd.spark.pipelines.parquet_batch import ParquetBatch
 from rmqd.spark.source.offsets import nested
-from rmqd.wire.message_queue import MessageQueue
 from tests.spark.embedded_broker import EmbeddedBroker, queue
 from tests.spark.needed import need
 
@@ -518,15 +517,3 @@ def test_a_note_that_is_damaged_is_told_with_its_place(broker: EmbeddedBroker, f
 def test_checkpoints_are_in_the_state_dir_unless_the_group_says_otherwise(broker: EmbeddedBroker) -> None:
     assert checkpoint_folder(order_of(broker)) == "/var/lib/rmqd/spark/reports"
     assert checkpoint_folder(order_of(broker, spark={"checkpoint": "s3a://here/it"})) == "s3a://here/it"
-
-
-def test_only_what_lies_beyond_the_queries_own_commits_is_a_move() -> None:
-    """Between what brokers were known to hold and the checkpoint, a commit is the driver's own."""
-    one = MessageQueue("orders", "broker-a", 0)
-
-    def is_move(stored: int, done: int = 10, held: int = 7) -> bool:
-        return bool(module.moves({one: done}, {one: held}, {one: stored}))
-
-    assert [stored for stored in range(14) if not is_move(stored)] == [7, 8, 9, 10]
-    assert not is_move(4, done=4), "the query itself went back"
-    assert module.moves({}, {}, {one: 5}) == {}, "the checkpoint does not know the queue: it starts there by itself"

@@ -40,6 +40,7 @@ from rmqd.spark.answers import Answers, those_there
 from rmqd.spark.cluster import Cluster, cluster_of
 from rmqd.spark.engine.checkpoint import Folder, IsWritten, read_done
 from rmqd.spark.engine.generation_note import Note, read_note, write_note
+from rmqd.spark.engine.moved_offsets import moves, reason_of
 from rmqd.spark.patience import patiently
 from rmqd.spark.source.offsets import ByQueue
 from rmqd.wire.message_queue import MessageQueue
@@ -58,7 +59,6 @@ NOTE_SECONDS: Final = 5.0
 FLUSHED_SECONDS: Final = 10.0  # brokers write offsets to disk every 5 s (flushConsumerOffsetInterval)
 
 CHECKPOINT: Final = "checkpoint"
-SHOWN: Final = 4
 _FOLDER: Final = re.compile(r"generation-([0-9]{6,})")
 
 
@@ -92,18 +92,6 @@ def generations_of(order: GroupOrder, spark: SparkSession) -> Generations:
 
         is_written = written_batches(spark, order)
     return Generations(order, HadoopFolder(spark, checkpoint_folder(order)), is_written)
-
-
-def moves(done: ByQueue, held: ByQueue, stored: ByQueue) -> dict[MessageQueue, int]:
-    """The queues whose `stored` offset cannot be a commit of the query, with that offset.
-
-    `done` is how far the checkpoint is, `held` what brokers are known to have on disk, `stored` what they answer.
-    """
-    return {
-        queue: offset
-        for queue, offset in stored.items()
-        if queue in done and (offset > done[queue] or offset < min(done[queue], held.get(queue, 0)))
-    }
 
 
 class Generations:
@@ -202,7 +190,7 @@ class Generations:
         if not changed:
             return self._go_on()
         places = {**(stored if last.told else {}), **done, **changed}
-        reason = _reason(done, changed)
+        reason = reason_of(done, changed)
         self._number += 1
         log.warning("spark.generation_begun", group=self._order.name, generation=self._number, reason=reason)
         starting = {queue: places[queue] for queue in sorted(queues) if queue in places}
@@ -298,19 +286,3 @@ def _present(asked: Answers[int | None]) -> dict[MessageQueue, int]:
 
 def _matches(names: Iterable[str]) -> list[str]:
     return [found[1] for name in names if (found := _FOLDER.fullmatch(name))]
-
-
-def _reason(done: ByQueue, changed: ByQueue) -> str:
-    ahead = {queue: offset for queue, offset in changed.items() if offset > done.get(queue, 0)}
-    back = {queue: offset for queue, offset in changed.items() if queue not in ahead}
-    parts = []
-    if ahead:
-        parts.append(f"the group went on elsewhere, or was sent forward: {_changes(done, ahead)}")
-    if back:
-        parts.append(f"the group was reset: {_changes(done, back)}")
-    return "; ".join(parts)
-
-
-def _changes(done: ByQueue, to: ByQueue) -> str:
-    shown = [f"{queue} from {done.get(queue, 'nowhere')} to {to[queue]}" for queue in sorted(to)[:SHOWN]]
-    return ", ".join(shown) + (f" and {len(to) - SHOWN} more queues" if len(to) > SHOWN else "")
