@@ -22,10 +22,11 @@ import structlog
 from rmqd.clock import Clock
 from rmqd.config.model.spark import AVAILABLE_NOW, SparkConfig
 from rmqd.consumer.handling.slots import HandlerHungError
-from rmqd.consumer.pauses import WHOLE_GROUP, Pauses, PauseScope
+from rmqd.consumer.pauses import WHOLE_GROUP, PauseScope
 from rmqd.consumer.stats.snapshot import GroupSnapshot
 from rmqd.errors import RmqdError
 from rmqd.plain_text import describe
+from rmqd.spark.engine.batch_gate import BatchGate
 from rmqd.spark.engine.figures import Figures
 from rmqd.spark.engine.listener import BatchProgress
 from rmqd.spark.engine.running_query import QueryFailedError, RunningQuery, query_error
@@ -66,13 +67,8 @@ class GroupRun:
         self._figures = Figures(order.options, clock)
         self._loop = asyncio.get_running_loop()
         self._log = log.bind(group=order.name)
-        self._pauses = Pauses()
-        self._pause_file: Path | None = None
-        self._is_holding = False
-        self._was_held = False  # since the last query began
-        self._resumed = asyncio.Event()
-        self._resumed.set()
         self._stop = asyncio.Event()
+        self._gate = BatchGate(self._stop)
         self._hurry = asyncio.Event()
         self._moved = asyncio.Event()
         self._pushed: asyncio.Queue[ByQueue] = asyncio.Queue()
@@ -110,26 +106,23 @@ class GroupRun:
 
     def pause(self, scope: PauseScope = WHOLE_GROUP) -> None:
         """Begin no more micro-batches."""
-        self._pauses.add(scope)
-        self._switch()
+        self._gate.pause(scope)
         self._log.info("group.paused", scope=str(scope))
 
     def resume(self, scope: PauseScope = WHOLE_GROUP) -> None:
         """Begin micro-batches again."""
-        self._pauses.end(scope)
-        self._switch()
+        self._gate.resume(scope)
         self._log.info("group.resumed", scope=str(scope))
 
     def snapshot(self) -> GroupSnapshot:
         """The group now."""
-        client_id = self._presence.client_id if self._presence is not None else ""
-        return self._figures.snapshot(self._state, self._failure, client_id, self._pauses, handling=self._is_handling)
+        client_id, pauses = self._presence.client_id if self._presence is not None else "", self._gate.pauses
+        return self._figures.snapshot(self._state, self._failure, client_id, pauses, handling=self._is_handling)
 
     async def _work(self) -> None:
         try:
             with tempfile.TemporaryDirectory(prefix="rmqd-spark-", ignore_cleanup_errors=True) as folder:
-                self._pause_file = Path(folder, "pause")
-                self._switch()
+                self._gate.keep_in(Path(folder))
                 with suppress(_StoppedError):
                     await self._take_part()
             self._state = "stopped"
@@ -176,11 +169,10 @@ class GroupRun:
             is_over = False
             while not is_over:
                 if self._config.trigger == AVAILABLE_NOW:  # while it is paused the query would find nothing, and end
-                    await self._unless_stopped(self._resumed.wait())
+                    await self._unless_stopped(self._gate.resumed.wait())
                 generation = await self._unless_stopped(asking.call(checkpoints.current))
                 self._moved.clear()
-                self._was_held = False
-                self._hold(False)
+                self._gate.open()
                 query = await self._start(session, thread, generation, checkpoints)
                 try:
                     is_over = await self._run_query(query, checkpoints, asking)
@@ -194,17 +186,17 @@ class GroupRun:
     async def _start(
         self, session: Any, thread: SparkThread, generation: Generation, checkpoints: Generations
     ) -> RunningQuery:
-        pause_file = str(self._pause_file)
+        pause_file = self._gate.file
 
         def on_batch(_batch_id: int, outcomes: list[RangeOutcome]) -> None:
             if checkpoints.note_outcomes(outcomes):
-                Path(pause_file).touch()  # in this thread: the next micro-batch may begin before the loop's next turn
+                pause_file.touch()  # in this thread: the next micro-batch may begin before the loop's next turn
                 failures = [outcome.failure for outcome in outcomes if outcome.failure]
                 self._in_loop(lambda: self._move(failures))
             self._in_loop(lambda: self._figures.handled(outcomes))
 
         try:
-            query = await thread.call(lambda: self._parts.start_query(session, generation, pause_file, on_batch))
+            query = await thread.call(lambda: self._parts.start_query(session, generation, str(pause_file), on_batch))
         except RmqdError:
             raise
         except Exception as error:
@@ -228,8 +220,9 @@ class GroupRun:
             if ended.done():
                 ended.result()
                 self._raise_if_stuck()
-                return not self._was_held  # after a pause a bounded query may have ended before everything was handled
-            self._hold(True)
+                # after a pause a bounded query may have ended before everything was handled
+                return not self._gate.was_held
+            self._gate.hold()
             is_rivalled = self._watching is not None and self._watching.done()
             if self._stop.is_set():
                 self._state = "draining"
@@ -280,7 +273,7 @@ class GroupRun:
     def _move(self, failures: Sequence[str] = ()) -> None:
         """Have the query end because the group goes on at other offsets, or, with `failures`, because it is stuck."""
         self._stuck_by += failures
-        self._hold(True)
+        self._gate.hold()
         self._moved.set()
 
     def _heard(self, progress: BatchProgress) -> None:
@@ -296,24 +289,6 @@ class GroupRun:
     def _in_loop(self, work: Callable[[], None]) -> None:
         with suppress(RuntimeError):  # the loop has ended, and nothing waits for this
             self._loop.call_soon_threadsafe(work)
-
-    def _hold(self, wanted: bool) -> None:
-        self._is_holding = wanted
-        self._switch()
-
-    def _switch(self) -> None:
-        """Create or remove the pause file, as the pauses and the drain need it."""
-        if self._pauses.whole:
-            self._resumed.clear()
-        else:
-            self._resumed.set()
-        if self._pause_file is None:
-            return
-        if self._pauses.whole or self._is_holding or self._stop.is_set():
-            self._was_held = True
-            self._pause_file.touch()
-        else:
-            self._pause_file.unlink(missing_ok=True)
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, T]) -> T:
         """Run `work`. Raises _StoppedError if `stop` is called first, and whatever ends the membership."""
