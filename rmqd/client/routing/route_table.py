@@ -150,6 +150,13 @@ class RouteTable:
         """The name of the broker to ask about a queue: its own, but for queues of static topics, which move."""
         return self._routes.endpoint(queue)
 
+    def by_endpoint(self, queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:
+        """Queues, in their order, by the name of the broker to ask about them."""
+        brokers: dict[str, list[MessageQueue]] = {}
+        for queue in queues:
+            brokers.setdefault(self.endpoint(queue), []).append(queue)
+        return brokers
+
     def master(self, broker_name: str) -> str | None:
         """The address of a broker's master; None while the route names none."""
         return self.replicas(broker_name).get(0)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from abc import ABC, abstractmethod
-from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final
 
@@ -110,13 +109,6 @@ class Founding(ABC):
             return Start(await self.policy.search(queue, owed_ms - CLOCKS_APART_MS), "last_offset")
         return await self.policy.of_new_group(queue)
 
-    def _by_broker(self, queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:
-        """Group queues by the name of the broker that has their offsets: a static topic's name no broker themselves."""
-        brokers: dict[str, list[MessageQueue]] = defaultdict(list)
-        for queue in queues:
-            brokers[self.client.routes.endpoint(queue)].append(queue)
-        return brokers
-
     async def _at_brokers(
         self, queues: Iterable[MessageQueue], action: Callable[[MessageQueue], Awaitable[None]]
     ) -> dict[str, RmqdError]:
@@ -136,7 +128,7 @@ class Founding(ABC):
                     if error is not None:
                         raise error
 
-        await asyncio.gather(*(at(name, own) for name, own in self._by_broker(queues).items()))
+        await asyncio.gather(*(at(name, own) for name, own in self.client.routes.by_endpoint(queues).items()))
         return failed
 
     async def _first_queues(self) -> list[MessageQueue]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
 from typing import Final
 
@@ -26,7 +25,9 @@ class BrokerWatch:
 
     def look(self) -> None:
         """Look at every broker that this member pulls queues of, once."""
-        now, held = self._context.clock.monotonic(), self._by_broker()
+        now = self._context.clock.monotonic()
+        pulled = {queue: one for queue, one in self._assigned.items() if isinstance(one, AssignedQueue)}
+        held = self._context.client.routes.by_endpoint(pulled)
         for name in self._since.keys() - held.keys():
             del self._since[name]
             self._context.problems.end(("broker", name))
@@ -36,7 +37,8 @@ class BrokerWatch:
                 self._since.pop(name, None)
                 self._context.problems.end(("broker", name))
             elif now - self._since.setdefault(name, now) >= DOWN_SECONDS:
-                self._context.problems.begin(("broker", name), _problem(name, reason, queues))
+                problem = _problem(name, reason, [pulled[queue] for queue in queues])
+                self._context.problems.begin(("broker", name), problem)
 
     def _why_down(self, name: str) -> str | None:
         """Why a broker's master serves nobody; None where it does, as far as is known."""
@@ -46,13 +48,6 @@ class BrokerWatch:
             return f"no route names a master of broker {name}"
         reason = client.remoting.why_down(master)
         return None if reason is None else f"the master of broker {name} ({master}) does not answer: {reason}"
-
-    def _by_broker(self) -> dict[str, list[AssignedQueue]]:
-        brokers: dict[str, list[AssignedQueue]] = defaultdict(list)
-        for queue, assigned in self._assigned.items():
-            if isinstance(assigned, AssignedQueue):
-                brokers[self._context.client.routes.endpoint(queue)].append(assigned)
-        return brokers
 
 
 def _problem(name: str, reason: str, queues: list[AssignedQueue]) -> Problem:

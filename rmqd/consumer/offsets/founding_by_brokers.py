@@ -89,7 +89,7 @@ class BrokerFounding(Founding):
         self._be_patient(failed)
         ready = {*self._without(first, failed)}
         self._owe(queue for queue in first if queue not in ready or queue in found.refused)
-        brokers = sorted(self._by_broker(first).keys() - failed.keys())
+        brokers = sorted(self.client.routes.by_endpoint(first).keys() - failed.keys())
         await self._mark(brokers)
         log.info("group.founded", queues=len(self._starts), brokers=brokers, consume_from_where=self.policy.where)
 
@@ -97,7 +97,7 @@ class BrokerFounding(Founding):
         """What brokers have stored for a group that is new, or whose founding was cut short; None for a known group."""
         deadline = self.clock.monotonic() + FOUNDER_SECONDS
         while True:
-            marks = self._marks(self._by_broker(first))
+            marks = self._marks(self.client.routes.by_endpoint(first))
             if (await self._look(marks)).certain(marks):
                 return None
             found = await self._look(first)

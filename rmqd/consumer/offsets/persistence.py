@@ -6,7 +6,6 @@ Each broker has rounds of its own: one that is silent delays no other.
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Mapping
 
 from rmqd.consumer.assigned.assignment import Assignment
@@ -27,9 +26,11 @@ class OffsetPersistence:
         async with asyncio.TaskGroup() as rounds:
             while True:
                 await self._context.clock.sleep(self._context.options.persist_consumer_offset_interval_seconds)
-                for broker_name, assigned in self._by_broker().items():
-                    if broker_name not in self._busy:
+                routes = self._context.client.routes
+                for broker_name, queues in routes.by_endpoint(self._assigned).items():
+                    if broker_name not in self._busy and routes.address(broker_name) is not None:
                         self._busy.add(broker_name)
+                        assigned = [self._assigned[queue] for queue in queues]
                         rounds.create_task(self._round(broker_name, assigned), name=f"persist:{broker_name}")
 
     async def _round(self, broker_name: str, assigned: list[Assignment]) -> None:
@@ -46,10 +47,3 @@ class OffsetPersistence:
             await asyncio.gather(context.store.persist(offsets), *(one.status.measure() for one in assigned))
         finally:
             self._busy.discard(broker_name)
-
-    def _by_broker(self) -> dict[str, list[Assignment]]:
-        brokers: dict[str, list[Assignment]] = defaultdict(list)
-        routes = self._context.client.routes
-        for queue, assigned in self._assigned.items():
-            brokers[routes.endpoint(queue)].append(assigned)
-        return {name: assigned for name, assigned in brokers.items() if routes.address(name) is not None}

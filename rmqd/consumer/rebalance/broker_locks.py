@@ -92,10 +92,7 @@ class BrokerLocks:
 
     def by_broker(self, queues: Iterable[MessageQueue]) -> dict[str, set[MessageQueue]]:
         """Queues by the name of the broker that has their locks."""
-        brokers: dict[str, set[MessageQueue]] = defaultdict(set)
-        for queue in queues:
-            brokers[self.broker_of(queue)].add(queue)
-        return brokers
+        return {name: set(own) for name, own in self._client.routes.by_endpoint(queues).items()}
 
     def _address(self, broker_name: str) -> str | None:
         master = self._client.routes.master(broker_name)
