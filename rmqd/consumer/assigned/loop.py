@@ -4,12 +4,28 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Final
 
 from rmqd.consumer.cache.flow_control import Reason
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.context import GroupContext
-from rmqd.errors import RmqdError
+from rmqd.errors import (
+    BrokerError,
+    FilterDataNotExistError,
+    FilterDataNotLatestError,
+    RmqdError,
+    SubscriptionNotExistError,
+    SubscriptionNotLatestError,
+)
 from rmqd.wire.message_queue import MessageQueue
+
+# The broker's idea of the group's filter is missing or older than ours: a heartbeat brings it.
+_SUBSCRIPTION_AWAY: Final = (
+    SubscriptionNotExistError,
+    SubscriptionNotLatestError,
+    FilterDataNotExistError,
+    FilterDataNotLatestError,
+)
 
 
 class Loop(ABC):
@@ -49,3 +65,16 @@ class Loop(ABC):
             elif process_queue.is_paused:
                 process_queue.resume()
                 self._context.service.submit(process_queue)
+
+    def _bring_up_to_date(self, error: RmqdError) -> bool:
+        """Have the broker told of the group, or the route asked for, where a request failed for want of that.
+
+        Returns whether the route may be stale.
+        """
+        client = self._context.client
+        if isinstance(error, _SUBSCRIPTION_AWAY):
+            client.heartbeat.beat_soon()
+        is_stale = not isinstance(error, BrokerError) or error.stale_route
+        if is_stale:
+            client.routes.refresh_soon([self._message_queue.topic])
+        return is_stale

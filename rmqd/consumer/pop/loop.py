@@ -24,7 +24,7 @@ from rmqd.consumer.pull.backoff import (
     UNHELD_DELAY_SECONDS,
     after_error,
 )
-from rmqd.consumer.pull.loop import SUBSCRIPTION_AWAY, SUSPEND_MS, UNHELD_SECONDS
+from rmqd.consumer.pull.loop import SUSPEND_MS, UNHELD_SECONDS
 from rmqd.consumer.pull.opening import open_bodies
 from rmqd.consumer.pull.pulled_queue import RECHECK_SECONDS
 from rmqd.errors import BrokerError, ConnectionRenewedError, FlowControlError, ProtocolError, RmqdError
@@ -237,7 +237,6 @@ class PopLoop(Loop):
     async def _failed(self, error: RmqdError) -> None:
         if isinstance(error, ConnectionRenewedError):
             return
-        client = self._context.client
         self._more.clear()
         self.failure = error
         if isinstance(error, FlowControlError):
@@ -245,10 +244,7 @@ class PopLoop(Loop):
             return
         if not error.is_reported:
             log.warning("pop.failed", queue=str(self._message_queue), error=str(error))
-        if isinstance(error, SUBSCRIPTION_AWAY):
-            client.heartbeat.beat_soon()
-        if not isinstance(error, BrokerError) or error.stale_route:
-            client.routes.refresh_soon([self._message_queue.topic])
+        self._bring_up_to_date(error)
         await self._context.clock.sleep(after_error())
 
     def _hold_back(self) -> Reason | None:

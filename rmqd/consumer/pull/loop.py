@@ -19,15 +19,11 @@ from rmqd.consumer.stats.problem import Problem
 from rmqd.errors import (
     BrokerError,
     ConnectionRenewedError,
-    FilterDataNotExistError,
-    FilterDataNotLatestError,
     FlowControlError,
     GoAwayError,
     ProtocolError,
     RemotingError,
     RmqdError,
-    SubscriptionNotExistError,
-    SubscriptionNotLatestError,
     SystemBusyError,
     TopicNotExistError,
 )
@@ -45,14 +41,6 @@ log = structlog.get_logger(__name__)
 SUSPEND_MS: Final = 15_000  # Java: brokerSuspendMaxTimeMillis
 UNHELD_SECONDS: Final = 0.01
 MOST_ALIKE: Final = 5  # impossible answers, before the queue counts as stuck
-
-# The broker's idea of the group's filter is missing or older than ours: a heartbeat brings it.
-SUBSCRIPTION_AWAY: Final = (
-    SubscriptionNotExistError,
-    SubscriptionNotLatestError,
-    FilterDataNotExistError,
-    FilterDataNotLatestError,
-)
 
 
 class PullLoop(PulledQueue):
@@ -240,7 +228,7 @@ class PullLoop(PulledQueue):
     async def _failed(self, error: RmqdError) -> None:
         if isinstance(error, AskedAnewError | ConnectionRenewedError):
             return
-        client, before = self._context.client, self.failure
+        before = self.failure
         self.failure, self._had_trouble = error, True
         if isinstance(error, ProtocolError):
             self._contradicted(error, before)
@@ -249,12 +237,10 @@ class PullLoop(PulledQueue):
             log.warning("pull.failed", queue=str(self._message_queue), error=str(error))
         if isinstance(error, TopicNotExistError):
             self._moves.look_again()
-        retry_topic_is_gone = isinstance(error, TopicNotExistError) and is_retry_topic(self._message_queue.topic)
-        if retry_topic_is_gone or isinstance(error, SUBSCRIPTION_AWAY):
-            client.heartbeat.beat_soon()  # it makes the retry topic anew, which is deleted together with the group
-        if not isinstance(error, BrokerError) or error.stale_route:
+            if is_retry_topic(self._message_queue.topic):  # it is deleted together with the group
+                self._context.client.heartbeat.beat_soon()  # which makes it anew
+        if self._bring_up_to_date(error):
             self.request.broker_id = 0
-            client.routes.refresh_soon([self._message_queue.topic])
         if not (isinstance(error, RemotingError) and self.request.has_another()):
             await self._context.clock.sleep(self._backoff.after(error, at_master=self.request.at_master))
 
